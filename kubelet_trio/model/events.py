@@ -1,0 +1,43 @@
+"""Events: what happened to an object, in Kubernetes' own reasons and words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kubelet_trio.model.ids import PodUid
+
+EventType = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """The object an event is about, as core/v1 ObjectReference has it."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    field_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One occurrence; repeats are folded by whoever keeps events."""
+
+    involved: ObjectRef
+    type: EventType
+    reason: str
+    message: str
+    time: float  # Unix seconds
+
+
+class EventSink(Protocol):
+    """Where events go. Never blocks and never fails: the oldest are dropped and counted."""
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None: ...
+
+
+def pod_ref(namespace: str, name: str, uid: PodUid | str, field_path: str = "") -> ObjectRef:
+    """Refer to a pod; `field_path` is e.g. `spec.containers{web}`."""
+    return ObjectRef("Pod", name, namespace, uid, field_path)

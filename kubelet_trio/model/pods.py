@@ -1,0 +1,113 @@
+"""The typed Pod and the few questions every room asks of one.
+
+A `Pod` here has passed defaulting and validation (see `sources`): metadata, spec,
+name, namespace and UID are there. Treat it as frozen: `msgspec.structs.replace` makes
+a changed copy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightkube.models.core_v1 import Container, EphemeralContainer, Pod, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+
+from kubelet_trio.model.events import ObjectRef
+from kubelet_trio.model.ids import PodKey, PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONFIG_SOURCE = "kubernetes.io/config.source"
+CONFIG_HASH = "kubernetes.io/config.hash"
+CONFIG_SEEN = "kubernetes.io/config.seen"
+CONFIG_MIRROR = "kubernetes.io/config.mirror"
+
+
+class ContainerKind(enum.Enum):
+    """The list of the pod's spec that a container stands in."""
+
+    INIT = "initContainers"
+    MAIN = "containers"
+    EPHEMERAL = "ephemeralContainers"
+
+
+class PodContainer(NamedTuple):
+    """A container of the spec with its kind; a sidecar is INIT with restartPolicy Always."""
+
+    kind: ContainerKind
+    spec: Container
+
+    @property
+    def is_sidecar(self) -> bool:
+        return self.kind is ContainerKind.INIT and self.spec.restartPolicy == "Always"
+
+    @property
+    def field_path(self) -> str:
+        """The path events name a container by: `spec.containers{name}`."""
+        return f"spec.{self.kind.value}{{{self.spec.name}}}"
+
+
+def metadata(pod: Pod) -> ObjectMeta:
+    """Return the metadata of a defaulted pod."""
+    assert pod.metadata is not None
+    return pod.metadata
+
+
+def spec(pod: Pod) -> PodSpec:
+    """Return the spec of a defaulted pod."""
+    assert pod.spec is not None
+    return pod.spec
+
+
+def pod_uid(pod: Pod) -> PodUid:
+    return PodUid(metadata(pod).uid or "")
+
+
+def pod_key(pod: Pod) -> PodKey:
+    meta = metadata(pod)
+    return PodKey(meta.namespace or "default", meta.name or "")
+
+
+def pod_annotations(pod: Pod) -> Mapping[str, str]:
+    return metadata(pod).annotations or {}
+
+
+def pod_object_ref(pod: Pod, field_path: str = "") -> ObjectRef:
+    """Refer to the pod in an event; `field_path` e.g. `spec.containers{web}`."""
+    key = pod_key(pod)
+    return ObjectRef("Pod", key.name, key.namespace, pod_uid(pod), field_path)
+
+
+def is_static(pod: Pod) -> bool:
+    """Whether the pod came from a file or URL and not from the API server."""
+    return pod_annotations(pod).get(CONFIG_SOURCE, "api") != "api"
+
+
+def pod_containers(pod: Pod) -> Iterator[PodContainer]:
+    """Yield init, main and ephemeral containers, in spec order."""
+    body = spec(pod)
+    for init in body.initContainers or ():
+        yield PodContainer(ContainerKind.INIT, init)
+    for main in body.containers or ():
+        yield PodContainer(ContainerKind.MAIN, main)
+    for ephemeral in body.ephemeralContainers or ():
+        yield PodContainer(ContainerKind.EPHEMERAL, as_container(ephemeral))
+
+
+def as_container(ephemeral: EphemeralContainer) -> Container:
+    """Return an ephemeral container as the Container it shares every other field with."""
+    return Container(**{name: getattr(ephemeral, name) for name in _SHARED_FIELDS})
+
+
+_SHARED_FIELDS = tuple(
+    name for name in Container.__struct_fields__ if name in EphemeralContainer.__struct_fields__
+)
+
+
+def grace_period(pod: Pod) -> int:
+    """Return `terminationGracePeriodSeconds`, 30 where it is not set."""
+    grace = spec(pod).terminationGracePeriodSeconds
+    return 30 if grace is None else grace
