@@ -1,1 +1,77 @@
+"""A Kubernetes node agent on Trio, with strict supervision trees.
+
+As a library: `open_kubelet` runs it inside a trio program; see `docs/embedding.md`. The names
+below come from `kubelet_trio.embed`, which is loaded when one of them is first asked for: the
+commands that only look at an agent import this package too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kubelet_trio._lightkube import defer_client
+
+if TYPE_CHECKING:
+    from kubelet_trio.embed import (
+        ContainerUnavailableError,
+        EventStream,
+        ExecResult,
+        FieldError,
+        Kubelet,
+        KubeletClosedError,
+        KubeletConfig,
+        KubeletError,
+        KubeletFailedError,
+        LogLines,
+        ManifestError,
+        PodChange,
+        PodEndedError,
+        PodExistsError,
+        PodLike,
+        PodNotFoundError,
+        PodWatch,
+        RunningPod,
+        Runtime,
+        RuntimeCallError,
+        open_kubelet,
+    )
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "ContainerUnavailableError",
+    "EventStream",
+    "ExecResult",
+    "FieldError",
+    "Kubelet",
+    "KubeletClosedError",
+    "KubeletConfig",
+    "KubeletError",
+    "KubeletFailedError",
+    "LogLines",
+    "ManifestError",
+    "PodChange",
+    "PodEndedError",
+    "PodExistsError",
+    "PodLike",
+    "PodNotFoundError",
+    "PodWatch",
+    "RunningPod",
+    "Runtime",
+    "RuntimeCallError",
+    "open_kubelet",
+]
+
+defer_client()
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from kubelet_trio import embed
+
+        return getattr(embed, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

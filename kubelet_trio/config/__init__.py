@@ -1,0 +1,32 @@
+"""Settings of the agent: KubeletConfiguration, the Go kubelet's flags, and their validation."""
+
+from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.duration import Duration, format_duration, parse_duration
+from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
+from kubelet_trio.config.load import Settings, load_settings, settle
+from kubelet_trio.config.local import PROCESS, LocalFacts, settle_locally
+from kubelet_trio.config.refusals import HostFacts, parse_swaps, startup_refusals
+from kubelet_trio.config.show import encode_config, run_help
+from kubelet_trio.config.types import KubeletConfiguration
+
+__all__ = [
+    "PROCESS",
+    "CommandLine",
+    "ConfigError",
+    "Duration",
+    "HostFacts",
+    "KubeletConfiguration",
+    "KubeletFlags",
+    "LocalFacts",
+    "Settings",
+    "encode_config",
+    "format_duration",
+    "load_settings",
+    "parse_duration",
+    "parse_flags",
+    "parse_swaps",
+    "run_help",
+    "settle",
+    "settle_locally",
+    "startup_refusals",
+]

@@ -1,5 +1,9 @@
 """The Container Runtime Interface: the protocol every room uses, its messages and errors."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kubelet_trio.cri._errors import (
     ImagePullError,
     NotFoundError,
@@ -10,16 +14,38 @@ from kubelet_trio.cri._errors import (
 )
 from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
+
+if TYPE_CHECKING:
+    from kubelet_trio.cri.process import ProcessRuntime
+    from kubelet_trio.cri.remote import RemoteRuntime
 
 __all__ = [
     "ExecResult",
     "ImagePullError",
     "Listing",
     "NotFoundError",
+    "ProcessRuntime",
+    "RemoteRuntime",
     "Runtime",
     "RuntimeCallError",
+    "RuntimeHealth",
+    "RuntimeState",
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
     "UnsupportedCallError",
     "v1",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # HTTP/2 is loaded only by those who talk to a socket, the embedded runtime by its users.
+    if name == "RemoteRuntime":
+        from kubelet_trio.cri.remote import RemoteRuntime
+
+        return RemoteRuntime
+    if name == "ProcessRuntime":
+        from kubelet_trio.cri.process import ProcessRuntime
+
+        return ProcessRuntime
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,12 +14,23 @@ from __future__ import annotations
 
 
 class RuntimeCallError(Exception):
-    """A runtime call failed. `call` is CRI's name of it, `message` the runtime's words."""
+    """A runtime call failed. `call` is CRI's name of it, `message` the runtime's words.
 
-    def __init__(self, call: str, message: str) -> None:
+    `code` is Go's name of the gRPC status ("" where there was none): for texts only.
+    """
+
+    def __init__(self, call: str, message: str, *, code: str = "") -> None:
         super().__init__(f"{call}: {message}")
         self.call = call
         self.message = message
+        self.code = code
+
+    @property
+    def go_text(self) -> str:
+        """The error as Go prints it, which is what some of the Go kubelet's events show."""
+        if not self.code:
+            return self.message
+        return f"rpc error: code = {self.code} desc = {self.message}"
 
 
 class RuntimeUnavailableError(RuntimeCallError):
@@ -41,6 +52,8 @@ class UnsupportedCallError(RuntimeCallError):
 class ImagePullError(RuntimeCallError):
     """The image could not be pulled. `reason`: ErrImagePull, RegistryUnavailable, ..."""
 
-    def __init__(self, call: str, message: str, reason: str = "ErrImagePull") -> None:
-        super().__init__(call, message)
+    def __init__(
+        self, call: str, message: str, reason: str = "ErrImagePull", *, code: str = ""
+    ) -> None:
+        super().__init__(call, message, code=code)
         self.reason = reason

@@ -1,6 +1,6 @@
 """The seam to container runtimes: what the agent asks of one, and nothing more.
 
-Implemented by `cri.remote` (gRPC) and `testing.FakeRuntime`. Messages are CRI's own.
+Implemented by `cri.remote` (gRPC), `cri.process` and `testing.FakeRuntime`. Messages are CRI's own.
 Deadlines belong to the implementation: 2 min (`runtimeRequestTimeout`) unless a method
 says otherwise. All methods raise `RuntimeCallError` or a subclass, and may be cancelled
 at any time; a cancelled call may still have taken effect.
@@ -50,6 +50,10 @@ class Runtime(Protocol):
     async def version(self) -> v1.VersionResponse: ...
 
     async def status(self) -> v1.RuntimeStatus: ...
+
+    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
+        """Return what the runtime's handlers can do, by name; "" is the default one's."""
+        ...
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""

@@ -3,12 +3,14 @@
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
 from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, pod_ref
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
+from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.offload import Offload, inline_offload, thread_offload
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
     CONFIG_MIRROR,
     CONFIG_SEEN,
     CONFIG_SOURCE,
+    INSTANCE,
     ContainerKind,
     PodContainer,
     as_container,
@@ -22,6 +24,13 @@ from kubelet_trio.model.pods import (
     pod_uid,
     spec,
 )
+from kubelet_trio.model.quantity import (
+    NANO,
+    canonical_quantity,
+    parse_quantity,
+    to_milli,
+    to_units,
+)
 from kubelet_trio.model.runtime_pod import (
     ContainerRecord,
     ContainerState,
@@ -34,6 +43,8 @@ __all__ = [
     "CONFIG_MIRROR",
     "CONFIG_SEEN",
     "CONFIG_SOURCE",
+    "INSTANCE",
+    "NANO",
     "ContainerId",
     "ContainerKind",
     "ContainerRecord",
@@ -41,6 +52,7 @@ __all__ = [
     "Event",
     "EventSink",
     "EventType",
+    "Latest",
     "ObjectRef",
     "Offload",
     "PodContainer",
@@ -52,10 +64,12 @@ __all__ = [
     "SystemClock",
     "WallClock",
     "as_container",
+    "canonical_quantity",
     "grace_period",
     "inline_offload",
     "is_static",
     "metadata",
+    "parse_quantity",
     "pod_annotations",
     "pod_containers",
     "pod_key",
@@ -66,4 +80,6 @@ __all__ = [
     "spec",
     "thread_offload",
     "to_datetime",
+    "to_milli",
+    "to_units",
 ]

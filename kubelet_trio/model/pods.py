@@ -24,6 +24,8 @@ CONFIG_SOURCE = "kubernetes.io/config.source"
 CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
+# Annotation of pods, sandboxes and containers: the embedded agent whose they are.
+INSTANCE = "kubelet-trio/instance"
 
 
 class ContainerKind(enum.Enum):

@@ -1,0 +1,33 @@
+"""The heart: a worker for each pod, and the decisions it carries out."""
+
+from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
+from kubelet_trio.pods.images import ImagePuller
+from kubelet_trio.pods.names import PodNames
+from kubelet_trio.pods.orphans import OrphanDirectories
+from kubelet_trio.pods.record import PodRecord, PodRecords, load_records
+from kubelet_trio.pods.registry import PodRegistry
+from kubelet_trio.pods.restart import restarts_after
+from kubelet_trio.pods.services import PodCgroups, PodObserver, PodServices
+from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
+from kubelet_trio.pods.worker import PodWorker
+
+__all__ = [
+    "BackOff",
+    "BackOffPolicy",
+    "EndReason",
+    "ImagePuller",
+    "OrphanDirectories",
+    "PodCgroups",
+    "PodFailure",
+    "PodNames",
+    "PodObserver",
+    "PodRecord",
+    "PodRecords",
+    "PodRegistry",
+    "PodServices",
+    "PodStage",
+    "PodWorker",
+    "TerminationRequest",
+    "load_records",
+    "restarts_after",
+]

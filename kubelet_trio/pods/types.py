@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from lightkube.models.core_v1 import PodCondition, PodStatus
 
@@ -27,6 +28,7 @@ class StartContainer:
 
     container: PodContainer
     attempt: int  # its restart count
+    back_off: tuple[BackOffKey, BackOffEntry] | None = None  # to keep once it was created
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,25 @@ class WaitingReason:
     message: str = ""
 
 
+# What a back-off is kept by; the pod's UID comes first, so that a pod's keys can be dropped.
+BackOffKey: TypeAlias = tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class BackOffEntry:
     """The crash or pull back-off of one key: `delay` s since `updated` (Unix time)."""
 
     delay: float
     updated: float
+    note: str = ""  # what failed last, for the message of a container that waits
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A container that is not started before `until` (Unix seconds), and what its status says."""
+
+    until: float
+    waiting: WaitingReason
 
 
 class PodStage(enum.Enum):
@@ -108,6 +123,16 @@ class StatusInput:
     started: Mapping[ContainerId, bool] = field(default_factory=dict)  # startup probe results
     ready: Mapping[ContainerId, bool] = field(default_factory=dict)  # readiness probe results
     conditions: tuple[PodCondition, ...] = ()  # owned by others, kept as they are
+    finished: bool = False  # it ended by itself: its phase becomes terminal, static or not
+    recursive_read_only: bool = False  # the runtime handler supports such mounts
+
+
+class EndReason(enum.Enum):
+    """Why a pod is ended; its values are on disk."""
+
+    DELETED = "deleted"  # nobody wants it: it is to be gone entirely
+    FINISHED = "finished"  # its containers have all ended, by themselves
+    DEADLINE = "deadline"  # its activeDeadlineSeconds have passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +140,7 @@ class TerminationRequest:
     """The recorded decision to end a pod. Merged only: grace may shrink, a reason stays."""
 
     uid: PodUid
-    reason: str  # why: deleted, deadline, evicted, finished ...
+    reason: EndReason
     grace_period: int | None = None  # seconds; None: the pod's own
     failure: PodFailure | None = None
     requested_at: float = 0.0  # Unix seconds

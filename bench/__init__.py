@@ -1,0 +1,1 @@
+"""Measurements of the agent on a private containerd: `python -m bench`."""

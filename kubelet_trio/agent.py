@@ -1,0 +1,439 @@
+"""The root: the one place that builds components and wires channels.
+
+`Agent` takes plain settings and the seams to the world, builds every room's parts and runs
+them as one supervision tree (see `supervision.md`). It is also what the outside may see of
+them (`server.AgentView`). Nothing below it knows of anything beside it; what crosses rooms
+is wired here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+from trio_util import AsyncValue
+
+from kubelet_trio.cgroups import CgroupDriver
+from kubelet_trio.containers import NodeSettings, owned_by
+from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState
+from kubelet_trio.events import EventRecorder, EventRing
+from kubelet_trio.model import (
+    INSTANCE,
+    ContainerId,
+    ContainerState,
+    Offload,
+    PodUid,
+    RuntimePod,
+    SystemClock,
+    WallClock,
+    metadata,
+    pod_annotations,
+    pod_key,
+    pod_ref,
+    pod_uid,
+    thread_offload,
+)
+from kubelet_trio.objects import LocalObjects
+from kubelet_trio.pleg import ExitWaiter, Pleg
+from kubelet_trio.pods import (
+    BackOff,
+    BackOffPolicy,
+    EndReason,
+    ImagePuller,
+    OrphanDirectories,
+    PodCgroups,
+    PodNames,
+    PodRecord,
+    PodRecords,
+    PodRegistry,
+    PodServices,
+    TerminationRequest,
+)
+from kubelet_trio.probes import ExecOrphans
+from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, SourceInfo, root_lock
+from kubelet_trio.server import SourceProblem as ShownProblem
+from kubelet_trio.sources import Desired, Source, run_merge
+from kubelet_trio.status import StatusStore
+from kubelet_trio.supervision import (
+    ChildSpec,
+    ChildState,
+    DeclaredNode,
+    DynamicSupervisor,
+    RestartPolicy,
+    Supervisor,
+    TreeNode,
+)
+from kubelet_trio.volumes import Mounter, VolumeManager
+
+log = structlog.get_logger()
+
+# Few at the top: budgets multiply down the tree.
+_TOP = RestartPolicy(limit=3)
+# Seconds that the agent's own mount may take to go when it ends.
+_RELEASE_LIMIT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What the agent was told, in plain values."""
+
+    node: NodeSettings
+    runtime_endpoint: str = ""
+    sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
+    parallel_pulls: int | None = 1  # None: as many as there are
+    crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
+    notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
+    instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """The world: each of these has a fake in `testing`."""
+
+    runtime: Runtime
+    mounter: Mounter
+    cgroups: Callable[[CgroupDriver], PodCgroups]  # by driver
+    sources: tuple[Source, ...]
+    exit_waiter: ExitWaiter | None
+    connection: ChildSpec | None = None  # what keeps the runtime connected
+    servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
+    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
+    clock: WallClock = field(default_factory=SystemClock)
+    offload: Offload = thread_offload
+    memory_allocatable: int = 0
+    tmpfs_noswap: bool = False
+
+
+class Agent:
+    """One node agent. `run` it once; everything else may be asked at any time."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        seams: Seams,
+        records: Mapping[PodUid, PodRecord] | None = None,
+    ) -> None:
+        """Build every part; `records` are what `load_records` found of an earlier life."""
+        self.settings = settings
+        self._records = dict(records or {})
+        self._seams = seams
+        self._started_at = seams.clock.time()
+        self.events_recorder = EventRecorder(EventRing(settings.node.node_name), seams.clock)
+        self._health = RuntimeHealth(seams.runtime, self._on_runtime_state)
+        self._statuses = StatusStore()
+        self._pods = DynamicSupervisor("pods", on_crash=self._on_pod_crash, policy=_TOP)
+        self._pleg = Pleg(
+            seams.runtime,
+            wake=self._on_pod_change,
+            exit_waiter=seams.exit_waiter,
+            owns=owned_by(settings.instance),
+        )
+        self._objects = LocalObjects(self._on_object_change)
+        self._services = self._make_services()
+        self._sources = Supervisor(
+            "sources",
+            [
+                *(ChildSpec(f"{s.name}:{s.origin}", s.run) for s in seams.sources),
+                ChildSpec("merge", self._run_merge),
+            ],
+            policy=_TOP,
+        )
+        self._desired: AsyncValue[Desired] = AsyncValue(Desired())
+        self._is_clearing = False
+        self._registry: PodRegistry | None = None
+        self._orphans = OrphanDirectories(self._services, self._require_registry)
+        self._root = self._make_tree()
+
+    def _make_services(self) -> PodServices:
+        seams, node = self._seams, self.settings.node
+        events = self.events_recorder
+        return PodServices(
+            runtime=seams.runtime,
+            runtime_state=self._health.state,
+            observer=self._pleg,
+            images=ImagePuller(
+                seams.runtime, events, seams.clock, parallel_pulls=self.settings.parallel_pulls
+            ),
+            volumes=VolumeManager(
+                node.root_dir,
+                seams.mounter,
+                seams.offload,
+                objects=self._objects,
+                clock=seams.clock,
+                allocatable=node.allocatable,
+                recursive_read_only=lambda: "" in self._health.state.value.recursive_read_only,
+                no_image_volumes=lambda: self._health.state.value.no_image_volumes,
+                memory_allocatable=seams.memory_allocatable,
+                tmpfs_noswap=seams.tmpfs_noswap,
+                selinux=node.selinux,
+            ),
+            objects=self._objects,
+            cgroups=_DriverCgroups(lambda: self.node().cgroup_driver, seams.cgroups),
+            records=PodRecords(node.root_dir / "pods", seams.offload),
+            statuses=self._statuses,
+            events=events,
+            clock=seams.clock,
+            offload=seams.offload,
+            names=PodNames(),
+            crash_back_off=BackOff(self.settings.crash_back_off),
+            node=self.node,
+            started_at=self._started_at,
+            exec_orphans=seams.exec_orphans,
+            sync_period=self.settings.sync_period,
+        )
+
+    def _make_tree(self) -> Supervisor:
+        seams = self._seams
+        connection = (seams.connection,) if seams.connection is not None else ()
+        return Supervisor(
+            "kubelet",
+            [
+                Supervisor("health", seams.servers(self), policy=_TOP),
+                ChildSpec("events", self.events_recorder.run, policy=_TOP),
+                ChildSpec("status", self._statuses.run, policy=_TOP),
+                Supervisor(
+                    "runtime",
+                    [
+                        *connection,
+                        ChildSpec("health", self._health.run),
+                        ChildSpec("pleg", self._pleg.run),
+                    ],
+                    policy=_TOP,
+                ),
+                self._pods,
+                self._sources,
+                Supervisor("gc", [ChildSpec("pod-dirs", self._orphans.run)], policy=_TOP),
+            ],
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until `stop` is called; ready when every part runs, connected or not.
+
+        Raises:
+            SocketInUseError: another agent has the root directory.
+            GaveUpError: a part kept failing.
+        """
+        node = self.settings.node
+        await self._seams.offload(_make_directories, node)
+        is_ours = False
+        try:
+            with root_lock(node.root_dir / LOCK_NAME):
+                is_ours = True
+                await self._run_locked(task_status)
+        finally:
+            # After the lock's file is closed, which may lie on that very mount. An agent that
+            # has come meanwhile has its own lock open there: then it stays, and is its.
+            if is_ours:
+                with trio.move_on_after(_RELEASE_LIMIT, shield=True):
+                    await self._services.volumes.release()
+
+    async def _run_locked(self, task_status: trio.TaskStatus[None]) -> None:
+        await self._services.volumes.prepare()
+        self._registry = PodRegistry(
+            self._services,
+            self._records,
+            lambda: self._pleg.known_uids,
+            self._pods.start_child,
+        )
+        await self._root.run(task_status=task_status)
+
+    def stop(self) -> None:
+        """Ask the agent to end, last part first. Containers keep running. Never blocks."""
+        self._root.stop()
+
+    async def remove_pods(self) -> None:
+        """End every pod for good, by recorded decisions, and wait until they are gone.
+
+        No pod starts from then on: what is left to do with the agent is to stop it.
+        """
+        self._is_clearing = True
+        self._apply(self._desired.value)
+        await self._pods.wait_idle()
+
+    async def wait_pod_gone(self, pod: Pod) -> None:
+        """Wait until a pod that is not wanted any more has left the node."""
+        await self._pods.wait_child_gone(f"{pod_key(pod)}@{pod_uid(pod)}")
+
+    def shorten_grace(self, uid: PodUid, seconds: int) -> None:
+        """Give a pod that is being ended no more than `seconds`. Never blocks."""
+        worker = self._registry.workers.get(uid) if self._registry is not None else None
+        if worker is not None:
+            worker.request(TerminationRequest(uid, EndReason.DELETED, grace_period=seconds))
+
+    def _require_registry(self) -> PodRegistry:
+        assert self._registry is not None
+        return self._registry
+
+    async def _run_merge(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        await run_merge(
+            self._seams.sources, self._apply, self.events_recorder, task_status=task_status
+        )
+
+    def _apply(self, desired: Desired) -> None:
+        assert self._registry is not None
+        self._objects.apply(desired.objects)  # before the pods that need them
+        if self.settings.instance:
+            desired = _marked(desired, self.settings.instance)
+        self._desired.value = desired
+        if self._is_clearing:
+            # Nothing is wanted any more, whatever a source has yet to say.
+            desired = replace(desired, pods={}, all_ready=True)
+        self._registry.apply(desired)
+
+    # Wires
+
+    def _on_pod_change(self, uid: PodUid) -> None:
+        if self._registry is not None:
+            self._registry.wake(uid)
+
+    def _on_object_change(self, uid: PodUid) -> None:
+        if self._registry is not None:
+            self._registry.objects_changed(uid)
+
+    def _on_runtime_state(self, state: RuntimeState) -> None:
+        if state.is_ready:
+            self._pleg.relist_soon()
+        if self._registry is not None:
+            self._registry.wake_all()
+
+    def _on_pod_crash(self, name: str, failure: BaseException, restarts: int) -> None:
+        """A bug in a worker: the pod's trouble, told to whoever looks at the pod."""
+        key, _, uid = name.partition("@")
+        namespace, _, pod_name = key.partition("/")
+        self.events_recorder.emit(
+            pod_ref(namespace, pod_name, uid),
+            "Warning",
+            "FailedSync",
+            f"the pod's worker failed and is started again (restart {restarts}): {failure!r}",
+        )
+
+    # What the outside may see
+
+    def node(self) -> NodeSettings:
+        """Return the node as it is now: its runtime may name another cgroup driver."""
+        driver = self._health.state.value.cgroup_driver
+        node = self.settings.node
+        return node if driver is None else replace(node, cgroup_driver=driver)
+
+    @property
+    def pods(self) -> AsyncValue[Mapping[PodUid, Pod]]:
+        return self._statuses.pods
+
+    @property
+    def events(self) -> EventRing:
+        return self.events_recorder.ring
+
+    def tree(self) -> TreeNode:
+        return self._root.tree()
+
+    def declared(self) -> DeclaredNode:
+        return self._root.declared()
+
+    def check_functions(self) -> dict[str, Callable[[], str | None]]:
+        """Return what health endpoints ask; a check returns None while it is well."""
+        return {
+            "syncloop": self._check_sync_loop,
+            "pleg": lambda: self._pleg.healthy(trio.current_time()),
+            "runtime": lambda: self._health.state.value.problem or None,
+            "network": lambda: self._health.state.value.network_problem or None,
+        }
+
+    def _check_sync_loop(self) -> str | None:
+        """What brings pods into line: the merge, and the parent of the workers."""
+        for part in (self._pods.tree(), *self._sources.tree().children):
+            if part.name in ("pods", "merge") and part.state is not ChildState.RUNNING:
+                return f"{part.name} is {part.state.value}"
+        return None
+
+    async def wait_delivered(self) -> None:
+        """Wait until every source has delivered once and the pods are told."""
+        await self._desired.wait_value(lambda desired: desired.all_ready)
+        wanted = self._desired.value.pods.keys()
+        await self._statuses.pods.wait_value(lambda pods: wanted <= pods.keys())
+
+    def status(self) -> AgentStatus:
+        """Return the agent in one page."""
+        runtime = self._health.state.value
+        return AgentStatus(
+            node_name=self.settings.node.node_name,
+            root_dir=str(self.settings.node.root_dir),
+            started_at=self._started_at,
+            runtime=RuntimeInfo(
+                self.settings.runtime_endpoint, runtime.name, runtime.version, runtime.problem
+            ),
+            sources=tuple(self._source_infos()),
+            checks={name: check() for name, check in self.check_functions().items()},
+            notes=self.settings.notes,
+            events_dropped=self.events_recorder.dropped,
+        )
+
+    def _source_infos(self) -> Iterator[SourceInfo]:
+        for source in self._seams.sources:
+            problems = tuple(
+                ShownProblem(str(p).removesuffix(f": {p.message}"), p.message)
+                for p in source.problems.value
+            )
+            delivered = source.delivered
+            yield SourceInfo(
+                f"{source.name}:{source.origin}",
+                delivered is not None,
+                len(delivered.pods) if delivered is not None else 0,
+                problems,
+            )
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._seams.runtime
+
+    def observed(self, uid: PodUid) -> RuntimePod:
+        """Return what the runtime holds of a pod, as last seen."""
+        return self._pleg.get(uid)
+
+    def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
+        record = next((c for c in self._pleg.get(uid).containers if c.id == container_id), None)
+        return Path(record.log_path) if record is not None and record.log_path else None
+
+    def is_running(self, uid: PodUid, container_id: ContainerId) -> bool:
+        return any(
+            c.id == container_id and c.state is ContainerState.RUNNING
+            for c in self._pleg.get(uid).containers
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _DriverCgroups:
+    """Pod cgroups under whichever driver the runtime turns out to use."""
+
+    driver: Callable[[], CgroupDriver]
+    make: Callable[[CgroupDriver], PodCgroups]
+
+    async def remove(self, uid: PodUid) -> None:
+        await self.make(self.driver()).remove(uid)
+
+
+def _marked(desired: Desired, instance: str) -> Desired:
+    """Mark the pods of an embedded agent: the runtime's objects carry it on (`owned_by`)."""
+    pods = {}
+    for uid, pod in desired.pods.items():
+        annotations = {**pod_annotations(pod), INSTANCE: instance}
+        meta = msgspec.structs.replace(metadata(pod), annotations=annotations)
+        pods[uid] = msgspec.structs.replace(pod, metadata=meta)
+    return replace(desired, pods=pods)
+
+
+def _make_directories(node: NodeSettings) -> None:
+    """The Go kubelet's layout and modes."""
+    for path, mode in (
+        (node.root_dir, 0o750),
+        (node.root_dir / "pods", 0o750),
+        (node.pod_logs_dir, 0o750),
+        (node.container_logs_dir, 0o755),
+    ):
+        path.mkdir(mode=mode, parents=True, exist_ok=True)

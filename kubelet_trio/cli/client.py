@@ -1,0 +1,107 @@
+"""Talking to the agent over its control socket: small, synchronous, quick to import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import h11
+import msgspec
+
+DEFAULT_ROOT = "/var/lib/kubelet"
+SOCKET_NAME = "kubelet-trio.sock"
+_SUN_PATH = 100  # sun_path holds 108 bytes with its NUL
+
+
+class ClientError(Exception):
+    """What to tell the user instead of an answer."""
+
+
+class AgentClient:
+    """The agent on one root directory. Every call is a connection of its own."""
+
+    def __init__(self, root_dir: str = DEFAULT_ROOT) -> None:
+        self._path = Path(root_dir) / SOCKET_NAME
+
+    def get(self, *segments: str, **query: str) -> Any:
+        """Return the decoded JSON at a path. Raises `ClientError`."""
+        return msgspec.json.decode(b"".join(self.stream(*segments, **query)))
+
+    def text(self, *segments: str, **query: str) -> str:
+        """Return the text at a path. Raises `ClientError`."""
+        return b"".join(self.stream(*segments, **query)).decode("utf-8", "replace")
+
+    def watch(self, *segments: str, **query: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the JSON lines of a watch until the agent ends it. Raises `ClientError`."""
+        rest = b""
+        for piece in self.stream(*segments, watch="1", **query):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield msgspec.json.decode(line)
+
+    def stream(self, *segments: str, **query: str) -> Iterator[bytes]:
+        """Yield the body at a path as it comes. Raises `ClientError` on any other answer."""
+        target = "/" + "/".join(quote(segment, safe="") for segment in segments)
+        if query:
+            target += f"?{urlencode(query)}"
+        with self._connect() as sock:
+            connection = h11.Connection(h11.CLIENT)
+            request = h11.Request(
+                method="GET", target=target, headers=[("Host", "agent"), ("Connection", "close")]
+            )
+            sock.sendall(connection.send(request) or b"")
+            connection.send(h11.EndOfMessage())
+            yield from _body(sock, connection)
+
+    @contextlib.contextmanager
+    def _connect(self) -> Iterator[socket.socket]:
+        with socket.socket(socket.AF_UNIX) as sock:
+            try:
+                _connect(sock, self._path)
+            except (FileNotFoundError, ConnectionRefusedError) as exc:
+                raise ClientError(
+                    f"no agent answers on {self._path} ({exc.strerror}); "
+                    "is it running, and on this --root-dir?"
+                ) from exc
+            except OSError as exc:
+                raise ClientError(f"cannot open {self._path}: {exc.strerror}") from exc
+            yield sock
+
+
+def _connect(sock: socket.socket, path: Path) -> None:
+    if len(os.fsencode(path)) <= _SUN_PATH:
+        sock.connect(str(path))
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        sock.connect(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
+
+
+def _body(sock: socket.socket, connection: h11.Connection) -> Iterator[bytes]:
+    status = 200
+    refusal = b""
+    while True:
+        try:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(sock.recv(65536))
+                continue
+        except (h11.RemoteProtocolError, OSError) as exc:
+            raise ClientError("the agent ended the connection") from exc
+        if isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data) and status == 200:
+            yield bytes(event.data)
+        elif isinstance(event, h11.Data):
+            refusal += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            if status != 200:
+                raise ClientError(refusal.decode("utf-8", "replace").strip() or f"HTTP {status}")
+            return

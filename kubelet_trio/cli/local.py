@@ -1,0 +1,29 @@
+"""Where the agent of this user lives, and what the machine has: the defaults of `run`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kubelet_trio.config import LocalFacts
+
+ROOTS_ROOT = "/var/lib/kubelet"
+
+
+def default_root() -> str:
+    """Return the root directory where nobody names one: root's, or one in the user's state."""
+    if os.geteuid() == 0:
+        return ROOTS_ROOT
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not state.startswith("/"):  # as XDG wants it: a relative one is not to be used
+        state = os.path.expanduser("~/.local/state")
+    return f"{state}/kubelet-trio"
+
+
+def local_facts() -> LocalFacts:
+    """Look at the machine. Blocks."""
+    from kubelet_trio.config import LocalFacts
+    from kubelet_trio.runtimes import has_runtime_installed, usable_socket
+
+    return LocalFacts(os.geteuid() == 0, default_root(), usable_socket(), has_runtime_installed())

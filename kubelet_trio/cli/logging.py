@@ -1,0 +1,81 @@
+"""How the agent logs: text on a terminal, JSON elsewhere, one line an event on stderr.
+
+structlog does the work; what it would bring along for pretty printing is replaced by a
+few lines, since the agent's memory is counted. Libraries that log through the standard
+library end up in the same stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import Processor
+
+_LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,")
+
+
+def configure_logging(
+    verbosity: int = 0, log_format: str = "", stream: TextIO | None = None
+) -> None:
+    """Set logging up. `log_format` is `text`, `json` or empty (text on a terminal)."""
+    out = stream or sys.stderr
+    is_text = log_format == "text" or (not log_format and out.isatty())
+    level = logging.DEBUG if verbosity >= 4 else logging.INFO
+    processors: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
+        structlog.processors.format_exc_info,
+        render_text if is_text else render_json,
+    ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers = [_Forward()]
+    root.setLevel(logging.WARNING if verbosity < 6 else logging.DEBUG)
+
+
+def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    """Render one event as `I 2026-01-02T15:04:05.000000 event  key=value ...`."""
+    exception = event.pop("exception", None)
+    head = f"{_LETTERS.get(event.pop('level', ''), '?')} {event.pop('timestamp', '')}"
+    parts = [head, str(event.pop("event", ""))]
+    parts += [f"{key}={_quoted(value)}" for key, value in event.items()]
+    line = " ".join(parts)
+    return f"{line}\n{exception}" if exception else line
+
+
+def render_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
+    """Render one event as a JSON object; what JSON does not know is written as its repr."""
+    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return msgspec.json.encode({**first, **event}, enc_hook=repr).decode()
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    if text and _PLAIN.issuperset(text):
+        return text
+    return msgspec.json.encode(text).decode()
+
+
+class _Forward(logging.Handler):
+    """The standard library's records as structlog events."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno,
+            "library",
+            logger=record.name,
+            text=record.getMessage(),
+            **({"exc_info": record.exc_info} if record.exc_info else {}),
+        )

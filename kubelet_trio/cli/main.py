@@ -1,0 +1,177 @@
+"""The commands of `kubelet-trio`.
+
+Each command imports what it needs when it runs: `kubelet-trio pods` must answer at once,
+and only `run` needs the agent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kubelet_trio.cli.local import ROOTS_ROOT, default_root
+
+if TYPE_CHECKING:
+    from kubelet_trio.cli.client import AgentClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FORMS = click.Choice(["json", "yaml"])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--root-dir",
+    default=None,
+    metavar="DIR",
+    help=f"Root directory of the agent to talk to, or to run.  [default: {ROOTS_ROOT}, for "
+    "other users than root $XDG_STATE_HOME/kubelet-trio]",
+)
+@click.pass_context
+def cli(context: click.Context, root_dir: str | None) -> None:
+    """A Kubernetes node agent, and what it knows."""
+    context.obj = root_dir
+
+
+def _reads(command: F) -> F:
+    """Give a command the agent to talk to, and turn what may go wrong into a message."""
+
+    def call(root_dir: str | None, **arguments: Any) -> None:
+        from kubelet_trio.cli.client import AgentClient, ClientError
+
+        outer = click.get_current_context().obj
+        try:
+            command(AgentClient(root_dir or outer or default_root()), **arguments)
+        except ClientError as exc:
+            raise click.ClickException(str(exc)) from exc
+        except KeyboardInterrupt:
+            sys.exit(130)  # the end of a watch, and no mishap
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    return click.option(
+        "--root-dir", default=None, metavar="DIR", help="Root directory of the agent."
+    )(call)  # type: ignore[return-value]
+
+
+_namespace = click.option("-n", "--namespace", default="", help="Only this namespace.")
+_output = click.option("-o", "--output", type=_FORMS, default=None, help="Output format.")
+
+
+@cli.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(context: click.Context, flags: tuple[str, ...]) -> None:
+    """Run the node agent. `run --help` lists the Go kubelet's flags."""
+    from kubelet_trio.cli.run import run as run_agent
+
+    argv = [f"--root-dir={context.obj}"] if context.obj else []
+    sys.exit(run_agent([*argv, *flags]))
+
+
+@cli.command()
+@click.argument("names", nargs=-1)
+@click.option("-w", "--watch", is_flag=True, help="Go on with every change.")
+@click.option("-o", "--output", type=click.Choice(["wide", "json", "yaml"]), default=None)
+@click.option("-A", "--all-namespaces", is_flag=True, hidden=True)
+@_namespace
+@_reads
+def pods(
+    agent: AgentClient,
+    names: tuple[str, ...],
+    watch: bool,
+    output: str | None,
+    all_namespaces: bool,
+    namespace: str,
+) -> None:
+    """List the pods of this node, all or those named."""
+    from kubelet_trio.cli import reading
+
+    reading.pods(agent, names, namespace, output, watch=watch)
+
+
+@cli.group()
+def describe() -> None:
+    """Show one thing in full."""
+
+
+@describe.command("pod")
+@click.argument("name")
+@_namespace
+@_reads
+def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
+    """Show a pod with its containers, conditions, volumes and events."""
+    from kubelet_trio.cli import reading
+
+    reading.describe_pod(agent, name, namespace)
+
+
+@cli.command()
+@click.argument("name")
+@click.argument("container_argument", metavar="[CONTAINER]", required=False, default="")
+@click.option("-c", "--container", default="", help="The container, if there is more than one.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the container ends.")
+@click.option("-p", "--previous", is_flag=True, help="The instance before this one.")
+@click.option("--tail", type=int, default=-1, help="Only the last lines; -1 is all.")
+@click.option("--since", default="", metavar="DURATION", help="Only what is newer, e.g. 5m.")
+@click.option("--since-time", default="", metavar="TIME", help="Only what is newer (RFC 3339).")
+@click.option("--limit-bytes", type=int, default=0, help="At most this much.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@_namespace
+@_reads
+def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
+    """Print the log of a container."""
+    from kubelet_trio.cli import reading
+
+    reading.logs(agent, name, namespace, **options)
+
+
+@cli.command()
+@click.option("-w", "--watch", is_flag=True, help="Go on with every event.")
+@click.option("--for", "involved", default="", metavar="KIND/NAME", help="Only of this object.")
+@_output
+@_namespace
+@_reads
+def events(
+    agent: AgentClient, watch: bool, involved: str, output: str | None, namespace: str
+) -> None:
+    """List what happened on this node."""
+    from kubelet_trio.cli import reading
+
+    reading.events(agent, namespace, involved, output, watch=watch)
+
+
+@cli.command()
+@_output
+@_reads
+def tree(agent: AgentClient, output: str | None) -> None:
+    """Show the agent's live supervision tree."""
+    from kubelet_trio.cli import reading
+
+    reading.tree(agent, output)
+
+
+@cli.command()
+@_output
+@_reads
+def status(agent: AgentClient, output: str | None) -> None:
+    """Show how the agent, its runtime and its sources are."""
+    from kubelet_trio.cli import reading
+
+    reading.status(agent, output)
+
+
+@cli.command()
+@_output
+@_reads
+def version(agent: AgentClient, output: str | None) -> None:
+    """Show the version of this command and of the running agent."""
+    from kubelet_trio.cli import reading
+
+    reading.version(agent, output)

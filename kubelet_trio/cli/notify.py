@@ -1,0 +1,55 @@
+"""sd_notify: telling systemd that the agent is ready, alive, or stopping.
+
+A datagram to the socket that NOTIFY_SOCKET names; without it every call does nothing. The
+watchdog says it is alive at half of WATCHDOG_USEC, and only while health says so, so that
+systemd restarts an agent that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+log = structlog.get_logger()
+
+
+class Notifier:
+    """The service manager, if there is one."""
+
+    def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_seconds = watchdog_seconds  # 0: no watchdog
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], pid: int | None = None) -> Notifier:
+        """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID as sd_watchdog_enabled(3) does."""
+        mine = environ.get("WATCHDOG_PID", "") in ("", str(pid or os.getpid()))
+        micros = environ.get("WATCHDOG_USEC", "")
+        seconds = int(micros) / 1_000_000 if mine and micros.isdecimal() else 0.0
+        address = environ.get("NOTIFY_SOCKET", "")
+        return cls(address if address[:1] in ("/", "@") else "", seconds)
+
+    def notify(self, state: str) -> None:
+        """Send a state such as `READY=1`. Never waits; what cannot be sent is logged."""
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+                sock.sendto(state.encode(), self._address)
+        except OSError as exc:
+            log.warning("notify.failed", state=state, error=str(exc))
+
+    async def run_watchdog(self, is_healthy: Callable[[], bool]) -> None:
+        """Say that the agent lives, while it does; returns at once without a watchdog."""
+        if not self._address or not self.watchdog_seconds:
+            return
+        while True:
+            if is_healthy():
+                self.notify("WATCHDOG=1")
+            else:
+                log.warning("watchdog.withheld")
+            await trio.sleep(self.watchdog_seconds / 2)

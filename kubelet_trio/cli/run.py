@@ -1,0 +1,131 @@
+"""`kubelet-trio run`: from a command line to a running agent, and its end by signal.
+
+SIGTERM or SIGINT asks the agent to stop (`stop` is set) and it does in its own time; a
+second one cancels whatever is still going on. Either way containers keep running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import trio
+
+    from kubelet_trio.cli.notify import Notifier
+    from kubelet_trio.config import Settings
+
+
+class AgentMain(Protocol):
+    """The agent as `run` starts it.
+
+    It calls `task_status.started(is_healthy)` once its tree runs, returns the exit code,
+    and ends in good order once `stop` is set.
+    """
+
+    async def __call__(
+        self, *, stop: trio.Event, task_status: trio.TaskStatus[Callable[[], bool]]
+    ) -> int: ...
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the agent and return its exit code; 1 if it refuses to start."""
+    # structlog imports rich if it is there, 9 MB that this agent never uses.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    from kubelet_trio.cli.local import local_facts
+    from kubelet_trio.config import ConfigError, parse_flags, run_help, settle, settle_locally
+
+    try:
+        line = parse_flags(argv)
+        if line.wants_help:
+            print(run_help(), end="")
+            return 0
+        if line.wants_version:
+            from kubelet_trio import __version__
+
+            print(f"kubelet-trio {__version__}")
+            return 0
+        settings = settle_locally(settle(line), local_facts())
+    except ConfigError as exc:
+        return _refuse(exc.problems)
+    return _start(settings)
+
+
+def _start(settings: Settings) -> int:
+    import structlog
+    import trio
+
+    from kubelet_trio.cli.host import apply_to_process, host_facts
+    from kubelet_trio.cli.logging import configure_logging
+    from kubelet_trio.cli.notify import Notifier
+    from kubelet_trio.config import startup_refusals
+    from kubelet_trio.daemon import run_agent
+
+    config = settings.config
+    if refusals := startup_refusals(config, host_facts()):
+        return _refuse(refusals)
+    configure_logging(config.logging.verbosity, settings.log_format)
+    log = structlog.get_logger()
+    for note in settings.notes:
+        log.warning("config.note", note=note)
+    apply_to_process(config.oom_score_adj, config.max_open_files)
+    notifier = Notifier.from_environment(os.environ)
+    return trio.run(run_until_signal, partial(run_agent, settings), notifier)
+
+
+def _refuse(problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(f"Error: {problem}", file=sys.stderr)
+    return 1
+
+
+async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
+    """Run the agent to its end and return its exit code; 1 if a second signal cut it off."""
+    import trio
+
+    stop = trio.Event()
+    at_once = trio.CancelScope()
+    code = 1
+
+    async def main(task_status: trio.TaskStatus[Callable[[], bool]]) -> None:
+        nonlocal code
+        code = await agent(stop=stop, task_status=task_status)
+        # An agent that ends before its tree runs has not said so: let `start` return.
+        with contextlib.suppress(RuntimeError):
+            task_status.started(lambda: True)
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, at_once:
+        async with trio.open_nursery() as attendants:
+            attendants.start_soon(_obey, signals, stop, at_once, notifier)
+            async with trio.open_nursery() as agents:
+                is_healthy = await agents.start(main)
+                notifier.notify("READY=1")
+                attendants.start_soon(notifier.run_watchdog, is_healthy)
+            attendants.cancel_scope.cancel()
+    if not stop.is_set():
+        notifier.notify("STOPPING=1")
+    return code
+
+
+async def _obey(
+    signals: AsyncIterator[int],
+    stop: trio.Event,
+    at_once: trio.CancelScope,
+    notifier: Notifier,
+) -> None:
+    import structlog
+
+    async for number in signals:
+        name = signal.Signals(number).name
+        if stop.is_set():
+            structlog.get_logger().warning("agent.stop_at_once", signal=name)
+            at_once.cancel()
+        else:
+            structlog.get_logger().info("agent.stopping", signal=name)
+            notifier.notify("STOPPING=1")
+            stop.set()

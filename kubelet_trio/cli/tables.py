@@ -1,0 +1,83 @@
+"""Tables as kubectl prints them, and the rows of pods and events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kubelet_trio.cli.ages import age, human_duration, parse_time
+from kubelet_trio.cli.podstate import Json, items, part, summarize
+
+POD_COLUMNS = ("NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE")
+WIDE_COLUMNS = ("IP", "NODE")
+EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+
+
+class Table:
+    """Rows under a header; columns only ever grow, so that a watch stays aligned."""
+
+    def __init__(self, columns: Sequence[str], gap: int = 3) -> None:
+        self._columns = columns
+        self._gap = gap
+        self._widths = [len(column) for column in columns]
+
+    def header(self) -> str:
+        return self._line(self._columns)
+
+    def rows(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """Return the lines of rows that are printed together."""
+        self.fit(rows)
+        return [self._line(row) for row in rows]
+
+    def fit(self, rows: Sequence[Sequence[str]]) -> None:
+        """Widen the columns for rows to come."""
+        for row in rows:
+            self._widths = [max(w, len(cell)) for w, cell in zip(self._widths, row, strict=True)]
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = [
+            cell.ljust(width + self._gap) for cell, width in zip(cells, self._widths, strict=True)
+        ]
+        return "".join(padded).rstrip()
+
+
+def pod_row(pod: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
+    """Return a pod's cells under `POD_COLUMNS`, and `WIDE_COLUMNS` if `wide`."""
+    meta, status = part(pod, "metadata"), part(pod, "status")
+    summary = summarize(pod, now)
+    # A static pod has no creation time of its own: its start is what comes closest.
+    since = meta.get("creationTimestamp") or status.get("startTime")
+    row = (
+        meta.get("namespace", ""),
+        meta.get("name", ""),
+        summary.ready,
+        summary.status,
+        summary.restarts,
+        age(since, now),
+    )
+    if not wide:
+        return row
+    addresses = items(status, "podIPs")
+    address = addresses[0].get("ip") if addresses else status.get("podIP")
+    return (*row, address or "<none>", part(pod, "spec").get("nodeName") or "<none>")
+
+
+def event_row(event: Json, now: float) -> tuple[str, ...]:
+    """Return an event's cells under `EVENT_COLUMNS`."""
+    involved = part(event, "involvedObject")
+    return (
+        part(event, "metadata").get("namespace", ""),
+        event_age(event, now),
+        event.get("type", ""),
+        event.get("reason", ""),
+        f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
+        str(event.get("message", "")).strip(),
+    )
+
+
+def event_age(event: Json, now: float) -> str:
+    """Return when an event was last seen, with count and span if it came more than once."""
+    last = parse_time(event.get("lastTimestamp")) or now
+    first = parse_time(event.get("firstTimestamp")) or last
+    count = event.get("count") or 1
+    text = human_duration(now - last)
+    return f"{text} (x{count} over {human_duration(now - first)})" if count > 1 else text

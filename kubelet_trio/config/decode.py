@@ -1,0 +1,128 @@
+"""Decoded JSON becomes a `KubeletConfiguration`: unknown fields, types, and zero values.
+
+Upstream cannot tell an unset field from a zero one unless it is a pointer; for the
+others (`ZERO_IS_UNSET`) a zero in a file therefore means the default.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.duration import Duration, parse_duration
+from kubelet_trio.config.types import Block, KubeletConfiguration
+from kubelet_trio.config.walk import drop, pick
+
+_UNSET = """
+podLogsDir syncFrequency fileCheckFrequency httpCheckFrequency address port
+authentication.webhook.cacheTTL authorization.mode authorization.webhook.cacheAuthorizedTTL
+authorization.webhook.cacheUnauthorizedTTL registryBurst eventBurst healthzBindAddress
+imagePullCredentialsVerificationPolicy streamingConnectionIdleTimeout
+nodeStatusUpdateFrequency nodeStatusReportFrequency nodeLeaseDurationSeconds
+imageMinimumGCAge volumeStatsAggPeriod cgroupDriver cpuManagerPolicy
+cpuManagerReconcilePeriod memoryManagerPolicy memoryReservationPolicy topologyManagerPolicy
+topologyManagerScope runtimeRequestTimeout hairpinMode maxPods maxOpenFiles contentType
+kubeAPIBurst evictionPressureTransitionPeriod containerLogMaxSize volumePluginDir
+configMapAndSecretChangeDetectionStrategy containerRuntimeEndpoint logging.format
+logging.flushFrequency
+"""
+ZERO_IS_UNSET = frozenset(_UNSET.split())
+_ZEROS = ("", 0, "0", "0s")
+
+
+def normalize(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file without nulls and without zeros that mean nothing."""
+    settled: dict[str, Any] = _without_nulls(copy.deepcopy(dict(raw)))
+    for path in ZERO_IS_UNSET:
+        value = pick(settled, path)
+        if not isinstance(value, bool) and value in _ZEROS:
+            drop(settled, path)
+    if "nodeStatusUpdateFrequency" in settled:
+        settled.setdefault("nodeStatusReportFrequency", settled["nodeStatusUpdateFrequency"])
+    pids = settled.get("podPidsLimit")
+    if isinstance(pids, int) and pids < 0:
+        settled["podPidsLimit"] = -1
+    return settled
+
+
+def decode(raw: Mapping[str, Any]) -> KubeletConfiguration:
+    """Make a configuration of decoded JSON. Raises `ConfigError`: every bad field is named."""
+    problems = list(_unknown_fields(raw, KubeletConfiguration, ""))
+    known = {k: v for k, v in raw.items() if k in KubeletConfiguration.__struct_encode_fields__}
+    pulls = known.get("maxParallelImagePulls")
+    if isinstance(pulls, int) and pulls >= 2:
+        known.setdefault("serializeImagePulls", False)
+    for name, value in known.items():
+        try:
+            _convert({name: value})
+        except msgspec.ValidationError as exc:
+            problems.append(_field_problem(exc))
+    if problems:
+        raise ConfigError(problems)
+    return _convert(known)
+
+
+def _convert(raw: Mapping[str, Any]) -> KubeletConfiguration:
+    return msgspec.convert(raw, KubeletConfiguration, dec_hook=_from_text)
+
+
+def _from_text(kind: type, value: Any) -> Any:
+    if kind is not Duration:
+        raise NotImplementedError(kind)
+    if isinstance(value, Duration):  # from a flag
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Duration(value / 10**9)  # logging.flushFrequency may be in nanoseconds
+    if not isinstance(value, str):
+        raise TypeError("expected a duration such as 20s")
+    return parse_duration(value)
+
+
+def _field_problem(exc: msgspec.ValidationError) -> str:
+    text = str(exc)
+    what, _, where = text.rpartition(" - at `$")
+    if not where:
+        return f"invalid configuration: {text}"
+    path = re.sub(r"^\.", "", where.rstrip("`"))
+    return f"invalid configuration: {path}: {what[:1].lower()}{what[1:]}"
+
+
+def _unknown_fields(raw: Any, kind: Any, path: str) -> Iterator[str]:
+    """Walk values and types side by side; msgspec itself would drop what it does not know."""
+    block = next((k for k in (kind, *get_args(kind)) if _is_block(k)), None)
+    if isinstance(raw, list) and block is not None:
+        for index, item in enumerate(raw):
+            yield from _unknown_fields(item, block, f"{path}[{index}]")
+    if not isinstance(raw, dict) or block is None:
+        return
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(block)}
+    for name, value in raw.items():
+        here = f"{path}.{name}" if path else str(name)
+        if name in known:
+            yield from _unknown_fields(value, known[name], here)
+        else:
+            yield f"unknown field: {here}{_hint(str(name), known)}"
+
+
+def _is_block(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Block)
+
+
+def _hint(name: str, known: Mapping[str, Any]) -> str:
+    folded = {other.lower(): other for other in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1)
+    return f" (did you mean {folded[close[0]]}?)" if close else ""
+
+
+def _without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in raw.items()
+        if value is not None
+    }

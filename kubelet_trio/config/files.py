@@ -1,0 +1,115 @@
+"""Configuration files: reading them strictly, and merging drop-ins over the main one.
+
+A drop-in directory holds `*.conf` files, at any depth, applied in the lexical order of
+their paths as JSON merge patches (RFC 7386). Each must say apiVersion and kind itself.
+A relative path inside a file is relative to that file's directory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.types import GROUP_VERSION, KIND
+from kubelet_trio.config.walk import pick, put
+
+_PATHS = (
+    "staticPodPath",
+    "podLogsDir",
+    "resolvConf",
+    "tlsCertFile",
+    "tlsPrivateKeyFile",
+    "authentication.x509.clientCAFile",
+    "volumePluginDir",
+)
+
+
+def read_files(config: str, config_dir: str) -> dict[str, Any]:
+    """Return what --config and --config-dir say together, as decoded JSON.
+
+    Raises `ConfigError`: every unreadable or malformed file is named.
+    """
+    files = [Path(config)] if config else []
+    files += _drop_ins(Path(config_dir)) if config_dir else []
+    merged: dict[str, Any] = {}
+    problems: list[str] = []
+    for path in files:
+        try:
+            merged = merge_patch(merged, read_file(path))
+        except ConfigError as exc:
+            problems += exc.problems
+    if problems:
+        raise ConfigError(problems)
+    return merged
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read one file of a KubeletConfiguration, YAML or JSON. Raises `ConfigError`."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError([f"{path}: {exc.strerror if isinstance(exc, OSError) else exc}"]) from exc
+    raw = _decode(path, text)
+    problems = [
+        f"{path}: {name} must be {wanted}, and is {raw.get(name, 'missing')}"
+        for name, wanted in (("apiVersion", GROUP_VERSION), ("kind", KIND))
+        if raw.get(name) != wanted
+    ]
+    if problems:
+        raise ConfigError(problems)
+    for name in _PATHS:
+        value = pick(raw, name)
+        if isinstance(value, str) and value and not value.startswith("/"):
+            put(raw, name, str(path.parent.absolute() / value))
+    return raw
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386) and return the result; null removes a key."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def _drop_ins(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        raise ConfigError([f"--config-dir {directory}: no such directory"])
+    found = []
+    for where, inner, names in os.walk(directory):
+        inner.sort()
+        found += [Path(where, name) for name in names if name.endswith(".conf")]
+    return sorted(path for path in found if path.is_file())
+
+
+def _decode(path: Path, text: str) -> dict[str, Any]:
+    import yaml  # only a configuration in a file needs it
+
+    class StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        """A loader to which a key that stands twice is an error, as it is upstream."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            self.flatten_mapping(node)
+            keys = [key.value for key, _ in node.value]
+            for key in {key for key in keys if keys.count(key) > 1}:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f'duplicate field "{key}"', node.start_mark
+                )
+            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+            return mapping
+
+    try:
+        raw = yaml.load(text, StrictLoader)  # a safe loader, made stricter
+    except yaml.YAMLError as exc:
+        raise ConfigError([f"{path}: {' '.join(str(exc).split())}"]) from exc
+    if not isinstance(raw, Mapping):
+        raise ConfigError([f"{path}: is not a {KIND}"])
+    return dict(raw)

@@ -1,0 +1,159 @@
+"""A command line written for the Go kubelet, read as pflag reads it.
+
+`--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v=2`, `-v 2`, `-v2`; `_` in a
+long name means `-`; `--` ends the flags. Every problem is collected, each names its flag.
+What comes out is a list of (row, value) in the order given; `load` puts the values into
+the configuration.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_type_hints
+
+from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.duration import Duration
+from kubelet_trio.config.table import BY_FLAG, Row
+from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.config.values import parse_value
+from kubelet_trio.config.walk import leaves
+
+_SHORT = {"v": "v", "h": "help"}
+_BARE = frozenset({"help", "version"})
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletFlags:
+    """What only flags can say. `node_ip` holds one address or two."""
+
+    config: str = ""
+    config_dir: str = ""
+    root_dir: str = "/var/lib/kubelet"
+    hostname_override: str = ""
+    node_ip: str = ""
+    crash_loop_backoff_base: Duration = field(default=Duration(10))
+    crash_loop_backoff_exempt_clean_exits: bool = False
+    process_allow_root: bool = False
+    remove_pods_on_exit: bool = False
+    kubeconfig: str = ""
+    bootstrap_kubeconfig: str = ""
+    cert_dir: str = "/var/lib/kubelet/pki"
+    cloud_provider: str = ""
+    node_labels: dict[str, str] = field(default_factory=dict)
+    lock_file: str = ""
+    exit_on_lock_contention: bool = False
+    runtime_cgroups: str = ""
+    image_credential_provider_config: str = ""
+    image_credential_provider_bin_dir: str = ""
+    pod_infra_container_image: str = ""
+    housekeeping_interval: Duration = field(default=Duration(10))
+    max_housekeeping_interval: Duration = field(default=Duration(15))
+    minimum_container_ttl_duration: Duration = field(default=Duration(0))
+    maximum_dead_containers_per_container: int = 1
+    maximum_dead_containers: int = -1
+    register_schedulable: bool = True
+    experimental_allocatable_ignore_eviction: bool = False
+    keep_terminated_pod_volumes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What a command line said."""
+
+    values: tuple[tuple[Row, Any], ...] = ()
+    wants_help: bool = False
+    wants_version: bool = False
+
+
+def flag_type(row: Row) -> Any:
+    """Return the Python type of a flag's value."""
+    return _FIELD_TYPES[row.path] if row.path else _FLAG_TYPES[row.flag.replace("-", "_")]
+
+
+_FIELD_TYPES = {path: leaf.type for path, leaf in leaves(KubeletConfiguration)}
+_FLAG_TYPES = get_type_hints(KubeletFlags)
+
+
+def parse_flags(argv: Sequence[str]) -> CommandLine:
+    """Read the arguments after `run`. Raises `ConfigError` with every problem there is."""
+    problems: list[str] = []
+    values: list[tuple[Row, Any]] = []
+    bare: set[str] = set()
+    for name, text in _tokens(argv, problems):
+        if name in _BARE:
+            bare.add(name)
+            continue
+        row = BY_FLAG[name]
+        try:
+            values.append((row, parse_value(row.flag, flag_type(row), text)))
+        except ValueError as exc:
+            problems.append(f'invalid argument "{text}" for "--{name}" flag: {exc}')
+    if problems and "help" not in bare:
+        raise ConfigError(problems)
+    return CommandLine(tuple(values), "help" in bare, "version" in bare)
+
+
+def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each known flag with the text of its value; a bare bool has `true`."""
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            problems.extend(f'unknown command "{extra}"' for extra in rest)
+            return
+        split = _split(word, problems)
+        if split is None:
+            continue
+        name, text = split
+        if name not in BY_FLAG and name not in _BARE:
+            problems.append(_unknown(name))
+            # What follows an unknown flag is most likely its value: not a second mistake.
+            if text is None and rest and not rest[0].startswith("-"):
+                rest.pop(0)
+            continue
+        if text is None and _is_bool(name):
+            text = "true"
+        elif text is None:
+            if not rest:
+                problems.append(f"flag needs an argument: --{name}")
+                return
+            text = rest.pop(0)
+        yield name, text
+
+
+def _split(word: str, problems: list[str]) -> tuple[str, str | None] | None:
+    """Split `--name=value`, `-v2` and their like; anything else is a problem."""
+    if word.startswith("--"):
+        name, sign, text = word[2:].partition("=")
+        if not name or name.startswith("-"):
+            problems.append(f"bad flag syntax: {word}")
+            return None
+        return name.replace("_", "-"), text if sign else None
+    if word.startswith("-") and len(word) > 1:
+        name = _SHORT.get(word[1], "")
+        if not name:
+            problems.append(f"unknown shorthand flag: '{word[1]}' in {word}{_dashes(word)}")
+            return None
+        text = word[2:].removeprefix("=")
+        return name, text or None
+    problems.append(f'unknown command "{word}"')
+    return None
+
+
+def _dashes(word: str) -> str:
+    name = word[1:].partition("=")[0]
+    return f" (did you mean --{name}?)" if name in BY_FLAG else ""
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, BY_FLAG, n=1)
+    return f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else "")
+
+
+def _is_bool(name: str) -> bool:
+    if name in _BARE:
+        return True
+    kind = flag_type(BY_FLAG[name])
+    return kind is bool or kind == bool | None

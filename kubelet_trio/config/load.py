@@ -1,0 +1,117 @@
+"""From a command line to settings: defaults, file, drop-ins, then flags over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.decode import decode, normalize
+from kubelet_trio.config.files import read_files
+from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
+from kubelet_trio.config.support import moot_notes, unsupported
+from kubelet_trio.config.table import Row
+from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.config.validate import validate, validate_flags
+from kubelet_trio.config.walk import pick, put
+
+# Flags of KubeletConfiguration fields that upstream does not call deprecated.
+_CURRENT = frozenset(
+    {"v", "vmodule", "log-flush-frequency", "provider-id", "seccomp-default", "fail-cgroupv1"}
+)
+_GONE = frozenset(
+    {
+        "minimum-container-ttl-duration",
+        "maximum-dead-containers-per-container",
+        "maximum-dead-containers",
+        "register-schedulable",
+        "experimental-allocatable-ignore-eviction",
+        "keep-terminated-pod-volumes",
+        "pod-infra-container-image",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that a start of the agent was told.
+
+    `notes` are remarks for the log: deprecated flags, settings without an effect.
+    `log_format` is `text`, `json`, or empty where nobody said. `given` names what somebody
+    did say: top-level fields, and flags that have no field as `--root-dir`.
+    """
+
+    config: KubeletConfiguration
+    flags: KubeletFlags
+    notes: tuple[str, ...] = ()
+    log_format: str = ""
+    given: frozenset[str] = frozenset()
+
+
+def load_settings(argv: Sequence[str]) -> Settings:
+    """Read the arguments after `run` and the files they name.
+
+    Raises `ConfigError` with all that is wrong: unknown flags and fields, bad values,
+    invalid combinations, and whatever is set that this agent does not support yet.
+    """
+    return settle(parse_flags(argv))
+
+
+def settle(line: CommandLine) -> Settings:
+    """Turn a parsed command line into settings. Raises `ConfigError`."""
+    flags = _flags(line)
+    raw = normalize(read_files(flags.config, flags.config_dir))
+    log_format = str(pick(raw, "logging.format") or "")
+    gates = raw.get("featureGates")
+    for path, value in _fields(line).items():
+        if path == "featureGates" and isinstance(gates, dict):
+            value = {**gates, **value}
+        put(raw, path, value)
+    for row, value in line.values:
+        if row.path == "logging.format":
+            log_format = value
+    config = decode(raw)
+    problems = [*validate(config), *validate_flags(flags), *unsupported(config, flags)]
+    if problems:
+        raise ConfigError(problems)
+    notes = (*_deprecated(line), *moot_notes(config, flags))
+    given = frozenset({*raw, *(f"--{row.flag}" for row, _ in line.values if not row.path)})
+    return Settings(config, flags, notes, log_format, given)
+
+
+def _flags(line: CommandLine) -> KubeletFlags:
+    said = {row.flag.replace("-", "_"): value for row, value in _joined(line) if not row.path}
+    return replace(KubeletFlags(), **said)
+
+
+def _fields(line: CommandLine) -> dict[str, Any]:
+    return {row.path: value for row, value in _joined(line) if row.path}
+
+
+def _joined(line: CommandLine) -> list[tuple[Row, Any]]:
+    """Join repeated flags as pflag does: lists and maps grow, anything else is replaced."""
+    joined: dict[str, tuple[Row, Any]] = {}
+    for row, value in line.values:
+        before = joined.get(row.flag, (row, None))[1]
+        if isinstance(before, list):
+            value = [*before, *value]
+        elif isinstance(before, dict):
+            value = _union(before, value)
+        joined[row.flag] = (row, value)
+    return list(joined.values())
+
+
+def _union(before: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    lists = {k: [*before[k], *v] for k, v in value.items() if isinstance(v, list) and k in before}
+    return {**before, **value, **lists}
+
+
+def _deprecated(line: CommandLine) -> list[str]:
+    notes = []
+    for flag, row in {row.flag: row for row, _ in line.values}.items():
+        if flag in _GONE:
+            notes.append(f"--{flag} is deprecated and will go away")
+        elif row.path and flag not in _CURRENT:
+            notes.append(f"--{flag} is deprecated: set {row.path} in the --config file instead")
+    return notes

@@ -1,0 +1,61 @@
+"""What was asked for and is not built yet, and what was asked for in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kubelet_trio.config.flags import KubeletFlags
+from kubelet_trio.config.gates import gate_problems
+from kubelet_trio.config.table import FIELDS, FLAGS, SERVER, Row, Support
+from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
+from kubelet_trio.config.walk import leaves
+
+LEAVES = dict(leaves(KubeletConfiguration))
+_FLAG_DEFAULTS = KubeletFlags()
+
+
+def default_of(row: Row) -> Any:
+    """Return the value that a row has when nobody says anything."""
+    if row.path:
+        return LEAVES[row.path].get(DEFAULTS)
+    return getattr(_FLAG_DEFAULTS, row.flag.replace("-", "_"))
+
+
+def unsupported(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
+    """Name everything that is set to what this agent cannot do yet."""
+    problems = [
+        f"not supported yet: {row.name}: {row.why}; leave it at {_shown(default_of(row))}"
+        for row, value in _changed(config, flags)
+        if row.support is Support.DEFAULT
+        and value not in row.also
+        # Fields of a server that is switched off mean nothing, here and upstream.
+        and not (row.why == SERVER and not config.enable_server)
+    ]
+    return problems + gate_problems(config.feature_gates)
+
+
+def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
+    """Name what is set and changes nothing."""
+    return [
+        f"{row.name} has no effect: {row.why}"
+        for row, _ in _changed(config, flags)
+        if row.support is Support.MOOT
+    ]
+
+
+def _changed(config: KubeletConfiguration, flags: KubeletFlags) -> Iterator[tuple[Row, Any]]:
+    for row in (*FIELDS, *FLAGS):
+        value = (
+            LEAVES[row.path].get(config) if row.path else getattr(flags, row.flag.replace("-", "_"))
+        )
+        if value != default_of(row):
+            yield row, value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or value == "" or value == [] or value == {}:
+        return "its default (unset)"
+    return f"its default ({value})"

@@ -1,0 +1,266 @@
+"""Every field and flag there is, and what this agent does with it.
+
+One row a field of KubeletConfiguration (with its flag twin, if the Go kubelet has one)
+and one row a flag that has no field. Parsing, refusals, `run --help` and
+docs/configuration.md all come from these rows, so none of them can forget one.
+
+Support says what a value that is not the default does:
+
+- YES: it is obeyed.
+- MOOT: it is accepted and changes nothing, for the reason in `why`: what it tunes does not
+  exist on a node without an API server (the Go kubelet standalone ignores it as well), or
+  upstream itself no longer acts on it.
+- DEFAULT: it is refused by name, because what it asks for is not built yet. Values in
+  `also` mean the same as the default and are fine too.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class Support(enum.Enum):
+    YES = "supported"
+    MOOT = "accepted, no effect"
+    DEFAULT = "default only"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field, by its dotted JSON path, or (with an empty path) one flag of its own."""
+
+    path: str
+    flag: str
+    support: Support
+    help: str
+    why: str = ""  # MOOT: why nothing changes; DEFAULT: what is not built yet
+    also: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the field with its flag, as upstream's messages do."""
+        if self.path and self.flag:
+            return f"{self.path} (--{self.flag})"
+        return self.path or f"--{self.flag}"
+
+
+YES, MOOT, DEFAULT = Support.YES, Support.MOOT, Support.DEFAULT
+
+_API = "only matters with an API server"
+_NONE_UPSTREAM = "the Go kubelet does not act on it either"
+_SERVER = "the kubelet API server on port 10250"
+_PRESSURE = "eviction"
+_IMAGE_GC = "image garbage collection settings"
+_LOG_ROTATION = "log rotation settings"
+_MANAGERS = "CPU, memory and topology managers"
+_SHUTDOWN = "graceful node shutdown"
+_RESERVE = "node allocatable enforcement"
+_EVICTION_HARD = {
+    "memory.available": "100Mi",
+    "nodefs.available": "10%",
+    "nodefs.inodesFree": "5%",
+    "imagefs.available": "15%",
+    "imagefs.inodesFree": "5%",
+}
+
+
+def row(
+    path: str,
+    flag: str,
+    support: Support,
+    text: str,
+    why: str = "",
+    also: tuple[Any, ...] = (),
+) -> Row:
+    return Row(path, flag, support, text, why, also)
+
+
+# ruff: noqa: E501  # a table is read by its columns
+# fmt: off
+FIELDS: tuple[Row, ...] = (
+    # Pods and where they come from
+    row("staticPodPath", "pod-manifest-path", YES, "directory of static pod manifests, or one such file"),
+    row("staticPodURL", "manifest-url", YES, "URL to fetch further pod manifests from"),
+    row("staticPodURLHeader", "manifest-url-header", YES, "headers for the manifest URL, `name:value,...`; may be repeated"),
+    row("fileCheckFrequency", "file-check-frequency", YES, "how often manifest files are read again, beside inotify"),
+    row("httpCheckFrequency", "http-check-frequency", YES, "how often the manifest URL is asked"),
+    row("syncFrequency", "sync-frequency", YES, "longest time between two syncs of a pod"),
+    row("podLogsDir", "", YES, "directory of the pods' log files"),
+    row("maxPods", "max-pods", DEFAULT, "most pods on this node", "admission by pod count"),
+    row("podsPerCore", "pods-per-core", DEFAULT, "most pods per CPU core; 0 is no limit", "admission by pod count"),
+    row("podPidsLimit", "pod-max-pids", DEFAULT, "most processes in one pod; -1 is the node's limit", "per-pod PID limits"),
+    row("podCIDR", "pod-cidr", MOOT, "CIDR of pod IPs in standalone mode", _NONE_UPSTREAM + ": networks are the runtime's"),
+    row("runOnce", "runonce", YES, "start the pods of the manifests once, report, and exit"),
+    row("crashLoopBackOff.maxContainerRestartPeriod", "", YES, "longest pause between restarts of a crashing container, 1s to 300s"),
+    row("defaultPodSysctls", "", DEFAULT, "sysctls for every pod", "default pod sysctls"),
+    row("allowedUnsafeSysctls", "allowed-unsafe-sysctls", DEFAULT, "unsafe sysctls that pods may set", "sysctl admission"),
+    row("seccompDefault", "seccomp-default", YES, "use the RuntimeDefault seccomp profile where a pod names none"),
+    # The runtime and its images
+    row("containerRuntimeEndpoint", "container-runtime-endpoint", YES, "CRI endpoint of the container runtime: a unix socket, or `process` for processes of this host; unset: the first socket at the usual places, else `process`"),
+    row("imageServiceEndpoint", "image-service-endpoint", YES, "CRI endpoint of the image service; empty is the runtime's"),
+    row("runtimeRequestTimeout", "runtime-request-timeout", YES, "deadline of runtime calls except the long ones (pull, exec, stop)"),
+    row("serializeImagePulls", "serialize-image-pulls", YES, "pull one image at a time"),
+    row("maxParallelImagePulls", "", YES, "most pulls at a time; 2 or more turns serializeImagePulls off"),
+    row("registryPullQPS", "registry-qps", DEFAULT, "image pulls per second; 0 is no limit", "limits by pull rate; pulls at a time are limited by maxParallelImagePulls", (0,)),
+    row("registryBurst", "registry-burst", MOOT, "pulls that may start at once above registryPullQPS", "there is no limit by pull rate yet"),
+    row("imagePullCredentialsVerificationPolicy", "", DEFAULT, "which images need their pull credentials checked again", "pull credential verification"),
+    row("preloadedImagesVerificationAllowlist", "", DEFAULT, "images exempt from that check", "pull credential verification"),
+    row("imageMinimumGCAge", "minimum-image-ttl-duration", DEFAULT, "age before an unused image may be removed", _IMAGE_GC),
+    row("imageMaximumGCAge", "", DEFAULT, "age at which an unused image is removed anyway; 0s is never", _IMAGE_GC),
+    row("imageGCHighThresholdPercent", "image-gc-high-threshold", DEFAULT, "disk use at which images are removed", _IMAGE_GC),
+    row("imageGCLowThresholdPercent", "image-gc-low-threshold", DEFAULT, "disk use down to which images are removed", _IMAGE_GC),
+    row("containerLogMaxSize", "container-log-max-size", DEFAULT, "size at which a container log is rotated", _LOG_ROTATION),
+    row("containerLogMaxFiles", "container-log-max-files", DEFAULT, "log files kept per container", _LOG_ROTATION),
+    row("containerLogMaxWorkers", "", DEFAULT, "log rotations at a time", _LOG_ROTATION),
+    row("containerLogMonitorInterval", "", DEFAULT, "how often log sizes are looked at", _LOG_ROTATION),
+    # Network and names
+    row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search beside the host's"),
+    row("clusterDNS", "cluster-dns", YES, "DNS servers of pods with dnsPolicy ClusterFirst"),
+    row("resolvConf", "resolv-conf", YES, "resolver file that pods' DNS settings start from; empty is none"),
+    row("hairpinMode", "hairpin-mode", MOOT, "how pods reach themselves through a Service", _NONE_UPSTREAM + ": networks are the runtime's"),
+    row("makeIPTablesUtilChains", "make-iptables-util-chains", DEFAULT, "keep the kubelet's hint chains in iptables", "iptables hint chains", (False,)),
+    row("iptablesMasqueradeBit", "iptables-masquerade-bit", MOOT, "bit of the masquerade mark", _NONE_UPSTREAM),
+    row("iptablesDropBit", "iptables-drop-bit", MOOT, "bit of the drop mark", _NONE_UPSTREAM),
+    # cgroups, CPU and memory
+    row("cgroupDriver", "cgroup-driver", YES, "cgroupfs or systemd; what the runtime says comes first"),
+    row("cgroupRoot", "cgroup-root", YES, "cgroup that holds the pods' cgroups"),
+    row("cgroupsPerQOS", "cgroups-per-qos", YES, "one cgroup a QoS class and pod"),
+    row("cpuCFSQuota", "cpu-cfs-quota", YES, "enforce CPU limits as CFS quota"),
+    row("cpuCFSQuotaPeriod", "cpu-cfs-quota-period", YES, "period of the CFS quota, 1ms to 1s"),
+    row("failCgroupV1", "fail-cgroupv1", YES, "refuse to start on cgroup v1"),
+    row("failSwapOn", "fail-swap-on", YES, "refuse to start where swap is on"),
+    row("memorySwap.swapBehavior", "", DEFAULT, "swap for containers: NoSwap or LimitedSwap", "swap for containers", ("NoSwap",)),
+    row("singleProcessOOMKill", "", YES, "kill one process, not the container, when memory runs out"),
+    row("memoryThrottlingFactor", "", MOOT, "share of the limit at which memory is throttled", "needs the MemoryQoS gate, which is off"),
+    row("memoryReservationPolicy", "", DEFAULT, "how memory.min and memory.low are set", "the MemoryQoS gate"),
+    row("kubeletCgroups", "kubelet-cgroups", DEFAULT, "cgroup to move the agent into", "moving the agent between cgroups"),
+    row("systemCgroups", "system-cgroups", DEFAULT, "cgroup to move other processes into", "moving processes between cgroups"),
+    row("systemReserved", "system-reserved", DEFAULT, "resources kept for the system", _RESERVE),
+    row("kubeReserved", "kube-reserved", DEFAULT, "resources kept for Kubernetes' own daemons", _RESERVE),
+    row("systemReservedCgroup", "system-reserved-cgroup", DEFAULT, "cgroup on which systemReserved is enforced", _RESERVE),
+    row("kubeReservedCgroup", "kube-reserved-cgroup", DEFAULT, "cgroup on which kubeReserved is enforced", _RESERVE),
+    row("reservedSystemCPUs", "reserved-cpus", DEFAULT, "CPUs kept for the system", _RESERVE),
+    row("enforceNodeAllocatable", "enforce-node-allocatable", DEFAULT, "where allocatable is enforced: none, pods, ...", _RESERVE, (["none"], [])),
+    row("qosReserved", "qos-reserved", DEFAULT, "memory reserved per QoS class", "the QOSReserved gate"),
+    row("cpuManagerPolicy", "cpu-manager-policy", DEFAULT, "none or static", _MANAGERS, ("",)),
+    row("cpuManagerPolicyOptions", "cpu-manager-policy-options", DEFAULT, "options of the CPU manager", _MANAGERS),
+    row("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", MOOT, "how often CPU sets are checked", "the CPU manager policy is none"),
+    row("memoryManagerPolicy", "memory-manager-policy", DEFAULT, "None or Static", _MANAGERS),
+    row("reservedMemory", "reserved-memory", DEFAULT, "memory kept per NUMA node", _MANAGERS),
+    row("topologyManagerPolicy", "topology-manager-policy", DEFAULT, "none, best-effort, restricted or single-numa-node", _MANAGERS),
+    row("topologyManagerScope", "topology-manager-scope", MOOT, "container or pod", "the topology manager policy is none"),
+    row("topologyManagerPolicyOptions", "topology-manager-policy-options", DEFAULT, "options of the topology manager", _MANAGERS),
+    row("userNamespaces.idsPerPod", "", DEFAULT, "user and group IDs of a pod with hostUsers: false", "user namespaces"),
+    # Health, logs and the process
+    row("healthzPort", "healthz-port", YES, "port of /healthz, /livez and /readyz; 0 turns them off"),
+    row("healthzBindAddress", "healthz-bind-address", YES, "address that health is served on"),
+    row("oomScoreAdj", "oom-score-adj", YES, "the agent's own oom_score_adj"),
+    row("maxOpenFiles", "max-open-files", YES, "the agent's own limit of open files"),
+    row("logging.format", "logging-format", YES, "text or json; unset: text on a terminal, JSON elsewhere"),
+    row("logging.verbosity", "v", YES, "how much is logged: 0 is info, 4 and above is debug"),
+    row("logging.flushFrequency", "log-flush-frequency", MOOT, "longest time between log flushes", "every line is written at once"),
+    row("logging.vmodule", "vmodule", DEFAULT, "verbosity per file", "verbosity per file"),
+    row("logging.options.text.splitStream", "log-text-split-stream", DEFAULT, "errors to stderr, the rest to stdout", "split log streams"),
+    row("logging.options.text.infoBufferSize", "log-text-info-buffer-size", DEFAULT, "buffer of the split stream", "split log streams"),
+    row("logging.options.json.splitStream", "log-json-split-stream", DEFAULT, "errors to stderr, the rest to stdout", "split log streams"),
+    row("logging.options.json.infoBufferSize", "log-json-info-buffer-size", DEFAULT, "buffer of the split stream", "split log streams"),
+    row("tracing", "", DEFAULT, "OpenTelemetry spans", "tracing"),
+    row("featureGates", "feature-gates", YES, "feature gates, `Name=true,...`; see the gates below"),
+    row("showHiddenMetricsForVersion", "", DEFAULT, "show metrics hidden since this version", "hidden metrics"),
+    # The kubelet API server
+    row("enableServer", "enable-server", MOOT, "serve the kubelet API; off also makes the server fields below moot", "there is no such server yet: nothing listens on port 10250"),
+    row("address", "address", DEFAULT, "address of the kubelet API", _SERVER),
+    row("port", "port", DEFAULT, "port of the kubelet API", _SERVER),
+    row("readOnlyPort", "read-only-port", DEFAULT, "port of the read-only API; 0 is none", _SERVER),
+    row("tlsCertFile", "tls-cert-file", DEFAULT, "serving certificate", _SERVER),
+    row("tlsPrivateKeyFile", "tls-private-key-file", DEFAULT, "key of the serving certificate", _SERVER),
+    row("tlsCipherSuites", "tls-cipher-suites", DEFAULT, "cipher suites to serve", _SERVER),
+    row("tlsCurvePreferences", "tls-curve-preferences", DEFAULT, "key exchanges to serve, as Go's CurveIDs", _SERVER),
+    row("tlsMinVersion", "tls-min-version", DEFAULT, "lowest TLS version to serve", _SERVER),
+    row("authentication.x509.clientCAFile", "client-ca-file", DEFAULT, "CA that client certificates are checked against", _SERVER),
+    row("authentication.webhook.enabled", "authentication-token-webhook", DEFAULT, "check bearer tokens by TokenReview", _SERVER, (False,)),
+    row("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", DEFAULT, "how long answers of TokenReview hold", _SERVER),
+    row("authentication.anonymous.enabled", "anonymous-auth", DEFAULT, "let requests in without an identity", _SERVER),
+    row("authorization.mode", "authorization-mode", DEFAULT, "AlwaysAllow or Webhook", _SERVER),
+    row("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", DEFAULT, "how long a yes holds", _SERVER),
+    row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", DEFAULT, "how long a no holds", _SERVER),
+    row("enableDebuggingHandlers", "enable-debugging-handlers", DEFAULT, "serve logs, exec, attach and port-forward", _SERVER, (False,)),
+    row("enableContentionProfiling", "contention-profiling", DEFAULT, "serve Go's block profile", _SERVER),
+    row("enableProfilingHandler", "", DEFAULT, "serve /debug/pprof", _SERVER, (False,)),
+    row("enableDebugFlagsHandler", "", DEFAULT, "serve /debug/flags", _SERVER, (False,)),
+    row("enableSystemLogHandler", "", DEFAULT, "serve the host's /var/log", _SERVER, (False,)),
+    row("enableSystemLogQuery", "", DEFAULT, "serve queries of system logs", _SERVER),
+    row("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", MOOT, "idle limit of streams", _NONE_UPSTREAM),
+    # Only with an API server
+    row("registerNode", "register-node", MOOT, "register this node", _API),
+    row("registerWithTaints", "register-with-taints", MOOT, "taints to register with, `key=value:effect,...`", _API),
+    row("providerID", "provider-id", MOOT, "the node's name in a machine database", _API),
+    row("nodeStatusUpdateFrequency", "node-status-update-frequency", MOOT, "how often node status is computed", _API),
+    row("nodeStatusReportFrequency", "", MOOT, "how often unchanged node status is reported", _API),
+    row("nodeLeaseDurationSeconds", "", MOOT, "duration of the node lease", _API),
+    row("nodeStatusMaxImages", "node-status-max-images", MOOT, "most images in node status; -1 is all", _API),
+    row("kubeAPIQPS", "kube-api-qps", MOOT, "requests per second to the API server", _API),
+    row("kubeAPIBurst", "kube-api-burst", MOOT, "burst above kubeAPIQPS", _API),
+    row("contentType", "kube-api-content-type", MOOT, "content type towards the API server", _API),
+    row("eventRecordQPS", "event-qps", MOOT, "events per second to the API server", _API),
+    row("eventBurst", "event-burst", MOOT, "burst above eventRecordQPS", _API),
+    row("rotateCertificates", "rotate-certificates", MOOT, "renew the client certificate", _API),
+    row("serverTLSBootstrap", "rotate-server-certificates", DEFAULT, "ask the API server for the serving certificate", _SERVER),
+    row("configMapAndSecretChangeDetectionStrategy", "", MOOT, "how changes of ConfigMaps and Secrets are seen", _API),
+    row("enableControllerAttachDetach", "enable-controller-attach-detach", MOOT, "leave attaching volumes to the controller", _API),
+    # Eviction and shutdown
+    row("evictionHard", "eviction-hard", DEFAULT, "thresholds that evict at once, `signal<value,...`", _PRESSURE, (_EVICTION_HARD,)),
+    row("evictionSoft", "eviction-soft", DEFAULT, "thresholds that evict after a grace period", _PRESSURE),
+    row("evictionSoftGracePeriod", "eviction-soft-grace-period", DEFAULT, "grace periods of evictionSoft", _PRESSURE),
+    row("evictionPressureTransitionPeriod", "eviction-pressure-transition-period", DEFAULT, "how long pressure outlives its cause", _PRESSURE),
+    row("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", DEFAULT, "longest grace of an evicted pod, in seconds", _PRESSURE),
+    row("evictionMinimumReclaim", "eviction-minimum-reclaim", DEFAULT, "least to free per eviction", _PRESSURE),
+    row("mergeDefaultEvictionSettings", "", MOOT, "fill up evictionHard with the defaults", "eviction settings are the defaults"),
+    row("kernelMemcgNotification", "kernel-memcg-notification", DEFAULT, "let the kernel tell of memory pressure", _PRESSURE),
+    row("shutdownGracePeriod", "", DEFAULT, "time for pods at node shutdown", _SHUTDOWN),
+    row("shutdownGracePeriodCriticalPods", "", DEFAULT, "the part of it for critical pods", _SHUTDOWN),
+    row("shutdownGracePeriodByPodPriority", "", DEFAULT, "shutdown time by priority", _SHUTDOWN),
+    # Volumes and the host
+    row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
+    row("volumeStatsAggPeriod", "volume-stats-agg-period", DEFAULT, "how often volume use is measured", "volume statistics"),
+    row("localStorageCapacityIsolation", "local-storage-capacity-isolation", DEFAULT, "manage local storage as a resource", "local storage accounting", (False,)),
+    row("protectKernelDefaults", "protect-kernel-defaults", DEFAULT, "refuse kernel settings other than the kubelet's", "kernel tunables"),
+)
+
+FLAGS: tuple[Row, ...] = (
+    row("", "config", YES, "KubeletConfiguration file; flags win over it"),
+    row("", "config-dir", YES, "directory of drop-ins (*.conf) merged over --config in lexical order"),
+    row("", "root-dir", YES, "directory of the agent's own files (other users than root: `$XDG_STATE_HOME/kubelet-trio`)"),
+    row("", "hostname-override", YES, "node name instead of the host's"),
+    row("", "node-ip", YES, "IP of this node, or two of them for dual stack"),
+    row("", "crash-loop-backoff-base", YES, "first pause between restarts of a crashing container (kubelet-trio only)"),
+    row("", "crash-loop-backoff-exempt-clean-exits", YES, "restart a container that exited with 0 without a pause (kubelet-trio only)"),
+    row("", "process-allow-root", YES, "let containers of the process runtime run as root (kubelet-trio only)"),
+    row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing behind (kubelet-trio only)"),
+    row("", "kubeconfig", DEFAULT, "kubeconfig of the API server", "running with an API server"),
+    row("", "bootstrap-kubeconfig", DEFAULT, "kubeconfig to get a client certificate with", "running with an API server"),
+    row("", "cert-dir", MOOT, "directory of TLS certificates", "nothing is served over TLS yet"),
+    row("", "cloud-provider", MOOT, "empty or external", _API),
+    row("", "node-labels", MOOT, "labels to register with, `key=value,...`", _API),
+    row("", "lock-file", DEFAULT, "lock file between kubelets", "lock files (one agent per --root-dir is ensured)"),
+    row("", "exit-on-lock-contention", DEFAULT, "exit when another process opens the lock file", "lock files"),
+    row("", "runtime-cgroups", MOOT, "cgroup of the runtime, for its statistics", "there are no such statistics yet"),
+    row("", "image-credential-provider-config", DEFAULT, "file or directory of credential provider settings", "image credential providers"),
+    row("", "image-credential-provider-bin-dir", DEFAULT, "directory of credential provider programs", "image credential providers"),
+    row("", "pod-infra-container-image", MOOT, "sandbox image to keep from removal", "the sandbox image is the runtime's; removed upstream"),
+    row("", "housekeeping-interval", MOOT, "how often cAdvisor looks", "there is no cAdvisor here"),
+    row("", "max-housekeeping-interval", MOOT, "how rarely cAdvisor looks", "there is no cAdvisor here"),
+    row("", "minimum-container-ttl-duration", DEFAULT, "age before a dead container is removed", "container garbage collection settings"),
+    row("", "maximum-dead-containers-per-container", DEFAULT, "dead instances kept per container", "container garbage collection settings"),
+    row("", "maximum-dead-containers", DEFAULT, "dead containers kept in all; negative is no limit", "container garbage collection settings"),
+    row("", "register-schedulable", MOOT, "register as schedulable", _API),
+    row("", "experimental-allocatable-ignore-eviction", MOOT, "leave hard eviction thresholds out of allocatable", "nothing is computed from it yet"),
+    row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
+)
+# fmt: on
+
+BY_PATH = {entry.path: entry for entry in FIELDS}
+BY_FLAG = {entry.flag: entry for entry in (*FIELDS, *FLAGS) if entry.flag}
+SERVER = _SERVER

@@ -1,0 +1,311 @@
+"""What a configuration may hold: each rule on its own, so that all problems show at once.
+
+Source: pkg/kubelet/apis/config/validation/validation.go (1.36) and
+ValidateKubeletFlags in cmd/kubelet/app/options/options.go. Left out: `runOnce`, which the
+Go kubelet always rejects and which works here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
+
+from kubelet_trio.config.duration import Duration, format_duration
+from kubelet_trio.config.flags import KubeletFlags
+from kubelet_trio.config.table import BY_PATH
+from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.config.walk import leaves
+
+_PREFIX = "invalid configuration: "
+_RANGES: tuple[tuple[str, int, int], ...] = (
+    ("imageGCHighThresholdPercent", 0, 100),
+    ("imageGCLowThresholdPercent", 0, 100),
+    ("iptablesDropBit", 0, 31),
+    ("iptablesMasqueradeBit", 0, 31),
+    ("oomScoreAdj", -1000, 1000),
+    ("port", 1, 65535),
+    ("healthzPort", 0, 65535),
+    ("readOnlyPort", 0, 65535),
+)
+_NOT_NEGATIVE = (
+    "eventBurst",
+    "eventRecordQPS",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "maxOpenFiles",
+    "maxPods",
+    "podsPerCore",
+    "registryBurst",
+    "registryPullQPS",
+    "imageMinimumGCAge",
+    "imageMaximumGCAge",
+)
+# Zero means the default in a file; a flag can still say it, and a loop with it would spin.
+_POSITIVE = (
+    "nodeLeaseDurationSeconds",
+    "syncFrequency",
+    "fileCheckFrequency",
+    "httpCheckFrequency",
+    "runtimeRequestTimeout",
+)
+_CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cgroupDriver", ("cgroupfs", "systemd")),
+    ("logging.format", ("text", "json")),
+    ("authorization.mode", ("AlwaysAllow", "Webhook")),
+    ("hairpinMode", ("none", "hairpin-veth", "promiscuous-bridge")),
+    ("memoryReservationPolicy", ("None", "TieredReservation")),
+    ("memorySwap.swapBehavior", ("", "LimitedSwap", "NoSwap")),
+    ("topologyManagerScope", ("container", "pod")),
+    (
+        "topologyManagerPolicy",
+        ("none", "best-effort", "restricted", "single-numa-node"),
+    ),
+    (
+        "imagePullCredentialsVerificationPolicy",
+        (
+            "NeverVerify",
+            "NeverVerifyPreloadedImages",
+            "NeverVerifyAllowlistedImages",
+            "AlwaysVerify",
+        ),
+    ),
+    ("configMapAndSecretChangeDetectionStrategy", ("Get", "Cache", "Watch")),
+)
+_ENFORCEMENTS = (
+    "pods",
+    "system-reserved",
+    "system-reserved-compressible",
+    "kube-reserved",
+    "kube-reserved-compressible",
+    "none",
+)
+_LEAVES = dict(leaves(KubeletConfiguration))
+
+
+def validate(config: KubeletConfiguration) -> list[str]:
+    """Return what is wrong with a configuration, every problem in a line of its own."""
+    found = [
+        *_numbers(config),
+        *_choices(config),
+        *_images(config),
+        *_logs(config),
+        *_durations(config),
+        *_allocatable(config),
+        *_endpoints(config),
+    ]
+    return [_PREFIX + text for text in found]
+
+
+def _numbers(config: KubeletConfiguration) -> Iterator[str]:
+    for path, low, high in _RANGES:
+        value = _LEAVES[path].get(config)
+        if not low <= value <= high:
+            yield f"{_name(path)} {value} must be between {low} and {high}, inclusive"
+    for path in _NOT_NEGATIVE:
+        value = _LEAVES[path].get(config)
+        if value < 0:
+            yield f"{_name(path)} {_text(value)} must not be negative"
+    for path in _POSITIVE:
+        value = _LEAVES[path].get(config)
+        if value <= 0:
+            yield f"{_name(path)} {_text(value)} must be greater than 0"
+    if config.node_status_max_images < -1:
+        yield f"{_name('nodeStatusMaxImages')} must be -1 or greater"
+    if not 0 < config.memory_throttling_factor <= 1:
+        yield "memoryThrottlingFactor must be greater than 0 and at most 1.0"
+    if config.logging.verbosity < 0:
+        yield f"{_name('logging.verbosity')} must not be negative"
+
+
+def _choices(config: KubeletConfiguration) -> Iterator[str]:
+    for path, choices in _CHOICES:
+        value = _LEAVES[path].get(config)
+        if value not in choices:
+            wanted = ", ".join(f'"{choice}"' for choice in choices)
+            yield f'{_name(path)} "{value}" must be one of: {wanted}'
+
+
+def _images(config: KubeletConfiguration) -> Iterator[str]:
+    low, high = config.image_gc_low_threshold_percent, config.image_gc_high_threshold_percent
+    if low >= high:
+        yield (
+            f"{_name('imageGCLowThresholdPercent')} {low} must be less than "
+            f"{_name('imageGCHighThresholdPercent')} {high}"
+        )
+    if 0 < config.image_maximum_gc_age <= config.image_minimum_gc_age:
+        yield (
+            f"imageMaximumGCAge {config.image_maximum_gc_age} must be greater than "
+            f"imageMinimumGCAge {config.image_minimum_gc_age}"
+        )
+    pulls = config.max_parallel_image_pulls
+    if pulls is not None and pulls < 1:
+        yield f"maxParallelImagePulls {pulls} must be a positive number"
+    if pulls is not None and pulls > 1 and config.serialize_image_pulls:
+        yield (
+            "maxParallelImagePulls cannot be larger than 1 unless "
+            f"{_name('serializeImagePulls')} is set to false"
+        )
+
+
+def _logs(config: KubeletConfiguration) -> Iterator[str]:
+    path = config.pod_logs_dir
+    if not path.startswith("/"):
+        yield f'podLogsDir "{path}" must be an absolute path'
+    elif str(PurePosixPath(path)) != path or ".." in PurePosixPath(path).parts:
+        yield f'podLogsDir "{path}" must be normalized'
+    if not path.isascii():
+        yield f'podLogsDir "{path}" must contain ASCII characters only'
+    if config.container_log_max_workers < 1:
+        yield "containerLogMaxWorkers must be greater than or equal to 1"
+    if config.container_log_monitor_interval < 3:
+        yield "containerLogMonitorInterval must be greater than or equal to 3s"
+    if config.container_log_max_files <= 1:
+        yield f"{_name('containerLogMaxFiles')} must be greater than 1"
+
+
+def _durations(config: KubeletConfiguration) -> Iterator[str]:
+    if not 0.001 <= config.cpu_cfs_quota_period <= 1:
+        yield (
+            f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} "
+            "must be between 1ms and 1sec, inclusive"
+        )
+    longest = config.crash_loop_back_off.max_container_restart_period
+    if not 1 <= longest <= 300:
+        yield (
+            f"crashLoopBackOff.maxContainerRestartPeriod (got: {longest}) "
+            "must be set between 1s and 300s"
+        )
+    whole, critical = config.shutdown_grace_period, config.shutdown_grace_period_critical_pods
+    if critical > whole:
+        yield f"shutdownGracePeriodCriticalPods {critical} must be <= shutdownGracePeriod {whole}"
+    for name, value in (
+        ("shutdownGracePeriod", whole),
+        ("shutdownGracePeriodCriticalPods", critical),
+    ):
+        if value < 0 or 0 < value < 1:
+            yield f"{name} {value} must be either zero or otherwise >= 1 sec"
+    if config.shutdown_grace_period_by_pod_priority and (whole > 0 or critical > 0):
+        yield "shutdownGracePeriodByPodPriority and shutdownGracePeriod exclude each other"
+
+
+def _allocatable(config: KubeletConfiguration) -> Iterator[str]:
+    name, levels = _name("enforceNodeAllocatable"), config.enforce_node_allocatable
+    for level in sorted({level for level in levels if levels.count(level) > 1}):
+        yield f'duplicated enforcements "{level}" in {name}'
+    for level in levels:
+        if level not in _ENFORCEMENTS:
+            yield f'option "{level}" specified for {name}. Valid options: {list(_ENFORCEMENTS)}'
+        elif level.startswith("system-reserved") and not config.system_reserved_cgroup:
+            yield f"{_name('systemReservedCgroup')} must be specified for {level} in {name}"
+        elif level.startswith("kube-reserved") and not config.kube_reserved_cgroup:
+            yield f"{_name('kubeReservedCgroup')} must be specified for {level} in {name}"
+        elif level == "none" and len(levels) > 1:
+            yield f'{name} may not contain additional enforcements when "none" is specified'
+        elif level != "none" and not config.cgroups_per_qos:
+            yield f'{_name("cgroupsPerQOS")} must be true when "{level}" is in {name}'
+    for part in ("system-reserved", "kube-reserved"):
+        if part in levels and f"{part}-compressible" in levels:
+            yield f'both "{part}" and "{part}-compressible" cannot be in {name}'
+    if config.reserved_system_cpus and (
+        config.system_reserved_cgroup or config.kube_reserved_cgroup
+    ):
+        yield f"{_name('reservedSystemCPUs')} excludes systemReservedCgroup and kubeReservedCgroup"
+    if config.system_cgroups and not config.cgroup_root:
+        yield f"{_name('systemCgroups')} was specified and {_name('cgroupRoot')} was not"
+
+
+def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
+    if not config.container_runtime_endpoint:
+        yield "the containerRuntimeEndpoint was not specified or empty"
+    for path in ("containerRuntimeEndpoint", "imageServiceEndpoint"):
+        value = str(_LEAVES[path].get(config))
+        # A bare path is what the Go kubelet still takes for unix:///path.
+        is_process = value == "process" and path == "containerRuntimeEndpoint"
+        if value and not is_process and not value.removeprefix("unix://").startswith("/"):
+            yield f'{_name(path)} "{value}" must be a unix socket: unix:///path'
+    for path in ("healthzBindAddress", "address"):
+        value = str(_LEAVES[path].get(config))
+        if not _is_ip(value):
+            yield f'{_name(path)} "{value}" must be an IP address'
+    for server in config.cluster_dns:
+        if not _is_ip(server):
+            yield f'{_name("clusterDNS")} "{server}" must be an IP address'
+    if config.static_pod_url and urlsplit(config.static_pod_url).scheme not in ("http", "https"):
+        yield f'{_name("staticPodURL")} "{config.static_pod_url}" must be an http or https URL'
+
+
+# Labels that a node may give itself, as kubeletapis.KubeletLabels has them.
+_LABELS = """
+kubernetes.io/hostname topology.kubernetes.io/zone topology.kubernetes.io/region
+failure-domain.beta.kubernetes.io/zone failure-domain.beta.kubernetes.io/region
+node.kubernetes.io/instance-type beta.kubernetes.io/instance-type kubernetes.io/os
+kubernetes.io/arch beta.kubernetes.io/os beta.kubernetes.io/arch
+"""
+_NODE_LABELS = frozenset(_LABELS.split())
+_NODE_PREFIXES = ("kubelet.kubernetes.io", "node.kubernetes.io")
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def validate_flags(flags: KubeletFlags) -> list[str]:
+    """Return what is wrong with the settings that only flags have."""
+    return [*_labels(flags.node_labels), *_node_flags(flags)]
+
+
+def _labels(labels: dict[str, str]) -> Iterator[str]:
+    for key, value in labels.items():
+        prefix, _, name = key.rpartition("/")
+        if not _NAME.fullmatch(name) or (prefix and not _SUBDOMAIN.fullmatch(prefix)):
+            yield f'invalid node labels: "{key}" is not a label key'
+        elif value and not _NAME.fullmatch(value):
+            yield f'invalid node labels: "{value}" is not a label value'
+        elif _is_reserved(prefix) and key not in _NODE_LABELS:
+            yield (
+                f"unknown 'kubernetes.io' or 'k8s.io' label specified with --node-labels: {key} "
+                f"(allowed prefixes: {', '.join(_NODE_PREFIXES)})"
+            )
+
+
+def _is_reserved(prefix: str) -> bool:
+    def under(domain: str) -> bool:
+        return prefix == domain or prefix.endswith(f".{domain}")
+
+    return (under("kubernetes.io") or under("k8s.io")) and not any(map(under, _NODE_PREFIXES))
+
+
+def _node_flags(flags: KubeletFlags) -> Iterator[str]:
+    if not flags.root_dir.startswith("/"):
+        yield f'--root-dir "{flags.root_dir}" must be an absolute path'
+    name = flags.hostname_override
+    if name and not _SUBDOMAIN.fullmatch(name.strip().lower()):
+        yield f'--hostname-override "{name}" is not a valid node name'
+    addresses = [part.strip() for part in flags.node_ip.split(",")] if flags.node_ip else []
+    if not all(map(_is_ip, addresses)):
+        yield f'--node-ip "{flags.node_ip}" must be an IP address, or two'
+    elif len(addresses) > 2 or (
+        len(addresses) == 2 and len({ipaddress.ip_address(a).version for a in addresses}) != 2
+    ):
+        yield f'--node-ip "{flags.node_ip}" must be one address of each IP family'
+    if flags.crash_loop_backoff_base <= 0:
+        yield "--crash-loop-backoff-base must be greater than 0"
+    if flags.cloud_provider not in ("", "external"):
+        yield f'unsupported cloud provider: "{flags.cloud_provider}" (empty or external)'
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(path: str) -> str:
+    return BY_PATH[path].name
+
+
+def _text(value: float) -> str:
+    return format_duration(value) if isinstance(value, Duration) else str(value)

@@ -1,0 +1,66 @@
+"""The leaves of the configuration, by the dotted path that messages and flags use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kubelet_trio.config.types import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting: its type and the attributes that lead to it."""
+
+    type: Any
+    attributes: tuple[str, ...]
+
+    def get(self, block: Block) -> Any:
+        value: Any = block
+        for name in self.attributes:
+            value = getattr(value, name)
+        return value
+
+
+def leaves(
+    kind: type[Block], path: str = "", attributes: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Leaf]]:
+    """Yield (dotted JSON path, leaf) for every setting, blocks opened."""
+    for field in msgspec.structs.fields(kind):
+        here = (*attributes, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, Block):
+            yield from leaves(field.type, f"{path}{field.encode_name}.", here)
+        elif field.encode_name not in ("apiVersion", "kind"):
+            yield path + field.encode_name, Leaf(field.type, here)
+
+
+def put(raw: dict[str, Any], path: str, value: Any) -> None:
+    """Set a dotted path in decoded JSON, making the blocks on the way."""
+    *blocks, last = path.split(".")
+    for name in blocks:
+        inner = raw.get(name)
+        if not isinstance(inner, dict):
+            inner = raw[name] = {}
+        raw = inner
+    raw[last] = value
+
+
+def pick(raw: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a dotted path; None if it is unset or null."""
+    value: Any = raw
+    for name in path.split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def drop(raw: dict[str, Any], path: str) -> None:
+    """Unset a dotted path."""
+    *blocks, last = path.split(".")
+    inner = pick(raw, ".".join(blocks)) if blocks else raw
+    if isinstance(inner, dict):
+        inner.pop(last, None)

@@ -1,0 +1,117 @@
+"""A container of a pod becomes the config the runtime creates it from.
+
+Pure: what must be known of the world besides the node comes in as `ContainerInputs`,
+made by the pod's executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lightkube.models.core_v1 import Container, Pod
+
+from kubelet_trio.containers.env import command_line, container_env, encode_value
+from kubelet_trio.containers.errors import ContainerConfigError
+from kubelet_trio.containers.labels import container_annotations, container_labels
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.paths import container_log_path
+from kubelet_trio.containers.resources import container_resources
+from kubelet_trio.containers.security import container_security
+from kubelet_trio.cri import v1
+from kubelet_trio.model import ContainerId, PodContainer
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerInputs:
+    """What a container's config needs beyond pod and node."""
+
+    restart_count: int = 0
+    image_ref: str = ""  # what the image service calls the image that was ensured
+    image_uid: int | None = None  # the user the image names, if by number
+    image_username: str = ""  # the user the image names, if by name
+    pod_ips: tuple[str, ...] = ()
+    variables: Mapping[str, str] | None = None  # its environment; None: what `pod` alone tells
+    mounts: tuple[v1.Mount, ...] = ()  # volumes and the hosts file
+    termination_log_host_path: str = ""  # the message file; empty: none is mounted
+    target_container_id: ContainerId | None = None  # whose processes to see, if ephemeral
+
+
+def container_config(
+    pod: Pod, container: PodContainer, node: NodeSettings, inputs: ContainerInputs
+) -> v1.ContainerConfig:
+    """Return the config of one instance of a container.
+
+    Raises `ContainerConfigError`, whose text is the message of the container's
+    CreateContainerConfigError.
+    """
+    spec = container.spec
+    variables = inputs.variables
+    if variables is None:
+        variables = container_env(pod, spec).variables
+    command, args = command_line(spec, variables)
+    return v1.ContainerConfig(
+        metadata=v1.ContainerMetadata(name=spec.name, attempt=inputs.restart_count),
+        image=v1.ImageSpec(
+            image=inputs.image_ref or spec.image or "", user_specified_image=spec.image or ""
+        ),
+        command=command,
+        args=args,
+        working_dir=spec.workingDir or "",
+        envs=[
+            v1.KeyValue(key=name, value=encode_value(value)) for name, value in variables.items()
+        ],
+        mounts=[*inputs.mounts, *_termination_log(container, node, inputs)],
+        labels=container_labels(pod, spec),
+        annotations=container_annotations(pod, container, inputs.restart_count),
+        log_path=container_log_path(spec.name, inputs.restart_count),
+        stdin=bool(spec.stdin),
+        stdin_once=bool(spec.stdinOnce),
+        tty=bool(spec.tty),
+        stop_signal=_stop_signal(spec),
+        linux=_linux(pod, container, node, inputs),
+    )
+
+
+def _stop_signal(container: Container) -> v1.Signal:
+    """Return CRI's value of a stop signal, in whose names `RTMIN+1` is `RTMINPLUS1`."""
+    name = container.lifecycle.stopSignal if container.lifecycle is not None else None
+    if not name:
+        return v1.Signal.RUNTIME_DEFAULT
+    try:
+        return v1.Signal[name.replace("+", "PLUS").replace("-", "MINUS")]
+    except KeyError:
+        raise ContainerConfigError(f"lifecycle.stopSignal: unknown signal {name}") from None
+
+
+def _termination_log(
+    container: PodContainer, node: NodeSettings, inputs: ContainerInputs
+) -> list[v1.Mount]:
+    path = container.spec.terminationMessagePath
+    if not path or not inputs.termination_log_host_path:
+        return []
+    return [
+        v1.Mount(
+            container_path=path,
+            host_path=inputs.termination_log_host_path,
+            selinux_relabel=node.selinux,
+        )
+    ]
+
+
+def _linux(
+    pod: Pod, container: PodContainer, node: NodeSettings, inputs: ContainerInputs
+) -> v1.LinuxContainerConfig:
+    try:
+        resources = container_resources(pod, container, node)
+    except ValueError as exc:
+        raise ContainerConfigError(str(exc)) from exc
+    security = container_security(
+        pod,
+        container,
+        node,
+        image_uid=inputs.image_uid,
+        image_username=inputs.image_username,
+        target=inputs.target_container_id,
+    )
+    return v1.LinuxContainerConfig(resources=resources, security_context=security)

@@ -1,0 +1,208 @@
+"""The log format of CRI: parsing, the end of a file, and rendering for a reader.
+
+A line is `<RFC 3339 time> <stream> <tags> <text>`, with the first of the tags (they are
+separated by colons) `F` for a whole line or `P` for a part whose rest follows. Texts of
+parts join without a newline between them. Lines that do not parse are left out.
+
+Memory is bounded whatever a file holds: it is read in blocks, from the end for `tail`.
+Everything here blocks on the disk; `follow` (beside) does it off the event loop.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+BLOCK = 64 * 1024
+MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
+
+_TIME = re.compile(
+    rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
+_NANO = 10**9
+
+
+class LogEntry(NamedTuple):
+    """One entry. `text` ends in a newline unless the entry is partial."""
+
+    time: bytes  # as written
+    stream: str  # stdout or stderr
+    partial: bool
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What part of a log is wanted, and how."""
+
+    tail: int | None = None  # only the last lines of the file, parts counted singly
+    since: float | None = None  # Unix seconds: only entries written then or later
+    limit: int | None = None  # bytes of output
+    timestamps: bool = False  # each line begins with its time
+    streams: frozenset[str] = field(default=frozenset(("stdout", "stderr")))
+
+
+def parse_line(line: bytes) -> LogEntry | None:
+    """Parse a line, with or without its newline; None if it is not CRI's format."""
+    parts = line.rstrip(b"\n").split(b" ", 3)
+    if len(parts) < 3 or parts[1] not in (b"stdout", b"stderr"):
+        return None
+    time, stream, tags = parts[:3]
+    text = parts[3] if len(parts) > 3 else b""
+    if _TIME.fullmatch(time) is None:
+        return None
+    partial = tags.split(b":", 1)[0] == b"P"
+    return LogEntry(time, stream.decode(), partial, text if partial else text + b"\n")
+
+
+def format_line(time: str, stream: str, text: bytes, *, partial: bool = False) -> bytes:
+    """Return an entry as a runtime writes it; `text` is without a newline."""
+    return f"{time} {stream} {'P' if partial else 'F'} ".encode() + text + b"\n"
+
+
+def time_nanoseconds(time: bytes) -> int:
+    """Return an entry's time in nanoseconds since the epoch. Raises ValueError."""
+    match = _TIME.fullmatch(time)
+    if match is None:
+        raise ValueError(f"{time!r} is not an RFC 3339 time")
+    seconds, fraction, zone = match.groups(b"")
+    moment = datetime.datetime.fromisoformat((seconds + zone).decode())
+    return int(moment.timestamp()) * _NANO + int(fraction.ljust(9, b"0") or b"0")
+
+
+def fixed_time(time: bytes) -> bytes:
+    """Return a time with all nine digits of its fraction, so that columns line up."""
+    match = _TIME.fullmatch(time)
+    if match is None:
+        return time
+    seconds, fraction, zone = match.groups(b"")
+    return seconds + b"." + fraction.ljust(9, b"0") + zone
+
+
+class LogRenderer:
+    """Turns entries into what a reader wants to see. Keeps only where it is in a line."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._since = None if options.since is None else int(options.since * _NANO)
+        self._left = options.limit
+        self._line_begins = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached: nothing more will be rendered."""
+        return self._left is not None and self._left <= 0
+
+    def render(self, entries: Iterable[LogEntry]) -> bytes:
+        """Return the text of the entries that are wanted."""
+        return b"".join(self._render(entry) for entry in entries)
+
+    def _render(self, entry: LogEntry) -> bytes:
+        if entry.stream not in self._options.streams or self._is_too_old(entry):
+            return b""
+        text = entry.text
+        if self._options.timestamps and self._line_begins:
+            text = fixed_time(entry.time) + b" " + text
+        self._line_begins = not entry.partial
+        if self._left is not None:
+            text = text[: self._left]
+            self._left -= len(text)
+        return text
+
+    def _is_too_old(self, entry: LogEntry) -> bool:
+        return self._since is not None and time_nanoseconds(entry.time) < self._since
+
+
+class LogFile:
+    """An open log, read forward in blocks. Close it, or use it as a context manager."""
+
+    def __init__(self, path: Path, tail: int | None = None) -> None:
+        """Open at the beginning, or at the last `tail` lines. Raises OSError."""
+        self.path = path
+        self._file: BinaryIO = path.open("rb", buffering=0)
+        self._rest = b""  # of a line whose end is not read yet
+        if tail is not None:
+            self._file.seek(tail_offset(self._file, tail))
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self) -> list[LogEntry] | None:
+        """Return the entries of the next block, None at the end of what is there now."""
+        block = self._file.read(BLOCK)
+        if not block:
+            return None
+        lines = (self._rest + block).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > MAX_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        return [entry for line in lines if (entry := parse_line(line)) is not None]
+
+    def read_unfinished(self) -> list[LogEntry]:
+        """Return the last entry if the file ends without a newline: nobody will finish it."""
+        entry = parse_line(self._rest)
+        self._rest = b""
+        return [] if entry is None else [entry]
+
+    def has_more(self) -> bool:
+        """Whether something was written beyond what was read."""
+        return os.fstat(self._file.fileno()).st_size > self._file.tell()
+
+    def is_replaced(self) -> bool:
+        """Whether the path now is another file than this one, as after a rotation."""
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def is_truncated(self) -> bool:
+        """Whether the file has become shorter than what was read of it."""
+        return os.fstat(self._file.fileno()).st_size < self._file.tell()
+
+
+def tail_offset(file: BinaryIO, lines: int) -> int:
+    """Return where the last `lines` lines of a file begin, reading blocks from its end."""
+    position = file.seek(0, os.SEEK_END)
+    if lines <= 0:
+        return position
+    missing = lines + 1  # newlines to find: the one that ends the line before the first wanted
+    if position and _read_at(file, position - 1, 1) != b"\n":
+        missing -= 1  # the last line has no newline of its own
+    while position > 0:
+        start = max(position - BLOCK, 0)
+        block = _read_at(file, start, position - start)
+        found = block.count(b"\n")
+        if found >= missing:
+            end = len(block)
+            for _ in range(missing):
+                end = block.rindex(b"\n", 0, end)
+            return start + end + 1
+        missing -= found
+        position = start
+    return 0
+
+
+def read_log(path: Path, options: LogOptions) -> Iterator[bytes]:
+    """Yield what a log holds now, rendered, in pieces of bounded size. Raises OSError."""
+    renderer = LogRenderer(options)
+    with LogFile(path, options.tail) as log:
+        while not renderer.is_full and (entries := log.read()) is not None:
+            yield renderer.render(entries)
+        yield renderer.render(log.read_unfinished())
+
+
+def _read_at(file: BinaryIO, position: int, size: int) -> bytes:
+    file.seek(position)
+    return file.read(size)

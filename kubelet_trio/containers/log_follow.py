@@ -1,0 +1,127 @@
+"""Following a log while it is written, across rotation and on to the next attempt.
+
+inotify wakes the reader, a slow poll is the net below it: an event that is lost costs a
+second. At the end of what is there, the caller's `current` says where the container
+writes now: the same path (perhaps a new file, if it was rotated), the next attempt's,
+or None when nothing will be written any more. It is asked before the last read, so
+what was written before the end is never missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from kubelet_trio.containers.cri_log import LogFile, LogOptions, LogRenderer
+from kubelet_trio.model import Offload
+
+POLL = 0.2  # seconds between looks without inotify
+NET = 1.0  # seconds between looks with it
+
+
+class LogWatch(Protocol):
+    """Waits until something has happened to the files of a directory, or a while."""
+
+    async def wait_change(self) -> None: ...
+
+
+OpenWatch = Callable[[Path], AbstractAsyncContextManager[LogWatch]]
+
+
+@asynccontextmanager
+async def follow_log(
+    path: Path,
+    options: LogOptions,
+    current: Callable[[], Path | None],
+    *,
+    offload: Offload,
+    open_watch: OpenWatch | None = None,
+) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+    """Open an iterator over rendered pieces of a log; iterating raises OSError.
+
+    `tail` counts back from the end of `path` only; later files are read whole.
+    """
+    pieces = _follow(path, options, current, offload, open_watch or poll_watch)
+    try:
+        yield pieces
+    finally:
+        await pieces.aclose()
+
+
+async def _follow(
+    path: Path,
+    options: LogOptions,
+    current: Callable[[], Path | None],
+    offload: Offload,
+    open_watch: OpenWatch,
+) -> AsyncGenerator[bytes, None]:
+    renderer = LogRenderer(options)
+    log = await offload(LogFile, path, options.tail)
+    try:
+        async with open_watch(path.parent) as watch:
+            while not renderer.is_full:
+                writing_to = current()
+                replaced = await offload(_is_replaced, log)
+                while not renderer.is_full and (entries := await offload(log.read)) is not None:
+                    yield renderer.render(entries)  # noqa: ASYNC119  # see `follow_log`
+                if writing_to != log.path or replaced:
+                    yield renderer.render(log.read_unfinished())  # noqa: ASYNC119
+                    if writing_to is None:
+                        return
+                    following = await offload(_open_if_there, writing_to)
+                    if following is not None:
+                        log.close()
+                        log = following
+                        continue
+                await watch.wait_change()
+    finally:
+        log.close()
+
+
+def _is_replaced(log: LogFile) -> bool:
+    return log.is_replaced() or log.is_truncated()
+
+
+def _open_if_there(path: Path) -> LogFile | None:
+    try:
+        return LogFile(path)
+    except FileNotFoundError:
+        return None
+
+
+class _Poll:
+    async def wait_change(self) -> None:
+        await trio.sleep(POLL)
+
+
+@asynccontextmanager
+async def poll_watch(directory: Path) -> AsyncIterator[LogWatch]:
+    """Look again every fifth of a second: where there is no inotify, and in virtual time."""
+    await trio.lowlevel.checkpoint()
+    yield _Poll()
+
+
+@asynccontextmanager
+async def inotify_watch(directory: Path) -> AsyncIterator[LogWatch]:
+    """Be woken when a file of the directory is written, made or renamed."""
+    from inotify_simple import INotify, flags
+
+    await trio.lowlevel.checkpoint()
+    with INotify(nonblocking=True) as inotify:
+        inotify.add_watch(directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO)
+        yield _Inotify(inotify.fileno(), inotify.read)
+
+
+class _Inotify:
+    def __init__(self, descriptor: int, drain: Callable[[int], object]) -> None:
+        self._descriptor = descriptor
+        self._drain = drain
+
+    async def wait_change(self) -> None:
+        with trio.move_on_after(NET):
+            await trio.lowlevel.wait_readable(self._descriptor)
+            self._drain(0)

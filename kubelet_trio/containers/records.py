@@ -1,0 +1,116 @@
+"""From a runtime's messages to the records that decisions are made of.
+
+Times come as nanoseconds since the epoch, 0 (or below, from some runtimes) for never.
+"""
+
+from __future__ import annotations
+
+from kubelet_trio.containers.labels import CONTAINER_NAME, RESTART_COUNT, container_info
+from kubelet_trio.cri import v1
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerRecord,
+    ContainerState,
+    SandboxId,
+    SandboxRecord,
+)
+
+_STATES = {
+    v1.ContainerState.CONTAINER_CREATED: ContainerState.CREATED,
+    v1.ContainerState.CONTAINER_RUNNING: ContainerState.RUNNING,
+    v1.ContainerState.CONTAINER_EXITED: ContainerState.EXITED,
+}
+
+
+def container_state(state: v1.ContainerState) -> ContainerState:
+    """Return our name of a state; what CRI does not name yet is UNKNOWN."""
+    return _STATES.get(state, ContainerState.UNKNOWN)
+
+
+def container_record(
+    status: v1.ContainerStatus, sandbox_id: SandboxId, *, pid: int = 0
+) -> ContainerRecord:
+    """Return the record of one container instance.
+
+    What only holds of an exited container (exit code, reason, message) is taken from an
+    exited one only, as the Go kubelet does. `image_id` is the image's reference by
+    digest, as API statuses show it.
+    """
+    state = container_state(status.state)
+    exited = state is ContainerState.EXITED
+    info = container_info(status.annotations)
+    return ContainerRecord(
+        id=ContainerId(status.id),
+        name=_name(status.labels, status.metadata),
+        sandbox_id=sandbox_id,
+        state=state,
+        attempt=_attempt(status.annotations, status.metadata, info.restart_count),
+        created_at=_seconds(status.created_at),
+        started_at=0.0 if state is ContainerState.CREATED else _seconds(status.started_at),
+        finished_at=_seconds(status.finished_at) if exited else 0.0,
+        exit_code=status.exit_code if exited else 0,
+        reason=status.reason if exited else "",
+        message=status.message if exited else "",
+        image=status.image.image if status.image else "",
+        image_id=status.image_ref or status.image_id,
+        hash=info.hash,
+        log_path=status.log_path,
+        termination_message_path=_host_path(status, info.termination_message_path),
+        annotations=dict(status.annotations),
+        user=_user(status.user),
+        pid=pid,
+    )
+
+
+def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
+    """Return the record of one sandbox; it has no IPs of its own on the host's network."""
+    host_network = _on_host_network(status)
+    return SandboxRecord(
+        id=SandboxId(status.id),
+        ready=status.state == v1.PodSandboxState.SANDBOX_READY,
+        attempt=status.metadata.attempt if status.metadata else 0,
+        created_at=_seconds(status.created_at),
+        host_network=host_network,
+        ips=() if host_network else _ips(status.network),
+    )
+
+
+def _name(labels: dict[str, str], metadata: v1.ContainerMetadata | None) -> str:
+    return labels.get(CONTAINER_NAME) or (metadata.name if metadata else "")
+
+
+def _attempt(
+    annotations: dict[str, str], metadata: v1.ContainerMetadata | None, annotated: int
+) -> int:
+    if RESTART_COUNT in annotations or metadata is None:
+        return annotated
+    return metadata.attempt
+
+
+def _host_path(status: v1.ContainerStatus, container_path: str) -> str:
+    """Return where on the host the container's termination message file is mounted from."""
+    if not container_path:
+        return ""
+    return next((m.host_path for m in status.mounts if m.container_path == container_path), "")
+
+
+def _user(user: v1.ContainerUser | None) -> tuple[int, int, tuple[int, ...]] | None:
+    if user is None or user.linux is None:
+        return None
+    return user.linux.uid, user.linux.gid, tuple(user.linux.supplemental_groups)
+
+
+def _on_host_network(status: v1.PodSandboxStatus) -> bool:
+    namespaces = status.linux.namespaces if status.linux else None
+    options = namespaces.options if namespaces else None
+    return options is not None and options.network == v1.NamespaceMode.NODE
+
+
+def _ips(network: v1.PodSandboxNetworkStatus | None) -> tuple[str, ...]:
+    if network is None:
+        return ()
+    return tuple(ip for ip in (network.ip, *(more.ip for more in network.additional_ips)) if ip)
+
+
+def _seconds(nanoseconds: int) -> float:
+    return nanoseconds / 1e9 if nanoseconds > 0 else 0.0

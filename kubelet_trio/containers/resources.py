@@ -1,0 +1,254 @@
+"""From requests and limits to what a cgroup is set to: the Go kubelet's numbers.
+
+CPU becomes shares and a CFS quota, memory a limit, and both together a QoS class and an
+oom_score_adj: whom the kernel kills first when the node's memory is gone. Resources on
+the pod itself (`spec.resources`) decide the class where they are set, and stand in for a
+container's missing limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
+
+from kubelet_trio.cgroups import QosClass
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.cri import v1
+from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity, to_milli, to_units
+from kubelet_trio.model import spec as pod_spec
+
+MIN_SHARES = 2
+MAX_SHARES = 262144
+MIN_QUOTA = 1000  # microseconds
+
+GUARANTEED_OOM_SCORE_ADJ = -997
+BEST_EFFORT_OOM_SCORE_ADJ = 1000
+_MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
+SYSTEM_NODE_CRITICAL = "system-node-critical"
+
+_HUGEPAGES = "hugepages-"
+_QOS_RESOURCES = frozenset(("cpu", "memory"))
+
+Amounts = dict[str, int]  # resource name to nano-units
+
+
+def milli_cpu_to_shares(milli_cpu: int) -> int:
+    """Return CPU shares (1024 a core), within the kernel's bounds."""
+    return min(max(milli_cpu * 1024 // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
+    """Return the CFS quota in microseconds for a period in microseconds; 0 is no limit."""
+    return max(milli_cpu * period // 1000, MIN_QUOTA) if milli_cpu else 0
+
+
+def pod_qos(pod: Pod) -> QosClass:
+    """Return the QoS class: of `spec.resources` if set, else of init and main containers.
+
+    Guaranteed is a pod whose every container limits both CPU and memory, with requests
+    equal to the limits; BestEffort one that asks for neither anywhere.
+    """
+    bodies = _qos_bodies(pod)
+    requests: Amounts = {}
+    limits: Amounts = {}
+    guaranteed = True
+    for body in bodies:
+        _add(requests, _qos_amounts(body.requests))
+        body_limits = _qos_amounts(body.limits)
+        _add(limits, body_limits)
+        guaranteed = guaranteed and body_limits.keys() == _QOS_RESOURCES
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed and requests == limits else "Burstable"
+
+
+def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> int:
+    """Return a container's oom_score_adj on a node of `memory_capacity` bytes.
+
+    What a Burstable container requests protects it in proportion; an unrequested rest of
+    a pod-level request is shared out evenly. A sidecar is never killed before the
+    smallest main container.
+    """
+    if pod_spec(pod).priorityClassName == SYSTEM_NODE_CRITICAL:
+        return GUARANTEED_OOM_SCORE_ADJ
+    qos = pod_qos(pod)
+    if qos == "Guaranteed":
+        return GUARANTEED_OOM_SCORE_ADJ
+    if qos == "BestEffort":
+        return BEST_EFFORT_OOM_SCORE_ADJ
+    request = _memory_request(container.spec)
+    if container.is_sidecar:
+        request = max(request, min(_memory_request(c) for c in pod_spec(pod).containers))
+    protected = request + _spare_memory_request(pod)
+    score = 1000 - 1000 * protected // max(memory_capacity, 1)
+    return min(max(score, _MIN_BURSTABLE_OOM_SCORE_ADJ), BEST_EFFORT_OOM_SCORE_ADJ - 1)
+
+
+def container_resources(
+    pod: Pod, container: PodContainer, node: NodeSettings
+) -> v1.LinuxContainerResources:
+    """Return what a container's own cgroup is set to."""
+    own = container.spec.resources or ResourceRequirements()
+    requests, limits = amounts(own.requests), amounts(own.limits)
+    pod_limits = _pod_level(pod, "limits")
+    for name in ("cpu", "memory"):
+        if not limits.get(name) and name in pod_limits:
+            limits[name] = pod_limits[name]
+    resources = _linux_resources(requests, limits, node)
+    resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity)
+    resources.hugepage_limits = hugepage_limits(limits, node.hugepage_sizes)
+    if node.swap_controller:
+        _forbid_swap(resources, node)
+    return resources
+
+
+def sandbox_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResources:
+    """Return the sum of what the pod's containers may use, for sandboxes that are VMs."""
+    requests = {**_total(pod, "requests"), **_pod_level(pod, "requests")}
+    limits = {**_total(pod, "limits"), **_pod_level(pod, "limits")}
+    return _linux_resources(requests, limits, node)
+
+
+def overhead_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResources:
+    """Return the runtime class' own needs (`spec.overhead`), as request and limit alike."""
+    overhead = amounts(pod_spec(pod).overhead)
+    if not overhead:
+        return v1.LinuxContainerResources()
+    return _linux_resources({"cpu": overhead.get("cpu", 0)}, overhead, node)
+
+
+def hugepage_limits(limits: Mapping[str, int], sizes: Iterable[str]) -> list[v1.HugepageLimit]:
+    """Return a limit for every page size the node has: 0 where the container names none."""
+    wanted = dict.fromkeys(sizes, 0)
+    for name, nano in limits.items():
+        if name.startswith(_HUGEPAGES):
+            size = _page_size_name(to_units(parse_quantity(name.removeprefix(_HUGEPAGES))))
+            wanted[size] = to_units(nano)
+    return [v1.HugepageLimit(page_size=size, limit=limit) for size, limit in wanted.items()]
+
+
+def amounts(resources: Mapping[str, object] | None) -> Amounts:
+    """Return a resource list with its quantities in nano-units. Raises ValueError."""
+    return {name: parse_quantity(value) for name, value in (resources or {}).items()}
+
+
+def _linux_resources(
+    requests: Mapping[str, int], limits: Mapping[str, int], node: NodeSettings
+) -> v1.LinuxContainerResources:
+    cpu_limit = to_milli(limits.get("cpu", 0))
+    # A limit without a request is its own request.
+    cpu_request = to_milli(requests["cpu"]) if "cpu" in requests else cpu_limit
+    resources = v1.LinuxContainerResources(
+        cpu_shares=milli_cpu_to_shares(cpu_request),
+        memory_limit_in_bytes=to_units(limits.get("memory", 0)),
+    )
+    if node.cpu_cfs_quota:
+        resources.cpu_period = round(node.cpu_cfs_quota_period * 1_000_000)
+        resources.cpu_quota = milli_cpu_to_quota(cpu_limit, resources.cpu_period)
+    if node.cgroup_version == 2 and not node.single_process_oom_kill:
+        resources.unified["memory.oom.group"] = "1"
+    return resources
+
+
+def _forbid_swap(resources: v1.LinuxContainerResources, node: NodeSettings) -> None:
+    if node.cgroup_version == 2:
+        resources.unified["memory.swap.max"] = "0"
+    else:
+        # v1 limits memory and swap together: no more of both than of memory alone.
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
+
+
+def _qos_bodies(pod: Pod) -> list[ResourceRequirements]:
+    own = pod_spec(pod).resources
+    if own is not None:
+        return [own]
+    spec = pod_spec(pod)
+    containers = (*(spec.containers or ()), *(spec.initContainers or ()))
+    return [c.resources or ResourceRequirements() for c in containers]
+
+
+def _qos_amounts(resources: Mapping[str, object] | None) -> Amounts:
+    return {n: a for n, a in amounts(resources).items() if n in _QOS_RESOURCES and a > 0}
+
+
+def _memory_request(container: Container) -> int:
+    requests = container.resources.requests if container.resources else None
+    return to_units(amounts(requests).get("memory", 0))
+
+
+def _spare_memory_request(pod: Pod) -> int:
+    """Return each container's share of a pod-level memory request that none of them names."""
+    requested = _pod_level(pod, "requests")
+    if not requested.get("memory"):
+        return 0
+    spec = pod_spec(pod)
+    count = len(spec.containers or ()) + len(spec.initContainers or ())
+    spare = to_units(requested["memory"]) - to_units(_total(pod, "requests").get("memory", 0))
+    return spare // count
+
+
+def _pod_level(pod: Pod, which: str) -> Amounts:
+    own = pod_spec(pod).resources
+    found = amounts(getattr(own, which)) if own is not None else {}
+    return {n: a for n, a in found.items() if n in _QOS_RESOURCES or n.startswith(_HUGEPAGES)}
+
+
+def _total(pod: Pod, which: str) -> Amounts:
+    """Sum what containers that run at the same time ask for, at the pod's worst moment.
+
+    An init container runs beside the sidecars before it, main containers beside all.
+    """
+    total: Amounts = {}
+    for container in pod_spec(pod).containers or ():
+        _add(total, _of(container, which))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for init in pod_spec(pod).initContainers or ():
+        now = dict(sidecars)
+        _add(now, _of(init, which))
+        if PodContainer(ContainerKind.INIT, init).is_sidecar:
+            _add(total, _of(init, which))
+            sidecars = now
+        peak = _max(peak, now)
+    return _max(total, peak)
+
+
+def _of(container: Container, which: str) -> Amounts:
+    return amounts(getattr(container.resources, which) if container.resources else None)
+
+
+def _add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _max(left: Amounts, right: Amounts) -> Amounts:
+    return {n: max(left.get(n, 0), right.get(n, 0)) for n in {**left, **right}}
+
+
+def _page_size_name(size: int) -> str:
+    """Return the kernel's name of a page size: 2097152 is 2MB."""
+    for unit in ("", "KB", "MB"):
+        if size < 1024 or size % 1024:
+            return f"{size}{unit}"
+        size //= 1024
+    return f"{size}GB"
+
+
+def pod_memory_limit(pod: Pod) -> int:
+    """Return the bytes that the pod's own cgroup is limited to; 0 where it is not.
+
+    It is limited where the pod says so itself, or where every container has a limit; what
+    the runtime class needs for itself comes on top of these.
+    """
+    own = _pod_level(pod, "limits").get("memory", 0)
+    if own:
+        return to_units(own)
+    spec = pod_spec(pod)
+    containers = (*(spec.containers or ()), *(spec.initContainers or ()))
+    if not all(_of(c, "limits").get("memory") for c in containers):
+        return 0
+    return to_units(
+        _total(pod, "limits").get("memory", 0) + amounts(spec.overhead).get("memory", 0)
+    )

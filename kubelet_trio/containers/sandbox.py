@@ -1,0 +1,105 @@
+"""A pod becomes the config of its sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightkube.models.core_v1 import Container, ContainerPort, Pod
+
+from kubelet_trio.cgroups import pod_cgroup_parent
+from kubelet_trio.containers.dns import pod_dns
+from kubelet_trio.containers.errors import SandboxConfigError
+from kubelet_trio.containers.hostname import kernel_hostname, pod_hostname
+from kubelet_trio.containers.labels import sandbox_annotations, sandbox_labels
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.paths import pod_log_directory
+from kubelet_trio.containers.resources import overhead_resources, pod_qos, sandbox_resources
+from kubelet_trio.containers.security import sandbox_security
+from kubelet_trio.cri import v1
+from kubelet_trio.model import pod_key, pod_uid
+from kubelet_trio.model import spec as pod_spec
+
+_PROTOCOLS = {"TCP": v1.Protocol.TCP, "UDP": v1.Protocol.UDP, "SCTP": v1.Protocol.SCTP}
+
+
+def sandbox_config(pod: Pod, node: NodeSettings, *, attempt: int) -> v1.PodSandboxConfig:
+    """Return the config of a pod's sandbox: the same for the same pod, node and attempt.
+
+    What had to be cut from its resolver settings is told by `pod_dns(...).warnings`.
+    Raises `SandboxConfigError` for a name or quantity that cannot be.
+    """
+    key, spec = pod_key(pod), pod_spec(pod)
+    return v1.PodSandboxConfig(
+        metadata=v1.PodSandboxMetadata(
+            name=key.name, namespace=key.namespace, uid=pod_uid(pod), attempt=attempt
+        ),
+        # The host's own name is the runtime's to set where the pod is on the host's network.
+        hostname="" if spec.hostNetwork else _hostname(pod, node),
+        log_directory=str(pod_log_directory(node.pod_logs_dir, pod)),
+        dns_config=pod_dns(pod, node).config,
+        port_mappings=list(port_mappings(pod)),
+        labels=sandbox_labels(pod),
+        annotations=sandbox_annotations(pod),
+        linux=_linux(pod, node),
+    )
+
+
+def port_mappings(pod: Pod) -> Iterator[v1.PortMapping]:
+    """Yield the ports of the main containers, those without a host port included."""
+    for container in pod_spec(pod).containers or ():
+        for port in _distinct_ports(container):
+            yield v1.PortMapping(
+                protocol=_PROTOCOLS[port.protocol or "TCP"],
+                container_port=port.containerPort,
+                host_port=port.hostPort or 0,
+                host_ip=port.hostIP or "",
+            )
+
+
+def _hostname(pod: Pod, node: NodeSettings) -> str:
+    name = pod_hostname(pod, node.cluster_domain)
+    return kernel_hostname(name, pod_spec(pod).setHostnameAsFQDN)
+
+
+def _linux(pod: Pod, node: NodeSettings) -> v1.LinuxPodSandboxConfig:
+    try:
+        return v1.LinuxPodSandboxConfig(
+            cgroup_parent=cgroup_parent(pod, node),
+            security_context=sandbox_security(pod),
+            sysctls=_sysctls(pod),
+            overhead=overhead_resources(pod, node),
+            resources=sandbox_resources(pod, node),
+        )
+    except ValueError as exc:
+        raise SandboxConfigError(str(exc)) from exc
+
+
+def cgroup_parent(pod: Pod, node: NodeSettings) -> str:
+    """Return the pod's cgroup as CRI is told it; empty without `cgroupsPerQOS`."""
+    return pod_cgroup_parent(
+        pod_uid(pod),
+        pod_qos(pod),
+        driver=node.cgroup_driver,
+        root=node.cgroup_root,
+        per_qos=node.cgroups_per_qos,
+    )
+
+
+def _sysctls(pod: Pod) -> dict[str, str]:
+    context = pod_spec(pod).securityContext
+    return {s.name: s.value for s in (context.sysctls if context else None) or ()}
+
+
+def _distinct_ports(container: Container) -> Iterator[ContainerPort]:
+    """Yield a container's ports, each name (or combination, where unnamed) once."""
+    seen: set[str] = set()
+    for port in container.ports or ():
+        name = port.name or _port_name(port)
+        if name not in seen:
+            seen.add(name)
+            yield port
+
+
+def _port_name(port: ContainerPort) -> str:
+    family = "any" if not port.hostIP else "v6" if ":" in port.hostIP else "v4"
+    return f"{family}-{port.protocol}-{port.hostIP}:{port.containerPort}:{port.hostPort}"

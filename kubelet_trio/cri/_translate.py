@@ -1,0 +1,159 @@
+"""The seam's words: gRPC statuses become CRI errors, and half-filled answers are refused.
+
+What an answer must have set is what the Go kubelet's CRI client asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from kubelet_trio.cri._errors import (
+    ImagePullError,
+    NotFoundError,
+    RuntimeCallError,
+    RuntimeTimeoutError,
+    RuntimeUnavailableError,
+    UnsupportedCallError,
+)
+from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.grpc import GRPCError, Status
+
+_ERRORS: dict[Status, type[RuntimeCallError]] = {
+    Status.UNAVAILABLE: RuntimeUnavailableError,
+    Status.DEADLINE_EXCEEDED: RuntimeTimeoutError,
+    Status.NOT_FOUND: NotFoundError,
+    Status.UNIMPLEMENTED: UnsupportedCallError,
+}
+# What a runtime starts its message with, by CRI's convention, and Kubernetes' reason for it.
+_PULL_REASONS = ("RegistryUnavailable", "SignatureValidationFailed")
+
+
+@contextmanager
+def runtime_errors(call: str) -> Iterator[None]:
+    """Raise transport errors as CRI's, with the cause kept."""
+    try:
+        yield
+    except GRPCError as exc:
+        kind = _ERRORS.get(exc.status, RuntimeCallError)
+        raise kind(call, exc.message or "", code=_go_name(exc.status)) from exc
+
+
+@contextmanager
+def pull_errors() -> Iterator[None]:
+    """Raise whatever makes a pull fail as `ImagePullError`."""
+    try:
+        yield
+    except GRPCError as exc:
+        message = exc.message or ""
+        code = "" if exc.status is Status.UNKNOWN else _go_name(exc.status)
+        # A prefix counts only where the Go kubelet sees the bare message.
+        reasons = [] if code else [reason for reason in _PULL_REASONS if message.startswith(reason)]
+        reason = reasons[0] if reasons else "ErrImagePull"
+        raise ImagePullError("PullImage", message, reason, code=code) from exc
+
+
+@contextmanager
+def malformed_answer(call: str) -> Iterator[None]:
+    """Raise what comes of bytes that are not the message they should be as a failed call."""
+    try:
+        yield
+    except (ValueError, EOFError) as exc:
+        raise RuntimeCallError(call, f"the answer does not decode: {exc}") from exc
+
+
+def _go_name(status: Status) -> str:
+    """Return the name that Go prints for a status code."""
+    if status is Status.CANCELLED:
+        return "Canceled"
+    return "".join(word.capitalize() for word in status.name.split("_"))
+
+
+class _ContainerInfo(msgspec.Struct):
+    pid: int = 0
+
+
+_decode_info = msgspec.json.Decoder(_ContainerInfo).decode
+
+
+def container_pid(info: dict[str, str]) -> int:
+    """Return the PID in a verbose ContainerStatus of containerd or CRI-O, 0 where there is none."""
+    text = info.get("info", "")
+    if not text:
+        return 0
+    try:
+        return _decode_info(text).pid
+    except msgspec.DecodeError:
+        return 0  # another runtime's own format; the PID is a help, never a need
+
+
+def checked_version(version: v1.VersionResponse) -> v1.VersionResponse:
+    fields = ("version", "runtime_name", "runtime_api_version", "runtime_version")
+    _require("Version", {name: getattr(version, name) for name in fields})
+    return version
+
+
+def checked_status(status: v1.RuntimeStatus | None) -> v1.RuntimeStatus:
+    if status is None or len(status.conditions) < 2:
+        raise RuntimeCallError("Status", "RuntimeReady or NetworkReady is not set")
+    return status
+
+
+def checked_sandbox_status(status: v1.PodSandboxStatus | None) -> v1.PodSandboxStatus:
+    if status is None:
+        raise RuntimeCallError("PodSandboxStatus", "the answer has no status")
+    metadata = status.metadata or v1.PodSandboxMetadata()
+    _require(
+        "PodSandboxStatus",
+        {
+            "id": status.id,
+            "metadata.name": metadata.name,
+            "metadata.namespace": metadata.namespace,
+            "metadata.uid": metadata.uid,
+            "created_at": status.created_at,
+        },
+    )
+    return status
+
+
+def checked_container_status(status: v1.ContainerStatus | None) -> v1.ContainerStatus:
+    if status is None:
+        raise RuntimeCallError("ContainerStatus", "the answer has no status")
+    _require(
+        "ContainerStatus",
+        {
+            "id": status.id,
+            "metadata.name": status.metadata.name if status.metadata else "",
+            "created_at": status.created_at,
+            "image": status.image.image if status.image else "",
+            "image_ref": status.image_ref,
+        },
+    )
+    return status
+
+
+def checked_image(image: v1.Image | None) -> v1.Image | None:
+    if image is not None:
+        _require("ImageStatus", {"id": image.id, "size": image.size})
+    return image
+
+
+def required(call: str, name: str, value: str) -> str:
+    """Return a value that an answer must have. Raises `RuntimeCallError`."""
+    _require(call, {name: value})
+    return value
+
+
+def pulled_ref(image: v1.ImageSpec, ref: str) -> str:
+    """Return the ref that a pull answered with. Raises `ImagePullError` if it is empty."""
+    if not ref:
+        raise ImagePullError("PullImage", f'imageRef of image "{image.image}" is not set')
+    return ref
+
+
+def _require(call: str, fields: dict[str, str | int]) -> None:
+    missing = [name for name, value in fields.items() if not value]
+    if missing:
+        raise RuntimeCallError(call, f"the answer does not set {', '.join(missing)}")

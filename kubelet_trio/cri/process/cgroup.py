@@ -1,0 +1,135 @@
+"""Resource limits of a container, where the agent may write cgroups: otherwise none.
+
+A container's cgroup is `<the pod's cgroup parent>/<container id>`, as with other runtimes.
+On version 1 it exists once for each controller. Only what the container starts is in it,
+never its shim. All of this blocks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubelet_trio.cri.generated.runtime import v1
+
+_ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("cpu", "memory", "pids")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The cgroups of one container, and what could not be set in them."""
+
+    directories: tuple[Path, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def procs(self) -> list[str]:
+        return [str(directory / "cgroup.procs") for directory in self.directories]
+
+    @property
+    def kill_file(self) -> str:
+        found = [d / "cgroup.kill" for d in self.directories if (d / "cgroup.kill").exists()]
+        return str(found[0]) if found else ""
+
+    @property
+    def oom_file(self) -> str:
+        """The file whose line `oom_kill` counts: see the shim."""
+        names = ("memory.events", "memory.oom_control")
+        found = [d / n for d in self.directories for n in names if (d / n).exists()]
+        return str(found[0]) if found else ""
+
+
+def cgroup_paths(parent: str, name: str, root: Path = _ROOT) -> list[Path]:
+    """Return where a container's cgroup is, in each hierarchy that limits something."""
+    inside = f"{parent.strip('/')}/{name}".lstrip("/")
+    if (root / "cgroup.controllers").exists():
+        return [root / inside]
+    return [root / c / inside for c in _CONTROLLERS if (root / c / "cgroup.procs").exists()]
+
+
+def make_cgroup(
+    parent: str, name: str, resources: v1.LinuxContainerResources, root: Path = _ROOT
+) -> Place:
+    """Make a container's cgroup and set its limits. Raises OSError where none can be made."""
+    directories = cgroup_paths(parent, name, root)
+    if not directories:
+        raise FileNotFoundError(f"no cgroups at {root}")
+    try:
+        for directory in directories:
+            _make(directory, root)
+    except OSError:
+        remove_cgroup(directories)
+        raise
+    unified = (root / "cgroup.controllers").exists()
+    settings = settings_v2(resources) if unified else settings_v1(resources)
+    return Place(tuple(directories), tuple(_set(directories, settings)))
+
+
+def remove_cgroup(directories: Iterable[Path]) -> None:
+    """Remove a container's cgroups, as far as they are empty."""
+    for directory in directories:
+        with suppress(OSError):
+            directory.rmdir()
+
+
+def _make(directory: Path, root: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (root / "cgroup.controllers").exists():
+        return
+    for parent in reversed(directory.parents):
+        if parent == root or root in parent.parents:
+            for controller in _CONTROLLERS:
+                with suppress(OSError):  # then the limits cannot be set, which is told
+                    _write(parent / "cgroup.subtree_control", f"+{controller}")
+
+
+def _set(directories: Iterable[Path], settings: Mapping[str, str]) -> Iterator[str]:
+    """Write each setting where its file is; yield what did not work."""
+    for name, value in settings.items():
+        files = [d / name for d in directories if (d / name).exists()]
+        if not files:
+            yield f"{name}: the cgroup has no such file"
+            continue
+        try:
+            _write(files[0], value)
+        except OSError as exc:
+            yield f"{name}: {exc.strerror}"
+
+
+def _write(path: Path, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def settings_v1(resources: v1.LinuxContainerResources) -> dict[str, str]:
+    """Return what to write for limits, by file; swap after memory, whose limit bounds its."""
+    settings: dict[str, str] = {}
+    if resources.cpu_shares:
+        settings["cpu.shares"] = str(resources.cpu_shares)
+    if resources.cpu_quota > 0 and resources.cpu_period > 0:
+        settings["cpu.cfs_period_us"] = str(resources.cpu_period)
+        settings["cpu.cfs_quota_us"] = str(resources.cpu_quota)
+    if resources.memory_limit_in_bytes > 0:
+        settings["memory.limit_in_bytes"] = str(resources.memory_limit_in_bytes)
+    if resources.memory_swap_limit_in_bytes > 0:
+        settings["memory.memsw.limit_in_bytes"] = str(resources.memory_swap_limit_in_bytes)
+    return settings
+
+
+def settings_v2(resources: v1.LinuxContainerResources) -> dict[str, str]:
+    """Return what to write for limits, by file: shares 2 to 262144 become weights 1 to 10000."""
+    settings: dict[str, str] = {}
+    if resources.cpu_shares:
+        settings["cpu.weight"] = str(1 + (resources.cpu_shares - 2) * 9999 // 262142)
+    if resources.cpu_quota > 0 and resources.cpu_period > 0:
+        settings["cpu.max"] = f"{resources.cpu_quota} {resources.cpu_period}"
+    if resources.memory_limit_in_bytes > 0:
+        settings["memory.max"] = str(resources.memory_limit_in_bytes)
+    return {**settings, **resources.unified}

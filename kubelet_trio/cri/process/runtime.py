@@ -1,0 +1,439 @@
+"""The embedded runtime: a container is a process of this host, and nothing else.
+
+No images (any name is accepted and means the host's own files) and no isolation: what a
+pod gets is supervision, logs, restarts and an ordered end. Everything that runs is watched by
+a shim of its own and known from the disk (`store`, `lives`), so that an agent may be
+killed and another finds all of it.
+
+`run` is the supervised child that owns the shims' nursery; all else is plain calls. The state
+in memory is this object's alone. Calls about one object may overlap: what they do to it
+can be done twice, and news of its life that comes late is dropped.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+
+import kubelet_trio
+from kubelet_trio.cri._errors import (
+    RuntimeCallError,
+    RuntimeTimeoutError,
+    UnsupportedCallError,
+)
+from kubelet_trio.cri._runtime import ExecResult, Listing
+from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.process import cgroup, control, entries, lives, stats, store
+from kubelet_trio.cri.process.control import ProcessStreams
+from kubelet_trio.cri.process.creation import Maker
+from kubelet_trio.cri.process.entries import Container, Sandbox
+from kubelet_trio.cri.process.identity import RefusedError, own_identity
+from kubelet_trio.cri.process.launcher import Launcher
+from kubelet_trio.cri.process.registry import Registry
+from kubelet_trio.cri.process.signals import stop_signal
+from kubelet_trio.model import ContainerId, Offload, PodUid, SandboxId, thread_offload
+
+log = structlog.get_logger()
+
+REQUEST_TIMEOUT = 120.0  # s, runtimeRequestTimeout's default
+NOTICE = (
+    "containers are processes of this host: image names stand for the host's own files, and "
+    "nothing isolates a container from the host or from another"
+)
+_MAX_EXEC_OUTPUT = 16 << 20  # bytes of each stream, as other runtimes have it
+_POLL = 0.01
+_SHIM_PATIENCE = 2.0  # s that a shim has to end once its container was stopped
+
+
+class ProcessRuntime:
+    """`Runtime` on host processes."""
+
+    def __init__(
+        self,
+        root_dir: Path,
+        *,
+        allow_root: bool = False,
+        request_timeout: float = REQUEST_TIMEOUT,
+        offload: Offload = thread_offload,
+        python: str = sys.executable,
+    ) -> None:
+        """Use `root_dir/process-runtime`; nothing is read or made before the first call.
+
+        Args:
+            root_dir: the agent's directory. Only one agent at a time may use it.
+            allow_root: whether containers may run as root.
+            request_timeout: s that a call may take.
+            offload: where blocking work is done.
+            python: the interpreter that shims run on.
+        """
+        self._state_dir = root_dir.absolute() / "process-runtime"
+        self._timeout = request_timeout
+        self._offload = offload
+        self._launcher = Launcher(python, self._state_dir)
+        self._maker = Maker(root_dir.absolute(), own_identity(), allow_root, self._tell)
+        self._told: set[tuple[str, str]] = set()
+        self._registry = Registry(self._state_dir, offload)
+        self._starting: set[ContainerId] = set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the shims' nursery until cancelled; without it no container starts."""
+        log.info("process.notice", meaning=NOTICE)
+        await self._launcher.run(task_status=task_status)
+
+    # The service
+
+    async def version(self) -> v1.VersionResponse:
+        await trio.lowlevel.checkpoint()
+        return v1.VersionResponse(
+            version="0.1.0",
+            runtime_name="process",
+            runtime_version=kubelet_trio.__version__,
+            runtime_api_version="v1",
+        )
+
+    async def status(self) -> v1.RuntimeStatus:
+        with self._call("Status"):
+            await self._registry.load()
+        problem = self._launcher.problem
+        ready = v1.RuntimeCondition(type="RuntimeReady", status=not problem, message=problem)
+        if problem:
+            ready.reason = "NoShims"
+        network = v1.RuntimeCondition(type="NetworkReady", status=True)
+        return v1.RuntimeStatus(conditions=[ready, network])
+
+    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+    async def cgroup_driver(self) -> v1.CgroupDriver | None:
+        await trio.lowlevel.checkpoint()
+        return v1.CgroupDriver.CGROUPFS
+
+    # Sandboxes
+
+    async def run_pod_sandbox(
+        self, config: v1.PodSandboxConfig, runtime_handler: str = ""
+    ) -> SandboxId:
+        call = "RunPodSandbox"
+        with self._call(call):
+            await self._registry.load()
+            if runtime_handler:
+                raise RuntimeCallError(call, f'no runtime for "{runtime_handler}" is configured')
+            name = entries.sandbox_name(config)
+            for other in self._registry.sandboxes.values():
+                if other.reserved_name == name:
+                    raise RuntimeCallError(call, _reserved("sandbox", name, other.facts.id))
+            with self._registry.reserve(call, "sandbox", name):
+                facts = store.SandboxFacts(
+                    id=SandboxId(store.new_id()),
+                    created_at=time.time_ns(),
+                    boot=self._registry.boot,
+                )
+                directory = self._state_dir / facts.id
+                await self._offload(store.write_sandbox, directory, facts, config)
+                self._registry.sandboxes[facts.id] = Sandbox(
+                    directory, facts, config, self._registry.boot
+                )
+        return facts.id
+
+    async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        with self._call("StopPodSandbox"):
+            await self._registry.load()
+            sandbox = self._registry.sandboxes.get(sandbox_id)
+            if sandbox is not None:
+                await self._stop_sandbox(sandbox)
+
+    async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        with self._call("RemovePodSandbox"):
+            await self._registry.load()
+            sandbox = self._registry.sandboxes.get(sandbox_id)
+            if sandbox is None:
+                return
+            await self._stop_sandbox(sandbox)
+            for container in tuple(sandbox.containers.values()):
+                await self._remove(container)
+            await self._offload(store.remove, sandbox.directory)
+            self._registry.sandboxes.pop(sandbox_id, None)
+
+    async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
+        with self._call("PodSandboxStatus"):
+            await self._registry.load()
+            return self._registry.sandbox("PodSandboxStatus", sandbox_id).status()
+
+    async def list_pod_sandboxes(
+        self, previous: Listing[v1.PodSandbox] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.PodSandbox]:
+        with self._call("ListPodSandbox"):
+            await self._registry.load()
+            asked = (s for s in self._registry.sandboxes.values() if uid in (None, s.uid))
+            return Listing({sandbox.facts.id: sandbox.entry for sandbox in asked})
+
+    # Containers
+
+    async def create_container(
+        self,
+        sandbox_id: SandboxId,
+        config: v1.ContainerConfig,
+        sandbox_config: v1.PodSandboxConfig,
+    ) -> ContainerId:
+        call = "CreateContainer"
+        with self._call(call):
+            await self._registry.load()
+            sandbox = self._registry.ready_sandbox(call, sandbox_id)
+            metadata = config.metadata or v1.ContainerMetadata()
+            name = entries.container_name(metadata, sandbox)
+            for other in sandbox.containers.values():
+                if other.metadata == metadata:
+                    raise RuntimeCallError(call, _reserved("container", name, other.id))
+            with self._registry.reserve(call, "container", f"{sandbox_id}/{name}"):
+                try:
+                    container = await self._offload(self._maker.make, sandbox, config)
+                except RefusedError as exc:
+                    message = f'container "{metadata.name}" cannot be made: {exc}'
+                    raise RuntimeCallError(call, message) from exc
+                self._registry.add(container)
+        return container.id
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        call = "StartContainer"
+        with self._call(call):
+            container = await self._registry.find(call, container_id)
+            state = container.life.state
+            if state != lives.CREATED or container_id in self._starting:
+                name = state.name if state != lives.CREATED else "CONTAINER_STARTING"
+                raise RuntimeCallError(call, f"container is in {name} state")
+            self._registry.ready_sandbox(call, container.sandbox.facts.id)
+            self._starting.add(container_id)
+            try:
+                reply = await self._launcher.start(container.directory)
+            finally:
+                self._starting.discard(container_id)
+            await self._registry.observe([container])
+        if reply.error:
+            raise RuntimeCallError(call, reply.error)
+
+    async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
+        """Send the stop signal to its process, and kill what still runs after `grace_period` s."""
+        with self._call("StopContainer", max(grace_period, 0)):
+            await self._registry.load()
+            container = self._registry.containers.get(container_id)
+            if container is not None:
+                await self._stop(container, grace_period)
+
+    async def remove_container(self, container_id: ContainerId) -> None:
+        with self._call("RemoveContainer"):
+            await self._registry.load()
+            container = self._registry.containers.get(container_id)
+            if container is not None:
+                await self._remove(container)
+
+    async def container_status(
+        self, container_id: ContainerId, *, verbose: bool = False
+    ) -> tuple[v1.ContainerStatus, int]:
+        with self._call("ContainerStatus"):
+            container = await self._registry.find("ContainerStatus", container_id)
+            return container.status(), container.life.pid if verbose else 0
+
+    async def list_containers(
+        self, previous: Listing[v1.Container] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.Container]:
+        with self._call("ListContainers"):
+            return Listing({c.id: c.entry for c in await self._registry.of_pod(uid)})
+
+    async def exec_sync(
+        self, container_id: ContainerId, command: list[str], timeout_seconds: int
+    ) -> ExecResult:
+        """Run a command as the container's user, with its environment and limits.
+
+        At the limit the command and all that came of it is killed. What a command that
+        ends by itself leaves running is the container's from then on.
+        """
+        output = {"stdout": bytearray(), "stderr": bytearray()}
+        with trio.move_on_after(timeout_seconds or float("inf")):
+            async with self._open_exec("ExecSync", container_id, command) as process:
+                async for stream, content in process:
+                    room = _MAX_EXEC_OUTPUT - len(output[stream])
+                    output[stream] += content[:room]
+                code = process.exit_code
+            assert code is not None
+            return ExecResult(bytes(output["stdout"]), bytes(output["stderr"]), code)
+        quoted = " ".join(command)
+        message = f'command timed out: "{quoted}" timed out after {timeout_seconds}s'
+        raise RuntimeTimeoutError("ExecSync", message)
+
+    @asynccontextmanager
+    async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
+        """Open nothing: exits are known from the processes themselves."""
+        yield _no_events()
+
+    # Images
+
+    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
+        """Return an image for every name: the host, with our own user as the one it names."""
+        await trio.lowlevel.checkpoint()
+        return v1.Image(
+            id=entries.image_id(image.image),
+            repo_tags=[image.image.removeprefix(entries.HOST_FILES)],
+            size=1,  # CRI wants one
+            uid=v1.Int64Value(value=self._maker.own.uid),
+            spec=v1.ImageSpec(image=image.image),
+        )
+
+    async def pull_image(
+        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
+    ) -> str:
+        await trio.lowlevel.checkpoint()
+        return entries.image_id(image.image)
+
+    # Beyond the protocol
+
+    def open_exec(
+        self,
+        container_id: ContainerId,
+        command: Sequence[str],
+        *,
+        tty: bool = False,
+        stdin: bool = False,
+    ) -> AbstractAsyncContextManager[ProcessStreams]:
+        """Run a command in a container and talk to it; leaving the context kills it.
+
+        Raises `RuntimeCallError` where it cannot be started.
+        """
+        return self._open_exec("Exec", container_id, command, tty=tty, stdin=stdin)
+
+    @asynccontextmanager
+    async def open_attach(self, container_id: ContainerId) -> AsyncIterator[ProcessStreams]:
+        """Join a running container's own input and output, from now on."""
+        container = await self._registry.find_running("Attach", container_id)
+        async with control.attach(container.directory, "Attach") as streams:
+            yield streams
+
+    async def reopen_container_log(self, container_id: ContainerId) -> None:
+        """Have a container's log continued in a new file, after the old one was renamed."""
+        call = "ReopenContainerLog"
+        with self._call(call):
+            container = await self._registry.find_running(call, container_id)
+            async with control.connect(container.directory, call) as shim:
+                await shim.request(call, "reopen")
+
+    async def container_stats(self, container_id: ContainerId) -> v1.ContainerStats:
+        """Return what a running container uses of CPU and memory."""
+        call = "ContainerStats"
+        with self._call(call):
+            container = await self._registry.find_running(call, container_id)
+            found = await self._offload(stats.container_stats, [container])
+        return found[0]
+
+    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        """Return the stats of all running containers, of one pod if `uid` is given."""
+        with self._call("ListContainerStats"):
+            asked = await self._registry.of_pod(uid)
+            return await self._offload(stats.container_stats, asked)
+
+    # How it is done
+
+    @contextmanager
+    def _call(self, call: str, extra_time: float = 0.0) -> Iterator[None]:
+        """Bound a call in time, and raise what the disk raises as a failed call."""
+        try:
+            with trio.fail_after(self._timeout + extra_time):
+                yield
+        except trio.TooSlowError as exc:
+            raise RuntimeTimeoutError(call, "deadline exceeded") from exc
+        except OSError as exc:
+            raise RuntimeCallError(call, str(exc)) from exc
+
+    def _tell(self, what: str, why: str) -> None:
+        """Say once that something is not applied."""
+        if (what, why) not in self._told:
+            self._told.add((what, why))
+            log.warning("process.not_applied", what=what, reason=why)
+
+    @asynccontextmanager
+    async def _open_exec(
+        self,
+        call: str,
+        container_id: ContainerId,
+        command: Sequence[str],
+        *,
+        tty: bool = False,
+        stdin: bool = False,
+    ) -> AsyncIterator[ProcessStreams]:
+        container = await self._registry.find_running(call, container_id)
+        async with control.run_command(
+            container.directory, command, call=call, tty=tty, stdin=stdin
+        ) as streams:
+            yield streams
+
+    async def _stop_sandbox(self, sandbox: Sandbox) -> None:
+        async with trio.open_nursery() as stops:
+            for container in tuple(sandbox.containers.values()):
+                stops.start_soon(self._stop, container, 0)
+        if not sandbox.facts.stopped:
+            facts = msgspec.structs.replace(sandbox.facts, stopped=True)
+            await self._offload(store.update_sandbox, sandbox.directory, facts)
+            sandbox.change(facts)
+
+    async def _stop(self, container: Container, grace_period: float) -> None:
+        """See that a container is over. One that was not started stays as it is."""
+        call = "StopContainer"
+        await self._registry.observe([container])
+        if container.life.state == lives.RUNNING:
+            # Without a shim it is about to be over, or was: what is on disk will tell.
+            with suppress(control.ShimGoneError):
+                async with control.connect(container.directory, call) as shim:
+                    await self._end(shim, container, grace_period)
+        asked_at = trio.current_time()
+        await self._registry.observe([container])
+        while container.life.state == lives.RUNNING:
+            if trio.current_time() > asked_at + _SHIM_PATIENCE:
+                # It runs and does not listen: a killed shim takes its container along.
+                await self._offload(lives.kill_shim, container.directory, self._registry.boot)
+            await trio.sleep(_POLL)
+            await self._registry.observe([container])
+
+    async def _end(
+        self, shim: control.ShimConnection, container: Container, grace_period: float
+    ) -> None:
+        call = "StopContainer"
+        if grace_period > 0:
+            await shim.request(call, "signal", signal=stop_signal(container.config))
+            with trio.move_on_after(grace_period) as waited:
+                await shim.wait_exited()
+            if not waited.cancelled_caught:
+                return
+        await shim.request(call, "kill")
+        await shim.wait_exited()
+
+    async def _remove(self, container: Container) -> None:
+        await self._stop(container, 0)
+        while container.life.state == lives.CREATED:
+            # A start whose caller has given up may be under way: whoever comes first, wins.
+            if await self._offload(lives.forbid_start, container.directory):
+                break
+            await trio.sleep(_POLL)
+            await self._stop(container, 0)
+        await self._offload(_remove_files, container)
+        self._registry.drop(container)
+
+
+async def _no_events() -> AsyncIterator[v1.ContainerEventResponse]:
+    await trio.lowlevel.checkpoint()
+    raise UnsupportedCallError("GetContainerEvents", "processes are watched, not told of")
+    yield v1.ContainerEventResponse()
+
+
+def _reserved(kind: str, name: str, owner: str) -> str:
+    return f'failed to reserve {kind} name "{name}": name is reserved for "{owner}"'
+
+
+def _remove_files(container: Container) -> None:
+    cgroup.remove_cgroup(map(Path, container.facts.cgroups))
+    store.remove(container.directory)

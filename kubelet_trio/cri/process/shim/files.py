@@ -1,0 +1,37 @@
+"""Small files, written so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+
+
+def write_file(path: str, text: str) -> bool:
+    """Write to a file that exists; return whether that worked."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(fd, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def write_json(name: str, value: object, *, only_new: bool = False) -> None:
+    """Replace a file of the working directory: readers see all of it or nothing.
+
+    Raises FileExistsError if it is to be new and is there.
+    """
+    new = f"{name}.{os.getpid()}"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w") as file:
+        file.write(json.dumps(value))
+    if only_new:
+        os.link(new, name)
+        os.unlink(new)
+    else:
+        os.rename(new, name)

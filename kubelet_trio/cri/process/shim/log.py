@@ -1,0 +1,79 @@
+"""A container's log, in CRI's format: `<time> <stream> <F|P> <text>`."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .protocol import STDERR, STDOUT
+
+_MAX_LINE = 1 << 14  # containerd's: longer lines are written in parts
+
+
+class Log:
+    """A log file in CRI's format; one that cannot be written loses lines and stops nobody."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file (empty: none is kept). Raises OSError."""
+        self._path = path
+        self._fd = -1
+        self._rest = {STDOUT: b"", STDERR: b""}
+        self._second = -1
+        self._stamp = b""
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Go on in the file that has the path now, a new one after a rotation."""
+        if not self._path:
+            return
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        fd = os.open(self._path, flags, 0o640)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+
+    def close(self) -> None:
+        """Close the file. A forked process does so with its own copy."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def write(self, stream: bytes, content: bytes) -> None:
+        *lines, rest = (self._rest[stream] + content).split(b"\n")
+        out: list[bytes] = []
+        head = self._head(stream)
+        for line in lines:
+            rest_of_line = self._parts(out, head, line)
+            out.append(head + b"F " + rest_of_line + b"\n")
+        self._rest[stream] = self._parts(out, head, rest)
+        self._append(b"".join(out))
+
+    def finish(self) -> None:
+        """Write what has no newline: it stays a part of a line that never ended."""
+        for stream, rest in self._rest.items():
+            if rest:
+                self._append(self._head(stream) + b"P " + rest + b"\n")
+                self._rest[stream] = b""
+
+    def _parts(self, out: list[bytes], head: bytes, line: bytes) -> bytes:
+        while len(line) > _MAX_LINE:
+            out.append(head + b"P " + line[:_MAX_LINE] + b"\n")
+            line = line[_MAX_LINE:]
+        return line
+
+    def _head(self, stream: bytes) -> bytes:
+        second, nano = divmod(time.time_ns(), 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        name = b"stdout" if stream == STDOUT else b"stderr"
+        return b"%s.%09dZ %s " % (self._stamp, nano, name)
+
+    def _append(self, content: bytes) -> None:
+        if self._fd < 0:
+            return
+        try:
+            while content:
+                content = content[os.write(self._fd, content) :]
+        except OSError:
+            pass  # a full disk: the container matters more than its log

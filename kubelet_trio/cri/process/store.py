@@ -1,0 +1,178 @@
+"""What the runtime keeps on disk: everything that another agent must find.
+
+    <state>/<sandbox id>/sandbox.json, sandbox.pb
+    <state>/<sandbox id>/<container id>/container.json, container.pb    what it is
+                                       /spec.json                       for its shim
+                                       /shim.json, exit.json, control   the shim's own
+                                       /work                            its directory
+
+The `.json` files come last and go first: a directory without one is half made or half
+removed, and is cleared away by the next start. All of this blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.process.identity import Identity
+from kubelet_trio.cri.process.launch import Spec
+from kubelet_trio.cri.process.shim import protocol
+from kubelet_trio.model import ContainerId, SandboxId
+
+# Searchable by all, for containers of other users; listable and readable by none of them.
+_DIRECTORY_MODE = 0o711
+_SANDBOX, _CONTAINER = "sandbox", "container"
+WORK = "work"
+
+# A crash of the machine may leave files empty or cut short.
+_UNREADABLE = (FileNotFoundError, ValueError, EOFError, msgspec.DecodeError)
+
+_Facts = TypeVar("_Facts", bound=msgspec.Struct)
+
+
+class SandboxFacts(msgspec.Struct, frozen=True):
+    """A sandbox beside its config. Times are Unix nanoseconds."""
+
+    id: SandboxId
+    created_at: int
+    boot: str  # of the machine: after another one, nothing of it is there
+    stopped: bool = False
+
+
+class ContainerFacts(msgspec.Struct, frozen=True):
+    """A container beside its config. Times are Unix nanoseconds."""
+
+    id: ContainerId
+    created_at: int
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    log_path: str = ""
+    cgroups: tuple[str, ...] = ()
+
+
+def new_id() -> str:
+    """Return an id as other runtimes have them: 64 hexadecimal digits."""
+    return os.urandom(32).hex()
+
+
+def make_state_dir(state_dir: Path) -> None:
+    state_dir.mkdir(parents=True, exist_ok=True)
+    state_dir.chmod(_DIRECTORY_MODE)
+
+
+def write_sandbox(directory: Path, facts: SandboxFacts, config: v1.PodSandboxConfig) -> None:
+    """Make a sandbox's directory."""
+    directory.mkdir(mode=_DIRECTORY_MODE)
+    directory.chmod(_DIRECTORY_MODE)
+    _write(directory / f"{_SANDBOX}.pb", bytes(config))
+    update_sandbox(directory, facts)
+
+
+def update_sandbox(directory: Path, facts: SandboxFacts) -> None:
+    _write(directory / f"{_SANDBOX}.json", msgspec.json.encode(facts))
+
+
+def write_container(
+    directory: Path, facts: ContainerFacts, config: v1.ContainerConfig, spec: Spec
+) -> None:
+    """Fill a container's directory, whose work directory is there already."""
+    directory.chmod(_DIRECTORY_MODE)
+    _write(directory / f"{_CONTAINER}.pb", bytes(config))
+    _write(directory / protocol.SPEC, msgspec.json.encode(spec))
+    _write(directory / f"{_CONTAINER}.json", msgspec.json.encode(facts))
+
+
+def make_work_dir(directory: Path, identity: Identity, *, switch_user: bool) -> Path:
+    """Make a container's directory and in it its own, which belongs to its user."""
+    directory.mkdir(mode=_DIRECTORY_MODE)
+    work = directory / WORK
+    work.mkdir(mode=0o755)
+    if switch_user:
+        os.chown(work, identity.uid, identity.gid)
+    return work
+
+
+def remove(directory: Path) -> None:
+    """Remove a sandbox's or a container's directory, its record first; none is no error."""
+    for name in (_SANDBOX, _CONTAINER):
+        (directory / f"{name}.json").unlink(missing_ok=True)
+    _remove_tree(directory)
+
+
+def _remove_tree(directory: Path) -> None:
+    """Remove a tree. What a container made unwritable for itself is made writable again."""
+
+    def make_writable(path: Path) -> None:
+        for parent in (path.parent, path):
+            if parent.is_dir() and not parent.is_symlink():
+                parent.chmod(0o700)
+
+    for _ in range(2):
+        try:
+            shutil.rmtree(directory)
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            for path in directory.rglob("*"):
+                make_writable(path)
+        else:
+            return
+    shutil.rmtree(directory)
+
+
+def load_sandboxes(
+    state_dir: Path,
+) -> Iterator[tuple[Path, SandboxFacts, v1.PodSandboxConfig]]:
+    """Yield every sandbox, oldest first; what is half made or half removed is removed."""
+    found = []
+    for directory in _directories(state_dir):
+        try:
+            facts = _decode(directory / f"{_SANDBOX}.json", SandboxFacts)
+            config = v1.PodSandboxConfig.parse((directory / f"{_SANDBOX}.pb").read_bytes())
+        except _UNREADABLE:
+            remove(directory)
+        else:
+            found.append((directory, facts, config))
+    yield from sorted(found, key=lambda item: item[1].created_at)
+
+
+def load_containers(
+    sandbox: Path,
+) -> Iterator[tuple[Path, ContainerFacts, v1.ContainerConfig]]:
+    """Yield every container of a sandbox's directory, oldest first."""
+    found = []
+    for directory in _directories(sandbox):
+        try:
+            facts = _decode(directory / f"{_CONTAINER}.json", ContainerFacts)
+            config = v1.ContainerConfig.parse((directory / f"{_CONTAINER}.pb").read_bytes())
+        except _UNREADABLE:
+            remove(directory)
+        else:
+            found.append((directory, facts, config))
+    yield from sorted(found, key=lambda item: item[1].created_at)
+
+
+def _directories(parent: Path) -> list[Path]:
+    with os.scandir(parent) as entries:
+        return [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, for ourselves only: environments hold secrets."""
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(content)
+    new.rename(path)
+
+
+def _decode(path: Path, kind: type[_Facts]) -> _Facts:
+    return msgspec.json.decode(path.read_bytes(), type=kind)

@@ -1,0 +1,278 @@
+"""The node daemon: an `Agent` on the real world, made from the configuration.
+
+This is where `KubeletConfiguration` and flags become plain values for the rooms, and where
+every seam gets its real side: containerd over gRPC, the kernel's mounts and pidfds, the
+clock, and the sockets that health and the command line read.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
+from kubelet_trio.config import KubeletConfiguration, Settings
+from kubelet_trio.containers import (
+    NodeSettings,
+    hugepage_sizes,
+    is_selinux_on,
+    masked_paths,
+    memory_capacity,
+    node_resources,
+    read_resolv_conf,
+)
+from kubelet_trio.model import PodUid, pod_key, thread_offload
+from kubelet_trio.node import host_ips
+from kubelet_trio.pleg import PidfdExitWaiter
+from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records
+from kubelet_trio.probes import ProcOrphans
+from kubelet_trio.runtimes import make_runtime
+from kubelet_trio.server import (
+    SOCKET_NAME,
+    SocketInUseError,
+    control_router,
+    health_router,
+    is_healthy,
+    open_tcp,
+    open_unix,
+    serve_http,
+)
+from kubelet_trio.sources import FileSource, HttpSource, Source
+from kubelet_trio.supervision import ChildSpec, GaveUpError
+from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
+
+log = structlog.get_logger()
+
+# How long `--runonce` waits for its pods.
+_RUN_ONCE_LIMIT = 600.0
+
+
+async def run_agent(
+    settings: Settings,
+    *,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[Callable[[], bool]] = trio.TASK_STATUS_IGNORED,
+) -> int:
+    """Run the agent until `stop` is set, and return the process' exit code.
+
+    Says it has started, with the function that tells the watchdog whether it is well, once
+    the whole tree runs, connected or not.
+    """
+    try:
+        pods_dir = Path(settings.flags.root_dir) / "pods"
+        records = await thread_offload(load_records, pods_dir)
+        agent = build_agent(settings, records)
+    except (OSError, ValueError) as exc:
+        log.error("agent.refused", error=str(exc))
+        return 1
+    code = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(agent.run)
+            task_status.started(partial(is_healthy, agent.check_functions()))
+            log.info("agent.started", node=agent.settings.node.node_name)
+            nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
+            if settings.config.run_once:
+                code = await _run_once(agent)
+                stop.set()
+    except* (GaveUpError, SocketInUseError) as failures:
+        for failure in failures.exceptions:
+            log.error("agent.failed", error=str(failure))
+        code = 1
+    return code
+
+
+async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) -> None:
+    await stop.wait()
+    if remove_pods:
+        log.info("agent.removing_pods", pods=len(agent.pods.value))
+        await agent.remove_pods()
+    agent.stop()
+
+
+async def _run_once(agent: Agent) -> int:
+    """Wait until every pod runs or has ended; return 0 if each does, or has succeeded."""
+    with trio.move_on_after(_RUN_ONCE_LIMIT):
+        await agent.wait_delivered()
+        await agent.pods.wait_value(lambda pods: all(_has_come_up(p) for p in pods.values()))
+    failed = [p for p in agent.pods.value.values() if not _is_well(p)]
+    for pod in failed:
+        status = pod.status
+        log.error(
+            "runonce.pod_failed",
+            pod=str(pod_key(pod)),
+            phase=status.phase if status is not None else None,
+        )
+    log.info("runonce.done", pods=len(agent.pods.value), failed=len(failed))
+    return 1 if failed else 0
+
+
+def _has_come_up(pod: Pod) -> bool:
+    status = pod.status
+    if status is None:
+        return False
+    ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
+    return ready or status.phase in ("Succeeded", "Failed")
+
+
+def _is_well(pod: Pod) -> bool:
+    return _has_come_up(pod) and pod.status is not None and pod.status.phase != "Failed"
+
+
+def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agent:
+    """Make the agent that the configuration asks for.
+
+    Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
+    """
+    config, flags = settings.config, settings.flags
+    node = _node_settings(settings)
+    seam = make_runtime(
+        config.container_runtime_endpoint,
+        node.root_dir,
+        image_endpoint=config.image_service_endpoint,
+        request_timeout=config.runtime_request_timeout,
+        allow_root=flags.process_allow_root,
+    )
+    host = cgroup_host()
+    return Agent(
+        AgentSettings(
+            node,
+            runtime_endpoint=config.container_runtime_endpoint,
+            sync_period=config.sync_frequency,
+            parallel_pulls=_parallel_pulls(config),
+            crash_back_off=BackOffPolicy(
+                base=flags.crash_loop_backoff_base,
+                cap=config.crash_loop_back_off.max_container_restart_period,
+                spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
+            ),
+            notes=settings.notes,
+        ),
+        Seams(
+            runtime=seam.runtime,
+            connection=seam.connection,
+            mounter=KernelMounter(),
+            cgroups=lambda driver: PodCgroups(
+                host, driver, thread_offload, root=config.cgroup_root
+            ),
+            sources=_sources(
+                config, node, [r.pod for r in records.values() if r.termination is None]
+            ),
+            exit_waiter=PidfdExitWaiter(),
+            exec_orphans=ProcOrphans(thread_offload),
+            servers=lambda agent: _servers(agent, config),
+            memory_allocatable=node.memory_capacity,
+            tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        ),
+        records,
+    )
+
+
+def _node_settings(settings: Settings) -> NodeSettings:
+    config, flags = settings.config, settings.flags
+    hostname = socket.gethostname()
+    host = cgroup_host()
+    return NodeSettings(
+        node_name=(flags.hostname_override or hostname).strip().lower(),
+        hostname=hostname,
+        root_dir=Path(flags.root_dir),
+        pod_logs_dir=Path(config.pod_logs_dir),
+        container_logs_dir=_container_logs_dir(config),
+        cluster_dns=tuple(config.cluster_dns),
+        cluster_domain=config.cluster_domain,
+        resolv_conf=read_resolv_conf(config.resolv_conf),
+        host_ips=host_ips(flags.node_ip),
+        cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
+        cgroups_per_qos=config.cgroups_per_qos,
+        cgroup_root=config.cgroup_root,
+        cgroup_version=host.version,
+        cpu_cfs_quota=config.cpu_cfs_quota,
+        cpu_cfs_quota_period=config.cpu_cfs_quota_period,
+        memory_capacity=memory_capacity(),
+        allocatable=node_resources(Path(flags.root_dir)),
+        hugepage_sizes=hugepage_sizes(),
+        swap_controller=has_swap_controller(host),
+        single_process_oom_kill=bool(config.single_process_oom_kill),
+        seccomp_default=config.seccomp_default,
+        masked_paths=masked_paths(),
+        selinux=is_selinux_on(),
+    )
+
+
+def _container_logs_dir(config: KubeletConfiguration) -> Path:
+    """Return where the links for log collectors go: beside the pods' logs.
+
+    Upstream's /var/log/containers is a constant, the neighbour of the default /var/log/pods.
+    A node whose pod logs are elsewhere (two agents on one machine, say) keeps its links there.
+    """
+    return Path(config.pod_logs_dir).parent / "containers"
+
+
+def _parallel_pulls(config: KubeletConfiguration) -> int | None:
+    if config.serialize_image_pulls:
+        return 1
+    return config.max_parallel_image_pulls
+
+
+def _sources(
+    config: KubeletConfiguration, node: NodeSettings, last_good: list[Pod]
+) -> tuple[Source, ...]:
+    sources: list[Source] = []
+    if config.static_pod_path:
+        sources.append(
+            FileSource(
+                Path(config.static_pod_path),
+                node.node_name,
+                interval=config.file_check_frequency,
+                last_good=last_good,
+            )
+        )
+    if config.static_pod_url:
+        sources.append(
+            HttpSource(
+                config.static_pod_url,
+                node.node_name,
+                headers=[
+                    (name, value)
+                    for name, values in config.static_pod_url_header.items()
+                    for value in values
+                ],
+                interval=config.http_check_frequency,
+            )
+        )
+    return tuple(sources)
+
+
+def _servers(agent: Agent, config: KubeletConfiguration) -> tuple[ChildSpec, ...]:
+    control = ChildSpec("control", partial(_serve_control, agent))
+    if not config.healthz_port:
+        return (control,)
+    return (ChildSpec("healthz", partial(_serve_health, agent, config)), control)
+
+
+async def _serve_health(
+    agent: Agent,
+    config: KubeletConfiguration,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
+    router = health_router(agent.check_functions())
+    await serve_http(router, listeners, task_status=task_status)
+
+
+async def _serve_control(
+    agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    path = agent.settings.node.root_dir / SOCKET_NAME
+    try:
+        await serve_http(control_router(agent), [open_unix(path)], task_status=task_status)
+    finally:
+        path.unlink(missing_ok=True)

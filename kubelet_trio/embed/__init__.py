@@ -1,0 +1,56 @@
+"""The library: a kubelet inside another trio program. Start at `open_kubelet`."""
+
+from kubelet_trio.cri import (
+    ExecResult,
+    NotFoundError,
+    Runtime,
+    RuntimeCallError,
+    RuntimeTimeoutError,
+    RuntimeUnavailableError,
+)
+from kubelet_trio.embed._errors import (
+    ContainerUnavailableError,
+    KubeletClosedError,
+    KubeletError,
+    KubeletFailedError,
+    PodEndedError,
+    PodExistsError,
+    PodNotFoundError,
+)
+from kubelet_trio.embed.config import KubeletConfig
+from kubelet_trio.embed.intake import PodLike
+from kubelet_trio.embed.kubelet import Kubelet, open_kubelet
+from kubelet_trio.embed.logs import LogLines
+from kubelet_trio.embed.running import RunningPod
+from kubelet_trio.embed.streams import EventStream, PodChange, PodWatch
+from kubelet_trio.embed.world import World, node_paths
+from kubelet_trio.sources import FieldError, ManifestError
+
+__all__ = [
+    "ContainerUnavailableError",
+    "EventStream",
+    "ExecResult",
+    "FieldError",
+    "Kubelet",
+    "KubeletClosedError",
+    "KubeletConfig",
+    "KubeletError",
+    "KubeletFailedError",
+    "LogLines",
+    "ManifestError",
+    "NotFoundError",
+    "PodChange",
+    "PodEndedError",
+    "PodExistsError",
+    "PodLike",
+    "PodNotFoundError",
+    "PodWatch",
+    "RunningPod",
+    "Runtime",
+    "RuntimeCallError",
+    "RuntimeTimeoutError",
+    "RuntimeUnavailableError",
+    "World",
+    "node_paths",
+    "open_kubelet",
+]

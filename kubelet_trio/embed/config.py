@@ -1,0 +1,84 @@
+"""What a program tells the agent that it embeds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubelet_trio.cri import Runtime
+
+_MODES = ("process",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletConfig:
+    """Settings of an embedded kubelet. Only `root_dir` must be given.
+
+    Attributes:
+        root_dir: its own directory (made if missing): state, volumes, logs. One kubelet at
+            a time may use it, and whoever opens it again finds the pods that were kept.
+        runtime: `process` (containers are processes of this host, nothing needs to be
+            installed), `unix:///run/containerd/containerd.sock` or the like, or an object
+            that implements `kubelet_trio.cri.Runtime`, which is used as it is.
+        instance: what this kubelet's pods are marked with on the runtime. It owns what
+            bears this mark and nothing else. Empty: derived from `root_dir`.
+        node_name: the name of the node in statuses and events; empty: the host's.
+        node_ip: one address or two (`a,b`) for hostIP and pods on the host's network; empty:
+            found out.
+        manifests: a directory (or file) of static pods to run beside the program's own.
+        allow_root: whether containers of the process runtime may run as root.
+        parallel_pulls: image pulls at a time; None is no limit.
+        crash_backoff_base: seconds before the second restart of a crashing container; it
+            doubles with each.
+        crash_backoff_cap: the longest of these pauses, in seconds.
+        sync_period: seconds between two looks at a pod that nothing else asks for.
+        pod_logs_dir: where containers write their logs; None: `root_dir/logs`.
+        cgroup_root: the cgroup below which pods get theirs; empty: the root. Only where
+            the kubelet may write cgroups.
+        cluster_dns: name servers for pods with dnsPolicy ClusterFirst.
+        cluster_domain: their search domain.
+        control_socket: whether `kubelet-trio --root-dir … pods` and the other commands can
+            ask this kubelet (a unix socket in `root_dir`, for the same user only).
+    """
+
+    root_dir: Path | str
+    runtime: str | Runtime = "process"
+    instance: str = ""
+    node_name: str = ""
+    node_ip: str = ""
+    manifests: Path | str | None = None
+    allow_root: bool = False
+    parallel_pulls: int | None = 4
+    crash_backoff_base: float = 10.0
+    crash_backoff_cap: float = 300.0
+    sync_period: float = 60.0
+    pod_logs_dir: Path | str | None = None
+    cgroup_root: str = ""
+    cluster_dns: tuple[str, ...] = ()
+    cluster_domain: str = ""
+    control_socket: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what can never work. Raises ValueError naming the field."""
+        endpoint = self.runtime if isinstance(self.runtime, str) else _MODES[0]
+        if endpoint not in _MODES and not endpoint.removeprefix("unix://").startswith("/"):
+            raise ValueError(
+                f"runtime: {endpoint!r}: expected 'process', 'unix:///path' or an object"
+            )
+        if self.parallel_pulls is not None and self.parallel_pulls < 1:
+            raise ValueError(f"parallel_pulls: {self.parallel_pulls}: expected 1 or more, or None")
+        for name in ("crash_backoff_base", "crash_backoff_cap", "sync_period"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: {getattr(self, name)}: expected more than 0")
+
+    @property
+    def root(self) -> Path:
+        """The root directory, absolute."""
+        return Path(os.path.abspath(self.root_dir))
+
+    @property
+    def instance_id(self) -> str:
+        """The mark of this kubelet's pods: the same again for the same directory."""
+        return self.instance or hashlib.blake2b(os.fsencode(self.root), digest_size=8).hexdigest()

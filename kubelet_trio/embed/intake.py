@@ -1,0 +1,110 @@
+"""What a program hands in as a pod becomes what the agent runs.
+
+Every form goes the way of a manifest file: decoded, checked against the API's fields,
+defaulted, validated. So a typo in a dict is told with its path, and what a file may not ask
+for a program may not either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.embed.client_models import from_client_model, is_client_model
+from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, PodUid, metadata, pod_annotations, pod_uid
+from kubelet_trio.sources import FieldError, Manifest, ManifestError, load_manifest
+
+# A lightkube Pod, a mapping in the API's JSON form, YAML or JSON text (several documents,
+# config maps and secrets for the pods among them), or a V1Pod of the Python client.
+PodLike: TypeAlias = Pod | Mapping[str, Any] | str | bytes | Any
+
+ORIGIN = "embedded"
+SOURCE = "embedded"
+
+
+def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: str) -> Manifest:
+    """Return the pods (and objects beside them) in what was given, ready to run.
+
+    Their UIDs come from their content, so that the same pod is the same again.
+
+    Raises:
+        ManifestError: with everything that is wrong, each with its field path.
+        TypeError: for what is no form of a pod at all.
+    """
+    items = list(given) if isinstance(given, Iterable) and not _is_single(given) else [given]
+    manifests = [_read(item, node_name, instance) for item in items]
+    return Manifest(
+        tuple(pod for manifest in manifests for pod in manifest.pods),
+        tuple(value for manifest in manifests for value in manifest.objects),
+    )
+
+
+def read_pod(given: PodLike, *, node_name: str, instance: str) -> tuple[Pod, Manifest]:
+    """Return the one pod in what was given, and all of it. Raises as `read_pods`."""
+    manifest = read_pods(given, node_name=node_name, instance=instance)
+    if len(manifest.pods) != 1:
+        found = f"expected exactly one Pod, found {len(manifest.pods)}"
+        raise ManifestError(ORIGIN, [FieldError("", found)])
+    return manifest.pods[0], manifest
+
+
+def fresh_uid() -> PodUid:
+    """Return a UID that no pod had before."""
+    return PodUid(str(uuid.uuid4()))
+
+
+def with_uid(pod: Pod, uid: PodUid) -> Pod:
+    """Return the pod under another UID."""
+    annotations = {**pod_annotations(pod), CONFIG_HASH: uid}
+    meta = msgspec.structs.replace(metadata(pod), uid=uid, annotations=annotations)
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+def with_seen(pod: Pod, seen: str) -> Pod:
+    """Return the pod marked with when the agent was given it (RFC 3339)."""
+    annotations = {**pod_annotations(pod), CONFIG_SEEN: seen}
+    meta = msgspec.structs.replace(metadata(pod), annotations=annotations)
+    return msgspec.structs.replace(pod, metadata=meta)
+
+
+def _is_single(given: Any) -> bool:
+    return isinstance(given, Pod | Mapping | str | bytes) or is_client_model(given)
+
+
+def _read(given: PodLike, node_name: str, instance: str) -> Manifest:
+    manifest = load_manifest(_as_text(given), ORIGIN, node_name=node_name, source=SOURCE)
+    pods = tuple(with_uid(pod, _own_uid(pod_uid(pod), instance)) for pod in manifest.pods)
+    return Manifest(pods, manifest.objects)
+
+
+def _own_uid(uid: PodUid, instance: str) -> PodUid:
+    """Two kubelets on one runtime must not give one UID to two pods, whatever a manifest says."""
+    return PodUid(hashlib.blake2b(f"{instance}/{uid}".encode(), digest_size=16).hexdigest())
+
+
+def _as_text(given: Any) -> bytes:
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, Pod):
+        value: Any = msgspec.to_builtins(given)
+    elif is_client_model(given):
+        value = from_client_model(given)
+    elif isinstance(given, Mapping):
+        value = {"apiVersion": "v1", "kind": "Pod", **given}  # what else could it be
+    else:
+        raise TypeError(
+            f"{type(given).__name__} is no pod: expected a Pod, a mapping, YAML text or a V1Pod"
+        )
+    if not isinstance(given, Mapping):
+        value = {**value, "apiVersion": "v1", "kind": "Pod"}  # the type says it
+    try:
+        return msgspec.json.encode(value)
+    except TypeError as exc:
+        raise ManifestError(ORIGIN, [FieldError("", str(exc))]) from exc

@@ -1,0 +1,140 @@
+"""The log of one container of a pod, line by line, while it grows and across its restarts.
+
+An iterator that holds nothing but an open file between two lines: a loop over it may be
+left at any time, by `break` or an exception, without closing anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.containers import LogFile, LogOptions, LogRenderer, LogWatch
+from kubelet_trio.model import Offload
+
+# Where the container writes now, or last wrote; the second is whether more may come.
+Current = Callable[[], tuple[Path | None, bool]]
+
+_NO_FILE = 0.1  # seconds between looks while there is no file to watch
+
+
+class LogLines:
+    """Iterates over the lines, without their newlines, as text (bad UTF-8 replaced)."""
+
+    def __init__(
+        self,
+        current: Current,
+        options: LogOptions,
+        *,
+        follow: bool,
+        offload: Offload,
+        open_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]],
+    ) -> None:
+        """Not for programs: `RunningPod.logs` makes it."""
+        self._current = current
+        self._options = options
+        self._follow = follow
+        self._offload = offload
+        self._open_watch = open_watch
+        self._renderer = LogRenderer(options)
+        self._log: LogFile | None = None
+        self._first = True
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self._ended = False
+
+    def __aiter__(self) -> LogLines:
+        return self
+
+    async def __anext__(self) -> str:
+        """Return the next line, waiting for it if more may come. Raises OSError."""
+        if self._lines:
+            await trio.lowlevel.checkpoint()
+        while not self._lines:
+            if self._ended:
+                raise StopAsyncIteration
+            await self._read_more()
+        return self._lines.popleft().decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Close the file; iterating further ends."""
+        self._ended = True
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    async def _read_more(self) -> None:
+        # Asked before the read, so that what was written before the end is never missed.
+        path, more = self._current()
+        if self._log is None and not await self._open(path):
+            await self._pause(more)
+            return
+        log = self._log
+        assert log is not None
+        replaced = await self._offload(_is_replaced, log)
+        entries = await self._offload(log.read)
+        if entries is not None:
+            self._take(self._renderer.render(entries))
+            if self._renderer.is_full:
+                self._finish()
+        elif path not in (None, log.path) or replaced:
+            self._take(self._renderer.render(log.read_unfinished()))
+            if not await self._open(path):
+                await self._pause(more)
+        else:
+            await self._pause(more)
+
+    async def _open(self, path: Path | None) -> bool:
+        """Go on with another file; False if there is none yet."""
+        if path is None:
+            return False
+        tail = self._options.tail if self._first else None  # counts in the first file only
+        try:
+            opened = await self._offload(LogFile, path, tail)
+        except FileNotFoundError:
+            return False
+        if self._log is not None:
+            self._log.close()
+        self._log, self._first = opened, False
+        return True
+
+    async def _pause(self, more: bool) -> None:
+        """Nothing to read now: wait for more, or end."""
+        if not (self._follow and more):
+            self._finish()
+        elif not self._lines:
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if self._log is None:
+            await trio.sleep(_NO_FILE)
+            return
+        async with self._open_watch(self._log.path.parent) as watch:
+            if not await self._offload(_has_more, self._log):
+                await watch.wait_change()
+
+    def _take(self, rendered: bytes) -> None:
+        *lines, self._rest = (self._rest + rendered).split(b"\n")
+        self._lines.extend(lines)
+
+    def _finish(self) -> None:
+        if self._log is not None:
+            self._take(self._renderer.render(self._log.read_unfinished()))
+        if self._rest:
+            self._lines.append(self._rest)
+        self.close()
+
+
+def _is_replaced(log: LogFile) -> bool:
+    return log.is_replaced() or log.is_truncated()
+
+
+def _has_more(log: LogFile) -> bool:
+    return log.has_more() or log.is_replaced()

@@ -1,0 +1,208 @@
+"""A client's call: the protocol gRPC speaks within one HTTP/2 stream.
+
+    call = ClientStream(...)        headers are queued, nothing is sent before the first await
+    send_message* -> end            messages out
+    recv_message* -> None           messages in; the end raises the call's status if not OK
+
+Whatever goes wrong becomes a `GRPCError` here: resets, lost connections, answers that
+are HTTP and not gRPC, messages that do not parse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Generic, Self, TypeVar
+
+import trio
+
+from kubelet_trio.grpc._codec import (
+    CONTENT_TYPE,
+    MAX_MESSAGE_BYTES,
+    Codec,
+    Message,
+    frame_message,
+    read_frame,
+)
+from kubelet_trio.grpc._metadata import Headers, Metadata, decode_bin, decode_message
+from kubelet_trio.grpc._metadata import decode_metadata as decode_pairs
+from kubelet_trio.grpc._status import (
+    GRPCError,
+    Status,
+    StreamTerminatedError,
+    status_of_http,
+    status_of_reset,
+)
+from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+_CANCEL = 0x8
+
+
+class UnprocessedError(GRPCError):
+    """UNAVAILABLE, and the peer never looked at the call: asking again is safe."""
+
+
+class ClientStream(Generic[RequestT, ReplyT]):
+    """One call, open within `async with method.open(...)`.
+
+    All methods but `cancel` may raise `GRPCError`, and may be cancelled: a cancelled
+    `send_message` leaves the call fit for `cancel` only, anything else loses nothing.
+    """
+
+    def __init__(
+        self,
+        stream: Http2Stream,
+        request_type: type[RequestT],
+        reply_type: type[ReplyT],
+        codec: Codec,
+        *,
+        deadline: float,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._stream = stream
+        self._request_type = request_type
+        self._reply_type = reply_type
+        self._codec = codec
+        self._deadline = deadline
+        self._limit = max_message_bytes
+        self._checked = False
+
+    @property
+    def initial_metadata(self) -> Metadata:
+        """The peer's metadata ahead of its messages; empty until they have arrived."""
+        return decode_pairs(self._stream.headers or ())
+
+    @property
+    def trailing_metadata(self) -> Metadata:
+        """The peer's metadata after its messages; empty until the call has ended."""
+        return decode_pairs(self._trailers() or ())
+
+    async def send_message(self, message: RequestT, *, end: bool = False) -> None:
+        """Send a message, the last one if `end`.
+
+        Raises `StreamTerminatedError` if the peer has ended the call (`recv_message` tells
+        how), RESOURCE_EXHAUSTED for a message too large.
+        """
+        data = self._codec.encode(message, self._request_type)
+        await self.send_frame(frame_message(data, self._limit), end=end)
+        if not end:
+            await trio.lowlevel.checkpoint()
+
+    async def end(self) -> None:
+        """Say that no more messages come."""
+        if not self._stream.finished:
+            with self._translate():
+                await self._stream.send(b"", end=True)
+
+    async def recv_initial_metadata(self) -> Metadata:
+        """Wait for the peer's first headers."""
+        with self._translate():
+            self._check_headers(await self._stream.wait_headers())
+        return self.initial_metadata
+
+    async def recv_message(self) -> ReplyT | None:
+        """Receive the next message; None once the call has ended with OK."""
+        await trio.lowlevel.checkpoint()
+        return await self.receive()
+
+    async def recv_trailing_metadata(self) -> Metadata:
+        """Wait for the end of the call; raises its status if that is not OK."""
+        await self.wait_status()
+        return self.trailing_metadata
+
+    def cancel(self) -> None:
+        """End the call now; the peer is told with RST_STREAM."""
+        self._stream.close(_CANCEL)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReplyT:
+        message = await self.recv_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    # The same without a checkpoint, for calls that are sure to wait somewhere
+
+    async def send_frame(self, frame: bytes, *, end: bool) -> None:
+        with self._translate():
+            if self._stream.ended:
+                raise StreamTerminatedError
+            await self._stream.send(frame, end=end)
+
+    async def receive(self) -> ReplyT | None:
+        with self._translate():
+            if not self._checked:
+                self._check_headers(await self._stream.wait_headers())
+            data = await read_frame(self._stream.read, self._limit)
+            if data is None:
+                await self._stream.wait_end()
+                self._check_status()
+                return None
+            return self._decode(data)
+
+    async def wait_status(self) -> None:
+        with self._translate():
+            if not self._checked:
+                self._check_headers(await self._stream.wait_headers())
+            await self._stream.wait_end()
+            self._check_status()
+
+    def _decode(self, data: bytes) -> ReplyT:
+        try:
+            reply: ReplyT = self._codec.decode(data, self._reply_type)
+        except (ValueError, EOFError) as exc:
+            raise GRPCError(Status.INTERNAL, f"the reply does not decode: {exc}") from exc
+        return reply
+
+    def _check_headers(self, headers: Headers) -> None:
+        self._checked = True
+        fields = dict(headers)
+        if b"grpc-status" in fields and self._stream.ended:
+            return  # trailers only: its status is read at the end
+        http = fields.get(b":status", b"")
+        if http != b"200":
+            code = int(http) if http.isdigit() else 0
+            raise GRPCError(status_of_http(code), f"HTTP status {code} and no gRPC")
+        content_type = fields.get(b"content-type", b"")
+        if not content_type.startswith(CONTENT_TYPE):
+            raise GRPCError(Status.UNKNOWN, f"content-type {content_type!r} is not gRPC's")
+
+    def _trailers(self) -> Headers | None:
+        if not self._stream.ended:
+            return None
+        return self._stream.trailers or self._stream.headers
+
+    def _check_status(self) -> None:
+        fields = dict(self._trailers() or ())
+        raw = fields.get(b"grpc-status")
+        if raw == b"0":
+            return
+        message = decode_message(fields.get(b"grpc-message", b""))
+        if raw is None:
+            raise GRPCError(Status.UNKNOWN, "the call ended without grpc-status")
+        try:
+            status = Status(int(raw))
+        except ValueError:
+            status, message = Status.UNKNOWN, f"grpc-status {raw!r}: {message}"
+        details = decode_bin(fields.get(b"grpc-status-details-bin", b""))
+        raise GRPCError(status, message, details or None)
+
+    @contextmanager
+    def _translate(self) -> Iterator[None]:
+        try:
+            yield
+        except StreamLostError as exc:
+            raise self._lost(exc) from exc
+
+    def _lost(self, exc: StreamLostError) -> GRPCError:
+        if exc.unprocessed and self._stream.headers is None:
+            return UnprocessedError(Status.UNAVAILABLE, exc.message)
+        if exc.code is None:
+            return GRPCError(Status.UNAVAILABLE, exc.message)
+        if exc.code == _CANCEL and trio.current_time() >= self._deadline:
+            return GRPCError(Status.DEADLINE_EXCEEDED, "the deadline passed")
+        return GRPCError(status_of_reset(exc.code), exc.message)

@@ -1,0 +1,209 @@
+"""The client's way to one address: connects when a call wants to go, and again after a loss.
+
+`Channel.run` is a task body and owns every connection of the channel; a call only
+borrows one. Without it running, or with nobody at the address, a call fails at once
+with UNAVAILABLE: callers have their own back-off. A dial that is under way is shared by
+all who wait for it.
+
+A connection that is going away (GOAWAY) keeps its streams and gets no new ones: the
+next call dials a new one. A connection that is lost fails its calls with UNAVAILABLE.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+from trio_util import AsyncValue
+
+from kubelet_trio.grpc._codec import CONTENT_TYPE, MAX_MESSAGE_BYTES, Codec, ProtoCodec
+from kubelet_trio.grpc._connection import Http2Connection
+from kubelet_trio.grpc._metadata import MetadataLike, encode_metadata, encode_timeout
+from kubelet_trio.grpc._status import GRPCError, Status
+from kubelet_trio.grpc._stream import Http2Stream
+
+Dial = Callable[[], Awaitable[trio.abc.Stream]]
+
+CONNECT_TIMEOUT = 5.0  # s, as the Go kubelet's
+MIN_BACKOFF = 0.1  # s, between attempts that no call asked for
+MAX_BACKOFF = 3.0
+USER_AGENT = b"kubelet-trio"
+
+
+@dataclass(eq=False, slots=True)
+class _Attempt:
+    """One dial, shared by every call that waits for it."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    error: str = "the channel was closed"
+    succeeded: bool = False
+
+
+class Channel:
+    """Calls to `target`: `unix:///path`, `/path`, `host:port`, or a function that dials."""
+
+    def __init__(
+        self,
+        target: str | Dial,
+        *,
+        codec: Codec | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        keep_connected: bool = False,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        """Make a channel; nothing happens before `run`.
+
+        With `keep_connected` it dials without waiting for a call and, after a loss,
+        again with a growing delay, so that `connected` tells the truth.
+        """
+        self.codec = codec or ProtoCodec()
+        self.max_message_bytes = max_message_bytes
+        self.connected = AsyncValue(False)
+        self._dial, authority = (target, "localhost") if callable(target) else dialer(target)
+        self._keep_connected = keep_connected
+        self._connect_timeout = connect_timeout
+        self._current: Http2Connection | None = None
+        self._attempt: _Attempt | None = None
+        self._nursery: trio.Nursery | None = None
+        self._headers = [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":authority", authority.encode()),
+            (b"te", b"trailers"),
+            (b"content-type", CONTENT_TYPE + b"+" + self.codec.content_subtype.encode()),
+            (b"user-agent", USER_AGENT),
+        ]
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Own the channel's connections until cancelled; ready at once."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                task_status.started()
+                if self._keep_connected:
+                    await self._stay_connected()
+                else:
+                    await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def open_stream(
+        self,
+        path: str,
+        timeout: float | None,  # noqa: ASYNC109  # only told to the peer; the caller has the scope
+        metadata: MetadataLike,
+    ) -> Http2Stream:
+        """Open a stream for a call, on a connection that has room for it."""
+        headers = [*self._headers[:3], (b":path", path.encode()), *self._headers[3:]]
+        if timeout is not None:
+            headers.append((b"grpc-timeout", encode_timeout(timeout)))
+        if metadata:
+            headers += encode_metadata(metadata)
+        while True:
+            connection = await self._connection()
+            if connection.has_room:
+                return connection.open_stream(headers)
+            await connection.wait_room()
+
+    async def _connection(self) -> Http2Connection:
+        while True:
+            if self._current is not None:
+                return self._current
+            attempt = self._attempt or self._begin()
+            await attempt.done.wait()
+            if not attempt.succeeded:
+                raise GRPCError(Status.UNAVAILABLE, attempt.error)
+
+    def _begin(self) -> _Attempt:
+        if self._nursery is None:
+            raise GRPCError(Status.UNAVAILABLE, "the channel is not running")
+        self._attempt = attempt = _Attempt()
+        self._nursery.start_soon(self._live, attempt)
+        return attempt
+
+    async def _live(self, attempt: _Attempt) -> None:
+        """One connection's life, from dialing to its end."""
+        try:
+            with trio.move_on_after(self._connect_timeout) as dialing:
+                try:
+                    transport = await self._dial()
+                except OSError as exc:
+                    attempt.error = f"cannot connect: {exc}"
+                    return
+                connection = Http2Connection(
+                    transport, client=True, on_draining=lambda: self._leave(connection)
+                )
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(connection.run)
+                    await connection.wait_ready()
+                    dialing.deadline = float("inf")
+                    if connection.is_usable:
+                        self._current = connection
+                        self.connected.value = True
+                        attempt.succeeded = True
+                    attempt.error = connection.reason
+                    self._finish(attempt)
+            if dialing.cancelled_caught:
+                attempt.error = f"no connection within {self._connect_timeout} s"
+        finally:
+            self._finish(attempt)
+
+    def _finish(self, attempt: _Attempt) -> None:
+        attempt.done.set()
+        if self._attempt is attempt:
+            self._attempt = None
+
+    def _leave(self, connection: Http2Connection) -> None:
+        """Start no more calls on this connection."""
+        if self._current is connection:
+            self._current = None
+            self.connected.value = False
+
+    async def _stay_connected(self) -> None:
+        delay = MIN_BACKOFF
+        while True:
+            await self.connected.wait_value(False)
+            attempt = self._attempt or self._begin()
+            await attempt.done.wait()
+            delay = MIN_BACKOFF if attempt.succeeded else min(MAX_BACKOFF, delay * 1.6)
+            # Even a peer that accepts and hangs up is asked ten times a second at most.
+            await trio.sleep(delay * random.uniform(0.8, 1.2))
+
+
+def dialer(target: str) -> tuple[Dial, str]:
+    """Return how to reach a target, and the `:authority` to call it by.
+
+    Raises ValueError for what is neither a socket path nor `host:port`.
+    """
+    path = target.removeprefix("unix://") if target.startswith("unix://") else target
+    if path.startswith("/"):
+        return partial(trio.open_unix_socket, path), "localhost"
+    host, colon, port = target.removeprefix("dns:///").rpartition(":")
+    if not colon or not port.isdigit() or "/" in host:
+        raise ValueError(f"not a gRPC target: {target!r}")
+    return partial(trio.open_tcp_stream, host.strip("[]"), int(port)), f"{host}:{port}"
+
+
+@asynccontextmanager
+async def open_channel(
+    target: str | Dial,
+    *,
+    codec: Codec | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    connect_timeout: float = CONNECT_TIMEOUT,
+) -> AsyncIterator[Channel]:
+    """Give a channel for the length of a block."""
+    channel = Channel(
+        target,
+        codec=codec,
+        max_message_bytes=max_message_bytes,
+        connect_timeout=connect_timeout,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(channel.run)
+        yield channel
+        nursery.cancel_scope.cancel()

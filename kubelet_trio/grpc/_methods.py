@@ -1,0 +1,200 @@
+"""Callable methods in the four shapes; generated stubs are made of them.
+
+Each has `open()` for the call as a stream, and is itself callable for the simple case.
+`timeout` is the call's deadline in seconds: it is sent as `grpc-timeout` and enforced
+here, with DEADLINE_EXCEEDED. Cancelling the caller resets the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Generic, TypeVar
+
+import trio
+
+from kubelet_trio.grpc._call import ClientStream, ReplyT, RequestT, UnprocessedError
+from kubelet_trio.grpc._channel import Channel
+from kubelet_trio.grpc._codec import frame_message
+from kubelet_trio.grpc._metadata import MetadataLike
+from kubelet_trio.grpc._status import GRPCError, Status, StreamTerminatedError
+
+_CANCEL = 0x8
+_RETRIES = 3
+T = TypeVar("T")
+
+
+class _Method(Generic[RequestT, ReplyT]):
+    __slots__ = ("_channel", "_path", "_reply_type", "_request_type")
+
+    def __init__(
+        self,
+        channel: Channel,
+        path: str,
+        request_type: type[RequestT],
+        reply_type: type[ReplyT],
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._request_type = request_type
+        self._reply_type = reply_type
+
+    @asynccontextmanager
+    async def open(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline, sent to the peer
+        metadata: MetadataLike = (),
+    ) -> AsyncIterator[ClientStream[RequestT, ReplyT]]:
+        """Open the call as a stream. On the way out, what has not ended is reset."""
+        start = trio.current_time()
+        deadline = float("inf") if timeout is None else start + timeout
+        with trio.CancelScope(deadline=deadline) as scope:
+            stream = await self._channel.open_stream(self._path, timeout, metadata)
+            try:
+                yield ClientStream(
+                    stream,
+                    self._request_type,
+                    self._reply_type,
+                    self._channel.codec,
+                    deadline=deadline,
+                    max_message_bytes=self._channel.max_message_bytes,
+                )
+            finally:
+                stream.close(_CANCEL)
+        if scope.cancelled_caught:
+            raise GRPCError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout} s")
+
+
+def _one(reply: T | None) -> T:
+    if reply is None:
+        raise GRPCError(Status.INTERNAL, "the call ended without a reply")
+    return reply
+
+
+class UnaryUnaryMethod(_Method[RequestT, ReplyT]):
+    """One request, one reply."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        message: RequestT,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline
+        metadata: MetadataLike = (),
+    ) -> ReplyT:
+        """Make the call and return the reply; raises `GRPCError`."""
+        data = self._channel.codec.encode(message, self._request_type)
+        frame = frame_message(data, self._channel.max_message_bytes)
+        deadline = None if timeout is None else trio.current_time() + timeout
+        for _ in range(_RETRIES):
+            try:
+                return await self._call(frame, timeout, metadata)
+            except UnprocessedError:  # the peer was going away: it never saw the call
+                timeout = None if deadline is None else max(0, deadline - trio.current_time())
+        return await self._call(frame, timeout, metadata)
+
+    async def _call(
+        self,
+        frame: bytes,
+        timeout: float | None,  # noqa: ASYNC109
+        metadata: MetadataLike,
+    ) -> ReplyT:
+        async with self.open(timeout=timeout, metadata=metadata) as call:
+            # Refused before it was read? The status says why.
+            with suppress(StreamTerminatedError):
+                await call.send_frame(frame, end=True)
+            reply = await call.receive()
+            if reply is not None:
+                await call.wait_status()
+            return _one(reply)
+
+
+class UnaryStreamMethod(_Method[RequestT, ReplyT]):
+    """One request, many replies."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        message: RequestT,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline
+        metadata: MetadataLike = (),
+    ) -> list[ReplyT]:
+        """Make the call and return all replies; `open()` gives them one by one."""
+        async with self.open(timeout=timeout, metadata=metadata) as call:
+            await _send_all(call, (message,))
+            return [reply async for reply in call]
+
+
+class StreamUnaryMethod(_Method[RequestT, ReplyT]):
+    """Many requests, one reply."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        messages: Iterable[RequestT] | AsyncIterable[RequestT],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline
+        metadata: MetadataLike = (),
+    ) -> ReplyT:
+        """Send all messages and return the reply."""
+        async with self.open(timeout=timeout, metadata=metadata) as call:
+            await _send_all(call, messages)
+            reply = await call.recv_message()
+            if reply is not None:
+                await call.recv_trailing_metadata()
+            return _one(reply)
+
+
+class StreamStreamMethod(_Method[RequestT, ReplyT]):
+    """Many requests, many replies."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        messages: Iterable[RequestT] | AsyncIterable[RequestT],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline
+        metadata: MetadataLike = (),
+    ) -> list[ReplyT]:
+        """Send all messages while receiving, and return all replies."""
+        async with self.open(timeout=timeout, metadata=metadata) as call:
+            replies: list[ReplyT] = []
+
+            async def receive() -> None:
+                replies.extend([reply async for reply in call])
+
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(receive)
+                    await _send_all(call, messages)
+            except BaseExceptionGroup as group:
+                # Callers want one error, as from every other shape: that of their own
+                # messages, or else the call's, which both directions may have met.
+                calls, own = group.split(GRPCError)
+                errors = (own or calls or group).exceptions
+                if own is not None and len(errors) > 1:
+                    raise
+                error = errors[0]
+                raise error from error.__cause__
+            return replies
+
+
+async def _send_all(
+    call: ClientStream[RequestT, ReplyT],
+    messages: Iterable[RequestT] | AsyncIterable[RequestT],
+) -> None:
+    """Send until the messages end or the peer has had enough; its status is for the receiver."""
+    with suppress(StreamTerminatedError):
+        if isinstance(messages, AsyncIterable):
+            async for message in messages:
+                await call.send_message(message)
+        else:
+            for message in messages:
+                await call.send_message(message)
+        await call.end()

@@ -1,0 +1,254 @@
+"""The serving side: one task a connection, one a call, all below `Server.serve`.
+
+A call ends with its handler: returning is OK, `GRPCError` its status, and any other
+exception UNKNOWN, logged; it never reaches the caller's other calls. The caller's
+cancellation, its deadline and the loss of its connection cancel the handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, Self
+
+import structlog
+import trio
+
+from kubelet_trio.grpc._call import ReplyT, RequestT
+from kubelet_trio.grpc._codec import (
+    CONTENT_TYPE,
+    MAX_MESSAGE_BYTES,
+    Codec,
+    ProtoCodec,
+    frame_message,
+    read_frame,
+)
+from kubelet_trio.grpc._connection import Http2Connection
+from kubelet_trio.grpc._metadata import (
+    Headers,
+    Metadata,
+    MetadataLike,
+    decode_metadata,
+    decode_timeout,
+    encode_message,
+    encode_metadata,
+)
+from kubelet_trio.grpc._status import Cardinality, GRPCError, Handler, Status
+from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
+
+log = structlog.get_logger()
+_NO_ERROR = 0x0
+
+
+class Servable(Protocol):
+    """A service: generated `...Base` classes are."""
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """Return the handlers by path (`/package.Service/Method`)."""
+        ...
+
+
+class ServerStream(Generic[RequestT, ReplyT]):
+    """One call, as its handler sees it."""
+
+    def __init__(
+        self, stream: Http2Stream, handler: Handler, codec: Codec, max_message_bytes: int
+    ) -> None:
+        self._stream = stream
+        self._handler = handler
+        self._codec = codec
+        self._limit = max_message_bytes
+        self._headers_sent = False
+        self.metadata: Metadata = decode_metadata(stream.headers or ())
+
+    async def recv_message(self) -> RequestT | None:
+        """Receive the next message; None once the caller has sent them all."""
+        await trio.lowlevel.checkpoint()
+        data = await read_frame(self._stream.read, self._limit)
+        if data is None:
+            return None
+        try:
+            request: RequestT = self._codec.decode(data, self._handler.request_type)
+        except (ValueError, EOFError) as exc:
+            raise GRPCError(Status.INTERNAL, f"the request does not decode: {exc}") from exc
+        return request
+
+    async def send_initial_metadata(self, metadata: MetadataLike = ()) -> None:
+        """Send headers now, rather than with the first message."""
+        self._send_headers(metadata)
+        await trio.lowlevel.checkpoint()
+
+    async def send_message(self, message: ReplyT) -> None:
+        """Send a message; waits while the caller does not read."""
+        await self._send(message)
+        await trio.lowlevel.checkpoint()
+
+    async def send_trailing_metadata(
+        self,
+        status: Status = Status.OK,
+        message: str | None = None,
+        metadata: MetadataLike = (),
+        details: bytes | None = None,
+    ) -> None:
+        """End the call; what the handler does afterwards, the caller does not see."""
+        self.finish(GRPCError(status, message, details), metadata)
+        await trio.lowlevel.checkpoint()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RequestT:
+        message = await self.recv_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def reply(self, message: ReplyT) -> None:
+        """Send the only message, in one piece with headers and trailers."""
+        await self._send(message)
+        self.finish(GRPCError(Status.OK))
+
+    def finish(self, outcome: GRPCError, metadata: MetadataLike = ()) -> None:
+        """Send the status, unless the call has ended already. Does not block."""
+        stream = self._stream
+        if stream.finished or stream.lost:
+            return
+        trailers = [] if self._headers_sent else self._response_headers()
+        trailers.append((b"grpc-status", b"%d" % outcome.status.value))
+        if outcome.message:
+            trailers.append((b"grpc-message", encode_message(outcome.message)))
+        trailers += encode_metadata(metadata)
+        if outcome.details:
+            trailers += encode_metadata({"status-details-bin": outcome.details})
+            trailers[-1] = (b"grpc-status-details-bin", trailers[-1][1])
+        stream.send_headers(trailers, end=True)
+        stream.close(_NO_ERROR)  # the rest of the request is of no interest
+
+    async def _send(self, message: ReplyT) -> None:
+        frame = frame_message(self._codec.encode(message, self._handler.reply_type), self._limit)
+        if not self._headers_sent:
+            self._send_headers(())
+        await self._stream.send(frame)
+
+    def _send_headers(self, metadata: MetadataLike) -> None:
+        self._stream.send_headers([*self._response_headers(), *encode_metadata(metadata)])
+        self._headers_sent = True
+
+    def _response_headers(self) -> Headers:
+        content_type = CONTENT_TYPE + b"+" + self._codec.content_subtype.encode()
+        return [(b":status", b"200"), (b"content-type", content_type)]
+
+
+class Server:
+    """Serves services on listeners, or on single streams."""
+
+    def __init__(
+        self,
+        services: Iterable[Servable],
+        *,
+        codec: Codec | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self._handlers: dict[bytes, Handler] = {}
+        for service in services:
+            for path, handler in service.__mapping__().items():
+                self._handlers[path.encode()] = handler
+        self._codec = codec or ProtoCodec()
+        self._limit = max_message_bytes
+        self._connections: set[Http2Connection] = set()
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.abc.Listener[Any]],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept connections until cancelled; ready as soon as they can come."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self.serve_stream, listeners)
+            task_status.started()
+
+    async def serve_stream(self, transport: trio.abc.Stream) -> None:
+        """Serve one connection to its end."""
+        async with trio.open_nursery() as calls:
+            connection = Http2Connection(
+                transport,
+                client=False,
+                on_request=lambda stream: calls.start_soon(self._serve_call, stream),
+            )
+            self._connections.add(connection)
+            try:
+                await connection.run()
+            finally:
+                self._connections.discard(connection)
+            calls.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        """Send GOAWAY to all who are connected: calls in flight go on, new ones go elsewhere."""
+        for connection in self._connections:
+            connection.drain()
+
+    async def _serve_call(self, stream: Http2Stream) -> None:
+        fields = dict(stream.headers or ())
+        refusal = _refusal(fields)
+        if refusal is not None:
+            if not stream.lost:
+                stream.send_headers(refusal, end=True)
+                stream.close(_NO_ERROR)
+            return
+        handler = self._handlers.get(fields.get(b":path", b""))
+        call: ServerStream[Any, Any] = ServerStream(
+            stream, handler or _UNKNOWN, self._codec, self._limit
+        )
+        try:
+            raw = fields.get(b"grpc-timeout")
+            timeout = float("inf") if raw is None else decode_timeout(raw)
+        except ValueError as exc:
+            call.finish(GRPCError(Status.INTERNAL, str(exc)))
+            return
+        await _run_handler(handler or _UNKNOWN, call, stream, timeout)
+
+
+async def _run_handler(
+    handler: Handler,
+    call: ServerStream[Any, Any],
+    stream: Http2Stream,
+    timeout: float,  # noqa: ASYNC109  # the caller's deadline
+) -> None:
+    outcome = GRPCError(Status.OK)
+    with trio.move_on_after(timeout) as scope:
+        stream.on_lost = scope.cancel
+        if stream.lost:
+            return
+        try:
+            await handler.func(call)
+        except GRPCError as exc:
+            outcome = exc
+        except StreamLostError:
+            return
+        except Exception:
+            # A boundary like a supervisor's: one call's bug is that call's failure, and
+            # must not take the connection's other calls down with it.
+            log.exception("grpc.handler_failed", handler=getattr(handler.func, "__name__", ""))
+            outcome = GRPCError(Status.UNKNOWN, "internal error")
+    if scope.cancelled_caught:
+        outcome = GRPCError(Status.DEADLINE_EXCEEDED, "the deadline passed")
+    call.finish(outcome)
+
+
+async def _unknown(_call: ServerStream[Any, Any]) -> None:
+    raise GRPCError(Status.UNIMPLEMENTED, "unknown service or method")
+
+
+_UNKNOWN = Handler(_unknown, Cardinality.STREAM_STREAM, bytes, bytes)
+
+
+def _refusal(fields: Mapping[bytes, bytes]) -> Headers | None:
+    """Return the HTTP answer to a request that is not gRPC's; None if it is."""
+    if fields.get(b":method") != b"POST":
+        return [(b":status", b"405")]
+    if not fields.get(b"content-type", b"").startswith(CONTENT_TYPE):
+        return [(b":status", b"415")]
+    if fields.get(b"te") != b"trailers":
+        message = encode_message("the header te: trailers is missing")
+        return [(b":status", b"400"), (b"grpc-status", b"13"), (b"grpc-message", message)]
+    return None

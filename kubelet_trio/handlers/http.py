@@ -1,0 +1,190 @@
+"""A GET for probes and hooks: one connection, one answer, no more of it than is needed.
+
+Not `httpx2`: a probe a second of each pod is what the agent spends most of its time on. What
+a probe needs (GET, HTTP/1.1, no proxy, no pool, no cookies, certificates of no concern)
+is a socket and `h11`, at a fourth of the CPU time (measured with `python -m bench.probes`).
+
+Redirects are followed as upstream limits them: ten, and none to another host than the
+first one's. Errors carry the texts of Go's client.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from dataclasses import dataclass
+
+import h11
+import trio
+
+from kubelet_trio.handlers._errors import BodyError, HandlerError
+from kubelet_trio.handlers.http_action import HttpRequest
+from kubelet_trio.handlers.sockets import Connection, Wire, connect
+from kubelet_trio.handlers.texts import errno_text
+
+BODY_LIMIT = 10 * 1024  # bytes of an answer that are read
+_HEAD_LIMIT = 1024 * 1024
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_MAX_REDIRECTS = 10
+_AWAITING = "(Client.Timeout exceeded while awaiting headers)"
+_READING = "(Client.Timeout or context cancellation while reading body)"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """The last answer; `body` is cut to `BODY_LIMIT`. A redirect that was not followed is one."""
+
+    status: int
+    body: bytes
+    location: str = ""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a request is, for the text of its timeout."""
+
+    request: HttpRequest
+    is_connected: bool = False
+    has_head: bool = False
+
+    def timeout_error(self) -> HandlerError:
+        if self.has_head:
+            return BodyError(f"context deadline exceeded {_READING}")
+        why = f"context deadline exceeded {_AWAITING}"
+        if not self.is_connected:
+            why = f"dial tcp {self.request.address}: i/o timeout {_AWAITING}"
+        return HandlerError(f'Get "{self.request.url}": {why}')
+
+
+async def http_get(request: HttpRequest, within: float | None = None) -> HttpResponse:
+    """Send a GET, follow redirects to the same host, and return the answer.
+
+    `within` is in seconds and covers everything, None no limit. Raises `HandlerError`;
+    `BodyError` where an answer began and did not end.
+    """
+    progress = _Progress(request)
+    with trio.move_on_after(float("inf") if within is None else within):
+        return await _follow(progress)
+    raise progress.timeout_error()
+
+
+async def _follow(progress: _Progress) -> HttpResponse:
+    first = progress.request
+    for _ in range(_MAX_REDIRECTS):
+        try:
+            response = await _exchange(progress)
+            if response.status not in _REDIRECTS or not response.location:
+                return response
+            following = progress.request.redirected(response.location)
+        except BodyError:
+            raise
+        except HandlerError as exc:
+            text = f'Get "{progress.request.url}": {exc}'
+            raise HandlerError(text, is_plain_http=exc.is_plain_http) from exc
+        if following.host != first.host:
+            return response
+        progress.request, progress.is_connected, progress.has_head = following, False, False
+    raise HandlerError(f'Get "{progress.request.url}": stopped after {_MAX_REDIRECTS} redirects')
+
+
+async def _exchange(progress: _Progress) -> HttpResponse:
+    request = progress.request
+    connection = await connect(request.host, request.port)
+    progress.is_connected = True
+    try:
+        if request.scheme == "https":
+            return await _converse(await _tls(connection, request), progress)
+        return await _converse(connection, progress)
+    except (OSError, trio.BrokenResourceError) as exc:
+        text = errno_text(exc) if isinstance(exc, OSError) else str(exc)
+        kind = BodyError if progress.has_head else HandlerError
+        raise kind(f"read tcp {request.address}: read: {text}") from exc
+    finally:
+        connection.reset()
+
+
+async def _converse(peer: Connection | trio.SSLStream[Wire], progress: _Progress) -> HttpResponse:
+    """Send the request and read the answer, up to the limit of its body."""
+    protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_LIMIT)
+    await peer.send_all(_encode(protocol, progress.request))
+    head: h11.Response | h11.InformationalResponse | None = None
+    body = bytearray()
+    while True:
+        event = _next_event(protocol, progress)
+        if event is h11.NEED_DATA:
+            data = await peer.receive_some()
+            if not data and head is None:
+                raise HandlerError("EOF")
+            protocol.receive_data(bytes(data))
+        elif isinstance(event, h11.Response):
+            head, progress.has_head = event, True
+        elif isinstance(event, h11.InformationalResponse):
+            if event.status_code == 101:  # another protocol: no answer follows
+                return _response(event, body)
+        elif isinstance(event, h11.Data):
+            body += event.data
+        if head is not None and (
+            len(body) >= BODY_LIMIT or isinstance(event, h11.EndOfMessage | h11.ConnectionClosed)
+        ):
+            return _response(head, body)
+
+
+def _next_event(protocol: h11.Connection, progress: _Progress) -> object:
+    try:
+        return protocol.next_event()
+    except h11.RemoteProtocolError as exc:
+        if progress.has_head:
+            raise BodyError(f"unexpected EOF: {exc}") from exc
+        text = f"net/http: HTTP/1.x transport connection broken: malformed HTTP response: {exc}"
+        raise HandlerError(text) from exc
+
+
+def _encode(protocol: h11.Connection, request: HttpRequest) -> bytes:
+    default = (request.scheme, request.port) in (("http", 80), ("https", 443))
+    host = request.host_header or (
+        request.address.rpartition(":")[0] if default else request.address
+    )
+    try:
+        head = h11.Request(
+            method="GET",
+            target=request.target,
+            headers=[("Host", host), *request.headers, ("Connection", "close")],
+        )
+        return (protocol.send(head) or b"") + (protocol.send(h11.EndOfMessage()) or b"")
+    except (h11.LocalProtocolError, UnicodeEncodeError) as exc:
+        raise HandlerError(f"net/http: invalid header field: {exc}") from exc
+
+
+def _response(head: h11.Response | h11.InformationalResponse, body: bytearray) -> HttpResponse:
+    location = next((v for k, v in head.headers if k == b"location"), b"")
+    return HttpResponse(
+        head.status_code, bytes(body[:BODY_LIMIT]), location.decode("utf-8", "replace")
+    )
+
+
+async def _tls(connection: Connection, request: HttpRequest) -> trio.SSLStream[Wire]:
+    is_name = any(c.isalpha() for c in request.host) and ":" not in request.host
+    stream = trio.SSLStream(
+        Wire(connection),
+        _context(),
+        server_hostname=request.host if is_name else None,
+        https_compatible=True,
+    )
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError as exc:
+        if connection.first.startswith(b"HTTP/"):
+            text = "http: server gave HTTP response to HTTPS client"
+            raise HandlerError(text, is_plain_http=True) from exc
+        raise HandlerError(f"tls: {exc.__cause__ or exc}") from exc
+    return stream
+
+
+@functools.cache
+def _context() -> ssl.SSLContext:
+    """Return a context that takes any certificate: a probe asks whether, and not who."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    return context

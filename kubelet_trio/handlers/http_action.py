@@ -1,0 +1,127 @@
+"""An `httpGet` of a manifest becomes a request: address, port by name, path, headers.
+
+Source: pkg/probe/http/request.go and pkg/probe/util.go of Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import quote, urljoin, urlsplit
+
+from lightkube.models.core_v1 import Container, HTTPGetAction
+
+from kubelet_trio.handlers._errors import HandlerError
+from kubelet_trio.handlers.texts import join_host_port, quoted
+
+VERSION = "1.36"  # of Kubernetes, in the User-Agent
+
+# What Go's client writes by itself and takes from nobody.
+_OWN_HEADERS = frozenset(("host", "content-length", "transfer-encoding", "trailer", "connection"))
+_SAFE = "/%:@!$&'()*+,;=~-._"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A GET. `target` is path and query, `host_header` empty where it is the address."""
+
+    scheme: str  # http or https
+    host: str  # name or address, without brackets
+    port: int
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    host_header: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.address}{self.target}"
+
+    @property
+    def address(self) -> str:
+        return join_host_port(self.host, self.port)
+
+    def plain(self) -> HttpRequest:
+        """Return the same over plain HTTP, without what TLS was to keep secret."""
+        kept = tuple(h for h in self.headers if h[0].lower() != "authorization")
+        return replace(self, scheme="http", headers=kept)
+
+    def redirected(self, location: str) -> HttpRequest:
+        """Return the request that a Location asks for. Raises `HandlerError`."""
+        try:
+            url = urlsplit(urljoin(self.url, location))
+            port = url.port
+        except ValueError as exc:
+            text = f"failed to parse Location header {quoted(location)}: {exc}"
+            raise HandlerError(text) from exc
+        if url.scheme not in _DEFAULT_PORTS:
+            raise HandlerError(f"unsupported protocol scheme {quoted(url.scheme)}")
+        return replace(
+            self,
+            scheme=url.scheme,
+            host=url.hostname or "",
+            port=port or _DEFAULT_PORTS[url.scheme],
+            target=_target(url.path, url.query),
+            # A Host of one's own stays only where the redirect names none.
+            host_header="" if urlsplit(location).netloc else self.host_header,
+        )
+
+
+def http_request(
+    action: HTTPGetAction, container: Container, pod_ip: str, purpose: str
+) -> HttpRequest:
+    """Return the request of a probe (`purpose` "probe") or a hook ("lifecycle").
+
+    Raises `HandlerError` where the port cannot be told.
+    """
+    given = {h.name.lower(): h.value for h in action.httpHeaders or ()}
+    headers = [
+        (h.name, h.value)
+        for h in action.httpHeaders or ()
+        # Named but empty means: send none.
+        if h.name.lower() not in _OWN_HEADERS
+        and (h.value or h.name.lower() not in ("user-agent", "accept"))
+    ]
+    if "user-agent" not in given:
+        headers.append(("User-Agent", f"kube-{purpose}/{VERSION}"))
+    if "accept" not in given:
+        headers.append(("Accept", "*/*"))
+    try:
+        path = urlsplit(action.path or "/")
+        target = _target(path.path, path.query)
+    except ValueError:  # legacy: a path that is no URL is a path all the same
+        target = _target(action.path or "/", "")
+    return HttpRequest(
+        scheme=(action.scheme or "HTTP").lower(),
+        host=(action.host or pod_ip).removeprefix("[").removesuffix("]"),
+        port=container_port(action.port, container),
+        target=target,
+        headers=tuple(headers),
+        host_header=next(
+            (h.value for h in action.httpHeaders or () if h.name.lower() == "host"), ""
+        ),
+    )
+
+
+def container_port(port: int | str, container: Container) -> int:
+    """Return a port given by number or by the name of one of the container's ports.
+
+    Raises `HandlerError` in the words that Go has for a name that nobody declares.
+    """
+    if isinstance(port, str):
+        named = (p.containerPort for p in container.ports or () if p.name == port)
+        number = next(named, None)
+        if number is None:
+            try:
+                number = int(port)
+            except ValueError:
+                text = f"strconv.Atoi: parsing {quoted(port)}: invalid syntax"
+                raise HandlerError(text) from None
+        port = number
+    if not 0 < port < 65536:
+        raise HandlerError(f"invalid port number: {port}")
+    return port
+
+
+def _target(path: str, query: str) -> str:
+    encoded = quote(path if path.startswith("/") else f"/{path}", safe=_SAFE)
+    return f"{encoded}?{quote(query, safe=_SAFE + '?[]')}" if query else encoded

@@ -1,0 +1,49 @@
+"""API objects that pods refer to: config maps, secrets, claims and volumes."""
+
+from kubelet_trio.objects.content import config_map_content, secret_content
+from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.local import LocalObjects
+from kubelet_trio.objects.references import (
+    container_references,
+    pod_references,
+    volume_references,
+)
+from kubelet_trio.objects.store import ObjectStore
+from kubelet_trio.objects.tokens import NoTokens, TokenRequest, TokenRequester
+from kubelet_trio.objects.types import (
+    KINDS,
+    ApiObject,
+    ObjectKey,
+    claim_key,
+    config_map_key,
+    object_key,
+    secret_key,
+    volume_key,
+)
+from kubelet_trio.objects.view import NO_OBJECTS, ObjectView, read_objects
+
+__all__ = [
+    "KINDS",
+    "NO_OBJECTS",
+    "ApiObject",
+    "LocalObjects",
+    "NoTokens",
+    "ObjectError",
+    "ObjectKey",
+    "ObjectNotFoundError",
+    "ObjectStore",
+    "ObjectView",
+    "TokenRequest",
+    "TokenRequester",
+    "claim_key",
+    "config_map_content",
+    "config_map_key",
+    "container_references",
+    "object_key",
+    "pod_references",
+    "read_objects",
+    "secret_content",
+    "secret_key",
+    "volume_key",
+    "volume_references",
+]

@@ -1,0 +1,49 @@
+"""Which objects a pod refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lightkube.models.core_v1 import Container, Pod, Volume
+
+from kubelet_trio.model import pod_containers, pod_key, spec
+from kubelet_trio.objects.types import ObjectKey, claim_key, config_map_key, secret_key
+
+
+def container_references(namespace: str, container: Container) -> Iterator[ObjectKey]:
+    """Yield what the environment of a container is read from."""
+    for source in container.envFrom or ():
+        if source.configMapRef is not None:
+            yield config_map_key(namespace, source.configMapRef.name)
+        if source.secretRef is not None:
+            yield secret_key(namespace, source.secretRef.name)
+    for variable in container.env or ():
+        value = variable.valueFrom
+        if value is not None and value.configMapKeyRef is not None:
+            yield config_map_key(namespace, value.configMapKeyRef.name)
+        if value is not None and value.secretKeyRef is not None:
+            yield secret_key(namespace, value.secretKeyRef.name)
+
+
+def volume_references(namespace: str, volume: Volume) -> Iterator[ObjectKey]:
+    """Yield what a volume is made from; the volume of a claim is known by the claim alone."""
+    if volume.configMap is not None:
+        yield config_map_key(namespace, volume.configMap.name)
+    if volume.secret is not None:
+        yield secret_key(namespace, volume.secret.secretName)
+    if volume.persistentVolumeClaim is not None:
+        yield claim_key(namespace, volume.persistentVolumeClaim.claimName)
+    for source in (volume.projected.sources or ()) if volume.projected is not None else ():
+        if source.configMap is not None:
+            yield config_map_key(namespace, source.configMap.name)
+        if source.secret is not None:
+            yield secret_key(namespace, source.secret.name)
+
+
+def pod_references(pod: Pod) -> Iterator[ObjectKey]:
+    """Yield everything that a pod refers to."""
+    namespace = pod_key(pod).namespace
+    for container in pod_containers(pod):
+        yield from container_references(namespace, container.spec)
+    for volume in spec(pod).volumes or ():
+        yield from volume_references(namespace, volume)

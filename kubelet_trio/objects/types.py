@@ -1,0 +1,58 @@
+"""What the objects are called and which kinds there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from lightkube.models.core_v1 import (
+    ConfigMap,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Secret,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+
+ApiObject: TypeAlias = ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume
+
+KINDS: Mapping[str, type[ApiObject]] = {
+    "ConfigMap": ConfigMap,
+    "Secret": Secret,
+    "PersistentVolumeClaim": PersistentVolumeClaim,
+    "PersistentVolume": PersistentVolume,
+}
+
+
+class ObjectKey(NamedTuple):
+    """Kind, namespace ("" for a volume, which has none) and name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def config_map_key(namespace: str, name: str | None) -> ObjectKey:
+    return ObjectKey("ConfigMap", namespace, name or "")
+
+
+def secret_key(namespace: str, name: str | None) -> ObjectKey:
+    return ObjectKey("Secret", namespace, name or "")
+
+
+def claim_key(namespace: str, name: str | None) -> ObjectKey:
+    return ObjectKey("PersistentVolumeClaim", namespace, name or "")
+
+
+def volume_key(name: str | None) -> ObjectKey:
+    return ObjectKey("PersistentVolume", "", name or "")
+
+
+def object_key(value: ApiObject) -> ObjectKey:
+    """Return the key of an object as it came from its source."""
+    meta = value.metadata or ObjectMeta()
+    kind = type(value).__name__
+    namespace = "" if kind == "PersistentVolume" else meta.namespace or "default"
+    return ObjectKey(kind, namespace, meta.name or "")

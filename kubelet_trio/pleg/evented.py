@@ -1,0 +1,127 @@
+"""The runtime's own events: they wake, they do not inform.
+
+An event may come without any status, so none is read from it: what it is about is asked
+for, if that is not known already and no exit watcher is about to tell. Most events follow
+from what a worker just did, and the worker asks for itself. So an event about an object
+not heard of yet is looked into a second later, when the worker's own answer is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from kubelet_trio.cri import Runtime, RuntimeCallError, UnsupportedCallError, v1
+from kubelet_trio.model import ContainerId, PodUid, SandboxId
+from kubelet_trio.pleg.book import Book
+from kubelet_trio.pleg.inspector import Inspector
+from kubelet_trio.pleg.table import Asks
+
+log = structlog.get_logger()
+
+SECOND_LOOK = 1.0
+FIRST_BACKOFF = 1.0
+LONGEST_BACKOFF = 30.0
+
+Kind = v1.ContainerEventType
+
+
+class EventListener:
+    """Listens to GetContainerEvents for as long as the runtime has it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        book: Book,
+        inspector: Inspector,
+        *,
+        is_guarded: Callable[[ContainerId], bool],
+        relist_soon: Callable[[], None],
+        on_live: Callable[[], None],
+    ) -> None:
+        """Take what is needed to listen.
+
+        Args:
+            runtime: whose events.
+            book: what is known already.
+            inspector: asks for what is not.
+            is_guarded: whether an exit watcher will tell of a container's end.
+            relist_soon: for events about objects that nobody knows.
+            on_live: told whenever `live` changes.
+        """
+        self._runtime = runtime
+        self._book = book
+        self._inspector = inspector
+        self._is_guarded = is_guarded
+        self._relist_soon = relist_soon
+        self._on_live = on_live
+        self._looking: set[str] = set()
+        self.live = False
+
+    async def run(self) -> None:
+        """Listen until the runtime turns out not to have events; reconnect until then."""
+        backoff = FIRST_BACKOFF
+        self._looking.clear()
+        async with trio.open_nursery() as looks:
+            while True:
+                try:
+                    await self._listen(looks)
+                except UnsupportedCallError:
+                    log.info("pleg.events_unsupported")
+                    break
+                except RuntimeCallError as exc:
+                    heard = self.live
+                    self._set_live(False)
+                    backoff = FIRST_BACKOFF if heard else min(2 * backoff, LONGEST_BACKOFF)
+                    log.debug("pleg.events_lost", error=str(exc), retry_in=backoff)
+                await trio.sleep(backoff)
+
+    async def _listen(self, looks: trio.Nursery) -> None:
+        async with self._runtime.container_events() as events:
+            async for event in events:
+                if not self.live:
+                    # What happened while nobody listened is the relist's to find.
+                    self._set_live(True)
+                    self._relist_soon()
+                self._take(event, looks)
+
+    def _set_live(self, live: bool) -> None:
+        if self.live is not live:
+            self.live = live
+            self._on_live()
+
+    def _take(self, event: v1.ContainerEventResponse, looks: trio.Nursery) -> None:
+        object_id = event.container_id
+        delay = 0.0 if event.container_event_type == Kind.CONTAINER_STOPPED_EVENT else SECOND_LOOK
+        if not object_id or object_id in self._looking:
+            return
+        if not self._is_guarded(ContainerId(object_id)):
+            self._looking.add(object_id)
+            looks.start_soon(self._look, object_id, event.container_event_type, delay)
+
+    async def _look(self, object_id: str, kind: Kind, delay: float) -> None:
+        await trio.sleep(delay)
+        self._looking.discard(object_id)
+        uid, gone = self._book.home(object_id), kind == Kind.CONTAINER_DELETED_EVENT
+        if uid is None:
+            if not gone and not self._book.is_gone(object_id):
+                self._relist_soon()
+            return
+        # An event of a start or a making tells nothing new of what has been asked since.
+        told = kind != Kind.CONTAINER_STOPPED_EVENT and self._book.is_asked(object_id)
+        if gone or not (told or self._book.is_stopped(object_id)):
+            await self._ask(uid, object_id)
+
+    async def _ask(self, uid: PodUid, object_id: str) -> None:
+        asks = Asks()
+        if self._book.is_sandbox(object_id):
+            asks.sandboxes.add(SandboxId(object_id))
+        else:
+            asks.containers.add(ContainerId(object_id))
+        errors = await self._inspector.ask(uid, asks)
+        if errors:
+            self._book.mark_dirty(uid)
+            self._relist_soon()
+        self._book.publish(uid)

@@ -1,0 +1,100 @@
+"""A pod's own files on the host: its directories, hosts file, message files, logs and links.
+
+Blocking, and so called through `Offload`; may raise OSError. Everything here can be done
+again: a directory that is there, a link that is right, a log that is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightkube.models.core_v1 import Container, Pod
+
+from kubelet_trio.containers import (
+    NodeSettings,
+    container_log_path,
+    hosts_content,
+    hosts_mount,
+    hosts_path,
+    link_log,
+    log_link,
+    make_directories,
+    make_log_directory,
+    make_termination_log,
+    mounts_own_hosts,
+    next_restart_count,
+    pod_log_directory,
+    remove_pod_logs,
+    unlink_logs,
+    write_hosts,
+)
+from kubelet_trio.cri import v1
+from kubelet_trio.model import ContainerId, pod_containers, pod_uid, spec
+
+_NODE_HOSTS = Path("/etc/hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFiles:
+    """What was made for one new instance of a container."""
+
+    mounts: tuple[v1.Mount, ...]
+    termination_log: str  # path on the host
+
+
+@dataclass(frozen=True, slots=True)
+class PodFiles:
+    """The files of one pod on one node."""
+
+    pod: Pod
+    node: NodeSettings
+
+    @property
+    def directory(self) -> Path:
+        return self.node.pod_dir(pod_uid(self.pod))
+
+    @property
+    def log_directory(self) -> Path:
+        return pod_log_directory(self.node.pod_logs_dir, self.pod)
+
+    def prepare(self) -> None:
+        """Make the directories that the sandbox's config names."""
+        make_directories(self.directory)
+        make_log_directory(self.log_directory)
+
+    def container_files(self, container: Container, pod_ips: tuple[str, ...]) -> ContainerFiles:
+        """Make what a new instance of a container has mounted beside its volumes."""
+        make_log_directory(self.log_directory / container.name)
+        mounts: tuple[v1.Mount, ...] = ()
+        if not mounts_own_hosts(container):
+            self._write_hosts(pod_ips)
+            mounts = (hosts_mount(self.directory, selinux=self.node.selinux),)
+        message = make_termination_log(self.directory, container.name)
+        return ContainerFiles(mounts, str(message))
+
+    def _write_hosts(self, pod_ips: tuple[str, ...]) -> None:
+        """Write the hosts file if it would change: a running container may be reading it."""
+        node_hosts = ""
+        if spec(self.pod).hostNetwork:
+            node_hosts = _NODE_HOSTS.read_text("utf-8", "replace")
+        content = hosts_content(self.pod, self.node, pod_ips, node_hosts)
+        path = hosts_path(self.directory)
+        if not path.exists() or path.read_text("utf-8", "replace") != content:
+            write_hosts(self.directory, content)
+
+    def link_log(self, container: str, attempt: int, container_id: ContainerId) -> None:
+        """Make the link by which log collectors of old find a container's log."""
+        link = log_link(self.node.container_logs_dir, self.pod, container, container_id)
+        link_log(link, self.log_directory / container_log_path(container, attempt))
+
+    def attempts_logged(self) -> dict[str, int]:
+        """Return the next restart count by container, as the logs on disk tell it."""
+        names = [c.spec.name for c in pod_containers(self.pod)]
+        counts = {name: next_restart_count(self.log_directory / name) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+    def remove_logs(self) -> None:
+        """Remove the pod's logs and the links to them."""
+        unlink_logs(self.node.container_logs_dir, self.pod, self.log_directory)
+        remove_pod_logs(self.log_directory)

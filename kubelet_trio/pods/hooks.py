@@ -1,0 +1,96 @@
+"""Lifecycle hooks: postStart and preStop, by exec, httpGet or sleep.
+
+Source: pkg/kubelet/lifecycle/handlers.go. Of an HTTP hook only the connection counts, not
+the answer's status. A server that was to speak TLS and speaks plain HTTP is asked in plain
+HTTP, without the Authorization header, with an event that says so.
+
+A command is taken as it is written: unlike that of a probe it is not expanded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Container, HTTPGetAction, LifecycleHandler, Pod
+
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.handlers import HandlerError, http_get, http_request, quoted
+from kubelet_trio.model import ContainerId, pod_key, pod_object_ref, pod_uid
+from kubelet_trio.pods.services import PodServices
+
+log = structlog.get_logger()
+
+
+class HookError(Exception):
+    """A hook failed; the text is that of the container's PostStartHookError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook of one container instance, and where its pod is reached."""
+
+    pod: Pod
+    container: Container  # its name and ports
+    container_id: ContainerId
+    handler: LifecycleHandler
+    pod_ip: str = ""
+
+
+async def run_hook(services: PodServices, hook: Hook) -> None:
+    """Run a hook to its end, however long that takes. Raises `HookError`."""
+    handler = hook.handler
+    if handler.exec is not None:
+        await _run_exec(services, hook, list(handler.exec.command or ()))
+    elif handler.httpGet is not None:
+        await _run_http(services, hook, handler.httpGet)
+    elif handler.sleep is not None:
+        await trio.sleep(handler.sleep.seconds)
+    else:
+        raise HookError("Cannot run handler: invalid handler")
+
+
+async def _run_exec(services: PodServices, hook: Hook, command: list[str]) -> None:
+    printed = ""
+    try:
+        done = await services.runtime.exec_sync(hook.container_id, command, 0)
+    except RuntimeCallError as exc:
+        why = exc.go_text
+    else:
+        if done.exit_code == 0:
+            return
+        printed = (done.stdout + done.stderr).decode("utf-8", "replace")
+        said = done.stderr.decode("utf-8", "replace")
+        why = f"command '{' '.join(command)}' exited with {done.exit_code}: {said}"
+    what = f"Exec lifecycle hook ([{' '.join(command)}])"
+    raise HookError(f"{what} {_whose(hook)} failed - error: {why}, message: {quoted(printed)}")
+
+
+async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) -> None:
+    try:
+        if not (action.host or hook.pod_ip):
+            raise HandlerError("failed to find networking container")
+        request = http_request(action, hook.container, hook.pod_ip, "lifecycle")
+        try:
+            await http_get(request)
+        except HandlerError as exc:
+            if not exc.is_plain_http:
+                raise
+            await http_get(request.plain())
+            services.events.emit(
+                pod_object_ref(hook.pod),
+                "Warning",
+                "LifecycleHTTPFallback",
+                f"request to HTTPS lifecycle hook {request.address} got HTTP response, "
+                "retry with HTTP succeeded",
+            )
+    except HandlerError as exc:
+        what = f"HTTP lifecycle hook ({action.path})"
+        raise HookError(f"{what} {_whose(hook)} failed - error: {exc}") from exc
+
+
+def _whose(hook: Hook) -> str:
+    key = pod_key(hook.pod)
+    pod = f"{key.name}_{key.namespace}({pod_uid(hook.pod)})"
+    return f'for Container "{hook.container.name}" in Pod "{pod}"'

@@ -1,0 +1,201 @@
+"""Getting a container's image onto the node: policy, limits, back-off, events.
+
+Pulls of one image by several pods each make their own call (the runtime joins them).
+`serializeImagePulls` is a limit of one. A pull runs in its worker's task, so ending the
+pod cancels it, and a slow one holds up only those that wait for its slot.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
+from kubelet_trio.model import (
+    EventSink,
+    PodContainer,
+    PodUid,
+    WallClock,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.pods.backoff import BackOff
+from kubelet_trio.pods.types import WaitingReason
+
+log = structlog.get_logger()
+
+# The OCI distribution reference, as much of it as tells a typing error from a name:
+# an optional host and port, lower-case path parts, an optional tag and digest.
+_REFERENCE = re.compile(
+    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?/|\[[0-9a-fA-F:]+\](?::[0-9]+)?/)?"
+    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
+    r"(?::[\w][\w.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+)
+
+
+class ImageError(Exception):
+    """The image cannot be had now.
+
+    `waiting` is what the container's status says; `retry_at` (Unix seconds) when to ask
+    again, None where this room has no opinion.
+    """
+
+    def __init__(self, waiting: WaitingReason, retry_at: float | None = None) -> None:
+        super().__init__(f"{waiting.reason}: {waiting.message}")
+        self.waiting = waiting
+        self.retry_at = retry_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    pod: Pod
+    container: PodContainer
+    policy: str
+    spec: v1.ImageSpec
+
+    @property
+    def image(self) -> str:
+        return self.spec.image
+
+    @property
+    def back_off_key(self) -> tuple[PodUid, str]:
+        return pod_uid(self.pod), self.image
+
+
+class ImagePuller:
+    """Ensures images. Shared by all pod workers of a node."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        events: EventSink,
+        clock: WallClock,
+        *,
+        parallel_pulls: int | None = 1,
+        back_off: BackOff | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._events = events
+        self._clock = clock
+        self._slots = trio.CapacityLimiter(parallel_pulls or float("inf"))
+        self._back_off = back_off or BackOff()
+
+    async def ensure(self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig) -> str:
+        """Return the ref of the container's image, pulled if its policy asks for it.
+
+        Raises `ImageError`; `RuntimeUnavailableError` and the like for the runtime's own trouble
+        come out as `ImageInspectError` waiting reasons too, as upstream reports them.
+        """
+        return await self._ensure(_wanted(pod, container), sandbox)
+
+    async def ensure_volumes(
+        self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
+    ) -> None:
+        """Ensure the images that a container mounts as volumes. Raises as `ensure` does."""
+        mounted = {mount.name for mount in container.spec.volumeMounts or ()}
+        for volume in spec(pod).volumes or ():
+            if volume.image is not None and volume.name in mounted:
+                image = v1.ImageSpec(image=volume.image.reference or "")
+                policy = volume.image.pullPolicy or "IfNotPresent"
+                await self._ensure(_Wanted(pod, container, policy, image), sandbox)
+
+    async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
+        if not _REFERENCE.fullmatch(wanted.image):
+            raise self._refuse(wanted, "InspectFailed", _invalid_name(wanted.image))
+        present = await self._present(wanted)
+        if present is not None and wanted.policy != "Always":
+            self._event(
+                wanted,
+                "Normal",
+                "Pulled",
+                f'Container image "{wanted.image}" already present on machine',
+            )
+            return present
+        if wanted.policy == "Never":
+            text = f'Container image "{wanted.image}" is not present with pull policy of Never'
+            raise self._refuse(
+                wanted, "ErrImageNeverPull", WaitingReason("ErrImageNeverPull", text)
+            )
+        return await self._pull(wanted, sandbox)
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop the back-offs of a pod that is gone."""
+        self._back_off.forget(uid)
+
+    async def _present(self, wanted: _Wanted) -> str | None:
+        try:
+            image = await self._runtime.image_status(wanted.spec)
+        except RuntimeCallError as exc:
+            text = f'Failed to inspect image "{wanted.image}": {exc}'
+            raise self._refuse(
+                wanted, "InspectFailed", WaitingReason("ImageInspectError", text)
+            ) from exc
+        return image.id if image is not None else None
+
+    async def _pull(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
+        now = self._clock.time()
+        if self._back_off.is_active(wanted.back_off_key, now):
+            text = f'Back-off pulling image "{wanted.image}"'
+            self._event(wanted, "Normal", "BackOff", text)
+            entry = self._back_off[wanted.back_off_key]
+            message = f"{text}: {entry.note}" if entry.note else text
+            raise ImageError(
+                WaitingReason("ImagePullBackOff", message), entry.updated + entry.delay
+            )
+        asked = trio.current_time()
+        async with self._slots:
+            started = trio.current_time()
+            self._event(wanted, "Normal", "Pulling", f'Pulling image "{wanted.image}"')
+            try:
+                ref = await self._runtime.pull_image(wanted.spec, None, sandbox)
+            except RuntimeCallError as exc:
+                raise self._pull_failed(wanted, exc) from exc
+        self._back_off.reset(wanted.back_off_key)
+        ended = trio.current_time()
+        self._event(
+            wanted,
+            "Normal",
+            "Pulled",
+            f'Successfully pulled image "{wanted.image}" in {ended - started:.3f}s '
+            f"({ended - asked:.3f}s including waiting)",
+        )
+        return ref
+
+    def _pull_failed(self, wanted: _Wanted, exc: RuntimeCallError) -> ImageError:
+        reason = exc.reason if isinstance(exc, ImagePullError) else "ErrImagePull"
+        self._event(
+            wanted, "Warning", "Failed", f'Failed to pull image "{wanted.image}": {exc.go_text}'
+        )
+        self._event(wanted, "Warning", "Failed", f"Error: {reason}")
+        now = self._clock.time()
+        entry = self._back_off.next(wanted.back_off_key, now, note=f"{reason}: {exc.go_text}")
+        # Halfway through, the status turns from the error to ImagePullBackOff, as upstream's does.
+        return ImageError(WaitingReason(reason, exc.go_text), now + entry.delay / 2)
+
+    def _refuse(self, wanted: _Wanted, event: str, waiting: WaitingReason) -> ImageError:
+        self._event(wanted, "Warning", event, waiting.message)
+        return ImageError(waiting)
+
+    def _event(self, wanted: _Wanted, type_: str, reason: str, message: str) -> None:
+        ref = pod_object_ref(wanted.pod, wanted.container.field_path)
+        self._events.emit(ref, "Warning" if type_ == "Warning" else "Normal", reason, message)
+
+
+def _wanted(pod: Pod, container: PodContainer) -> _Wanted:
+    image = container.spec.image or ""
+    return _Wanted(
+        pod, container, container.spec.imagePullPolicy or "IfNotPresent", v1.ImageSpec(image=image)
+    )
+
+
+def _invalid_name(image: str) -> WaitingReason:
+    return WaitingReason(
+        "InvalidImageName",
+        f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": '
+        "invalid reference format",
+    )

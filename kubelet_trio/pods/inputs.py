@@ -1,0 +1,77 @@
+"""What one new instance of a container needs besides pod and node, gathered before its config.
+
+Environment, volume mounts and the container's own files: everything that may be missing
+in the world, and so everything that CreateContainerConfigError is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import (
+    ContainerInputs,
+    Environment,
+    NodeSettings,
+    PodFacts,
+    container_env,
+)
+from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, spec
+from kubelet_trio.objects import container_references, read_objects
+from kubelet_trio.pods.files import PodFiles
+from kubelet_trio.pods.services import PodServices
+
+
+async def container_inputs(
+    services: PodServices,
+    pod: Pod,
+    container: PodContainer,
+    node: NodeSettings,
+    *,
+    attempt: int,
+    image_ref: str,
+    ips: Sequence[str],
+) -> ContainerInputs:
+    """Gather the inputs of a container's config; `target_container_id` is left to the caller.
+
+    Raises `ContainerConfigError`, `VolumeError` and OSError.
+    """
+    environment = await container_environment(services, pod, container, node, ips)
+    mounts = await services.volumes.container_mounts(pod, container, environment.variables)
+    files = PodFiles(pod, node)
+    own = await services.offload(files.container_files, container.spec, tuple(ips))
+    return ContainerInputs(
+        restart_count=attempt,
+        image_ref=image_ref,
+        pod_ips=tuple(ips),
+        variables=environment.variables,
+        mounts=(*mounts, *own.mounts),
+        termination_log_host_path=own.termination_log,
+    )
+
+
+async def container_environment(
+    services: PodServices,
+    pod: Pod,
+    container: PodContainer,
+    node: NodeSettings,
+    ips: Sequence[str],
+) -> Environment:
+    """Return a container's environment, with an event for each source that was cut short.
+
+    Raises `ContainerConfigError`.
+    """
+    references = container_references(pod_key(pod).namespace, container.spec)
+    objects = await read_objects(services.objects, references)
+    environment = container_env(pod, container.spec, pod_facts(pod, node, ips), objects)
+    for warning in environment.warnings:
+        involved = pod_object_ref(pod)
+        services.events.emit(involved, "Warning", "InvalidEnvironmentVariableNames", warning)
+    return environment
+
+
+def pod_facts(pod: Pod, node: NodeSettings, ips: Sequence[str]) -> PodFacts:
+    """Return what a pod is told of itself; on the node's network its addresses are the node's."""
+    own = node.host_ips if spec(pod).hostNetwork else tuple(ips)
+    return PodFacts(own, node.host_ips, node.allocatable)

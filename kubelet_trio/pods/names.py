@@ -1,0 +1,43 @@
+"""One pod at a time may hold a full name; the next UID of that name waits for it.
+
+An edited static pod is a new UID under the old name: it starts once the old one is gone
+entirely, so that two never share a log directory name, a host port or a hostname.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from kubelet_trio.model import PodKey, PodUid
+
+
+class PodNames:
+    """Who holds which name, and who waits for it, first come first served."""
+
+    def __init__(self) -> None:
+        self._queues: dict[PodKey, dict[PodUid, trio.Event]] = {}
+
+    def claim(self, key: PodKey, uid: PodUid) -> None:
+        """Join the queue for a name; claiming twice changes nothing."""
+        queue = self._queues.setdefault(key, {})
+        turn = queue.setdefault(uid, trio.Event())
+        if next(iter(queue)) == uid:
+            turn.set()
+
+    async def wait_turn(self, key: PodKey, uid: PodUid) -> None:
+        """Wait until the name is this UID's; it must have claimed it."""
+        await self._queues[key][uid].wait()
+
+    def is_holder(self, key: PodKey, uid: PodUid) -> bool:
+        """Whether the name is this UID's now."""
+        queue = self._queues.get(key, {})
+        return uid in queue and queue[uid].is_set()
+
+    def release(self, key: PodKey, uid: PodUid) -> None:
+        """Leave the queue and let the next in."""
+        queue = self._queues.get(key, {})
+        queue.pop(uid, None)
+        if queue:
+            next(iter(queue.values())).set()
+        else:
+            self._queues.pop(key, None)

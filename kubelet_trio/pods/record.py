@@ -1,0 +1,110 @@
+"""What the agent itself must remember of a pod: one small file a pod, under its directory.
+
+The runtime says what runs and the manifest what is wanted; neither says that a teardown
+was decided, when the pod was first seen, or what a pod looked like whose manifest went
+while the agent was down. `<root-dir>/pods/<uid>/kubelet-trio.json` does, and it is
+written before the first stop of a teardown (design: a recorded decision).
+
+Writes are atomic (write aside, rename) but not synced: they must survive the death of the
+agent, which page cache does. After a power cut no container runs that they could describe.
+A file that does not parse is kept aside as `*.corrupt` and named in the log; the pod is
+then known from its manifest and the runtime alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import structlog
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import ContainerId, Offload, PodUid
+from kubelet_trio.pods.types import TerminationRequest
+
+log = structlog.get_logger()
+
+_FILE = "kubelet-trio.json"
+
+
+class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One pod as of its last material change; `pod` carries its last status."""
+
+    uid: PodUid
+    pod: Pod
+    start_time: float  # Unix seconds, the status' startTime
+    termination: TerminationRequest | None = None
+    pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have run to their end
+
+
+class PodRecords:
+    """The records on disk. One writer a pod: its worker."""
+
+    def __init__(self, pods_dir: Path, offload: Offload) -> None:
+        self._pods_dir = pods_dir
+        self._offload = offload
+
+    async def write(self, record: PodRecord) -> None:
+        """Replace the record of its pod; the pod's directory is made if it is missing."""
+        await self._offload(_write, self._pods_dir / record.uid, record)
+
+    async def remove(self, uid: PodUid) -> None:
+        """Remove what is left of the pod's directory, which the volumes have left by now."""
+        await self._offload(_remove, self._pods_dir / uid)
+
+
+def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
+    """Read every record, as at a start of the agent. Blocks."""
+    records: dict[PodUid, PodRecord] = {}
+    if not pods_dir.is_dir():
+        return records
+    for directory in sorted(pods_dir.iterdir()):
+        path = directory / _FILE
+        try:
+            records[PodUid(directory.name)] = msgspec.json.decode(path.read_bytes(), type=PodRecord)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # a directory of the Go kubelet's: the runtime's labels tell the rest
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            aside = path.with_suffix(".corrupt")
+            path.replace(aside)
+            log.error("pod.record_corrupt", path=str(path), kept_as=str(aside), error=str(exc))
+    return records
+
+
+def _write(directory: Path, record: PodRecord) -> None:
+    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    fresh = directory / f".{_FILE}.new"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(record))
+    fresh.replace(directory / _FILE)
+
+
+# Made by us (or by the Go kubelet) and never a place to mount to.
+_OWN_TREES = ("containers", "plugins")
+_OWN_DIRECTORIES = ("volumes", "volume-subpaths", "volumeDevices")
+
+
+def _remove(directory: Path) -> None:
+    """Remove what is ours. What volumes left behind makes it fail, and stays (ENOTEMPTY)."""
+    if not directory.is_dir():
+        return
+    for name in _OWN_TREES:
+        if (directory / name).is_dir():
+            shutil.rmtree(directory / name)
+    for name in _OWN_DIRECTORIES:
+        if (directory / name).is_dir():
+            _remove_empty(directory / name)
+    # The record goes last: while it is there, a restart still knows the pod and comes back here.
+    for name in ("etc-hosts", f".{_FILE}.new", f"{Path(_FILE).stem}.corrupt", _FILE):
+        (directory / name).unlink(missing_ok=True)
+    directory.rmdir()
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove a tree of empty directories; anything in it raises OSError."""
+    for entry in directory.iterdir():
+        _remove_empty(entry)
+    directory.rmdir()

@@ -1,0 +1,162 @@
+"""Which pods the node has, and their workers: written by the merge of the sources alone.
+
+`apply` takes the full desired set and brings the set of workers into line with it. Nothing
+is ended before every source has delivered once; from then on what the runtime or the disk
+holds and nobody wants is ended too, however it came to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Container, Pod, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+
+from kubelet_trio.containers import container_info
+from kubelet_trio.model import PodUid, RuntimePod, pod_key
+from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.worker import PodWorker
+from kubelet_trio.sources import Desired
+from kubelet_trio.supervision import ChildSpec, Restart
+
+log = structlog.get_logger()
+
+
+class PodRegistry:
+    """All pods of the node by UID. Its methods never block; the workers do the work."""
+
+    def __init__(
+        self,
+        services: PodServices,
+        records: Mapping[PodUid, PodRecord],
+        known_uids: Callable[[], Iterable[PodUid]],
+        start_child: Callable[[ChildSpec], None],
+    ) -> None:
+        self._services = services
+        self._records = dict(records)  # of a life before this one, until a worker takes them
+        self._known_uids = known_uids  # what the runtime holds something of
+        self._start_child = start_child
+        self._workers: dict[PodUid, PodWorker] = {}
+        self._desired = Desired(pods={}, all_ready=False)
+        self._complete = trio.Event()
+        self._reclaimed: set[PodUid] = set()  # directories that are being removed
+
+    async def wait_complete(self) -> None:
+        """Wait until every source has said what it wants."""
+        await self._complete.wait()
+
+    @contextmanager
+    def reclaiming(self, uid: PodUid) -> Iterator[bool]:
+        """Keep a pod of this UID from starting while what is left of an earlier one goes.
+
+        Yields False, and keeps nothing from anything, where the pod is somebody's.
+        """
+        if uid in self._desired.pods or uid in self._workers or uid in self._known_uids():
+            yield False
+            return
+        self._reclaimed.add(uid)
+        try:
+            yield True
+        finally:
+            self._reclaimed.discard(uid)
+            if uid in self._desired.pods:
+                self._start(PodWorker(self._services, self._desired.pods[uid]))
+
+    @property
+    def workers(self) -> Mapping[PodUid, PodWorker]:
+        return self._workers
+
+    def apply(self, desired: Desired) -> None:
+        """Take over the newest desired set."""
+        self._desired = desired
+        if desired.all_ready:
+            self._complete.set()
+            self._end_unwanted()
+        for uid, pod in desired.pods.items():
+            worker = self._workers.get(uid)
+            if worker is None and uid in self._reclaimed:
+                continue  # it starts when that is done
+            if worker is None:
+                self._start(PodWorker(self._services, pod, self._records.pop(uid, None)))
+            elif worker.is_wanted:
+                worker.update(pod)
+            # else: it is being removed, and comes back when that is done (`_ended`)
+
+    def wake(self, uid: PodUid) -> None:
+        """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.wake()
+        elif self._desired.all_ready and uid not in self._desired.pods:
+            self._end_orphan(uid)
+
+    def objects_changed(self, uid: PodUid) -> None:
+        """An object that a pod refers to is there, is another, or is gone."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.objects_changed()
+
+    def wake_all(self) -> None:
+        """Something that concerns every pod changed, such as the runtime's state."""
+        for worker in self._workers.values():
+            worker.retry()
+
+    def _start(self, worker: PodWorker) -> None:
+        uid, key = worker.uid, pod_key(worker.pod)
+        worker.on_end = self._ended
+        self._workers[uid] = worker
+        self._services.names.claim(key, uid)
+        self._start_child(
+            ChildSpec(f"{key}@{uid}", worker.run, Restart.TRANSIENT, stop=worker.leave)
+        )
+
+    def _ended(self, uid: PodUid) -> None:
+        del self._workers[uid]
+        pod = self._desired.pods.get(uid)
+        if pod is not None:
+            self._start(PodWorker(self._services, pod))
+
+    def _end_unwanted(self) -> None:
+        wanted = self._desired.pods
+        for uid, worker in list(self._workers.items()):
+            if uid not in wanted and worker.is_wanted:
+                worker.remove(TerminationRequest(uid, EndReason.DELETED))
+        for uid in [*self._records, *self._known_uids()]:
+            if uid not in wanted and uid not in self._workers:
+                self._end_orphan(uid)
+
+    def _end_orphan(self, uid: PodUid) -> None:
+        """End a pod whose manifest went while the agent was down, or that nobody knows."""
+        if uid in self._reclaimed:
+            return
+        record = self._records.pop(uid, None)
+        observed = self._services.observer.get(uid)
+        if record is None and not observed.exists:
+            return  # not looked at yet: `wake` comes when it is
+        pod = record.pod if record is not None else orphan_pod(observed)
+        log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
+        worker = PodWorker(self._services, pod, record)
+        self._start(worker)
+        worker.remove(TerminationRequest(uid, EndReason.DELETED))
+
+
+def orphan_pod(observed: RuntimePod) -> Pod:
+    """Return what the runtime's labels tell of a pod that has neither manifest nor record.
+
+    Enough to end it: names, the containers, and the grace period that whoever started it
+    wrote on its containers.
+    """
+    names = dict.fromkeys(c.name for c in observed.containers)
+    graces = [container_info(c.annotations).termination_grace_period for c in observed.containers]
+    return Pod(
+        metadata=ObjectMeta(name=observed.name, namespace=observed.namespace, uid=observed.uid),
+        spec=PodSpec(
+            containers=[Container(name=name) for name in names],
+            terminationGracePeriodSeconds=next((g for g in graces if g is not None), None),
+        ),
+    )

@@ -1,0 +1,175 @@
+"""What the node says of one pod, and remembers of it: its status and its record on disk.
+
+Owned by the pod's worker. A status is computed by `pod_status` from what is observed, told
+to the status store when it changed, and kept in the record, so that start time, transition
+times and a terminal phase survive the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import trio
+from lightkube.models.core_v1 import Pod, PodStatus
+
+from kubelet_trio.containers import cut_message, message_limit, read_termination_message
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerState,
+    RuntimePod,
+    metadata,
+    pod_containers,
+    pod_uid,
+    to_datetime,
+)
+from kubelet_trio.pods.grace import effective_grace
+from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.status import pod_status, reported_ends
+from kubelet_trio.pods.types import (
+    EndReason,
+    PodStage,
+    StatusInput,
+    TerminationRequest,
+    WaitingReason,
+)
+
+
+class PodReporter:
+    """The status and the record of one pod UID."""
+
+    def __init__(self, services: PodServices, record: PodRecord | None) -> None:
+        self._services = services
+        self._record = record
+        self._status: PodStatus | None = record.pod.status if record is not None else None
+        self._messages: dict[ContainerId, str] = {}
+        self._pre_stopped = record.pre_stopped if record is not None else ()
+        # Probes are told of while a teardown goes on: two tasks of one worker.
+        self._turn = trio.Lock()
+        self.start_time = record.start_time if record is not None else services.clock.time()
+
+    def reported_ends(self) -> Mapping[str, int]:
+        """Return the exit codes of containers that were said to have ended, by name."""
+        return reported_ends(self._status)
+
+    @property
+    def status(self) -> PodStatus | None:
+        """The status as last told, of this life or the one before."""
+        return self._status
+
+    async def announce(self, pod: Pod) -> None:
+        """Show the pod before the runtime has been read: as it was last seen, or Pending."""
+        if self._status is None:
+            await self.publish(pod, RuntimePod(pod_uid(pod)), stage=PodStage.SYNC, request=None)
+        else:
+            self._put(pod, self._status, None)
+
+    async def publish(
+        self,
+        pod: Pod,
+        observed: RuntimePod,
+        *,
+        stage: PodStage,
+        request: TerminationRequest | None,
+        waiting: Mapping[str, WaitingReason] | None = None,
+        started: Mapping[ContainerId, bool] | None = None,
+        ready: Mapping[ContainerId, bool] | None = None,
+    ) -> None:
+        """Tell the status if it changed."""
+        async with self._turn:
+            await self._read_messages(pod, observed)
+            given = self._given(stage, request, waiting or {}, started or {}, ready or {})
+            status = pod_status(pod, observed, given)
+            if status != self._status:
+                self._status = status
+                self._put(pod, status, request)
+                await self._write(pod, request)
+
+    def _given(
+        self,
+        stage: PodStage,
+        request: TerminationRequest | None,
+        waiting: Mapping[str, WaitingReason],
+        started: Mapping[ContainerId, bool],
+        ready: Mapping[ContainerId, bool],
+    ) -> StatusInput:
+        return StatusInput(
+            now=self._services.clock.time(),
+            stage=stage,
+            previous=self._status,
+            waiting=waiting,
+            failure=request.failure if request is not None else None,
+            start_time=self.start_time,
+            host_ips=self._services.node().host_ips,
+            runtime_name=self._services.runtime_state.value.name,
+            recursive_read_only="" in self._services.runtime_state.value.recursive_read_only,
+            termination_messages=self._messages,
+            started=started,
+            ready=ready,
+            finished=request is not None and request.reason is EndReason.FINISHED,
+        )
+
+    def has_pre_stopped(self, container_id: ContainerId) -> bool:
+        """Whether a container's preStop hook has run to its end."""
+        return container_id in self._pre_stopped
+
+    async def note_pre_stopped(
+        self, pod: Pod, request: TerminationRequest | None, container_id: ContainerId
+    ) -> None:
+        """Remember, on disk too, that a container's preStop hook has run."""
+        self._pre_stopped = (*self._pre_stopped, container_id)
+        await self.save(pod, request)
+
+    async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
+        """Put the pod on disk as it is now known, unless it is there already."""
+        async with self._turn:
+            await self._write(pod, request)
+
+    async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
+        record = PodRecord(
+            uid=pod_uid(pod),
+            pod=msgspec.structs.replace(pod, status=self._status),
+            start_time=self.start_time,
+            termination=request,
+            pre_stopped=self._pre_stopped,
+        )
+        if record != self._record:
+            await self._services.records.write(record)
+            self._record = record
+
+    def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
+        shown = msgspec.structs.replace(pod, status=status)
+        if request is not None and request.reason is EndReason.DELETED:
+            shown = _marked_deleted(shown, request)
+        self._services.statuses.put(pod_uid(pod), shown)
+
+    async def _read_messages(self, pod: Pod, observed: RuntimePod) -> None:
+        """Read each ended container's termination message once."""
+        ended = {c.id: c for c in observed.containers if c.state is ContainerState.EXITED}
+        if self._pre_stopped:
+            there = {c.id for c in observed.containers} - ended.keys()
+            self._pre_stopped = tuple(i for i in self._pre_stopped if i in there)
+        self._messages = {i: text for i, text in self._messages.items() if i in ended}
+        if len(ended) == len(self._messages):
+            return
+        specs = {c.spec.name: c.spec for c in pod_containers(pod)}
+        limit = message_limit(pod)
+        for container_id, container in ended.items():
+            if container_id not in self._messages:
+                message = await self._services.offload(
+                    read_termination_message, container, specs.get(container.name)
+                )
+                self._messages[container_id] = cut_message(message, limit)
+
+
+def _marked_deleted(pod: Pod, request: TerminationRequest) -> Pod:
+    """Show a pod whose manifest is gone as the API server would: with a deletion time."""
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(
+            metadata(pod),
+            deletionTimestamp=to_datetime(request.requested_at),
+            deletionGracePeriodSeconds=effective_grace(pod, request),
+        ),
+    )

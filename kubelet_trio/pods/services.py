@@ -1,0 +1,86 @@
+"""What a pod worker needs of the node, in one value handed to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from trio_util import AsyncValue
+
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.cri import Runtime, RuntimeState
+from kubelet_trio.model import (
+    ContainerId,
+    EventSink,
+    Offload,
+    PodUid,
+    RuntimePod,
+    SandboxId,
+    WallClock,
+)
+from kubelet_trio.objects import ObjectStore
+from kubelet_trio.pods.backoff import BackOff
+from kubelet_trio.pods.images import ImagePuller
+from kubelet_trio.pods.names import PodNames
+from kubelet_trio.pods.record import PodRecords
+from kubelet_trio.probes import ExecOrphans
+from kubelet_trio.status import StatusStore
+from kubelet_trio.volumes import VolumeManager
+
+
+class PodObserver(Protocol):
+    """What a worker asks of the PLEG: the last snapshot, or a fresh one."""
+
+    def get(self, uid: PodUid) -> RuntimePod: ...
+
+    def is_certain(self, uid: PodUid) -> bool:
+        """Whether `get` may be acted upon: it knows what the worker's own last call left.
+
+        False after a refresh that failed; the worker is woken once it is true again.
+        """
+        ...
+
+    async def refresh(
+        self,
+        uid: PodUid,
+        *,
+        sandboxes: Iterable[SandboxId] = (),
+        containers: Iterable[ContainerId] = (),
+        removed: Iterable[SandboxId | ContainerId] = (),
+        listing: bool = False,
+    ) -> RuntimePod: ...
+
+    async def wait_synced(self, uid: PodUid | None = None) -> None:
+        """Wait until what the runtime holds of a pod is known in full."""
+        ...
+
+
+class PodCgroups(Protocol):
+    """Removing a pod's cgroup once nothing of it runs."""
+
+    async def remove(self, uid: PodUid) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodServices:
+    """The node's parts that every worker shares. Nothing here is a worker's to change."""
+
+    runtime: Runtime
+    runtime_state: AsyncValue[RuntimeState]
+    observer: PodObserver
+    images: ImagePuller
+    volumes: VolumeManager
+    objects: ObjectStore
+    cgroups: PodCgroups
+    records: PodRecords
+    statuses: StatusStore
+    events: EventSink
+    clock: WallClock
+    offload: Offload
+    names: PodNames
+    crash_back_off: BackOff
+    node: Callable[[], NodeSettings]
+    started_at: float = 0.0  # Unix seconds at which the agent began
+    exec_orphans: ExecOrphans | None = None  # what commands of probes leave behind
+    sync_period: float = 60.0  # syncFrequency: a worker's round even if nothing wakes it

@@ -1,0 +1,57 @@
+"""Runtime calls side by side, each to its own end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+import trio
+
+from kubelet_trio.cri import RuntimeCallError
+
+
+async def run_together(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Run the steps at once; if some raise `RuntimeCallError`, raise the first when all ended.
+
+    One container that cannot be stopped must not keep its neighbours from being stopped.
+    """
+    errors: list[RuntimeCallError] = []
+
+    async def run(step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except RuntimeCallError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        for step in steps:
+            nursery.start_soon(run, step)
+    if errors:
+        raise errors[0]
+
+
+async def run_lingering(step: Callable[[], Awaitable[None]], linger: float) -> None:
+    """Run one call that our own cancellation may not cut short at once.
+
+    Cancelled from above, it gets `linger` seconds more and is then cut all the same: a
+    sandbox half torn down costs the next start more than a moment's patience, and a hung
+    runtime must not hold the agent.
+    """
+    error: RuntimeCallError | None = None
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope(shield=True) as scope:
+            # Outside the shield on purpose: it is to feel the cancellation.
+            nursery.start_soon(_limit_when_cancelled, scope, linger)  # noqa: ASYNC111
+            try:
+                await step()
+            except RuntimeCallError as exc:  # not through the nursery: it would come out a group
+                error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
+
+
+async def _limit_when_cancelled(scope: trio.CancelScope, linger: float) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        scope.deadline = min(scope.deadline, trio.current_time() + linger)

@@ -1,0 +1,423 @@
+"""One pod's life: a task that brings what is into line with what is wanted, then ends it.
+
+    waiting for its name -> sync: plan, execute, observe, again
+                         -> terminating: a recorded decision, then the teardown
+                         -> terminated: kept while its manifest is there, then removed
+
+The registry writes two cells, the pod and the termination request, and wakes the worker;
+everything else is read fresh in each round, so a lost wake-up costs time and nothing else.
+A request cancels the sync in progress: it holds nothing that it must leave. The worker's
+own cancellation (the agent ends) detaches: nothing is stopped by it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.cgroups import CgroupBusyError
+from kubelet_trio.containers import container_hash
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import (
+    EventType,
+    PodUid,
+    RuntimePod,
+    pod_containers,
+    pod_key,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.objects import pod_references
+from kubelet_trio.pods.deadline import deadline_at, deadline_failure
+from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
+from kubelet_trio.pods.files import PodFiles
+from kubelet_trio.pods.grace import merge_requests
+from kubelet_trio.pods.plan import plan_pod
+from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.reporter import PodReporter
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.stages import StageEvent, next_stage
+from kubelet_trio.pods.stops import ContainerStopper
+from kubelet_trio.pods.teardown import Teardown, TeardownIncompleteError, tear_down
+from kubelet_trio.pods.types import EndReason, Hold, PodPlan, PodStage, TerminationRequest
+from kubelet_trio.probes import PodProbes, ProbeKind, ProbeServices, adopted_from
+from kubelet_trio.volumes import VolumeError
+
+log = structlog.get_logger()
+
+# Retries of a step that failed: quick at first, upstream's 10 s at the most.
+_RETRY_BASE = 1.0
+_RETRY_CAP = 10.0
+# Before a step that changed nothing is done once more, seconds.
+_NO_PROGRESS = 1.0
+# The longest a container may be held back: the cap of the image pull back-off, and some.
+_HOLD_MAX = 330.0
+# Trouble that the world may cause in a teardown; anything else is a bug and crashes the worker.
+_TROUBLE = (RuntimeCallError, VolumeError, CgroupBusyError, TeardownIncompleteError, OSError)
+
+
+@dataclass(slots=True, eq=False)
+class PodWorker:
+    """The worker of one pod UID. The methods before `run` are the registry's; none blocks."""
+
+    services: PodServices
+    pod: Pod
+    record: PodRecord | None = None
+    on_end: Callable[[PodUid], None] = lambda _uid: None
+    is_wanted: bool = True  # its manifest is there
+    stage: PodStage = PodStage.SYNC
+    _request: TerminationRequest | None = None
+    _woken: trio.Event = field(default_factory=trio.Event)
+    _interrupt: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _life: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _is_busy: bool = False
+    _is_leaving: bool = False
+    _is_removed: bool = False
+    _holds: dict[str, Hold] = field(default_factory=dict)  # containers that failed to start
+    _delays: dict[str, float] = field(default_factory=dict)  # the last retry's, "" for the pod
+    _last_step: tuple[PodPlan, RuntimePod] | None = None
+    _refresh_at: float = 0.0  # trio time at which volumes are brought up to date again
+    _pod_held_until: float = 0.0  # trio time: a step for the whole pod failed
+    _executor: PodExecutor = field(init=False)
+    _reporter: PodReporter = field(init=False)
+    _stopper: ContainerStopper = field(init=False)
+    _probes: PodProbes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._reporter = PodReporter(self.services, self.record)
+        self._stopper = ContainerStopper(self.services, self._reporter)
+        self._executor = PodExecutor(self.services, self._stopper)
+        self._probes = self._make_probes()
+        if self.record is not None and self.record.termination is not None:
+            self._request = self.record.termination
+            # Wanted again or not, what was to be gone is ended first; the registry starts it anew.
+            self.is_wanted &= self._request.reason is not EndReason.DELETED
+
+    def _make_probes(self) -> PodProbes:
+        services = self.services
+        return PodProbes(
+            ProbeServices(
+                services.runtime,
+                services.events,
+                services.clock,
+                services.started_at,
+                services.exec_orphans,
+            ),
+            self.pod,
+            self.wake,
+            adopted_from(self._reporter.status or self.pod.status),
+        )
+
+    @property
+    def uid(self) -> PodUid:
+        return pod_uid(self.pod)
+
+    def wake(self) -> None:
+        """Something may have changed: look again now."""
+        self._woken.set()
+
+    def retry(self) -> None:
+        """What stood in the way may be gone: look again, held back by nothing."""
+        self._holds.clear()
+        self._delays.clear()
+        self._pod_held_until = 0.0
+        self._last_step = None  # what comes next is no repetition: the world is another
+        self.wake()
+
+    def objects_changed(self) -> None:
+        """What the pod refers to is another: its volumes shall show it, and starts may succeed."""
+        self._refresh_at = 0.0
+        self.retry()
+
+    def update(self, pod: Pod) -> None:
+        """Take the newest manifest of this UID."""
+        if pod is not self.pod and pod != self.pod:
+            self.pod = pod
+            self.objects_changed()
+
+    def request(self, request: TerminationRequest) -> None:
+        """End the pod. Requests merge: the grace period only shrinks, the first reason stays."""
+        if not request.requested_at:
+            request = replace(request, requested_at=self.services.clock.time())
+        merged = request if self._request is None else merge_requests(self._request, request)
+        if merged != self._request:
+            self._request = merged
+            self._interrupt.cancel()
+            self.wake()
+
+    def remove(self, request: TerminationRequest) -> None:
+        """The manifest is gone: end the pod and leave nothing of it."""
+        self.is_wanted = False
+        self.request(request)
+        self.wake()
+
+    def leave(self) -> None:
+        """The agent ends: finish the step in hand and return, with the pod left as it is."""
+        self._is_leaving = True
+        if not self._is_busy:
+            self._life.cancel()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Live the pod's life to its end. After a crash it goes on from where things are."""
+        task_status.started()
+        names = {"pod": str(pod_key(self.pod)), "uid": self.uid}
+        self.services.objects.hold(self.uid, pod_references(self.pod))
+        with structlog.contextvars.bound_contextvars(**names), trio.CancelScope() as self._life:
+            if self._probes.is_empty:
+                await self._live()
+                return
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._probes.run)
+                await self._live()
+                nursery.cancel_scope.cancel()
+
+    async def _live(self) -> None:
+        await self._reporter.announce(self.pod)
+        await self._wait_turn()
+        await self.services.observer.wait_synced(self.uid)
+        await self._sync_until_asked()
+        await self._end()
+        while self.is_wanted:
+            self._woken = trio.Event()
+            await self._woken.wait()
+        await self._remove_all()
+        self.services.names.release(pod_key(self.pod), self.uid)
+        self.on_end(self.uid)
+
+    async def _wait_turn(self) -> None:
+        names, key = self.services.names, pod_key(self.pod)
+        if not names.is_holder(key, self.uid):
+            log.info("pod.waiting_for_name", reason="a pod of the same name is being ended")
+        # A pod that is not wanted any more need not wait: nothing of it was started.
+        while not names.is_holder(key, self.uid) and self._request is None:
+            with trio.CancelScope() as self._interrupt:
+                await names.wait_turn(key, self.uid)
+
+    # Sync
+
+    async def _sync_until_asked(self) -> None:
+        while self._request is None:
+            with trio.CancelScope() as self._interrupt:
+                while self._request is None:
+                    delay = await self._sync_once()
+                    with trio.move_on_after(delay):
+                        await self._woken.wait()
+
+    async def _sync_once(self) -> float:
+        """One round; return the seconds until the next if nothing wakes us."""
+        self._woken = trio.Event()
+        now = self.services.clock.time()
+        failure = deadline_failure(self.pod, self._reporter.start_time, now)
+        if failure is not None:
+            self._event("Normal", failure.reason, failure.message)
+            self.request(TerminationRequest(self.uid, EndReason.DEADLINE, failure=failure))
+            return 0.0
+        observed = self.services.observer.get(self.uid)
+        # Asked along with it: what it says may have been made good by the time we act.
+        is_certain = self.services.observer.is_certain(self.uid)
+        plan = await self._plan(observed, now)
+        await self._refresh_volumes(plan)
+        await self._publish(observed, plan)
+        if plan.finished:
+            self.request(TerminationRequest(self.uid, EndReason.FINISHED))
+            return 0.0
+        is_held = trio.current_time() < self._pod_held_until
+        if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
+            return self._idle_delay(plan)
+        await self._execute(plan, observed)
+        step = plan, replace(observed, observed_at=0.0)
+        repeats, self._last_step = step == self._last_step, step
+        # A runtime that says yes and does nothing must not keep us (and it) busy.
+        return _NO_PROGRESS if repeats else 0.0
+
+    async def _refresh_volumes(self, plan: PodPlan) -> None:
+        """Show objects as they are now in the volumes of a pod that has been set up."""
+        if plan.sandbox_id is None or plan.finished or trio.current_time() < self._refresh_at:
+            return
+        self._refresh_at = trio.current_time() + self.services.sync_period
+        try:
+            await self.services.volumes.refresh(self.pod)
+        except VolumeError as exc:
+            log.warning("pod.refresh_failed", error=str(exc))
+            self._event("Warning", "FailedMount", str(exc))
+
+    async def _plan(self, observed: RuntimePod, now: float) -> PodPlan:
+        containers = list(pod_containers(self.pod))
+        attempts: dict[str, int] = {}
+        if any(observed.latest(c.spec.name) is None for c in containers):
+            files = PodFiles(self.pod, self.services.node())
+            attempts = await self.services.offload(files.attempts_logged)
+        return plan_pod(
+            self.pod,
+            observed,
+            now=now,
+            crash=self.services.crash_back_off,
+            hashes={c.spec.name: container_hash(c.spec) for c in containers},
+            started=self._probes.started(observed),
+            unhealthy=self._probes.unhealthy(observed),
+            # A wall clock set back must not hold a container for as long as that.
+            pull={n: h for n, h in self._holds.items() if h.until - now <= _HOLD_MAX},
+            min_attempts=attempts,
+            ended=self._reporter.reported_ends(),
+        )
+
+    async def _execute(self, plan: PodPlan, observed: RuntimePod) -> None:
+        try:
+            failed = await self._execute_step(plan, observed)
+        except StepError as exc:
+            log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
+            self._event("Warning", exc.reason, exc.message)
+            self._pod_held_until = trio.current_time() + self._next_delay("")
+            await self._look_again()
+            return
+        self._delays.pop("", None)
+        for start in plan.start:
+            name = start.container.spec.name
+            self._holds.pop(name, None)
+            if name not in failed:
+                self._delays.pop(name, None)
+        for name, error in failed.items():
+            until = error.retry_at or self.services.clock.time() + self._next_delay(name)
+            self._holds[name] = Hold(until, error.waiting)
+
+    async def _execute_step(self, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
+        self._is_busy = True
+        try:
+            return await self._executor.execute(self.pod, plan, observed)
+        finally:
+            self._is_busy = False
+            if self._is_leaving:
+                self._life.cancel()
+
+    async def _look_again(self) -> None:
+        """After a failure only a listing tells what exists; without one the relist will."""
+        try:
+            await self.services.observer.refresh(self.uid, listing=True)
+        except RuntimeCallError as exc:
+            log.info("pod.refresh_failed", error=str(exc))
+
+    def _next_delay(self, name: str) -> float:
+        """Return the seconds until what just failed is tried again, more each time."""
+        delay = min(self._delays.get(name, _RETRY_BASE / 2) * 2, _RETRY_CAP)
+        self._delays[name] = delay
+        return _jittered(delay)
+
+    def _is_runtime_ready(self) -> bool:
+        state = self.services.runtime_state.value
+        if state.is_ready and state.network_problem and spec(self.pod).hostNetwork is not True:
+            text = f"network is not ready: {state.network_problem}"
+            self._event("Warning", "NetworkNotReady", text)
+            return False
+        return bool(state.is_ready)
+
+    def _idle_delay(self, plan: PodPlan) -> float:
+        """Seconds until there may be something to do without anybody telling us."""
+        now = self.services.clock.time()
+        deadline = deadline_at(self.pod, self._reporter.start_time)
+        delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
+        delays.append(self._pod_held_until - trio.current_time())
+        delays = [delay for delay in delays if delay > 0]
+        return min([_jittered(self.services.sync_period), *delays])
+
+    # End
+
+    async def _end(self) -> None:
+        """Bring everything that runs to a stop; if nobody wants the pod, it is gone then."""
+        if self.stage is PodStage.TERMINATED:
+            return  # the worker crashed after it
+        self.stage = next_stage(self.stage, StageEvent.END_REQUESTED)
+        # Nobody is to be restarted any more; whether it is ready still matters to others.
+        self._probes.stop(ProbeKind.LIVENESS, ProbeKind.STARTUP)
+        self._is_removed = await self._tear_down_until_done()
+        self.stage = next_stage(self.stage, StageEvent.TORN_DOWN)
+        if not self._is_removed:
+            await self._publish(self.services.observer.get(self.uid))
+
+    async def _remove_all(self) -> None:
+        """Leave nothing behind of a pod whose manifest is gone."""
+        if not self._is_removed:
+            self._is_removed = await self._tear_down_until_done()
+        self.services.images.forget(self.uid)
+        self.services.crash_back_off.forget(self.uid)
+        self.services.statuses.forget(self.uid)
+        self.services.objects.release(self.uid)
+
+    async def _tear_down_until_done(self) -> bool:
+        """Tear down, however often it takes; return whether the pod was removed entirely."""
+        delay = _RETRY_BASE / 2
+        while True:
+            # A request that shortens the grace period interrupts, and begins anew with less.
+            with trio.CancelScope() as self._interrupt:
+                remove = not self.is_wanted
+                try:
+                    await self._tear_down(remove=remove)
+                except _TROUBLE as exc:
+                    log.warning("pod.teardown_failed", error=str(exc), retry_in=delay)
+                    self._event("Warning", "FailedKillPod", f"error killing pod: {exc}")
+                else:
+                    return remove
+                await trio.sleep(delay)
+                delay = min(delay * 2, _RETRY_CAP)
+
+    async def _tear_down(self, *, remove: bool) -> None:
+        request = self._request
+        assert request is not None
+        # On disk before the first stop: a restart of the agent goes on with this teardown.
+        await self._reporter.save(self.pod, request)
+        teardown = Teardown(
+            self.services, self.pod, request, remove, self._stopper, self._on_stopped
+        )
+        if self._probes.is_empty:
+            await tear_down(teardown)
+            return
+        trouble: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_changes)
+            try:
+                await tear_down(teardown)
+            except _TROUBLE as exc:  # not through the nursery: it would come out a group
+                trouble = exc
+            nursery.cancel_scope.cancel()
+        if trouble is not None:
+            raise trouble
+
+    async def _on_stopped(self, observed: RuntimePod) -> None:
+        self._probes.stop()
+        await self._publish(observed)
+
+    async def _tell_changes(self) -> None:
+        """While the pod is taken down, tell whether its containers are still ready."""
+        while True:
+            self._woken = trio.Event()
+            await self._publish(self.services.observer.get(self.uid))
+            await self._woken.wait()
+
+    # What is said of it
+
+    async def _publish(self, observed: RuntimePod, plan: PodPlan | None = None) -> None:
+        await self._reporter.publish(
+            self.pod,
+            observed,
+            stage=self.stage,
+            request=self._request,
+            waiting=plan.waiting if plan is not None else None,
+            started=self._probes.started(observed),
+            ready=self._probes.ready(observed),
+        )
+        status = self._reporter.status
+        ip = status.podIP if status is not None else None
+        self._probes.update(self.pod, observed, ip or "")
+
+    def _event(self, type_: EventType, reason: str, message: str) -> None:
+        self.services.events.emit(pod_object_ref(self.pod), type_, reason, message)
+
+
+def _jittered(seconds: float) -> float:
+    """Spread what many workers would otherwise do at the same moment."""
+    return seconds * random.uniform(1.0, 1.5)

@@ -1,0 +1,81 @@
+"""A `grpc` probe: one Check of grpc.health.v1.Health, in plain text.
+
+Upstream's client dials until it succeeds or the time is up, so a server that is not there
+is a timeout and no error. Whatever goes wrong is a failure. Texts are upstream's.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from kubelet_trio.handlers import (
+    Connection,
+    DialError,
+    Wire,
+    connect,
+    join_host_port,
+    quoted,
+    seconds_text,
+)
+from kubelet_trio.probes.types import Finding
+
+_REDIAL = 0.2  # s
+
+
+async def check_grpc(host: str, port: int, service: str, timeout_seconds: int) -> Finding:
+    """Ask a server for the health of a service ("" for the server itself)."""
+    address, within = join_host_port(host, port), seconds_text(timeout_seconds)
+    deadline = trio.current_time() + timeout_seconds
+    connection: Connection | None = None
+    with trio.move_on_at(deadline):
+        connection = await _dial(host, port)
+    if connection is None:
+        text = f"failed to connect service {quoted(address)} within {within}"
+        return Finding(False, f"timeout: {text}: context deadline exceeded")
+    with trio.move_on_at(deadline):
+        return await _ask(connection, service)
+    return Finding(False, f"timeout: health rpc did not complete within {within}")
+
+
+async def _dial(host: str, port: int) -> Connection:
+    while True:
+        try:
+            return await connect(host, port)
+        except DialError:
+            await trio.sleep(_REDIAL)
+
+
+async def _ask(connection: Connection, service: str) -> Finding:
+    # HTTP/2 and the messages are loaded by those who have such a probe.
+    from kubelet_trio.grpc import GRPCError, Status, open_channel
+    from kubelet_trio.probes.generated.grpc.health.v1 import (
+        HealthCheckRequest,
+        HealthCheckResponseServingStatus,
+    )
+    from kubelet_trio.probes.generated.grpc.health.v1.client import HealthStub
+
+    async def dialed() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        return Wire(connection)
+
+    failure: GRPCError | None = None
+    status = HealthCheckResponseServingStatus.UNKNOWN
+    try:
+        async with open_channel(dialed) as channel:
+            try:
+                status = (await HealthStub(channel).check(HealthCheckRequest(service))).status
+            except GRPCError as exc:  # not through the channel's nursery: it would be a group
+                failure = exc
+    finally:
+        connection.finish()
+    if failure is not None and failure.status is Status.UNIMPLEMENTED:
+        protocol = "the grpc health protocol (grpc.health.v1.Health)"
+        text = f"error: this server does not implement {protocol}: {failure.message or ''}"
+        return Finding(False, text)
+    if failure is not None:
+        code = "".join(word.capitalize() for word in failure.status.name.split("_"))
+        error = f"rpc error: code = {code} desc = {failure.message or ''}"
+        return Finding(False, f"error: health rpc probe failed: {error}")
+    if status is not HealthCheckResponseServingStatus.SERVING:
+        return Finding(False, f"service unhealthy (responded with {quoted(status.name or '')})")
+    return Finding(True, "service healthy")

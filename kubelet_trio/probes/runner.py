@@ -1,0 +1,151 @@
+"""One probe of one container: a task that asks by the clock and counts what it hears.
+
+Ticks come every period from the task's start on, whatever the container does, as
+upstream's do; each looks at what the pod's worker last told (`PodView`) and runs the
+probe if it is due. A readiness probe is also run as soon as its container starts.
+
+Right after an agent's start the first tick is spread over a period: otherwise every probe of
+the node would run at that moment, and at the same moments ever after.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Container, Pod
+
+from kubelet_trio.cri import Runtime
+from kubelet_trio.model import (
+    ContainerRecord,
+    EventSink,
+    PodContainer,
+    RuntimePod,
+    WallClock,
+    pod_containers,
+    pod_object_ref,
+)
+from kubelet_trio.probes.checks import Target, check
+from kubelet_trio.probes.orphans import ExecOrphans
+from kubelet_trio.probes.thresholds import ProbeState, is_due
+from kubelet_trio.probes.types import Finding, ProbeError, ProbeKind
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeServices:
+    """The node's parts that every probe shares."""
+
+    runtime: Runtime
+    events: EventSink
+    clock: WallClock
+    started_at: float = 0.0  # Unix seconds at which the agent began
+    orphans: ExecOrphans | None = None  # None: containers' processes are not to be seen
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod as its worker last saw and told it."""
+
+    pod: Pod
+    observed: RuntimePod
+    pod_ip: str = ""
+
+    def container(self, name: str) -> PodContainer | None:
+        return next((c for c in pod_containers(self.pod) if c.spec.name == name), None)
+
+
+@dataclass(slots=True, eq=False)
+class ProbeRunner:
+    """The task of one probe, and its state, which outlives a crash of the task."""
+
+    services: ProbeServices
+    kind: ProbeKind
+    container: str
+    view: Callable[[], PodView]
+    begin: Callable[[ContainerRecord], ProbeState]  # the state of a new container
+    is_started: Callable[[ContainerRecord], bool]
+    changed: Callable[[], None]  # the result did
+    state: ProbeState | None = None
+    _kicked: trio.Event = field(default_factory=trio.Event)
+
+    def kick(self) -> None:
+        """Run at once."""
+        self._kicked.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Probe until cancelled."""
+        task_status.started()
+        period = self._period()
+        since_start = self.services.clock.time() - self.services.started_at
+        if 0 <= since_start < period:
+            await trio.sleep(random.uniform(0, period))
+        tick = trio.current_time()
+        while True:
+            self._kicked = trio.Event()
+            await self._look()
+            if trio.current_time() >= tick:
+                # Ticks that passed during a slow run are one.
+                tick = max(tick + self._period(), trio.current_time())
+            with trio.move_on_at(tick):
+                await self._kicked.wait()
+
+    def _period(self) -> float:
+        found = self.view().container(self.container)
+        probe = self.kind.of(found.spec) if found is not None else None
+        return float((probe.periodSeconds if probe is not None else None) or 10)
+
+    async def _look(self) -> None:
+        """Run the probe if it is due, and count what it finds."""
+        view = self.view()
+        found, record = view.container(self.container), view.observed.latest(self.container)
+        probe = self.kind.of(found.spec) if found is not None else None
+        if found is None or probe is None or record is None:
+            return
+        if self.state is None or self.state.container_id != record.id:
+            self.state = self.begin(record)
+        now, started = self.services.clock.time(), self.is_started(record)
+        if not is_due(self.state, probe, record, is_started=started, now=now):
+            return
+        try:
+            target = Target(found.spec, record.id, view.pod_ip)
+            finding = await check(self.services.runtime, probe, target, self.services.orphans)
+        except ProbeError as exc:
+            text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
+            self._event("Unhealthy", found, text)
+            return
+        self._count(found, finding)
+
+    def _count(self, container: PodContainer, finding: Finding) -> None:
+        latest = self.view().observed.latest(self.container)
+        if self.state is None or latest is None or latest.id != self.state.container_id:
+            return  # it was restarted meanwhile: who answered is not known
+        kind = self.kind.value
+        if not finding.is_success:
+            self._event("Unhealthy", container, f"{kind} probe failed: {finding.output}")
+        elif finding.is_warning:
+            self._event("ProbeWarning", container, f"{kind} probe warning: {finding.output}")
+        probe = self.kind.of(container.spec)
+        assert probe is not None
+        before, self.state = self.state, self.state.after(probe, is_success=finding.is_success)
+        if self.state.result is not before.result:
+            log.info(
+                "probe.result",
+                container=self.container,
+                probe=kind.lower(),
+                result=self.state.result.value,
+            )
+            self.changed()
+
+    def _event(self, reason: str, container: PodContainer, message: str) -> None:
+        ref = pod_object_ref(self.view().pod, container.field_path)
+        self.services.events.emit(ref, "Warning", reason, message)
+
+
+def has_probes(container: Container) -> bool:
+    """Return whether a container has a probe of any kind."""
+    return any(kind.of(container) is not None for kind in ProbeKind)

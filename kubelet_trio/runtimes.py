@@ -1,0 +1,86 @@
+"""Which runtime an endpoint means, made ready to use: for the daemon and for embedders.
+
+`process` is the embedded runtime; anything else is the socket of a CRI runtime. Where
+nobody said which, `usable_socket` tells what the machine has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubelet_trio.cri import Runtime
+from kubelet_trio.supervision import ChildSpec
+
+PROCESS = "process"
+
+# containerd, CRI-O, cri-dockerd, k3s and RKE2, MicroK8s: where their packages put them.
+USUAL_SOCKETS = (
+    "/run/containerd/containerd.sock",
+    "/var/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+    "/run/cri-dockerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+)
+_PROGRAMS = ("containerd", "crio", "cri-dockerd")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSeam:
+    """A runtime and the task that must run while it is used."""
+
+    runtime: Runtime
+    connection: ChildSpec
+
+
+def make_runtime(
+    endpoint: str,
+    root_dir: Path,
+    *,
+    image_endpoint: str = "",
+    request_timeout: float = 120.0,
+    allow_root: bool = False,
+) -> RuntimeSeam:
+    """Return the runtime of an endpoint; nothing is connected or started yet.
+
+    Args:
+        endpoint: `process`, or a unix socket: a path, with or without `unix://`.
+        root_dir: the agent's directory, where the process runtime keeps its state.
+        image_endpoint: another socket for images; empty: the same.
+        request_timeout: seconds for a call.
+        allow_root: whether processes of the process runtime may run as root.
+    """
+    if endpoint == PROCESS:
+        from kubelet_trio.cri import ProcessRuntime
+
+        process = ProcessRuntime(root_dir, allow_root=allow_root, request_timeout=request_timeout)
+        return RuntimeSeam(process, ChildSpec("connection", process.run))
+    # Here, so that a program on the process runtime does not pay for HTTP/2.
+    from kubelet_trio.cri import RemoteRuntime
+
+    remote = RemoteRuntime(endpoint, image_endpoint, request_timeout=request_timeout)
+    return RuntimeSeam(remote, ChildSpec("connection", remote.run))
+
+
+def usable_socket(sockets: tuple[str, ...] = USUAL_SOCKETS) -> str | None:
+    """Return the first CRI socket at the usual places that we may talk to. Blocks.
+
+    Whether somebody answers is not asked: a runtime that is down is still the machine's.
+    """
+    for path in sockets:
+        try:
+            is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
+        except OSError:
+            continue
+        if is_socket and os.access(path, os.R_OK | os.W_OK):
+            return path
+    return None
+
+
+def has_runtime_installed() -> bool:
+    """Whether a CRI runtime is installed, running or not. Blocks."""
+    return any(shutil.which(program) is not None for program in _PROGRAMS)

@@ -1,0 +1,106 @@
+"""/healthz, /livez and /readyz, as component-base's healthz package answers them.
+
+A check is a function that returns None while it is well and the reason otherwise. Which
+checks count where:
+
+| endpoint | checks | meaning |
+| --- | --- | --- |
+| /healthz | ping, log, syncloop | as the Go kubelet; what the systemd watchdog goes by |
+| /livez | ping, syncloop | a restart of the agent would help |
+| /readyz | ping, syncloop, pleg, runtime | pods can be started and followed |
+
+A runtime that is down is not cured by restarting the agent, so it fails /readyz alone.
+`/readyz/runtime` asks for one check, `?verbose` lists them, `?exclude=` leaves one out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from types import MappingProxyType
+
+from kubelet_trio.server.http import HttpError, Request, Response
+from kubelet_trio.server.router import Router
+
+Check = Callable[[], str | None]
+
+ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "healthz": ("ping", "log", "syncloop"),
+        "livez": ("ping", "syncloop"),
+        "readyz": ("ping", "syncloop", "pleg", "runtime"),
+    }
+)
+
+
+def _well() -> str | None:
+    return None
+
+
+def health_router(checks: Mapping[str, Check]) -> Router:
+    """Return the handler of the three endpoints.
+
+    `checks` holds `syncloop`, `pleg` and `runtime`; `ping` and `log` are always there.
+    A check that is in no endpoint's list counts in /readyz as well.
+    """
+    known = {"ping": _well, "log": _well, **checks}
+    listed = {name for names in ENDPOINTS.values() for name in names}
+    router = Router()
+    for endpoint, names in ENDPOINTS.items():
+        mine = [name for name in names if name in known]
+        if endpoint == "readyz":
+            mine += [name for name in known if name not in listed]
+        _add_endpoint(router, endpoint, {name: known[name] for name in mine})
+    return router
+
+
+def is_healthy(checks: Mapping[str, Check]) -> bool:
+    """Whether /healthz would pass: the state that the systemd watchdog is told."""
+    return all(checks[name]() is None for name in ENDPOINTS["healthz"] if name in checks)
+
+
+def _add_endpoint(router: Router, endpoint: str, checks: Mapping[str, Check]) -> None:
+    async def answer_all(request: Request) -> Response:
+        excluded = {value for name, value in request.arguments if name == "exclude"}
+        return _answer(endpoint, checks, excluded, verbose="verbose" in request.query)
+
+    async def answer_one(request: Request) -> Response:
+        name = request.params["check"]
+        if name not in checks:
+            raise HttpError(404, "404 page not found")
+        reason = checks[name]()
+        if reason is not None:
+            return Response(500, f"internal server error: {reason}\n".encode())
+        return _plain(200, "ok")
+
+    router.add("GET", f"/{endpoint}", answer_all)
+    router.add("GET", f"/{endpoint}/{{check}}", answer_one)
+
+
+def _answer(
+    endpoint: str, checks: Mapping[str, Check], excluded: Set[str], *, verbose: bool
+) -> Response:
+    """Answer `ok`, or the list of checks, in upstream's words.
+
+    Reasons are withheld here, for anyone may ask; the control socket tells them.
+    """
+    failed = {name for name in checks if name not in excluded and checks[name]() is not None}
+    lines = []
+    for name in checks:
+        if name in excluded:
+            lines.append(f"[+]{name} excluded: ok")
+        else:
+            lines.append(
+                f"[-]{name} failed: reason withheld" if name in failed else f"[+]{name} ok"
+            )
+    if unknown := sorted(excluded - set(checks)):
+        quoted = ",".join(f'"{name}"' for name in unknown)
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")
+    if failed:
+        return _plain(500, "\n".join([*lines, f"{endpoint} check failed", ""]))
+    if verbose:
+        return _plain(200, "\n".join([*lines, f"{endpoint} check passed", ""]))
+    return _plain(200, "ok")
+
+
+def _plain(status: int, text: str) -> Response:
+    return Response(status, text.encode(), headers=(("X-Content-Type-Options", "nosniff"),))

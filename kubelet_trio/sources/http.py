@@ -1,0 +1,193 @@
+"""The manifest URL: a Pod or a list of them, asked for every `interval`.
+
+An answer counts only whole: status 200, all of the body within the time, and every pod in
+it good. Anything else leaves what was delivered before, and is a problem that shows in
+`problems`. Only an empty body and an empty list say "no pods". A body that did not change,
+by its ETag or byte for byte, is not looked at again.
+
+The HTTP client is imported when the source first runs: an agent without a URL goes without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from kubelet_trio.model import Latest, Offload, SystemClock, WallClock, pod_uid, thread_offload
+from kubelet_trio.sources._errors import ManifestError
+from kubelet_trio.sources.decode import MAX_MANIFEST_SIZE
+from kubelet_trio.sources.load import Manifest, load_manifest
+from kubelet_trio.sources.problems import Problems, problems_of
+from kubelet_trio.sources.static import mark_seen, seen_at, seen_now
+from kubelet_trio.sources.types import SourceProblem, SourceSnapshot
+
+if TYPE_CHECKING:
+    import httpx2
+
+SOURCE = "http"
+
+_TIMEOUT = 10.0  # seconds for all of an exchange, as in the Go kubelet
+
+
+class _FetchError(Exception):
+    """No usable answer this time. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    body: bytes
+    etag: str
+
+
+class HttpSource:
+    """Source `http`. Snapshots go out when they change, problems are in `problems`."""
+
+    name = SOURCE
+
+    def __init__(
+        self,
+        url: str,
+        node_name: str,
+        *,
+        headers: Sequence[tuple[str, str]] = (),
+        interval: float = 20.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        offload: Offload = thread_offload,
+        clock: WallClock | None = None,
+    ) -> None:
+        """Args:
+        headers: sent with every request (`--manifest-url-header`); a name may come twice.
+        interval: seconds between requests (`httpCheckFrequency`).
+        transport: stands in for the network; None is the network.
+        """
+        self.url = url
+        self.snapshots: Latest[SourceSnapshot] = Latest()
+        self._node_name = node_name
+        self._headers = [("Accept-Encoding", "identity"), *headers]
+        # A given Authorization goes before user and password in the URL.
+        given = any(name.lower() == "authorization" for name, _ in headers)
+        self._target = _without_user(url) if given else url
+        self._interval = interval
+        self._transport = transport
+        self._offload = offload
+        self._clock = clock or SystemClock()
+        self._problems = Problems()
+        self.problems = self._problems.now
+        self._shown = _without_secrets(url)
+        self._etag = ""
+        self._digest = b""  # of the last body
+        self._broken: tuple[SourceProblem, ...] = ()  # what is wrong with that body
+        self.delivered: SourceSnapshot | None = None
+
+    @property
+    def origin(self) -> str:
+        return self.url
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Ask, deliver, sleep; until cancelled."""
+        import httpx2
+
+        task_status.started()
+        # The system's certificates, as for every other program on the node.
+        context = await self._offload(ssl.create_default_context)
+        async with httpx2.AsyncClient(
+            transport=self._transport,
+            verify=context,
+            timeout=_TIMEOUT,
+            follow_redirects=True,
+        ) as client:
+            while True:
+                await self._round(client)
+                await trio.sleep(self._interval)
+
+    async def _round(self, client: httpx2.AsyncClient) -> None:
+        """Ask once and act on the answer."""
+        try:
+            with trio.fail_after(_TIMEOUT):
+                answer = await self._fetch(client)
+        except trio.TooSlowError:
+            self._report(f"no complete answer within {_TIMEOUT:g} s")
+        except _FetchError as exc:
+            self._report(str(exc))
+        else:
+            if answer is not None:
+                await self._take(answer)
+            self._report()
+
+    async def _fetch(self, client: httpx2.AsyncClient) -> _Answer | None:
+        """Return the answer; None if nothing has changed. Raises _FetchError."""
+        import httpx2
+
+        headers = [*self._headers, *([("If-None-Match", self._etag)] if self._etag else [])]
+        try:
+            async with client.stream("GET", self._target, headers=headers) as response:
+                if response.status_code == 304 and self._etag:
+                    return None
+                if response.status_code != 200:
+                    reason = f"{response.status_code} {response.reason_phrase}".strip()
+                    raise _FetchError(f"answered {reason}")
+                body = bytearray()
+                async with aclosing(response.aiter_raw()) as chunks:
+                    async for chunk in chunks:
+                        body += chunk
+                        if len(body) > MAX_MANIFEST_SIZE:
+                            raise _FetchError(f"larger than {MAX_MANIFEST_SIZE // 2**20} MiB")
+                etag = response.headers.get("ETag", "")
+        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            raise _FetchError(str(exc) or type(exc).__name__) from exc
+        return _Answer(bytes(body), etag)
+
+    async def _take(self, answer: _Answer) -> None:
+        """Load a new body and deliver its pods, or note what is wrong with it."""
+        digest = hashlib.blake2b(answer.body).digest()
+        if digest != self._digest:
+            try:
+                manifest = await self._load(answer.body)
+            except ManifestError as exc:
+                self._broken = problems_of(ManifestError(self._shown, exc.errors), SOURCE)
+            else:
+                self._broken = ()
+                self._deliver(manifest)
+        # Only now: an answer that was lost on the way here must come again.
+        self._etag, self._digest = answer.etag, digest
+
+    async def _load(self, body: bytes) -> Manifest:
+        if not body:
+            return Manifest()
+        return await self._offload(
+            load_manifest, body, self.url, node_name=self._node_name, source=SOURCE
+        )
+
+    def _deliver(self, manifest: Manifest) -> None:
+        now = seen_now(self._clock.time())
+        before = self.delivered.pods if self.delivered is not None else ()
+        seen = {pod_uid(pod): seen_at(pod) for pod in before}
+        snapshot = SourceSnapshot(
+            SOURCE,
+            tuple(mark_seen(pod, seen.get(pod_uid(pod), now)) for pod in manifest.pods),
+            manifest.objects,
+        )
+        if snapshot != self.delivered:
+            self.delivered = snapshot
+            self.snapshots.put(snapshot)
+
+    def _report(self, message: str = "") -> None:
+        fetch = (SourceProblem(SOURCE, self._shown, message),) if message else ()
+        self._problems.report((*fetch, *self._broken))
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL as logs may show it: without user, password and query."""
+    return _without_user(url).partition("?")[0].partition("#")[0]
+
+
+def _without_user(url: str) -> str:
+    scheme, slashes, rest = url.partition("//")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"

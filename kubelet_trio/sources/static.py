@@ -1,0 +1,118 @@
+"""Who a static pod is: its UID, its name on this node, and the marks that say where it is from.
+
+The Go kubelet's rules (pkg/kubelet/config/common.go), with one difference: its UID is a
+hash of how Go prints the pod in memory, ours of the manifest as it was written, in
+canonical JSON, with node and source. So neither comments, order nor YAML against JSON
+matter, and a newer agent that knows more defaults does not make every pod a new one.
+A UID that the manifest gives is kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Pod, PodStatus, Toleration
+from lightkube.models.meta_v1 import ObjectMeta
+from msgspec.structs import replace
+
+from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid
+
+MANIFEST = "kubelet-trio/manifest"  # annotation: the file that the pod is from
+
+# What a dump from an API server carries and no one wrote.
+_SERVER_SET = (
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+def manifest_uid(document: dict[str, Any], node_name: str, source: str, origin: str) -> PodUid:
+    """Return the UID that the manifest gives, or 32 hex digits made from its content.
+
+    Args:
+        document: as `check_pod` returns it: without nulls, quantities as strings.
+        node_name: the same manifest on two nodes is two pods.
+        source: file or http.
+        origin: path or URL: the same manifest in two files is two pods.
+    """
+    meta = document.get("metadata") or {}
+    if meta.get("uid"):
+        return PodUid(meta["uid"])
+    content = {
+        "metadata": {k: v for k, v in meta.items() if k not in _SERVER_SET},
+        "spec": document.get("spec"),
+    }
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (_ENCODER.encode(content), node_name.encode(), source.encode(), origin.encode()):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return PodUid(digest.hexdigest())
+
+
+def make_static(pod: Pod, uid: PodUid, node_name: str, source: str, origin: str) -> Pod:
+    """Return the pod as this node runs it. `config.seen` is left to `mark_seen`."""
+    assert pod.metadata is not None
+    assert pod.spec is not None
+    name = pod.metadata.name or ""
+    annotations = {
+        **{k: v for k, v in (pod.metadata.annotations or {}).items() if k != CONFIG_SEEN},
+        CONFIG_SOURCE: source,
+        CONFIG_HASH: uid,
+    }
+    annotations.pop(MANIFEST, None)
+    annotations.pop(INSTANCE, None)  # whose it is, is not the manifest's to say
+    if source == "file":  # a URL may carry a password
+        annotations[MANIFEST] = origin
+    meta = replace(
+        pod.metadata,
+        # Embedded pods are called what the program calls them: no node lists them beside others.
+        name=name if source == "embedded" else f"{name}-{node_name.lower()}",
+        namespace=pod.metadata.namespace or "default",
+        uid=uid,
+        annotations=annotations,
+    )
+    spec = replace(pod.spec, nodeName=node_name)
+    if source == "file":
+        # Kept when the node has trouble: nothing would start it elsewhere.
+        spec = replace(spec, tolerations=_with_no_execute(spec.tolerations or []))
+    return Pod(
+        apiVersion="v1", kind="Pod", metadata=meta, spec=spec, status=PodStatus(phase="Pending")
+    )
+
+
+def _with_no_execute(tolerations: list[Toleration]) -> list[Toleration]:
+    wanted = Toleration(operator="Exists", effect="NoExecute")
+    kept = [
+        t
+        for t in tolerations
+        if (t.key or "", t.effect, t.operator or "Equal", t.value or "")
+        != ("", "NoExecute", "Exists", "")
+    ]
+    return [*kept, wanted]
+
+
+def mark_seen(pod: Pod, seen: str) -> Pod:
+    """Return the pod with the time at which this agent first saw it."""
+    meta: ObjectMeta = pod.metadata or ObjectMeta()
+    annotations = {**(meta.annotations or {}), CONFIG_SEEN: seen}
+    return replace(pod, metadata=replace(meta, annotations=annotations))
+
+
+def seen_at(pod: Pod) -> str:
+    """Return when the pod was first seen, "" if it is not marked."""
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    return str(annotations.get(CONFIG_SEEN, ""))
+
+
+def seen_now(seconds: float) -> str:
+    """Return Unix seconds as `config.seen` has them: RFC 3339 with a fraction, UTC."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,192 @@
+"""What this agent does not do yet, or a static pod may not ask for: refused by its name.
+
+A field that was taken and not obeyed would be worse than one that is refused. So each
+table says which fields those are and why; a feature that arrives deletes its lines. A
+field that is not named here works, or has nothing to do with the node (scheduling).
+
+Paths are those of a Pod, `[]` for every item of a list, `<c>` for the three lists of
+containers. An absent or null field asks for nothing; `inert` names further values that
+ask for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kubelet_trio.sources._errors import FieldError
+
+_EMPTY: tuple[Any, ...] = ({}, [], "")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a field is refused, and the values of it that are not."""
+
+    why: str
+    inert: tuple[Any, ...] = ()
+
+
+def _not_yet(what: str, *inert: Any) -> Refusal:
+    return Refusal(f"{what} not supported by this agent yet", inert)
+
+
+def _api(resource: str, *inert: Any) -> Refusal:
+    # The Go kubelet's words (PreventStaticPodAPIReferences), which people search for.
+    return Refusal(f"static pods may not reference {resource}", inert)
+
+
+_TCP_HOOK = "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep"
+_SECURITY = _not_yet("security contexts are", *_EMPTY)
+_RESOURCES = _not_yet("resources other than cpu, memory and huge pages are")
+_USER = _not_yet("owners of single files are")
+_VOLUME = _not_yet("volumes of this type are")
+
+NOT_YET: Mapping[str, Refusal] = {
+    "spec.<c>[].env[].valueFrom.fileKeyRef": _not_yet("values from files are"),
+    "spec.<c>[].securityContext": _SECURITY,
+    "spec.<c>[].volumeDevices": _not_yet("block devices are", *_EMPTY),
+    "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
+    "spec.<c>[].restartPolicyRules[].action": _not_yet("actions other than Restart are", "Restart"),
+    "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
+    "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
+    "spec.hostUsers": _not_yet("user namespaces are", True),
+    "spec.os.name": _not_yet("operating systems other than linux are", "linux"),
+    "spec.overhead": _not_yet("runtime classes are", *_EMPTY),
+    "spec.readinessGates": _not_yet("readiness gates are", *_EMPTY),
+    "spec.resources": _not_yet("resources of the pod as a whole are", *_EMPTY),
+    "spec.runtimeClassName": _not_yet("runtime classes are", ""),
+    "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
+    "spec.securityContext.appArmorProfile": _SECURITY,
+    "spec.securityContext.runAsGroup": _SECURITY,
+    "spec.securityContext.runAsNonRoot": _SECURITY,
+    "spec.securityContext.runAsUser": _SECURITY,
+    "spec.securityContext.seLinuxChangePolicy": _SECURITY,
+    "spec.securityContext.seLinuxOptions": _SECURITY,
+    "spec.securityContext.seccompProfile": _SECURITY,
+    "spec.securityContext.supplementalGroups": _SECURITY,
+    "spec.securityContext.supplementalGroupsPolicy": _SECURITY,
+    "spec.securityContext.sysctls": _SECURITY,
+    "spec.securityContext.windowsOptions": _SECURITY,
+    "spec.volumes[].emptyDir.mode": _not_yet("the mode of emptyDir volumes is"),
+    "spec.volumes[].configMap.defaultUser": _USER,
+    "spec.volumes[].configMap.items[].user": _USER,
+    "spec.volumes[].downwardAPI.defaultUser": _USER,
+    "spec.volumes[].downwardAPI.items[].user": _USER,
+    "spec.volumes[].projected.defaultUser": _USER,
+    "spec.volumes[].projected.sources[].configMap.items[].user": _USER,
+    "spec.volumes[].projected.sources[].downwardAPI.items[].user": _USER,
+    "spec.volumes[].projected.sources[].secret.items[].user": _USER,
+    "spec.volumes[].secret.defaultUser": _USER,
+    "spec.volumes[].secret.items[].user": _USER,
+    "spec.volumes[].awsElasticBlockStore": _VOLUME,
+    "spec.volumes[].azureDisk": _VOLUME,
+    "spec.volumes[].azureFile": _VOLUME,
+    "spec.volumes[].cephfs": _VOLUME,
+    "spec.volumes[].cinder": _VOLUME,
+    "spec.volumes[].csi": _VOLUME,
+    "spec.volumes[].fc": _VOLUME,
+    "spec.volumes[].flexVolume": _VOLUME,
+    "spec.volumes[].flocker": _VOLUME,
+    "spec.volumes[].gcePersistentDisk": _VOLUME,
+    "spec.volumes[].gitRepo": _VOLUME,
+    "spec.volumes[].glusterfs": _VOLUME,
+    "spec.volumes[].iscsi": _VOLUME,
+    "spec.volumes[].photonPersistentDisk": _VOLUME,
+    "spec.volumes[].portworxVolume": _VOLUME,
+    "spec.volumes[].quobyte": _VOLUME,
+    "spec.volumes[].rbd": _VOLUME,
+    "spec.volumes[].scaleIO": _VOLUME,
+    "spec.volumes[].storageos": _VOLUME,
+    "spec.volumes[].vsphereVolume": _VOLUME,
+}
+
+# What no kubelet does, though the API takes it.
+NEVER: Mapping[str, Refusal] = {
+    "spec.<c>[].lifecycle.postStart.tcpSocket": Refusal(_TCP_HOOK),
+    "spec.<c>[].lifecycle.preStop.tcpSocket": Refusal(_TCP_HOOK),
+}
+
+# What exists at an API server only. These stay.
+STATIC_POD: Mapping[str, Refusal] = {
+    "metadata.deletionTimestamp": Refusal("a manifest cannot ask for its pod's deletion"),
+    "metadata.deletionGracePeriodSeconds": Refusal("a manifest cannot ask for deletion"),
+    "spec.ephemeralContainers": Refusal("Forbidden: cannot be set on create", ([],)),
+    "spec.imagePullSecrets": _api("secrets", []),
+    "spec.resourceClaims": _api("resourceclaims", []),
+    "spec.schedulingGates": Refusal(
+        "Forbidden: a pod that has its node cannot wait for one", ([],)
+    ),
+    "spec.serviceAccount": _api("serviceaccounts", ""),
+    "spec.serviceAccountName": _api("serviceaccounts", ""),
+    "spec.volumes[].ephemeral": _api("persistentvolumeclaims"),
+    "spec.volumes[].projected.sources[].clusterTrustBundle": _api("clustertrustbundles"),
+    "spec.volumes[].projected.sources[].podCertificate": _api("podcertificaterequests"),
+    "spec.volumes[].projected.sources[].serviceAccountToken": _api("serviceaccounts"),
+}
+
+_RESOURCE_NAMES = frozenset(("cpu", "memory"))
+_CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
+
+# Annotations that ask for something, as fields did before they were fields.
+_ANNOTATIONS: Mapping[str, Refusal] = {
+    "container.apparmor.security.beta.kubernetes.io/": _not_yet("AppArmor profiles are"),
+    "container.seccomp.security.alpha.kubernetes.io/": _not_yet("seccomp profiles are"),
+    "seccomp.security.alpha.kubernetes.io/": _not_yet("seccomp profiles are"),
+    "kubernetes.io/config.mirror": Refusal("Forbidden: only the agent marks mirror pods"),
+}
+
+
+def check_support(document: dict[str, Any]) -> list[FieldError]:
+    """Return every use of a field that is refused. Takes the document from `check_pod`."""
+    errors = []
+    for pattern, refusal in [*STATIC_POD.items(), *NEVER.items(), *NOT_YET.items()]:
+        for path, value in _find(document, pattern):
+            if value not in refusal.inert:
+                errors.append(FieldError(path, refusal.why))
+    return errors + list(_resource_errors(document)) + list(_annotation_errors(document))
+
+
+def _resource_errors(document: dict[str, Any]) -> Iterator[FieldError]:
+    for list_name in ("limits", "requests"):
+        for path, amounts in _find(document, f"spec.<c>[].resources.{list_name}"):
+            for name in amounts if isinstance(amounts, dict) else ():
+                if name not in _RESOURCE_NAMES and not name.startswith("hugepages-"):
+                    yield FieldError(f"{path}[{name}]", _RESOURCES.why)
+
+
+def _annotation_errors(document: dict[str, Any]) -> Iterator[FieldError]:
+    for path, marks in _find(document, "metadata.annotations"):
+        for key in marks if isinstance(marks, dict) else ():
+            for prefix, refusal in _ANNOTATIONS.items():
+                if key.startswith(prefix):
+                    yield FieldError(f"{path}[{key}]", refusal.why)
+
+
+def _find(document: dict[str, Any], pattern: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything in the document that the pattern names."""
+    patterns = (
+        [pattern.replace("<c>", name) for name in _CONTAINER_LISTS]
+        if "<c>" in pattern
+        else [pattern]
+    )
+    for each in patterns:
+        yield from _descend(document, each.split("."), "")
+
+
+def _descend(value: Any, steps: list[str], path: str) -> Iterator[tuple[str, Any]]:
+    if not steps:
+        if value is not None:
+            yield path, value
+        return
+    if not isinstance(value, dict):
+        return
+    name = steps[0].removesuffix("[]")
+    where = f"{path}.{name}" if path else name
+    inner = value.get(name)
+    if not steps[0].endswith("[]"):
+        yield from _descend(inner, steps[1:], where)
+        return
+    for index, item in enumerate(inner if isinstance(inner, list) else ()):
+        yield from _descend(item, steps[1:], f"{where}[{index}]")

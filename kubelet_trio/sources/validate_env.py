@@ -1,0 +1,93 @@
+"""Validation of a container's environment."""
+
+from __future__ import annotations
+
+import re
+
+from lightkube.models.core_v1 import (
+    Container,
+    EnvFromSource,
+    EnvVar,
+    EnvVarSource,
+    ResourceFieldSelector,
+)
+
+from kubelet_trio.sources import syntax
+from kubelet_trio.sources.field_errors import Errors
+from kubelet_trio.sources.validate_object import config_key
+
+_FIELDS = re.compile(
+    r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)\['.+'\]"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs)"
+)
+_RESOURCES = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
+_CPU_DIVISORS = ("0", "1m", "1")
+_BYTE_DIVISORS = (
+    *("0", "1", "1k", "1M", "1G", "1T", "1P", "1E"),
+    *("1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"),
+)
+
+
+def validate_env(errors: Errors, container: Container, path: str) -> None:
+    """Check `env` and `envFrom`."""
+    for index, variable in enumerate(container.env or ()):
+        _variable(errors, variable, f"{path}.env[{index}]")
+    for index, source in enumerate(container.envFrom or ()):
+        _env_from(errors, source, f"{path}.envFrom[{index}]")
+
+
+def _variable(errors: Errors, variable: EnvVar, path: str) -> None:
+    errors.need(f"{path}.name", variable.name, syntax.env_name)
+    if variable.value and "\0" in variable.value:
+        errors.invalid(f"{path}.value", variable.value, "must not contain a NUL character")
+    if variable.valueFrom is not None:
+        if variable.value:
+            errors.invalid(f"{path}.valueFrom", "", "may not be specified when value is not empty")
+        _value_from(errors, variable.valueFrom, f"{path}.valueFrom")
+
+
+def _value_from(errors: Errors, source: EnvVarSource, path: str) -> None:
+    kinds = [f for f in source.__struct_fields__ if getattr(source, f) is not None]
+    if len(kinds) != 1:
+        errors.invalid(path, kinds, "must specify one of: fieldRef, resourceFieldRef, "
+                       "configMapKeyRef or secretKeyRef")  # fmt: skip
+    if source.fieldRef is not None:
+        where = f"{path}.fieldRef"
+        errors.one_of(f"{where}.apiVersion", source.fieldRef.apiVersion, ("v1",))
+        errors.need(f"{where}.fieldPath", source.fieldRef.fieldPath, env_field)
+    if source.resourceFieldRef is not None:
+        resource_field(errors, source.resourceFieldRef, f"{path}.resourceFieldRef")
+    for kind in ("configMapKeyRef", "secretKeyRef"):
+        ref = getattr(source, kind)
+        if ref is not None:
+            errors.need(f"{path}.{kind}.name", ref.name, syntax.dns_subdomain)
+            errors.need(f"{path}.{kind}.key", ref.key, config_key)
+
+
+def _env_from(errors: Errors, source: EnvFromSource, path: str) -> None:
+    if source.prefix:
+        errors.check(f"{path}.prefix", source.prefix, syntax.env_name)
+    refs = {"configMapRef": source.configMapRef, "secretRef": source.secretRef}
+    given = {name: ref for name, ref in refs.items() if ref is not None}
+    if not given:
+        errors.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`")
+    if len(given) > 1:
+        errors.invalid(path, "", "may not have more than one field specified at a time")
+    for name, ref in given.items():
+        errors.need(f"{path}.{name}.name", ref.name, syntax.dns_subdomain)
+
+
+def resource_field(errors: Errors, selector: ResourceFieldSelector, path: str) -> None:
+    """Check which resource is asked for, and in what unit."""
+    match = _RESOURCES.fullmatch(selector.resource)
+    if match is None:
+        detail = "must be limits or requests of cpu, memory, ephemeral-storage or huge pages"
+        errors.invalid(f"{path}.resource", selector.resource, detail)
+        return
+    known = _CPU_DIVISORS if match[2] == "cpu" else _BYTE_DIVISORS
+    errors.one_of(f"{path}.divisor", selector.divisor, known)
+
+
+def env_field(path: str) -> str | None:
+    """Check what a variable may show of its pod."""
+    return None if _FIELDS.fullmatch(path) else "is not a field that a variable can show"

@@ -1,0 +1,56 @@
+"""Where pod statuses go: latest per UID, drained by one task, read by whoever asks.
+
+Workers `put` and never wait. The `status` child delivers: here to the local view that the
+control socket serves. Being started before the workers it stops after them, so that what
+they said last still leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+from lightkube.models.core_v1 import Pod
+from trio_util import AsyncValue
+
+from kubelet_trio.model import PodUid
+
+
+class StatusStore:
+    """The pods as the node last saw them, each with its status.
+
+    `pods` maps UID to a Pod that carries its status; the mapping is replaced, never
+    changed, so a reader holds a consistent snapshot and a watcher compares by identity.
+    """
+
+    def __init__(self) -> None:
+        self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
+        self._pending: dict[PodUid, Pod | None] = {}
+        self._wake = trio.Event()
+
+    def put(self, uid: PodUid, pod: Pod) -> None:
+        """Note the newest status of a pod; an older one that has not left is dropped."""
+        self._pending[uid] = pod
+        self._wake.set()
+
+    def forget(self, uid: PodUid) -> None:
+        """Drop a pod that is gone from the node."""
+        self._pending[uid] = None
+        self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Deliver until cancelled."""
+        task_status.started()
+        while True:
+            await self._wake.wait()
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Move what is pending into the view: one new snapshot for all of it."""
+        self._wake = trio.Event()
+        pending, self._pending = self._pending, {}
+        view = {**self.pods.value, **{u: p for u, p in pending.items() if p is not None}}
+        for uid, pod in pending.items():
+            if pod is None:
+                view.pop(uid, None)
+        self.pods.value = view

@@ -1,0 +1,245 @@
+"""A child and one life of it: what both kinds of supervisor share.
+
+A *child* is what a `ChildSpec` declares; it keeps its name, its restart count and its last
+error. A *life* is one run of it, in a task and a cancel scope of its own, so that one child
+can be stopped without its siblings and so that its failure stays in its own task.
+
+`Life.run` is the only place that catches what a child raises:
+
+- `Exception`, alone or in groups, is the child's failure, and its supervisor decides.
+- `Cancelled` is no failure. In a group with failures it is split off and travels on.
+- Anything else (`KeyboardInterrupt`, `SystemExit`) travels to the top of the tree; the
+  supervisors on its way stop their children in order.
+
+Whoever calls `Supervisor.run` or `DynamicSupervisor.run` within a life becomes a subtree
+of that life: a pod worker opens the supervisor of its probes and `tree` shows it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from kubelet_trio.supervision.policy import DEFAULT_POLICY, Restart, RestartPolicy
+from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A child as declared.
+
+    `run(task_status=...)` is its body. It must call `task_status.started()` once it runs
+    (not: once it is connected); the sibling after it starts then.
+
+    Stopping: where there is a `stop`, it is called to ask the child to finish and must
+    neither block nor raise. The child then has `stop_grace` seconds before it is cancelled.
+    A cancelled child has `stop_grace` seconds for its own bounded cleanup before its
+    supervisor goes on without it. When the supervisor itself is cancelled, nobody is asked.
+    """
+
+    name: str
+    run: Callable[..., Awaitable[None]]
+    restart: Restart = Restart.PERMANENT
+    policy: RestartPolicy = DEFAULT_POLICY
+    stop: Callable[[], None] | None = None
+    stop_grace: float = 5.0
+
+    @property
+    def stop_bound(self) -> float:
+        """Return the seconds that asking, cancelling and waiting take at most."""
+        return self.stop_grace * (1 if self.stop is None else 2)
+
+
+class Component(Protocol):
+    """A supervisor, seen by the tree that it stands in."""
+
+    @property
+    def name(self) -> str: ...
+    def declared(self) -> DeclaredNode: ...
+    def tree(self) -> TreeNode: ...
+    def as_spec(self) -> ChildSpec: ...
+
+
+class Life:
+    """One run of a child: its scope, its readiness, and how it ended."""
+
+    __slots__ = (
+        "_on_ready",
+        "began",
+        "component",
+        "failure",
+        "gone",
+        "path",
+        "ready",
+        "scope",
+        "stopping",
+        "subtrees",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        shield: bool,
+        on_ready: Callable[[], None],
+        component: Component | None = None,
+    ) -> None:
+        self.path = path
+        self.component = component
+        self.scope = trio.CancelScope(shield=shield)
+        self.began = trio.current_time()
+        self.gone = trio.Event()
+        self.ready = False
+        self.stopping = False  # set by whoever asks or cancels it
+        self.failure: Exception | None = None
+        self.subtrees: list[Component] = []
+        self._on_ready = on_ready
+
+    def started(self, _value: object = None) -> None:
+        """Note that the child is ready: this life is the child's `task_status`."""
+        if self.ready:
+            raise RuntimeError(f"{self.path}: called 'started' twice in one life")
+        self.ready = True
+        self._on_ready()
+
+    async def run(self, spec: ChildSpec) -> None:
+        """Run the child's body to its end and note its failure."""
+        _current.set(self)
+        structlog.contextvars.bind_contextvars(child=self.path)
+        try:
+            with self.scope:
+                await spec.run(task_status=self)
+        except BaseExceptionGroup as group:
+            self._note_group(group)
+        except Exception as exc:  # noqa: BLE001  # the one catch-all: the supervisor decides
+            self.failure = exc
+        finally:
+            self.gone.set()
+
+    @property
+    def is_ended(self) -> bool:
+        return self.gone.is_set()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it began."""
+        return trio.current_time() - self.began
+
+    @property
+    def state(self) -> ChildState:
+        if self.stopping:
+            return ChildState.STOPPING
+        return ChildState.RUNNING if self.ready else ChildState.STARTING
+
+    def _note_group(self, group: BaseExceptionGroup[BaseException]) -> None:
+        failures, rest = group.split(Exception)
+        self.failure = failures
+        if rest is not None:
+            raise rest from failures
+
+
+_current: ContextVar[Life | None] = ContextVar("supervision_life", default=None)
+
+
+def is_within(life: Life | None) -> bool:
+    """Whether the task that asks belongs to this life itself, and not to a child below it."""
+    return life is not None and _current.get() is life
+
+
+@contextlib.contextmanager
+def subtree_of_life(component: Component) -> Iterator[str]:
+    """Hang a running supervisor into the life that runs it; gives its path in the tree."""
+    life = _current.get()
+    if life is None:
+        yield component.name
+    elif life.component is component:
+        yield life.path  # it is that child itself
+    else:
+        life.subtrees.append(component)
+        try:
+            yield f"{life.path}/{component.name}"
+        finally:
+            life.subtrees.remove(component)
+
+
+@dataclass(slots=True)
+class Child:
+    """What a supervisor remembers of a child across its lives."""
+
+    spec: ChildSpec
+    component: Component | None = None  # set where the child is a supervisor itself
+    life: Life | None = None
+    lives: int = 0
+    last_error: str | None = None
+    rest: ChildState = ChildState.WAITING  # the state while there is no life
+
+    @property
+    def restarts(self) -> int:
+        return max(0, self.lives - 1)
+
+    def begin(self, path: str, *, shield: bool, on_ready: Callable[[], None]) -> Life:
+        """Return the next life of this child, not yet run."""
+        self.lives += 1
+        self.life = Life(path, shield=shield, on_ready=on_ready, component=self.component)
+        return self.life
+
+    def failure_of(self, life: Life) -> Exception | None:
+        """Return why a life that nobody stopped counts as failed, None where it does not."""
+        failure = life.failure
+        if failure is None and self.spec.restart is Restart.PERMANENT:
+            failure = RuntimeError(f"{life.path}: returned, and is permanent")
+        if failure is not None:
+            self.last_error = describe(failure)
+        return failure
+
+    def note_stopped(self, life: Life) -> None:
+        """Forget a life that ended because it was told to; a failure in it only shows."""
+        self.life = None
+        if life.failure is not None:
+            self.last_error = describe(life.failure)
+            log.warning("child.stop_failed", child=life.path, exc_info=life.failure)
+
+    def ask(self, life: Life) -> None:
+        """Ask the child to finish, where it can be asked."""
+        life.stopping = True
+        if self.spec.stop is None:
+            return
+        try:
+            self.spec.stop()
+        except Exception:  # an unhappy child must not keep its siblings from stopping
+            log.warning("child.stop_failed", child=life.path, exc_info=True)
+
+    def node(self) -> TreeNode:
+        """Return this child and all that runs below it, as of now."""
+        life = self.life
+        if self.component is not None:
+            below = self.component.tree().children
+        else:
+            below = () if life is None else tuple(part.tree() for part in life.subtrees)
+        return TreeNode(
+            self.spec.name,
+            self.rest if life is None else life.state,
+            self.restarts,
+            self.last_error,
+            0.0 if life is None else life.age,
+            below,
+        )
+
+
+def describe(exc: BaseException) -> str:
+    """Say an exception in one line; a group by the first failure in it and their number."""
+    leaf, others = exc, 0
+    while isinstance(leaf, BaseExceptionGroup):
+        others += len(leaf.exceptions) - 1
+        leaf = leaf.exceptions[0]
+    first_line = next(iter(str(leaf).splitlines()), "")
+    text = f"{type(leaf).__name__}: {first_line}" if first_line else type(leaf).__name__
+    return f"{text} (and {others} more)" if others else text

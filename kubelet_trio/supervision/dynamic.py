@@ -1,0 +1,287 @@
+"""The supervisor of children that come and go: one per pod, one per probe.
+
+Its children are unrelated: they start and stop at the same time, and none of them ever
+escalates. One that keeps crashing is started again for ever, each time after a longer
+delay up to the cap; `on_crash` hears of each crash, and the others notice nothing.
+
+`start_child` and `stop_child` only write down what is wanted and ring: they never block
+and may be called from any task of the tree. The supervisor's own task gives each child a
+task in its own nursery. A name stays taken until its child is gone, so that two lives of
+one name never overlap. A start meanwhile names its successor, which waits for that; so may
+the child itself do on its way out.
+
+What may go wrong here is only a bug of this module or a `BaseException` of a child.
+When its own supervisor starts it again, it goes on with the children that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from kubelet_trio.supervision.bell import Bell
+from kubelet_trio.supervision.child import Child, ChildSpec, Life, is_within, subtree_of_life
+from kubelet_trio.supervision.policy import DEFAULT_POLICY, CrashBackoff, Restart, RestartPolicy
+from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
+
+log = structlog.get_logger()
+
+OnCrash = Callable[[str, BaseException, int], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Child):
+    """A child with the scope that holds its lives and the delays between them."""
+
+    backoff: CrashBackoff = field(default_factory=CrashBackoff)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    is_kept: bool = False  # a task of ours holds it
+    is_unwanted: bool = False  # to be stopped, then forgotten
+    is_being_stopped: bool = False  # a task of ours sees to that
+    gone: trio.Event = field(default_factory=trio.Event)
+    successor: ChildSpec | None = None  # to be started once this one is gone
+
+
+class DynamicSupervisor:
+    """Runs children by name, added and removed at run time; never gives up.
+
+    Args:
+        name: Its name in the tree.
+        on_crash: Called with a child's name, its failure, and how many restarts it has
+            had with the one to come. Must not block; what it raises is logged.
+        policy: How often the supervisor above may restart this one.
+        stop_grace: Seconds for all children together to finish when asked to stop, and
+            again for their cleanup when cancelled.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_crash: OnCrash | None = None,
+        policy: RestartPolicy = DEFAULT_POLICY,
+        stop_grace: float = 10.0,
+    ) -> None:
+        self._name = name
+        self._on_crash = on_crash
+        self._policy = policy
+        self._stop_grace = stop_grace
+        self._entries: dict[str, _Entry] = {}
+        self._bell = Bell()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._stop_wanted = False
+        self._path = name
+        self._began: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run whatever children are wanted until `stop` is called; ready at once."""
+        if self._began is not None:
+            raise RuntimeError(f"{self._path}: runs already")
+        with subtree_of_life(self) as self._path:
+            self._began = trio.current_time()
+            try:
+                async with trio.open_nursery() as keepers:
+                    task_status.started()
+                    while not self._stop_wanted:
+                        self._act(keepers)
+                        await self._bell.wait_ring()
+                    for entry in self._entries.values():
+                        self._begin_stop(entry, keepers)
+            finally:
+                self._began = None
+                self._stop_wanted = False
+
+    def stop(self) -> None:
+        """Ask all children to finish; `run` returns when they are gone. Never blocks."""
+        self._stop_wanted = True
+        self._bell.ring()
+
+    def start_child(self, spec: ChildSpec) -> None:
+        """Want a child. Never blocks; it starts as soon as this supervisor runs.
+
+        Where a child of that name is being stopped, or where that child itself calls this,
+        the new one follows it.
+
+        Raises:
+            ValueError: a child of that name is there, or follows already.
+        """
+        present = self._entries.get(spec.name)
+        if present is None:
+            self._add(spec)
+        elif present.successor is None and (present.is_unwanted or is_within(present.life)):
+            present.successor = spec
+        else:
+            raise ValueError(f"{self._path}: a child {spec.name!r} is there already")
+        self._bell.ring()
+
+    def stop_child(self, name: str) -> None:
+        """Want a child gone: ask it, cancel it after its grace, forget it. Never blocks.
+
+        A name that is not there is gone already.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            return
+        entry.is_unwanted, entry.successor = True, None
+        if not entry.is_kept:
+            self._forget(entry)  # it has no task yet
+        self._bell.ring()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that are taken, in the order they were wanted."""
+        return tuple(self._entries)
+
+    async def wait_child_gone(self, name: str) -> None:
+        """Wait until the child that now has this name is gone."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            await entry.gone.wait()
+
+    async def wait_idle(self) -> None:
+        """Wait until there is no child."""
+        while self._entries:
+            await self._idle.wait()
+
+    def tree(self) -> TreeNode:
+        """Return this supervisor and all below it, as of now. Seen from inside `trio.run`."""
+        state, age = ChildState.STOPPED, 0.0
+        if self._began is not None:
+            age = trio.current_time() - self._began
+            state = ChildState.STOPPING if self._stop_wanted else ChildState.RUNNING
+        children = tuple(entry.node() for entry in self._entries.values())
+        return TreeNode(self._name, state, age=age, children=children)
+
+    def declared(self) -> DeclaredNode:
+        """Return its name: its children are not declared."""
+        return DeclaredNode(self._name, "dynamic")
+
+    def as_spec(self) -> ChildSpec:
+        """Return this supervisor as the child of another: stopped, it is done."""
+        return ChildSpec(
+            self._name,
+            self.run,
+            Restart.TRANSIENT,
+            self._policy,
+            stop=self.stop,
+            stop_grace=self._stop_grace,
+        )
+
+    def _add(self, spec: ChildSpec) -> None:
+        if not self._entries:
+            self._idle = trio.Event()
+        self._entries[spec.name] = _Entry(spec, backoff=spec.policy.backoff())
+
+    def _forget(self, entry: _Entry) -> None:
+        del self._entries[entry.spec.name]
+        if entry.successor is not None:
+            self._add(entry.successor)
+        entry.gone.set()
+        if not self._entries:
+            self._idle.set()
+        self._bell.ring()
+
+    def _act(self, keepers: trio.Nursery) -> None:
+        """Give every new child a keeper, and every unwanted one an end."""
+        for entry in self._entries.values():
+            if entry.is_unwanted:
+                self._begin_stop(entry, keepers)
+            elif not entry.is_kept:
+                entry.is_kept = True
+                entry.scope = trio.CancelScope()
+                keepers.start_soon(self._keep, entry, name=self._path_of(entry))
+
+    def _begin_stop(self, entry: _Entry, keepers: trio.Nursery) -> None:
+        if entry.is_kept and not entry.is_being_stopped:
+            entry.is_being_stopped = True
+            keepers.start_soon(_stop_entry, entry, name=f"{self._path_of(entry)} (stop)")
+
+    async def _keep(self, entry: _Entry) -> None:
+        """Live a child's lives, and forget it where no more will come."""
+        is_over = False
+        try:
+            with entry.scope:
+                is_over = await self._live(entry)
+        finally:
+            entry.is_kept = entry.is_being_stopped = False
+            if is_over or entry.is_unwanted:
+                self._forget(entry)
+
+    async def _live(self, entry: _Entry) -> bool:
+        """Run one life after the other; return whether the child is over and done with."""
+        while True:
+            life = entry.begin(self._path_of(entry), shield=False, on_ready=_ignore)
+            entry.rest = ChildState.STOPPED  # what it is once it has been stopped
+            try:
+                await life.run(entry.spec)
+            except BaseException:  # cancelled, or on its way to the top
+                entry.note_stopped(life)
+                raise
+            if life.stopping or trio.current_effective_deadline() == -float("inf"):
+                entry.note_stopped(life)
+                return False
+            entry.life = None
+            failure = entry.failure_of(life)
+            if failure is None:
+                return True
+            delay = self._settle_crash(entry, life, failure)
+            if delay is None:
+                return True
+            await trio.sleep(delay)
+
+    def _settle_crash(self, entry: _Entry, life: Life, failure: Exception) -> float | None:
+        """Say that a life crashed; return when the next begins, None if there will be none."""
+        delay: float | None = None
+        if entry.spec.restart is Restart.TEMPORARY or entry.successor is not None:
+            log.error("child.failed", child=life.path, exc_info=failure)
+        else:
+            delay = entry.backoff.next_delay(life.age)
+            entry.rest = ChildState.BACKOFF
+            log.warning(
+                "child.restart",
+                child=life.path,
+                delay=delay,
+                restarts=entry.lives,
+                exc_info=failure,
+            )
+        self._tell(entry, failure)
+        return delay
+
+    def _tell(self, entry: _Entry, failure: Exception) -> None:
+        if self._on_crash is None:
+            return
+        try:
+            self._on_crash(entry.spec.name, failure, entry.lives)
+        except Exception:  # a bug in the hook must not end the children
+            log.error("child.on_crash_failed", child=self._path_of(entry), exc_info=True)
+
+    def _path_of(self, entry: _Entry) -> str:
+        return f"{self._path}/{entry.spec.name}"
+
+
+async def _stop_entry(entry: _Entry) -> None:
+    """Ask a child to finish, cancel it after its grace, and say so if it stays."""
+    life, grace = entry.life, entry.spec.stop_grace
+    if life is not None and entry.spec.stop is not None:
+        entry.ask(life)
+        with trio.move_on_after(grace):
+            await life.gone.wait()
+    entry.scope.cancel(reason="stopped by its supervisor")
+    if life is None:
+        return
+    life.stopping = True
+    with trio.move_on_after(grace):
+        await life.gone.wait()
+    if not life.is_ended:
+        log.error("child.stop_timeout", child=life.path, grace=grace)
+
+
+def _ignore() -> None:
+    """Nobody waits for a dynamic child to be ready."""

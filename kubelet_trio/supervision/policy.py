@@ -1,0 +1,111 @@
+"""The decisions of supervision, pure: whether to restart, when, and who goes along.
+
+No clock, no sleep, no task: the times are handed in, so the tests are plain asserts.
+Budgets multiply down the tree: a child with 10 restarts under a supervisor with 10 makes
+100 before the process ends. Keep the budgets near the root small (3).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+
+
+class Restart(enum.Enum):
+    """What the end of a child means."""
+
+    PERMANENT = "permanent"  # always started again; a return is a failure too
+    TRANSIENT = "transient"  # started again after a failure; a return means done
+    TEMPORARY = "temporary"  # never started again
+
+
+class Strategy(enum.Enum):
+    """Who is restarted with a child that failed."""
+
+    ONE_FOR_ONE = "one_for_one"  # nobody: the siblings are unrelated
+    REST_FOR_ONE = "rest_for_one"  # those declared after it: they stand on it
+    ONE_FOR_ALL = "one_for_all"  # everybody: they share something that is now broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often a child may be restarted, and how long each restart waits, in seconds.
+
+    A child of a `Supervisor` gives up at more than `limit` restarts `within` seconds. A
+    child of a `DynamicSupervisor` never gives up: its delay doubles from `base` to `cap`
+    and starts at `base` again after a life longer than `within`.
+    """
+
+    limit: int = 5
+    within: float = 60.0
+    base: float = 0.5
+    cap: float = 30.0
+
+    def budget(self) -> RestartBudget:
+        """Return a fresh budget under this policy."""
+        return RestartBudget(limit=self.limit, window=self.within, base=self.base, cap=self.cap)
+
+    def backoff(self) -> CrashBackoff:
+        """Return a fresh back-off under this policy, for a child that never gives up."""
+        return CrashBackoff(base=self.base, cap=self.cap, reset_after=self.within)
+
+
+DEFAULT_POLICY = RestartPolicy()
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """The restarts of one child: at most `limit` in any `window` seconds."""
+
+    limit: int = 5
+    window: float = 60.0
+    base: float = 0.5
+    cap: float = 30.0
+    _past: deque[float] = field(default_factory=deque)
+
+    def next_delay(self, now: float) -> float | None:
+        """Return how long to wait before a restart, or None to give up."""
+        while self._past and now - self._past[0] > self.window:
+            self._past.popleft()
+        if len(self._past) >= self.limit:
+            return None
+        self._past.append(now)
+        return _doubled(self.base, self.cap, len(self._past) - 1)
+
+
+@dataclass(slots=True)
+class CrashBackoff:
+    """The delays of a child that is restarted for ever.
+
+    Not a `RestartBudget` without limit: in a sliding window the delays of a child that
+    crashes at once would shrink again as soon as they are longer than the window.
+    """
+
+    base: float = 0.5
+    cap: float = 30.0
+    reset_after: float = 60.0
+    _crashes: int = 0
+
+    def next_delay(self, lived: float) -> float:
+        """Return how long to wait after a life of `lived` seconds that ended in a crash."""
+        if lived > self.reset_after:
+            self._crashes = 0
+        self._crashes += 1
+        return _doubled(self.base, self.cap, self._crashes - 1)
+
+
+def restart_group(strategy: Strategy, failed: int, count: int) -> range:
+    """Return the places, in start order, of the children that restart with `failed`."""
+    match strategy:
+        case Strategy.ONE_FOR_ONE:
+            return range(failed, failed + 1)
+        case Strategy.REST_FOR_ONE:
+            return range(failed, count)
+        case Strategy.ONE_FOR_ALL:
+            return range(count)
+
+
+def _doubled(base: float, cap: float, times: int) -> float:
+    # The exponent is kept small: a float overflows after 1024 crashes.
+    return min(cap, base * 2.0 ** min(times, 64))

@@ -1,0 +1,68 @@
+"""A fake of pidfds: it fires when a process of the fake runtime dies."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import trio
+
+from kubelet_trio.testing.node import FakeNode
+from kubelet_trio.testing.objects import FakeContainer
+
+
+class FakeExitWatch:
+    """Watches one process until it is closed."""
+
+    def __init__(self, waiter: FakeExitWaiter, container: FakeContainer) -> None:
+        self._waiter = waiter
+        self._container = container
+
+    async def wait_exited(self) -> None:
+        """Return once the process is dead; never, while the waiter is deaf."""
+        await self._waiter.wait_dead(self._container)
+        if self._waiter.deaf:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+
+    def __enter__(self) -> FakeExitWatch:
+        self._waiter.open_watches += 1
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._waiter.open_watches -= 1
+
+
+class FakeExitWaiter:
+    """Implements `pleg.ExitWaiter` for the processes of a fake runtime.
+
+    Set `error` to an OSError and no watch can be opened (`PermissionError`: no pidfds
+    here); set `deaf` and exits are missed. `open_watches` is 0 once all are closed.
+    """
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+        self.error: OSError | None = None
+        self.deaf = False
+        self.open_watches = 0
+
+    def open(self, pid: int) -> FakeExitWatch:
+        """Watch a live process; raises ProcessLookupError if there is none with this pid."""
+        if self.error is not None:
+            raise self.error
+        self._node.settle()
+        for container in self._node.containers.values():
+            if container.pid == pid and container.alive:
+                return FakeExitWatch(self, container)
+        raise ProcessLookupError(f"no process {pid}")
+
+    async def wait_dead(self, container: FakeContainer) -> None:
+        """Return once a container's process is dead, or the container forgotten."""
+        while container.alive:
+            with trio.move_on_at(container.dies_at):
+                await container.changed.wait()
+            self._node.settle()

@@ -1,0 +1,92 @@
+"""Faults that a fake runtime injects into calls, one by one or until they are cleared."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import trio
+
+from kubelet_trio.cri import RuntimeCallError
+
+
+class FaultKind(enum.Enum):
+    """What goes wrong with a call."""
+
+    ERROR = "error"  # fails after `delay`, takes no effect
+    HANG = "hang"  # gets nowhere until it is lifted; then goes on, if its deadline allows
+    SLOW = "slow"  # takes `delay` longer
+    LOST_REPLY = "lost reply"  # takes effect, then fails as if the connection had broken
+
+
+@dataclass(eq=False, slots=True)
+class Fault:
+    """One fault: which calls it hits, how often, and how.
+
+    `call` is CRI's name (`StopContainer`), "" any. `target` is matched against what the
+    call names: the id, the pod's UID, the pod's name, the container's name, the image; ""
+    any. `times` None: until lifted.
+    """
+
+    kind: FaultKind
+    call: str = ""
+    target: str = ""
+    times: int | None = 1
+    delay: float = 0.0
+    error: RuntimeCallError | None = None  # for ERROR; None: a RuntimeCallError
+    lifted: trio.Event = field(default_factory=trio.Event)
+
+    def hits(self, call: str, targets: frozenset[str]) -> bool:
+        return self.call in ("", call) and (not self.target or self.target in targets)
+
+
+class Faults:
+    """The faults in force, oldest first; a call takes the first that hits it."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._spent: list[Fault] = []  # hit their last call, which may hang still
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(tuple(self._faults))
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def add(
+        self,
+        kind: FaultKind,
+        call: str = "",
+        target: str = "",
+        *,
+        times: int | None = 1,
+        delay: float = 0.0,
+        error: RuntimeCallError | None = None,
+    ) -> Fault:
+        """Put a fault in force and return it, to be lifted."""
+        fault = Fault(kind, call, target, times, delay, error)
+        self._faults.append(fault)
+        return fault
+
+    def take(self, call: str, targets: frozenset[str]) -> Fault | None:
+        """Return the fault that hits this call, and count it down."""
+        fault = next((fault for fault in self._faults if fault.hits(call, targets)), None)
+        if fault is not None and fault.times is not None:
+            fault.times -= 1
+            if fault.times <= 0:
+                self._faults.remove(fault)
+                self._spent.append(fault)
+        return fault
+
+    def lift(self, fault: Fault) -> None:
+        """End one fault; calls that hang on it go on."""
+        fault.lifted.set()
+        for kept in (self._faults, self._spent):
+            if fault in kept:
+                kept.remove(fault)
+
+    def clear(self) -> None:
+        """End all faults; calls that hang go on."""
+        for fault in [*self._faults, *self._spent]:
+            self.lift(fault)

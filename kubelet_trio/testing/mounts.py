@@ -1,0 +1,71 @@
+"""A mount table in memory that keeps the kernel's rules, over real files on disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from kubelet_trio.volumes import MountPoint
+
+
+class FakeMounter:
+    """Mounts nothing but remembers it: a target must exist, a busy mount stays.
+
+    `busy` holds targets whose unmount fails with EBUSY, as one that a process still uses.
+    A bind mount's contents do not show at its target; everything else behaves.
+    """
+
+    def __init__(self) -> None:
+        self.busy: set[str] = set()
+        self._mounts: list[MountPoint] = []
+
+    def mount_tmpfs(self, target: Path, options: Sequence[str] = ()) -> None:
+        _must_exist(target)
+        self._mounts.append(
+            MountPoint(str(target), "tmpfs", "tmpfs", super_options=("rw", *options))
+        )
+
+    def mount_hugetlbfs(self, target: Path, options: Sequence[str] = ()) -> None:
+        _must_exist(target)
+        self._mounts.append(
+            MountPoint(str(target), "hugetlbfs", "nodev", super_options=("rw", *options))
+        )
+
+    def mount_nfs(self, source: str, target: Path, options: Sequence[str] = ()) -> None:
+        _must_exist(target)
+        self._mounts.append(MountPoint(str(target), "nfs4", source, super_options=tuple(options)))
+
+    def bind(self, source: str, target: Path) -> None:
+        origin = os.path.realpath(source)
+        _must_exist(Path(origin))
+        _must_exist(target)
+        if Path(origin).is_dir() != target.is_dir():
+            raise _os_error(errno.ENOTDIR, target)
+        self._mounts.append(MountPoint(str(target), "ext4", origin, root=origin))
+
+    def share(self, target: Path) -> None:
+        _must_exist(target)
+
+    def unmount(self, target: Path) -> None:
+        path = str(target)
+        found = next((m for m in reversed(self._mounts) if m.path == path), None)
+        if found is None:
+            raise _os_error(errno.EINVAL, target)
+        above = any(m.path.startswith(path + "/") for m in self._mounts)
+        if above or path in self.busy:
+            raise _os_error(errno.EBUSY, target)
+        self._mounts.remove(found)
+
+    def mounts(self) -> list[MountPoint]:
+        return list(self._mounts)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.exists():
+        raise _os_error(errno.ENOENT, path)
+
+
+def _os_error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

@@ -1,0 +1,335 @@
+"""The world behind a fake runtime: processes that live and die, and the rules CRI sets.
+
+Nothing here awaits. Deaths are not tasks: each container knows when it will die, and
+`settle` brings the world up to now. So the world goes on while the runtime is down or
+no agent runs, and it can be looked at from outside a trio run.
+
+`violations` collects what no correct agent ever does. The fake obeys such a call all the
+same, as a real runtime would, and a test asserts in the end that the list is empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.containers import TERMINATION_MESSAGE_PATH
+from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
+from kubelet_trio.model import INSTANCE, ContainerId, PodUid, SandboxId, WallClock
+from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave
+from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, ns
+
+CREATED = v1.ContainerState.CONTAINER_CREATED
+RUNNING = v1.ContainerState.CONTAINER_RUNNING
+EXITED = v1.ContainerState.CONTAINER_EXITED
+
+FIRST_PID = 1000
+
+Event = v1.ContainerEventResponse
+EventKind = v1.ContainerEventType
+
+
+class FakeNode:
+    """Sandboxes, containers and processes, in the order they were made."""
+
+    def __init__(
+        self, *, now: Callable[[], float], clock: WallClock, behave: Behave, write_logs: bool
+    ) -> None:
+        self.now = now
+        self.clock = clock
+        self.behave = behave
+        self.write_logs = write_logs
+        self.status_lag = 0.0
+        self.half_filled_events = False
+        self.sandboxes: dict[SandboxId, FakeSandbox] = {}
+        self.containers: dict[ContainerId, FakeContainer] = {}
+        self.violations: list[str] = []
+        self.shared_logs: list[str] = []  # logs that more than one instance was started with
+        self.starts: Counter[tuple[PodUid, str]] = Counter()  # by pod and container name
+        self.subscribers: list[deque[Event]] = []
+        self.activity = trio.Event()
+        self._made = 0
+        self._pids = FIRST_PID
+
+    # Time
+
+    def settle(self) -> None:
+        """Bring the world up to now: deaths first, each at its time, then their telling."""
+        now = self.now()
+        due = [c for c in self.containers.values() if c.alive and c.dies_at <= now]
+        for container in sorted(due, key=lambda c: c.dies_at):
+            self._die(container, container.dies_at, *container.dies_with)
+        for container in self.containers.values():
+            if container.told_at <= now:
+                self.tell(container)
+
+    def next_change(self) -> float:
+        """Return when `settle` will next have something to do, inf if never."""
+        times = (min(c.dies_at if c.alive else math.inf, c.told_at) for c in self._all())
+        return min(times, default=math.inf)
+
+    def wake(self) -> None:
+        """Wake whoever waits for anything to happen."""
+        self.activity.set()
+        self.activity = trio.Event()
+
+    def _all(self) -> Iterator[FakeContainer]:
+        return iter(self.containers.values())
+
+    # Sandboxes
+
+    def sandbox(self, call: str, sandbox_id: SandboxId) -> FakeSandbox:
+        """Return a sandbox or raise `NotFoundError`."""
+        if sandbox_id not in self.sandboxes:
+            raise NotFoundError(call, f'sandbox "{sandbox_id}": not found')
+        return self.sandboxes[sandbox_id]
+
+    def run_sandbox(self, config: v1.PodSandboxConfig, runtime_handler: str) -> FakeSandbox:
+        """Create a READY sandbox."""
+        self._made += 1
+        sandbox = FakeSandbox(
+            id=SandboxId(f"sandbox{self._made}"),
+            config=config,
+            created_at=self.clock.time(),
+            ip=f"10.88.{self._made // 250}.{self._made % 250 + 2}",
+            runtime_handler=runtime_handler,
+        )
+        for other in self.sandboxes.values():
+            if other.reserved_name == sandbox.reserved_name:
+                name = "_".join(str(part) for part in sandbox.reserved_name)
+                message = f'failed to reserve sandbox name "{name}": reserved for "{other.id}"'
+                raise RuntimeCallError("RunPodSandbox", message)
+        self._check_new_sandbox(sandbox)
+        self.sandboxes[sandbox.id] = sandbox
+        self._emit(EventKind.CONTAINER_CREATED_EVENT, sandbox)
+        self._emit(EventKind.CONTAINER_STARTED_EVENT, sandbox)
+        return sandbox
+
+    def stop_sandbox(self, sandbox: FakeSandbox) -> None:
+        """Kill what runs in it and take it down."""
+        for container in self.in_sandbox(sandbox):
+            if container.alive:
+                self._violated(f"sandbox {sandbox.id} stopped while {_said(container)} runs")
+                self.kill(container, SIGKILL_EXIT)
+            self.tell(container)
+        self.lose_sandbox(sandbox)
+
+    def lose_sandbox(self, sandbox: FakeSandbox) -> None:
+        """Make it NOTREADY, as when its pause process dies: its containers live on."""
+        if sandbox.ready:
+            sandbox.ready = False
+            self._emit(EventKind.CONTAINER_STOPPED_EVENT, sandbox)
+
+    def remove_sandbox(self, sandbox: FakeSandbox) -> None:
+        """Remove it with its containers."""
+        self.stop_sandbox(sandbox)
+        for container in self.in_sandbox(sandbox):
+            self.remove_container(container)
+        del self.sandboxes[sandbox.id]
+        self._emit(EventKind.CONTAINER_DELETED_EVENT, sandbox)
+
+    def in_sandbox(self, sandbox: FakeSandbox) -> list[FakeContainer]:
+        return [c for c in self.containers.values() if c.sandbox is sandbox]
+
+    # Containers
+
+    def container(self, call: str, container_id: ContainerId) -> FakeContainer:
+        """Return a container or raise `NotFoundError`."""
+        if container_id not in self.containers:
+            raise NotFoundError(call, f'container "{container_id}": not found')
+        return self.containers[container_id]
+
+    def create_container(
+        self, sandbox: FakeSandbox, config: v1.ContainerConfig, image_id: str
+    ) -> FakeContainer:
+        """Create a container in a READY sandbox."""
+        call = "CreateContainer"
+        if not sandbox.ready:
+            raise RuntimeCallError(call, f"sandbox container {sandbox.id} is not running")
+        self._made += 1
+        container = FakeContainer(
+            id=ContainerId(f"container{self._made}"),
+            sandbox=sandbox,
+            config=config,
+            behaviour=self.behave(config),
+            image_id=image_id,
+            created_at=self.clock.time(),
+        )
+        for other in self.in_sandbox(sandbox):
+            if other.metadata == container.metadata:
+                name = f"{container.name}_{container.metadata.attempt}"
+                message = f'failed to reserve container name "{name}": reserved for "{other.id}"'
+                raise RuntimeCallError(call, message)
+        if container.behaviour.create_error:
+            raise RuntimeCallError(call, container.behaviour.create_error)
+        self.containers[container.id] = container
+        self._emit(EventKind.CONTAINER_CREATED_EVENT, container)
+        return container
+
+    def start_container(self, container: FakeContainer) -> None:
+        """Start a CREATED container in a READY sandbox."""
+        call = "StartContainer"
+        if container.state != CREATED:
+            self._violated(f"{_said(container)} started twice")
+            raise RuntimeCallError(call, f"container is in {container.state.name} state")
+        if not container.sandbox.ready:
+            raise RuntimeCallError(call, f"sandbox {container.sandbox.id} is not running")
+        self._check_single(container)
+        error = container.behaviour.start_error or self._open_log(container)
+        if error:
+            container.state, container.exit_code = EXITED, 128
+            container.reason, container.message = "StartError", error
+            container.finished_at = self.clock.time()
+            raise RuntimeCallError(call, error)
+        self._pids += 1
+        container.pid, container.alive, container.state = self._pids, True, RUNNING
+        container.started_at = self.clock.time()
+        self.starts[container.uid, container.name] += 1
+        self._emit(EventKind.CONTAINER_STARTED_EVENT, container)
+        after = container.behaviour.exits_after
+        if after is not None:
+            self.die_at(container, self.now() + after, container.behaviour.exit_code)
+        self.settle()
+
+    def die_at(self, container: FakeContainer, when: float, code: int, reason: str = "") -> None:
+        """Let a running container die at `when`, unless it dies sooner."""
+        if container.alive and when < container.dies_at:
+            container.dies_at, container.dies_with = when, (code, reason)
+            container.notify()
+            self.wake()
+
+    def kill(self, container: FakeContainer, code: int, reason: str = "") -> None:
+        """Let a running container die now."""
+        self.settle()
+        if container.alive:
+            self._die(container, self.now(), code, reason)
+
+    def tell(self, container: FakeContainer) -> None:
+        """Let the status tell of a death, from now on."""
+        if container.state == RUNNING and not container.alive:
+            container.state, container.told_at = EXITED, math.inf
+            self._emit(EventKind.CONTAINER_STOPPED_EVENT, container)
+
+    def remove_container(self, container: FakeContainer) -> None:
+        """Remove a container, by force if it runs."""
+        if container.alive:
+            self._violated(f"{_said(container)} removed while it runs")
+            self.kill(container, SIGKILL_EXIT)
+        self.forget(container)
+
+    def forget(self, container: FakeContainer) -> None:
+        """Let a container vanish, process and record, as if it had never been."""
+        container.alive = False
+        self.containers.pop(container.id, None)
+        container.notify()
+        self._emit(EventKind.CONTAINER_DELETED_EVENT, container)
+
+    def _die(self, container: FakeContainer, when: float, code: int, reason: str) -> None:
+        container.alive = False
+        container.dies_at = math.inf
+        container.exit_code = code
+        container.reason = (
+            reason or container.behaviour.reason or ("Error" if code else "Completed")
+        )
+        container.finished_at = self.clock.time() - (self.now() - when)
+        container.told_at = when + self.status_lag
+        if container.behaviour.termination_message:
+            _leave_message(container)
+        container.notify()
+        self.wake()
+        if container.told_at <= self.now():
+            self.tell(container)
+
+    def _open_log(self, container: FakeContainer) -> str:
+        """Write the first lines of the log; return an error's message, or ""."""
+        if not self.write_logs or not container.log_path:
+            return ""
+        if Path(container.log_path).exists():
+            self.shared_logs.append(container.log_path)
+        stamp = "2026-01-01T00:00:00.000000000Z stdout F"
+        lines = container.behaviour.output.splitlines()
+        try:
+            with Path(container.log_path).open("a") as log:
+                log.writelines(f"{stamp} {line}\n" for line in lines)
+        except OSError as exc:
+            return f"failed to open log file: {exc}"
+        return ""
+
+    # The agent's contract
+
+    def _violated(self, what: str) -> None:
+        self.violations.append(f"t={self.now():g}: {what}")
+
+    def _check_single(self, starting: FakeContainer) -> None:
+        for other in self.containers.values():
+            if other.alive and (other.uid, other.name) == (starting.uid, starting.name):
+                self._violated(f"{_said(starting)} started while {_said(other)} is alive")
+
+    def _check_new_sandbox(self, new: FakeSandbox) -> None:
+        for other in self.sandboxes.values():
+            if not self._is_live(other):
+                continue
+            if other.uid == new.uid:
+                self._violated(f"second sandbox for {_pod(new)} beside {other.id}")
+            elif _pod_name(other) == _pod_name(new) and _owner(other) == _owner(new):
+                self._violated(f"sandbox for {_pod(new)} while {_pod(other)} still runs")
+
+    def _is_live(self, sandbox: FakeSandbox) -> bool:
+        return sandbox.ready or any(c.alive for c in self.in_sandbox(sandbox))
+
+    # Events
+
+    def _emit(self, kind: EventKind, subject: FakeContainer | FakeSandbox) -> None:
+        self.wake()
+        if not self.subscribers:
+            return
+        event = Event(
+            container_id=subject.id,
+            container_event_type=kind,
+            created_at=ns(self.clock.time()),
+        )
+        sandbox = subject.sandbox if isinstance(subject, FakeContainer) else subject
+        if not self.half_filled_events:
+            event.pod_sandbox_status = sandbox.status()
+            event.containers_statuses = [c.status() for c in self.in_sandbox(sandbox)]
+        for inbox in self.subscribers:
+            inbox.append(event)
+
+    # Questions
+
+    def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
+        """Return containers whose process lives."""
+        return [
+            container
+            for container in self.containers.values()
+            if container.alive and uid in (None, container.uid) and name in (None, container.name)
+        ]
+
+
+def _said(container: FakeContainer) -> str:
+    return f"{container.id} ({container.name} of {_pod(container.sandbox)})"
+
+
+def _pod(sandbox: FakeSandbox) -> str:
+    return f"{sandbox.metadata.namespace}/{sandbox.metadata.name}@{sandbox.uid}"
+
+
+def _pod_name(sandbox: FakeSandbox) -> tuple[str, str]:
+    return sandbox.metadata.namespace, sandbox.metadata.name
+
+
+def _owner(sandbox: FakeSandbox) -> str:
+    """Return whose it is: two agents on one runtime need not know of each other's names."""
+    return sandbox.config.annotations.get(INSTANCE, "")
+
+
+def _leave_message(container: FakeContainer) -> None:
+    """Write the termination message where the message file is mounted, if it is."""
+    path = container.config.annotations.get(TERMINATION_MESSAGE_PATH)
+    for mount in container.config.mounts:
+        if path and mount.container_path == path:
+            Path(mount.host_path).write_text(container.behaviour.termination_message)

@@ -1,0 +1,421 @@
+"""An in-memory container runtime for tests, simulations and embedders.
+
+`FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
+seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
+and removals idempotent, `NotFoundError` for what is gone. What breaks the *agent's*
+contract it carries out and writes to `violations`.
+
+What a container does is up to its image or command (see `behaviour`). Faults go into
+`runtime.faults`; `go_down` makes every call fail while containers live on. A death is told
+by the status only `status_lag` seconds after the process died, as with real runtimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from kubelet_trio.cri import (
+    ExecResult,
+    Listing,
+    NotFoundError,
+    RuntimeCallError,
+    v1,
+)
+from kubelet_trio.model import ContainerId, PodUid, SandboxId, WallClock
+from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave, behaviour_by_name
+from kubelet_trio.testing.calls import DEADLINE, NO_DEADLINE, Call, CallDesk
+from kubelet_trio.testing.clock import TrioClock
+from kubelet_trio.testing.exits import FakeExitWaiter
+from kubelet_trio.testing.images import FakeImages
+from kubelet_trio.testing.node import FakeNode
+from kubelet_trio.testing.objects import FakeContainer, FakeSandbox
+from kubelet_trio.testing.stream import EventStream
+
+Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeExec:
+    """How a command run by `exec_sync` goes."""
+
+    takes: float = 0.0
+    result: ExecResult = field(default_factory=lambda: ExecResult(b"", b"", 0))
+
+
+class FakeRuntime:
+    """A container runtime in memory.
+
+    Attributes:
+        faults: faults in force.
+        images: the image store.
+        exit_waiter: the fake pidfds of its processes, for `Pleg`.
+        calls: every call so far, oldest first.
+        violations: what broke the agent's contract, in words.
+        latency: s a call takes, by CRI name; "" is the default for all others.
+        on_exec: decides how a command goes, from the container and the command.
+        decoded: list entries built afresh: what a relist had to pay for.
+    """
+
+    def __init__(
+        self,
+        *,
+        behave: Behave = behaviour_by_name,
+        clock: WallClock | None = None,
+        now: Callable[[], float] = trio.current_time,
+        status_lag: float = 0.0,
+        events: bool = False,
+        half_filled_events: bool = False,
+        write_logs: bool = False,
+        reports_pids: bool = True,
+    ) -> None:
+        """Start with nothing in it.
+
+        Args:
+            behave: chooses what a container does from its config.
+            clock: wall time for timestamps; None: `TrioClock(now=now)`.
+            now: monotonic seconds; a `MockClock.current_time` lets the runtime be looked
+                at from outside the trio run.
+            status_lag: s between a death and the status that tells it.
+            events: whether GetContainerEvents is there.
+            half_filled_events: whether events come without any status.
+            write_logs: whether started containers write log files on disk.
+            reports_pids: whether verbose statuses carry the PID.
+        """
+        clock = TrioClock(now=now) if clock is None else clock
+        self.node = FakeNode(now=now, clock=clock, behave=behave, write_logs=write_logs)
+        self.node.status_lag = status_lag
+        self.node.half_filled_events = half_filled_events
+        self.events = events
+        self.reports_pids = reports_pids
+        self._desk = CallDesk(self.node)
+        self.faults = self._desk.faults
+        self.calls: list[Call] = self._desk.log
+        self.images = FakeImages()
+        self.exit_waiter = FakeExitWaiter(self.node)
+        self.on_exec: Callable[[FakeContainer, list[str]], FakeExec] = lambda _c, _cmd: FakeExec()
+        self.network_ready = True
+        self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
+        self.decoded = 0
+
+    # For tests: look
+
+    @property
+    def violations(self) -> list[str]:
+        return self.node.violations
+
+    @property
+    def starts(self) -> Mapping[tuple[PodUid, str], int]:
+        """How often each container of each pod was started."""
+        return self.node.starts
+
+    @property
+    def shared_logs(self) -> list[str]:
+        """Paths of logs that a second instance was started with: a restart count used twice."""
+        return self.node.shared_logs
+
+    @property
+    def sandboxes(self) -> Mapping[SandboxId, FakeSandbox]:
+        self.node.settle()
+        return self.node.sandboxes
+
+    @property
+    def containers(self) -> Mapping[ContainerId, FakeContainer]:
+        self.node.settle()
+        return self.node.containers
+
+    def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
+        """Return the containers whose process lives, of one pod or one name if given."""
+        self.node.settle()
+        return self.node.alive(uid, name)
+
+    def instances(self, pod: str, name: str | None = None) -> list[FakeContainer]:
+        """Return the containers of the pods of this name, oldest first, dead or alive."""
+        return [
+            container
+            for container in self.containers.values()
+            if container.sandbox.metadata.name == pod and name in (None, container.name)
+        ]
+
+    def calls_of(self, *names: str, target: str | None = None) -> list[Call]:
+        """Return the calls of these names (all, if none), about one target if given."""
+        return [
+            call
+            for call in self.calls
+            if (not names or call.name in names) and target in (None, call.target)
+        ]
+
+    # For tests: interfere
+
+    @property
+    def latency(self) -> dict[str, float]:
+        return self._desk.latency
+
+    @latency.setter
+    def latency(self, seconds: dict[str, float]) -> None:
+        self._desk.latency = seconds
+
+    @property
+    def is_down(self) -> bool:
+        return self._desk.is_down
+
+    def go_down(self) -> None:
+        """Break every connection: calls fail, those in flight too; containers live on."""
+        self._desk.go_down()
+
+    def restart(self) -> None:
+        """Come back; nothing was forgotten, and what died meanwhile is told."""
+        self._desk.come_back()
+
+    def kill(
+        self, container_id: ContainerId, exit_code: int = SIGKILL_EXIT, reason: str = ""
+    ) -> None:
+        """Let a container's process die now; `reason` e.g. OOMKilled."""
+        self.node.kill(self.node.container("kill", container_id), exit_code, reason)
+
+    def kill_sandbox(self, sandbox_id: SandboxId) -> None:
+        """Make a sandbox NOTREADY; its containers live on."""
+        self.node.lose_sandbox(self.node.sandbox("kill", sandbox_id))
+
+    def forget(self, container_id: ContainerId) -> None:
+        """Let a container vanish without a trace."""
+        self.node.forget(self.node.container("forget", container_id))
+
+    @property
+    def status_lag(self) -> float:
+        return self.node.status_lag
+
+    @status_lag.setter
+    def status_lag(self, seconds: float) -> None:
+        self.node.status_lag = seconds
+
+    # The service
+
+    async def version(self) -> v1.VersionResponse:
+        async def effect() -> v1.VersionResponse:
+            return v1.VersionResponse(
+                version="0.1.0",
+                runtime_name="fake",
+                runtime_version="1.0.0",
+                runtime_api_version="v1",
+            )
+
+        return await self._desk.serve("Version", "", effect)
+
+    async def status(self) -> v1.RuntimeStatus:
+        async def effect() -> v1.RuntimeStatus:
+            return v1.RuntimeStatus(
+                conditions=[
+                    v1.RuntimeCondition(type="RuntimeReady", status=True),
+                    v1.RuntimeCondition(type="NetworkReady", status=self.network_ready),
+                ]
+            )
+
+        return await self._desk.serve("Status", "", effect)
+
+    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
+        await trio.lowlevel.checkpoint()
+        return dict(self.handler_features)
+
+    async def cgroup_driver(self) -> v1.CgroupDriver | None:
+        async def effect() -> v1.CgroupDriver | None:
+            return v1.CgroupDriver.CGROUPFS
+
+        return await self._desk.serve("RuntimeConfig", "", effect)
+
+    # Sandboxes
+
+    async def run_pod_sandbox(
+        self, config: v1.PodSandboxConfig, runtime_handler: str = ""
+    ) -> SandboxId:
+        async def effect() -> SandboxId:
+            return self.node.run_sandbox(config, runtime_handler).id
+
+        meta = config.metadata or v1.PodSandboxMetadata()
+        names = frozenset({meta.uid, meta.name})
+        return await self._desk.serve("RunPodSandbox", meta.uid, effect, names, limit=2 * DEADLINE)
+
+    async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        async def effect() -> None:
+            if sandbox := self.node.sandboxes.get(sandbox_id):
+                self.node.stop_sandbox(sandbox)
+
+        await self._desk.serve(
+            "StopPodSandbox", sandbox_id, effect, self._sandbox_names(sandbox_id)
+        )
+
+    async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        async def effect() -> None:
+            if sandbox := self.node.sandboxes.get(sandbox_id):
+                self.node.remove_sandbox(sandbox)
+
+        await self._desk.serve(
+            "RemovePodSandbox", sandbox_id, effect, self._sandbox_names(sandbox_id)
+        )
+
+    async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
+        async def effect() -> v1.PodSandboxStatus:
+            return self.node.sandbox("PodSandboxStatus", sandbox_id).status()
+
+        names = self._sandbox_names(sandbox_id)
+        return await self._desk.serve("PodSandboxStatus", sandbox_id, effect, names)
+
+    async def list_pod_sandboxes(
+        self, previous: Listing[v1.PodSandbox] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.PodSandbox]:
+        async def effect() -> Listing[v1.PodSandbox]:
+            asked = [s for s in self.node.sandboxes.values() if uid in (None, s.uid)]
+            return self._listing([s.listed() for s in asked], previous)
+
+        return await self._desk.serve("ListPodSandbox", uid or "", effect)
+
+    # Containers
+
+    async def create_container(
+        self,
+        sandbox_id: SandboxId,
+        config: v1.ContainerConfig,
+        sandbox_config: v1.PodSandboxConfig,
+    ) -> ContainerId:
+        async def effect() -> ContainerId:
+            sandbox = self.node.sandbox("CreateContainer", sandbox_id)
+            image = (config.image or v1.ImageSpec()).image
+            found = self.images.find(image)
+            if found is None:
+                raise NotFoundError("CreateContainer", f'failed to resolve image "{image}"')
+            image_id = self.images.image(found).id
+            return self.node.create_container(sandbox, config, image_id).id
+
+        names = self._sandbox_names(sandbox_id)
+        names |= {(config.metadata or v1.ContainerMetadata()).name}
+        return await self._desk.serve("CreateContainer", sandbox_id, effect, names)
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        async def effect() -> None:
+            self.node.start_container(self.node.container("StartContainer", container_id))
+
+        names = self._container_names(container_id)
+        await self._desk.serve("StartContainer", container_id, effect, names)
+
+    async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
+        async def effect() -> None:
+            if container := self.node.containers.get(container_id):
+                await self._terminate(container, grace_period)
+                self.node.tell(container)
+
+        names = self._container_names(container_id)
+        limit = DEADLINE + max(grace_period, 0)
+        await self._desk.serve("StopContainer", container_id, effect, names, limit=limit)
+
+    async def remove_container(self, container_id: ContainerId) -> None:
+        async def effect() -> None:
+            if container := self.node.containers.get(container_id):
+                self.node.remove_container(container)
+
+        names = self._container_names(container_id)
+        await self._desk.serve("RemoveContainer", container_id, effect, names)
+
+    async def container_status(
+        self, container_id: ContainerId, *, verbose: bool = False
+    ) -> tuple[v1.ContainerStatus, int]:
+        async def effect() -> tuple[v1.ContainerStatus, int]:
+            container = self.node.container("ContainerStatus", container_id)
+            tells_pid = verbose and self.reports_pids
+            return container.status(), container.pid if tells_pid else 0
+
+        names = self._container_names(container_id)
+        return await self._desk.serve("ContainerStatus", container_id, effect, names)
+
+    async def list_containers(
+        self, previous: Listing[v1.Container] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.Container]:
+        async def effect() -> Listing[v1.Container]:
+            asked = [c for c in self.node.containers.values() if uid in (None, c.uid)]
+            return self._listing([c.listed() for c in asked], previous)
+
+        return await self._desk.serve("ListContainers", uid or "", effect)
+
+    async def exec_sync(
+        self, container_id: ContainerId, command: list[str], timeout_seconds: int
+    ) -> ExecResult:
+        async def effect() -> ExecResult:
+            container = self.node.container("ExecSync", container_id)
+            if not container.alive:
+                raise RuntimeCallError("ExecSync", f"container {container_id} is not running")
+            plan = self.on_exec(container, command)
+            with trio.move_on_after(plan.takes) as until_done:
+                await self.exit_waiter.wait_dead(container)
+            if until_done.cancelled_caught:
+                return plan.result
+            return ExecResult(b"", b"", SIGKILL_EXIT)
+
+        names = self._container_names(container_id)
+        limit = timeout_seconds or NO_DEADLINE
+        return await self._desk.serve("ExecSync", container_id, effect, names, limit=limit)
+
+    @asynccontextmanager
+    async def container_events(
+        self,
+    ) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
+        self._desk.note("GetContainerEvents")
+        stream = EventStream(self.node, self._desk, supported=self.events)
+        self.node.subscribers.append(stream.inbox)
+        try:
+            yield stream
+        finally:
+            self.node.subscribers.remove(stream.inbox)
+
+    # Images
+
+    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
+        async def effect() -> v1.Image | None:
+            found = self.images.find(image.image)
+            return None if found is None else self.images.image(found)
+
+        return await self._desk.serve("ImageStatus", image.image, effect)
+
+    async def pull_image(
+        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
+    ) -> str:
+        async def effect() -> str:
+            return await self.images.pull(image.image)
+
+        return await self._desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
+
+    async def _terminate(self, container: FakeContainer, grace_period: int) -> None:
+        """SIGTERM, then SIGKILL after the grace period; cancelled, the SIGKILL never comes."""
+        behaviour = container.behaviour
+        if grace_period > 0:
+            if not behaviour.ignores_sigterm:
+                when = trio.current_time() + behaviour.stop_takes
+                self.node.die_at(container, when, behaviour.stop_exit_code)
+            with trio.move_on_after(grace_period):
+                await self.exit_waiter.wait_dead(container)
+        self.node.kill(container, SIGKILL_EXIT)
+
+    def _listing(self, entries: list[Entry], previous: Listing[Entry] | None) -> Listing[Entry]:
+        known = previous.entries if previous is not None else {}
+        kept: dict[str, Entry] = {}
+        for entry in entries:
+            before = known.get(entry.id)
+            if before is not None and before == entry:
+                kept[entry.id] = before
+            else:
+                self.decoded += 1
+                kept[entry.id] = entry
+        return Listing(kept)
+
+    def _sandbox_names(self, sandbox_id: SandboxId) -> frozenset[str]:
+        """The names by which a fault may mean this sandbox."""
+        if sandbox := self.node.sandboxes.get(sandbox_id):
+            return frozenset({sandbox_id, sandbox.uid, sandbox.metadata.name})
+        return frozenset({sandbox_id})
+
+    def _container_names(self, container_id: ContainerId) -> frozenset[str]:
+        if container := self.node.containers.get(container_id):
+            return self._sandbox_names(container.sandbox.id) | {container_id, container.name}
+        return frozenset({container_id})

@@ -1,0 +1,156 @@
+"""From a container's `volumeMounts` to the mounts of its CRI config. Blocks (subPath)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from lightkube.models.core_v1 import VolumeMount
+
+from kubelet_trio.containers import ContainerConfigError, sub_path
+from kubelet_trio.cri import v1
+from kubelet_trio.model import PodContainer
+from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.layout import sub_path_target
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.plugin import VolumePlugin
+from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.sub_path import SubPathError, bind_sub_path
+
+log = structlog.get_logger()
+
+_PROPAGATION = {
+    None: v1.MountPropagation.PROPAGATION_PRIVATE,
+    "None": v1.MountPropagation.PROPAGATION_PRIVATE,
+    "HostToContainer": v1.MountPropagation.PROPAGATION_HOST_TO_CONTAINER,
+    "Bidirectional": v1.MountPropagation.PROPAGATION_BIDIRECTIONAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MountContext:
+    """What the mounts of one container depend on."""
+
+    pods_dir: Path
+    mounter: Mounter
+    specs: Mapping[str, VolumeSpec]  # the pod's volumes by name
+    plugins: Mapping[str, VolumePlugin]
+    variables: Mapping[str, str] = field(default_factory=dict)  # for subPathExpr
+    selinux: bool = False
+    recursive_read_only: bool = False  # whether the runtime can mount whole trees read-only
+    no_image_volumes: str = ""  # why the runtime cannot mount images; "": it can
+
+
+def container_mounts(container: PodContainer, context: MountContext) -> list[v1.Mount]:
+    """Return a container's mounts in the order of its manifest. Raises `VolumeError`."""
+    return [
+        _mount(container, index, mount, context)
+        for index, mount in enumerate(container.spec.volumeMounts or ())
+    ]
+
+
+def _mount(
+    container: PodContainer, index: int, mount: VolumeMount, context: MountContext
+) -> v1.Mount:
+    spec = context.specs.get(mount.name)
+    if spec is None:
+        raise VolumeError(
+            mount.name,
+            f'cannot find volume "{mount.name}" to mount into container "{container.spec.name}"',
+        )
+    inside = _checked_sub_path(mount, context.variables)
+    if spec.kind == "image":
+        return _image_mount(spec, mount, inside, context)
+    plugin = context.plugins[spec.kind]
+    path = plugin.path(spec)
+    if inside:
+        target = sub_path_target(context.pods_dir / spec.uid, spec.name, container.spec.name, index)
+        path = _bind(path, inside, target, mount, container, context.mounter)
+    return v1.Mount(
+        container_path=os.path.join("/", mount.mountPath),
+        host_path=str(path),
+        readonly=bool(mount.readOnly) or spec.read_only,
+        recursive_read_only=_is_recursive_read_only(mount, context),
+        selinux_relabel=context.selinux and plugin.managed,
+        propagation=_propagation(mount),
+    )
+
+
+def _image_mount(
+    spec: VolumeSpec, mount: VolumeMount, inside: str, context: MountContext
+) -> v1.Mount:
+    """The runtime mounts the image itself; the agent only made sure that it is there."""
+    if context.no_image_volumes:
+        raise VolumeError(mount.name, f'volume "{mount.name}": {context.no_image_volumes}')
+    return v1.Mount(
+        container_path=os.path.join("/", mount.mountPath),
+        readonly=True,
+        image=v1.ImageSpec(
+            image=spec.source.reference or "", user_specified_image=spec.source.reference or ""
+        ),
+        image_sub_path=inside,
+        propagation=_propagation(mount),
+        selinux_relabel=context.selinux,
+    )
+
+
+def _bind(
+    path: Path,
+    inside: str,
+    target: Path,
+    mount: VolumeMount,
+    container: PodContainer,
+    mounter: Mounter,
+) -> Path:
+    try:
+        bind_sub_path(path, inside, target, mounter)
+    except (OSError, SubPathError) as exc:
+        log.warning(
+            "volume.sub_path_failed",
+            volume=mount.name,
+            container=container.spec.name,
+            error=str(exc),
+        )
+        raise VolumeError(
+            mount.name,
+            f'failed to prepare subPath for volumeMount "{mount.name}" '
+            f'of container "{container.spec.name}"',
+        ) from exc
+    return target
+
+
+def _is_recursive_read_only(mount: VolumeMount, context: MountContext) -> bool:
+    wanted = mount.recursiveReadOnly or "Disabled"
+    if wanted == "Enabled" and not context.recursive_read_only:
+        raise VolumeError(
+            mount.name,
+            f'volume "{mount.name}" requested recursive read-only mode, '
+            "but it is not supported by the runtime",
+        )
+    return wanted != "Disabled" and context.recursive_read_only
+
+
+def _checked_sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
+    try:
+        inside = sub_path(mount, variables)
+    except ContainerConfigError as exc:
+        raise VolumeError(mount.name, str(exc)) from exc
+    if inside.startswith("/"):
+        raise VolumeError(mount.name, f"error SubPath `{inside}` must not be an absolute path")
+    if ".." in inside.split("/"):
+        raise VolumeError(
+            mount.name, f"unable to provision SubPath `{inside}`: must not contain '..'"
+        )
+    return inside
+
+
+def _propagation(mount: VolumeMount) -> v1.MountPropagation:
+    try:
+        return _PROPAGATION[mount.mountPropagation]
+    except KeyError:
+        raise VolumeError(
+            mount.name, f'invalid MountPropagation mode: "{mount.mountPropagation}"'
+        ) from None

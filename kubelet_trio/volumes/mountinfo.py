@@ -1,0 +1,67 @@
+r"""The kernel's table of mounts, /proc/self/mountinfo.
+
+A line is `id parent major:minor root path options [tags...] - type source super-options`,
+with space, tab, newline and backslash in names written as octal (`\040`). Reading it is
+not atomic: while others mount and unmount, one read may miss an entry, so it is read
+until two reads agree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """One entry of the table."""
+
+    path: str  # where it is mounted
+    fstype: str
+    source: str
+    root: str = "/"  # the part of the file system that is mounted: not `/` in a bind mount
+    options: tuple[str, ...] = ()  # of this mount: ro, noexec, ...
+    super_options: tuple[str, ...] = ()  # of the file system: size=, ...
+    shared: bool = False  # whether what is mounted below it shows in other namespaces
+
+
+def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint]:
+    """Read the table, in the order in which the kernel lists it."""
+    text = path.read_text("utf-8", "surrogateescape")
+    for _ in range(_ATTEMPTS):
+        again = path.read_text("utf-8", "surrogateescape")
+        if again == text:
+            break
+        text = again
+    return parse_mountinfo(text)
+
+
+def parse_mountinfo(text: str) -> list[MountPoint]:
+    """Parse a table; a line that is none is left out."""
+    return [mount for line in text.split("\n") if (mount := _parse_line(line)) is not None]
+
+
+def _parse_line(line: str) -> MountPoint | None:
+    head, separator, tail = line.partition(" - ")
+    fields, source = head.split(" "), tail.split(" ")
+    if not separator or len(fields) < 6 or len(source) < 2:
+        return None
+    return MountPoint(
+        path=_unescape(fields[4]),
+        fstype=source[0],
+        source=_unescape(source[1]),
+        root=_unescape(fields[3]),
+        options=tuple(fields[5].split(",")),
+        super_options=tuple(source[2].split(",")) if len(source) > 2 else (),
+        shared=any(tag.startswith("shared:") for tag in fields[6:]),
+    )
+
+
+def _unescape(name: str) -> str:
+    if "\\" not in name:
+        return name
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), name)

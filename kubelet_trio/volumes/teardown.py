@@ -1,0 +1,98 @@
+"""Taking a pod's volumes off the node: unmount, look again, then remove.
+
+What is found on disk decides, not what the pod's spec says, so it works after a restart,
+for a pod that nobody remembers, and for what the Go kubelet has left. Removal starts
+only when the kernel's own table shows nothing mounted any more in the place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.layout import MOUNTED_PLUGINS, OWN_PLUGINS, sub_paths_dir, volumes_dir
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.removal import remove_empty, remove_tree
+
+
+def tear_down(pod_dir: Path, mounter: Mounter) -> None:
+    """Unmount and remove all volumes of a pod: subPaths first. Idempotent.
+
+    Raises `VolumeError` naming what is still mounted or could not be removed; everything
+    that could go has gone by then.
+    """
+    sub_paths, volumes = sub_paths_dir(pod_dir), volumes_dir(pod_dir)
+    own = [volumes / plugin for plugin in sorted(OWN_PLUGINS)]
+    errors: list[VolumeError] = []
+    for directory in (sub_paths, *own):
+        if directory.is_dir():
+            errors.extend(_tear_down_below(directory, mounter))
+    for plugin in sorted(MOUNTED_PLUGINS):
+        if (volumes / plugin).is_dir():
+            errors.extend(_unmount_below(volumes / plugin, mounter))
+    for directory in (sub_paths, volumes):
+        if directory.is_dir():
+            errors.extend(_remove_if_empty(directory))
+    if errors:
+        raise errors[0]
+
+
+def _tear_down_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
+    """Unmount what is mounted below a directory, then remove it with all that is in it."""
+    errors = _unmount_all(directory, mounter)
+    if mounted_below(directory, mounter):
+        return errors or [_error(directory, "something is still mounted there")]
+    try:
+        remove_tree(directory)
+    except OSError as exc:
+        errors.append(_error(directory, f"remove failed: {exc}"))
+    return errors
+
+
+def _unmount_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
+    """Unmount somebody else's data; of what is left only empty directories are removed."""
+    errors = _unmount_all(directory, mounter)
+    if not errors:
+        for target in directory.iterdir():
+            try:
+                remove_empty(target)
+            except OSError as exc:
+                errors.append(_error(target, f"remove failed: {exc}"))
+            if target.exists():
+                errors.append(_error(target, "remove failed: it holds what was not mounted there"))
+    return errors
+
+
+def _unmount_all(directory: Path, mounter: Mounter) -> list[VolumeError]:
+    errors: list[VolumeError] = []
+    # The table lists a mount after the one it stands on, so in reverse the top goes first.
+    for path in reversed(mounted_below(directory, mounter)):
+        try:
+            mounter.unmount(Path(path))
+        except OSError as exc:
+            errors.append(_error(Path(path), f"unmount failed: {exc.strerror}"))
+    return errors
+
+
+def mounted_below(directory: Path, mounter: Mounter) -> list[str]:
+    """Return the mount points at or below a directory, in the order they were mounted."""
+    path = str(directory)
+    return [m.path for m in mounter.mounts() if m.path == path or m.path.startswith(path + "/")]
+
+
+def _remove_if_empty(directory: Path) -> list[VolumeError]:
+    try:
+        for plugin in directory.iterdir():
+            if plugin.is_dir():
+                remove_empty(plugin)
+        remove_empty(directory)
+    except OSError as exc:
+        return [_error(directory, f"remove failed: {exc}")]
+    left = list(directory.iterdir()) if directory.is_dir() else []
+    return [_error(entry, "a volume of a kind that is not supported is left") for entry in left]
+
+
+def _error(path: Path, cause: str) -> VolumeError:
+    return VolumeError(
+        path.name, f'UnmountVolume.TearDown failed for volume "{path.name}" : {cause}: {path}'
+    )

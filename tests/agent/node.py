@@ -1,0 +1,161 @@
+"""A whole agent in virtual time: FakeRuntime below it, a hand-fed source above."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
+from trio_util import AsyncValue
+
+from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.cri import v1
+from kubelet_trio.model import Latest, PodUid, inline_offload, pod_uid
+from kubelet_trio.objects import ApiObject
+from kubelet_trio.pods import load_records
+from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
+from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
+
+
+class Feed:
+    """A source whose snapshots a test writes."""
+
+    name = "file"
+    origin = "feed"
+
+    def __init__(self) -> None:
+        self.snapshots: Latest[SourceSnapshot] = Latest()
+        self.delivered: SourceSnapshot | None = None
+        self.problems: AsyncValue[tuple[SourceProblem, ...]] = AsyncValue(())
+
+    def put(self, *pods: Pod, objects: Iterable[ApiObject] = ()) -> None:
+        self.delivered = SourceSnapshot(self.name, pods, tuple(objects))
+        self.snapshots.put(self.delivered)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+
+class Cgroups:
+    """Pod cgroups that are gone when asked to be."""
+
+    async def remove(self, uid: PodUid) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class Node:
+    """What outlives an agent: the runtime, the disk, and the mounts."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.runtime = FakeRuntime(write_logs=True, status_lag=0.06)
+        self.mounter = FakeMounter()
+        self.agent: Agent | None = None
+        self.feed = Feed()
+
+    @asynccontextmanager
+    async def running(
+        self, *pods: Pod, objects: Iterable[ApiObject] = (), silent: bool = False
+    ) -> AsyncIterator[Agent]:
+        """Run an agent, its source delivering these pods (or nothing, if silent).
+
+        Cancelled at the end, not stopped.
+        """
+        settings = NodeSettings(
+            "node",
+            "node",
+            root_dir=self.base / "root",
+            pod_logs_dir=self.base / "pods",
+            container_logs_dir=self.base / "containers",
+            host_ips=("192.0.2.7",),
+        )
+        self.feed = Feed()
+        if not silent:
+            self.feed.put(*pods, objects=objects)
+        agent = Agent(
+            AgentSettings(settings, parallel_pulls=2),
+            Seams(
+                self.runtime,
+                self.mounter,
+                lambda _driver: Cgroups(),
+                (self.feed,),
+                self.runtime.exit_waiter,
+                clock=TrioClock(),
+                offload=inline_offload,
+            ),
+            load_records(self.base / "root" / "pods"),
+        )
+        self.agent = agent
+        async with trio.open_nursery() as nursery:
+            await nursery.start(agent.run)
+            yield agent
+            nursery.cancel_scope.cancel()
+
+    def status(self, pod: Pod) -> PodStatus:
+        """Return what the agent says of a pod now."""
+        assert self.agent is not None
+        status: PodStatus | None = self.agent.pods.value[pod_uid(pod)].status
+        assert status is not None
+        return status
+
+    def container(self, pod: Pod, name: str = "web") -> ContainerStatus:
+        """Return what the agent says of a container now."""
+        status = self.status(pod)
+        every: list[ContainerStatus] = [
+            *(status.containerStatuses or ()),
+            *(status.initContainerStatuses or ()),
+        ]
+        return next(c for c in every if c.name == name)
+
+    def reasons(self, pod: Pod | None = None) -> list[str]:
+        """Return the reasons of events so far, of one pod if given."""
+        assert self.agent is not None
+        name = pod.metadata.name or "" if pod is not None and pod.metadata is not None else ""
+        return [e.reason or "" for e in self.agent.events.events(name=name)]
+
+    def calls(self, *names: str) -> list[str]:
+        return [call.name for call in self.runtime.calls_of(*names)]
+
+    def leftovers(self) -> list[str]:
+        """Return what is on disk or mounted of any pod."""
+        below = ("root/pods", "pods", "containers")
+        found = [str(p) for d in below for p in (self.base / d).iterdir()]
+        return found + [m.path for m in self.mounter.mounts()]
+
+
+def make_pods(manifest: str) -> tuple[Pod, ...]:
+    """Return the pods of a manifest as the file source would deliver them."""
+    return load_pods(manifest.encode(), "/manifests/pod.yaml", node_name="node")
+
+
+def make_pod(
+    name: str = "web",
+    image: str = "web",
+    *,
+    containers: str = "",
+    spec: Iterable[str] = (),
+) -> Pod:
+    """Return a pod of one container `web`, or of those given as YAML list items."""
+    body = containers or f"- {{name: web, image: '{image}', imagePullPolicy: IfNotPresent}}"
+    lines = [
+        "apiVersion: v1",
+        "kind: Pod",
+        f"metadata: {{name: {name}}}",
+        "spec:",
+        *(f"  {line}" for line in spec),
+        "  containers:",
+        *(f"  {line}" for line in body.splitlines()),
+    ]
+    (pod,) = make_pods("\n".join(lines))
+    return pod
+
+
+def ready(status: PodStatus) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
+
+
+CONTAINER_RUNNING = v1.ContainerState.CONTAINER_RUNNING

@@ -1,0 +1,319 @@
+"""Lifecycle hooks of whole pods under one agent, in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.cri import ExecResult, v1
+from kubelet_trio.testing import FakeContainer, FakeExec, FaultKind
+from tests.agent.node import Node, make_pod, ready
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def hooked(hooks: str, *more: str, spec: tuple[str, ...] = (), image: str = "web") -> Pod:
+    """Return a pod of a container `web` with these hooks, and other containers."""
+    web = f"name: web, image: {image}, imagePullPolicy: IfNotPresent, lifecycle: {{{hooks}}}"
+    return make_pod(containers="\n".join([f"- {{{web}}}", *more]), spec=spec)
+
+
+OTHER = "- {name: other, image: web, imagePullPolicy: IfNotPresent}"
+
+
+def messages(node: Node, reason: str) -> list[str]:
+    assert node.agent is not None
+    return [e.message or "" for e in node.agent.events.events() if e.reason == reason]
+
+
+def call_times(node: Node, name: str) -> list[float]:
+    return [call.time for call in node.runtime.calls_of(name)]
+
+
+async def test_the_next_container_waits_for_post_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = hooked("postStart: {sleep: {seconds: 5}}", OTHER)
+    async with node.running(pod):
+        await trio.sleep(10)
+        first, second = call_times(node, "StartContainer")
+        assert 4.99 < second - first < 5.5
+        assert ready(node.status(pod))
+
+
+async def test_a_post_start_command_runs_as_it_is_written(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    seen: list[list[str]] = []
+
+    def run(_container: FakeContainer, command: list[str]) -> FakeExec:
+        seen.append(command)
+        return FakeExec()
+
+    node.runtime.on_exec = run
+    pod = hooked("postStart: {exec: {command: [echo, $(HOME)]}}")
+    async with node.running(pod):
+        await trio.sleep(1)
+        assert seen == [["echo", "$(HOME)"]]
+
+
+async def test_a_failed_post_start_kills_the_container(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(result=ExecResult(b"", b"no", 7))
+    pod = hooked("postStart: {exec: {command: [sh, -c, fails]}}", OTHER)
+    async with node.running(pod):
+        await trio.sleep(0.9)
+        waiting = node.container(pod).state
+        assert waiting is not None
+        assert waiting.waiting is not None
+        assert waiting.waiting.reason == "PostStartHookError"
+        uid = pod.metadata.uid if pod.metadata is not None else ""
+        assert waiting.waiting.message == (
+            'Exec lifecycle hook ([sh -c fails]) for Container "web" in Pod '
+            f"\"web-node_default({uid})\" failed - error: command 'sh -c fails' exited with 7: "
+            'no, message: "no"'
+        )
+        assert messages(node, "FailedPostStartHook") == ["PostStartHook failed"]
+        assert messages(node, "Killing") == ["FailedPostStartHook"]
+        assert [c.name for c in node.runtime.alive()] == ["other"]
+        await trio.sleep(10)
+        assert node.container(pod).restartCount >= 1
+    assert node.runtime.violations == []
+
+
+async def test_a_removed_pod_does_not_wait_for_its_post_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = hooked("postStart: {sleep: {seconds: 25}}")
+    async with node.running(pod) as agent:
+        await trio.sleep(2)
+        node.feed.put()
+        await trio.sleep(3)
+        assert agent.pods.value == {}
+    assert node.leftovers() == []
+
+
+async def test_pre_stop_runs_before_the_stop_and_off_the_grace(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = hooked(
+        "preStop: {sleep: {seconds: 4}}",
+        spec=("terminationGracePeriodSeconds: 10",),
+        image="stubborn",
+    )
+    async with node.running(pod) as agent:
+        await trio.sleep(1)
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(15)
+        (stop,) = call_times(node, "StopContainer")
+        assert 3.99 < stop - ended < 4.5
+        assert agent.pods.value == {}
+        (gone, *_) = call_times(node, "StopPodSandbox")
+        assert 9.5 < gone - ended < 11  # 10 s of grace in all
+        assert messages(node, "Killing") == ["Stopping container web"]
+
+
+async def test_a_pre_stop_that_takes_too_long_leaves_the_least_there_is(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(takes=1000)
+    pod = hooked(
+        "preStop: {exec: {command: [hangs]}}",
+        spec=("terminationGracePeriodSeconds: 5",),
+        image="stubborn",
+    )
+    async with node.running(pod):
+        await trio.sleep(1)
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(15)
+        (stop,) = call_times(node, "StopContainer")
+        assert 4.99 < stop - ended < 5.5
+        (gone, *_) = call_times(node, "StopPodSandbox")
+        assert 6.9 < gone - ended < 7.6
+
+
+async def test_a_failed_pre_stop_is_told_and_the_stop_goes_on(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(result=ExecResult(b"", b"", 1))
+    pod = hooked("preStop: {exec: {command: [fails]}}")
+    async with node.running(pod) as agent:
+        await trio.sleep(1)
+        node.feed.put()
+        await trio.sleep(1)
+        assert messages(node, "FailedPreStopHook") == ["PreStopHook failed"]
+        assert agent.pods.value == {}
+
+
+async def test_without_grace_there_is_no_pre_stop(node: Node, autojump_clock: MockClock) -> None:
+    probe = "livenessProbe: {exec: {command: [x]}, periodSeconds: 1, failureThreshold: 1}"
+    seen: list[str] = []
+
+    def run(_container: FakeContainer, command: list[str]) -> FakeExec:
+        seen.append(command[0])
+        return FakeExec(result=ExecResult(b"", b"", int(command[0] == "x")))
+
+    node.runtime.on_exec = run
+    pod = make_pod(
+        containers="- {name: web, image: web, imagePullPolicy: IfNotPresent, "
+        f"lifecycle: {{preStop: {{exec: {{command: [hook]}}}}}}, {probe}}}",
+        spec=("terminationGracePeriodSeconds: 0", "restartPolicy: Never"),
+    )
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert "x" in seen
+        assert "hook" not in seen
+
+
+async def test_hooks_of_sidecars_begin_at_once_and_their_stop_waits(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    begun: dict[str, float] = {}
+
+    def run(container: FakeContainer, _command: list[str]) -> FakeExec:
+        begun[container.name] = trio.current_time()
+        return FakeExec(takes=1)
+
+    node.runtime.on_exec = run
+    hook = "lifecycle: {preStop: {exec: {command: [x]}}}"
+    common = f"image: slow-stop-3, imagePullPolicy: IfNotPresent, {hook}"
+    sides = [f"- {{name: {name}, restartPolicy: Always, {common}}}" for name in ("one", "two")]
+    pod = make_pod(
+        containers=f"- {{name: web, {common}}}",
+        spec=("initContainers:", *sides),
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        ended = trio.current_time()
+        node.feed.put()
+        await trio.sleep(20)
+        assert {round(t - ended) for t in begun.values()} == {0}
+        assert sorted(begun) == ["one", "two", "web"]
+        stops = [round(t - ended) for t in call_times(node, "StopContainer")]
+        assert stops == [1, 4, 7]
+    assert node.runtime.violations == []
+
+
+async def test_a_hook_that_ran_does_not_run_again_after_a_restart_of_the_agent(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    ran: list[float] = []
+
+    def run(_container: FakeContainer, _command: list[str]) -> FakeExec:
+        ran.append(trio.current_time())
+        return FakeExec(takes=1)
+
+    node.runtime.on_exec = run
+    pod = hooked("preStop: {exec: {command: [x]}}", image="slow-stop-20")
+    async with node.running(pod):
+        await trio.sleep(1)
+        node.feed.put()
+        await trio.sleep(4)
+        assert len(ran) == 1
+        assert len(node.runtime.alive()) == 1
+    async with node.running() as agent:
+        await trio.sleep(40)
+        assert agent.pods.value == {}
+    assert len(ran) == 1
+    assert node.leftovers() == []
+
+
+async def test_a_hook_that_was_cut_short_runs_again_after_a_restart_of_the_agent(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    ran: list[float] = []
+
+    def run(_container: FakeContainer, _command: list[str]) -> FakeExec:
+        ran.append(trio.current_time())
+        return FakeExec(takes=5)
+
+    node.runtime.on_exec = run
+    pod = hooked("preStop: {exec: {command: [x]}}")
+    async with node.running(pod):
+        await trio.sleep(1)
+        node.feed.put()
+        await trio.sleep(2)
+    async with node.running() as agent:
+        await trio.sleep(20)
+        assert agent.pods.value == {}
+    assert len(ran) == 2
+
+
+async def test_a_teardown_that_starts_over_does_not_run_the_hook_again(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    ran: list[float] = []
+
+    def run(_container: FakeContainer, _command: list[str]) -> FakeExec:
+        ran.append(trio.current_time())
+        return FakeExec()
+
+    node.runtime.on_exec = run
+    async with node.running(hooked("preStop: {exec: {command: [x]}}")) as agent:
+        await trio.sleep(1)
+        node.runtime.faults.add(FaultKind.ERROR, "StopContainer", times=2)
+        node.feed.put()
+        await trio.sleep(10)
+        assert agent.pods.value == {}
+    assert len(ran) == 1
+
+
+async def test_the_hook_of_a_pod_that_nobody_knows_is_in_its_container(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(_container: FakeContainer, command: list[str]) -> FakeExec:
+        ran.append(command)
+        return FakeExec()
+
+    node.runtime.on_exec = run
+    async with node.running(hooked("preStop: {exec: {command: [from, annotation]}}")):
+        await trio.sleep(1)
+    for record in (node.base / "root/pods").glob("*/kubelet-trio.json"):
+        record.unlink()
+    async with node.running() as agent:
+        await trio.sleep(10)
+        assert agent.pods.value == {}
+        assert not node.runtime.alive()
+    assert ran == [["from", "annotation"]]
+
+
+async def test_a_restarted_container_runs_its_pre_stop_too(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    seen: list[str] = []
+
+    def run(_container: FakeContainer, command: list[str]) -> FakeExec:
+        seen.append(command[0])
+        code = int(command[0] == "alive" and "hook" not in seen)
+        return FakeExec(result=ExecResult(b"", b"", code))
+
+    node.runtime.on_exec = run
+    pod = make_pod(
+        containers="- {name: web, image: web, imagePullPolicy: IfNotPresent, "
+        "lifecycle: {preStop: {exec: {command: [hook]}}}, "
+        "livenessProbe: {exec: {command: [alive]}, periodSeconds: 1}}",
+    )
+    async with node.running(pod):
+        await trio.sleep(20)
+        assert seen.count("hook") == 1
+        assert node.container(pod).restartCount == 1
+
+
+async def test_a_stop_signal_is_the_runtimes_to_send(node: Node, autojump_clock: MockClock) -> None:
+    pod = hooked("stopSignal: SIGRTMIN+3", spec=("os: {name: linux}",))
+    async with node.running(pod):
+        await trio.sleep(1)
+        (container,) = node.runtime.alive()
+        assert container.config.stop_signal == v1.Signal.SIGRTMINPLUS3

@@ -1,0 +1,430 @@
+"""Pods' whole lives under one agent, in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.cri import RuntimeUnavailableError
+from kubelet_trio.model import pod_uid
+from kubelet_trio.pods.plan import plan_pod
+from kubelet_trio.testing import FaultKind
+from tests.agent.node import Node, make_pod, ready
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def test_a_pod_starts_runs_and_is_removed_without_a_trace(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(1)
+        assert ready(node.status(pod))
+        node.feed.put()
+        await trio.sleep(40)
+        assert agent.pods.value == {}
+        assert node.leftovers() == []
+        assert not node.runtime.sandboxes
+        assert [c.name for c in agent.tree().children if c.name == "pods"] == ["pods"]
+        assert not next(c for c in agent.tree().children if c.name == "pods").children
+    assert node.runtime.violations == []
+
+
+async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: MockClock) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+        node.runtime.calls.clear()
+        second = make_pod("second")
+        node.feed.put(pod, second)
+        await trio.sleep(1)
+        assert node.calls() == [
+            "RunPodSandbox",
+            "PodSandboxStatus",
+            "ImageStatus",
+            "CreateContainer",
+            "StartContainer",
+            "ContainerStatus",
+            "ContainerStatus",  # the exit watcher's, once its pidfd is open
+        ]
+        node.runtime.calls.clear()
+        node.feed.put(pod)
+        await trio.sleep(1)
+        assert node.calls() == [
+            "ListPodSandbox",
+            "ListContainers",
+            "StopContainer",
+            "ContainerStatus",
+            "StopPodSandbox",
+            "RemovePodSandbox",  # takes its containers along
+            "ListPodSandbox",
+            "ListContainers",
+        ]
+
+
+async def test_a_killed_container_is_started_again_as_soon_as_the_runtime_says_it_died(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+        (container,) = node.runtime.alive()
+        died = trio.current_time()
+        node.runtime.kill(container.id)
+        await trio.sleep(1)
+        (start,) = [c for c in node.runtime.calls_of("StartContainer") if c.time > died]
+        assert start.time - died < 0.1  # the runtime told after 0.06 s
+        assert node.container(pod).restartCount == 1
+
+
+async def test_cancelling_the_agent_stops_no_container(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    async with node.running(make_pod("a"), make_pod("b")):
+        await trio.sleep(1)
+    assert len(node.runtime.alive()) == 2
+    assert node.calls("StopContainer", "StopPodSandbox") == []
+
+
+async def test_an_agent_started_again_adopts_and_restarts_nothing(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pods = [make_pod(f"p{i}") for i in range(5)]
+    async with node.running(*pods):
+        await trio.sleep(1)
+        node.runtime.kill(node.runtime.instances("p0-node")[0].id)
+        await trio.sleep(1)
+        before = {pod_uid(p): node.status(p) for p in pods}
+        started = node.calls("StartContainer")
+    await trio.sleep(100)
+    async with node.running(*pods):
+        await trio.sleep(1)
+        assert {pod_uid(p): node.status(p) for p in pods} == before
+        assert node.calls("StartContainer") == started
+        assert node.container(pods[0]).restartCount == 1
+
+
+async def test_readiness_does_not_flip_while_the_runtime_is_not_read_yet(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+    node.runtime.go_down()
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+
+
+async def test_a_pod_whose_manifest_went_while_the_agent_was_down_is_ended(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    kept, gone = make_pod("kept"), make_pod("gone")
+    async with node.running(kept, gone):
+        await trio.sleep(1)
+    async with node.running(kept):
+        await trio.sleep(10)
+        assert [c.sandbox.metadata.name for c in node.runtime.alive()] == ["kept-node"]
+        assert len(node.runtime.sandboxes) == 1
+    assert node.runtime.violations == []
+
+
+async def test_nothing_is_ended_before_every_source_has_delivered(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+    async with node.running(pod):
+        pass  # cancelled at once: had it not delivered, nothing was to be ended either
+    assert len(node.runtime.alive()) == 1
+
+
+async def test_with_the_runtime_down_at_boot_the_whole_tree_runs(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.go_down()
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(20)
+        assert {c.name: c.state.value for c in agent.tree().children} == dict.fromkeys(
+            ("health", "events", "status", "runtime", "pods", "sources", "gc"), "running"
+        )
+        assert agent.status().runtime.problem
+        assert node.status(pod).phase == "Pending"
+        node.runtime.restart()
+        await trio.sleep(2)
+        assert ready(node.status(pod))
+        assert not agent.status().runtime.problem
+
+
+async def test_a_worker_that_always_raises_leaves_the_other_pods_undisturbed(
+    node: Node, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = make_pod("bad"), make_pod("good")
+
+    def plan_or_crash(pod: object, *args: object, **more: object) -> object:
+        if pod is bad:
+            raise ZeroDivisionError("a bug")
+        return plan_pod(pod, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("kubelet_trio.pods.worker.plan_pod", plan_or_crash)
+    async with node.running(bad, good) as agent:
+        await trio.sleep(600)
+        assert ready(node.status(good))
+        assert node.container(good).restartCount == 0
+        pods = next(c for c in agent.tree().children if c.name == "pods")
+        crashed = next(c for c in pods.children if "bad" in c.name)
+        assert crashed.restarts > 10
+        assert crashed.last_error is not None
+        assert "a bug" in crashed.last_error
+        assert "FailedSync" in node.reasons(bad)
+        assert not any(c.restarts for c in agent.tree().children)
+
+
+async def test_a_teardown_goes_on_after_a_restart_with_what_is_left_of_its_grace(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="stubborn", spec=["terminationGracePeriodSeconds: 60"])
+    async with node.running(pod):
+        await trio.sleep(1)
+        node.feed.put()
+        await trio.sleep(20)
+    assert len(node.runtime.alive()) == 1  # cancelling cut the wait short, not the container
+    async with node.running():
+        await trio.sleep(30)
+        assert len(node.runtime.alive()) == 1
+        await trio.sleep(12)
+        assert not node.runtime.alive()
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+
+
+async def test_a_pod_wanted_again_during_its_teardown_starts_anew_afterwards(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="slow-stop-4")
+    async with node.running(pod):
+        await trio.sleep(1)
+        first = node.runtime.alive()[0].id
+        node.feed.put()
+        await trio.sleep(1)
+        node.feed.put(pod)
+        await trio.sleep(10)
+        (container,) = node.runtime.alive()
+        assert container.id != first
+        assert ready(node.status(pod))
+        assert node.container(pod).restartCount == 0
+
+
+async def test_a_teardown_recorded_before_a_restart_is_done_before_the_pod_runs_again(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="slow-stop-9")
+    async with node.running(pod):
+        await trio.sleep(1)
+        first = node.runtime.alive()[0].id
+        node.feed.put()
+        await trio.sleep(1)
+    async with node.running(pod):
+        await trio.sleep(20)
+        (container,) = node.runtime.alive()
+        assert container.id != first
+        assert ready(node.status(pod))
+    assert node.runtime.violations == []
+
+
+async def test_an_edited_pod_waits_until_the_one_before_is_gone(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old, new = make_pod(image="slow-stop-5"), make_pod(image="other")
+    assert pod_uid(old) != pod_uid(new)
+    async with node.running(old):
+        await trio.sleep(1)
+        node.feed.put(new)
+        await trio.sleep(3)
+        assert {c.name for c in node.runtime.alive(pod_uid(new))} == set()
+        await trio.sleep(7)
+        assert [c.sandbox.metadata.uid for c in node.runtime.alive()] == [pod_uid(new)]
+        assert ready(node.status(new))
+
+
+async def test_an_image_pull_in_flight_does_not_hold_up_the_teardown(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    node.runtime.faults.add(FaultKind.HANG, "PullImage", times=None)
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert node.calls("PullImage") == ["PullImage"]
+        node.feed.put()
+        await trio.sleep(1)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+
+
+async def test_a_pull_that_fails_backs_off_and_says_so(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="missing-thing")
+    async with node.running(pod):
+        await trio.sleep(1)
+        waiting = node.container(pod).state
+        assert waiting is not None
+        assert waiting.waiting is not None
+        assert waiting.waiting.reason == "ErrImagePull"
+        await trio.sleep(6)
+        waiting = node.container(pod).state
+        assert waiting is not None
+        assert waiting.waiting is not None
+        assert waiting.waiting.reason == "ImagePullBackOff"
+        await trio.sleep(600)
+        pulls = [c.time for c in node.runtime.calls_of("PullImage")]
+        gaps = [round(b - a) for a, b in itertools.pairwise(pulls)]
+        assert gaps[:4] == pytest.approx([10, 20, 40, 80], abs=2)
+
+
+async def test_pulls_are_limited_to_their_number(node: Node, autojump_clock: MockClock) -> None:
+    node.runtime.latency["PullImage"] = 10
+    async with node.running(*(make_pod(f"p{i}", image=f"image-{i}") for i in range(4))):
+        await trio.sleep(11)
+        assert len(node.runtime.alive()) == 2  # parallel_pulls=2
+        await trio.sleep(10)
+        assert len(node.runtime.alive()) == 4
+
+
+async def test_a_hung_call_of_one_pod_holds_up_no_other(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.faults.add(FaultKind.HANG, "CreateContainer", "stuck-node", times=None)
+    stuck, good = make_pod("stuck"), make_pod("good")
+    async with node.running(stuck, good):
+        await trio.sleep(2)
+        assert ready(node.status(good))
+        node.feed.put(good)
+        await trio.sleep(5)
+        assert pod_uid(stuck) not in node.agent.pods.value if node.agent else False
+        assert len(node.runtime.sandboxes) == 1
+
+
+async def test_a_lost_reply_leaves_no_second_instance(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    for call in ("RunPodSandbox", "CreateContainer", "StartContainer"):
+        node.runtime.faults.add(FaultKind.LOST_REPLY, call)
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(60)
+        assert ready(node.status(pod))
+        assert len(node.runtime.alive()) == 1
+        assert len([s for s in node.runtime.sandboxes.values() if s.ready]) == 1
+    assert node.runtime.violations == []
+
+
+async def test_a_stop_that_fails_is_tried_until_it_works(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.faults.add(
+        FaultKind.ERROR,
+        "StopContainer",
+        times=5,
+        error=RuntimeUnavailableError("StopContainer", "connection refused"),
+    )
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(1)
+        node.feed.put()
+        await trio.sleep(1)
+        assert len(node.runtime.alive()) == 1
+        assert "FailedKillPod" in node.reasons(pod)
+        await trio.sleep(60)
+        assert not node.runtime.sandboxes
+        assert node.leftovers() == []
+    assert node.runtime.violations == []
+
+
+async def test_active_deadline_ends_the_pod_and_it_stays_failed(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(spec=["activeDeadlineSeconds: 30"])
+    async with node.running(pod):
+        await trio.sleep(29)
+        assert ready(node.status(pod))
+        await trio.sleep(5)
+        assert (node.status(pod).phase, node.status(pod).reason) == ("Failed", "DeadlineExceeded")
+        assert not node.runtime.alive()
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert (node.status(pod).phase, node.status(pod).reason) == ("Failed", "DeadlineExceeded")
+        assert not node.runtime.alive()
+        node.feed.put()
+        await trio.sleep(2)
+        assert node.leftovers() == []
+
+
+async def test_a_finished_pod_keeps_its_logs_until_its_manifest_goes(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="exit-0-after-2", spec=["restartPolicy: Never"])
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        assert node.status(pod).phase == "Succeeded"
+        (container,) = node.runtime.instances("web-node")
+        assert agent.log_path(pod_uid(pod), container.id) is not None
+        assert not any(s.ready for s in node.runtime.sandboxes.values())
+        node.feed.put()
+        await trio.sleep(2)
+        assert not node.runtime.containers
+        assert node.leftovers() == []
+
+
+async def test_sidecars_stop_after_the_main_containers(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(
+        spec=[
+            "initContainers:",
+            "- {name: first, image: first, restartPolicy: Always}",
+            "- {name: second, image: second, restartPolicy: Always}",
+        ],
+        image="slow-stop-3",
+    )
+    async with node.running(pod):
+        await trio.sleep(2)
+        names = {c.id: c.name for c in node.runtime.alive()}
+        node.feed.put()
+        await trio.sleep(10)
+        stops = node.runtime.calls_of("StopContainer")
+        assert [names[c.target] for c in stops] == ["web", "second", "first"]  # type: ignore[index]
+        assert stops[1].time - stops[0].time == pytest.approx(3, abs=0.1)
+
+
+async def test_a_stopped_agent_lets_the_step_in_hand_finish(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.latency["RunPodSandbox"] = 3
+    async with node.running(make_pod()) as agent:
+        await trio.sleep(1)
+        agent.stop()
+        await trio.sleep(4)
+        assert len(node.runtime.sandboxes) == 1
+    assert node.runtime.violations == []
+
+
+async def test_a_second_agent_on_the_same_root_directory_is_refused(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    async with node.running(make_pod()):
+        await trio.sleep(1)
+        with pytest.RaisesGroup(pytest.RaisesExc(Exception, match="runs on")):
+            async with Node(node.base).running():
+                await trio.sleep(1)
+        assert len(node.runtime.alive()) == 1

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.cgroups import CgroupHost, PodCgroups, cgroup_host
+from kubelet_trio.model import PodUid, inline_offload, thread_offload
+
+UID = PodUid("5ba8fe55-1c2d")
+
+
+def host(root: Path) -> CgroupHost:
+    return CgroupHost(1, {"cpu": root / "cpu", "memory": root / "memory"})
+
+
+async def test_a_pods_cgroup_goes_in_every_hierarchy(tmp_path: Path) -> None:
+    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload)
+    for hierarchy in ("cpu", "memory"):
+        (tmp_path / hierarchy / f"kubepods/burstable/pod{UID}/container/nested").mkdir(parents=True)
+        (tmp_path / hierarchy / "kubepods/burstable/podother").mkdir()
+    await cgroups.remove(UID)
+    await cgroups.remove(UID)
+    assert await cgroups.list_pods() == {"other"}
+
+
+async def test_a_pods_cgroup_is_found_under_any_class(tmp_path: Path) -> None:
+    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
+    (tmp_path / f"cpu/edge/kubepods/pod{UID}").mkdir(parents=True)
+    (tmp_path / "cpu/edge/kubepods/besteffort/podx").mkdir(parents=True)
+    assert await cgroups.list_pods() == {UID, "x"}
+    await cgroups.remove(UID)
+    assert await cgroups.list_pods() == {"x"}
+
+
+async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
+    stopped: list[str] = []
+    cgroups = PodCgroups(
+        CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, stop_unit=stopped.append
+    )
+    name = "kubepods-besteffort-pod5ba8fe55_1c2d.slice"
+    (tmp_path / "kubepods.slice/kubepods-besteffort.slice" / name).mkdir(parents=True)
+    assert await cgroups.list_pods() == {UID}
+    await cgroups.remove(UID)
+    await cgroups.remove(UID)
+    assert stopped == [name]
+    assert await cgroups.list_pods() == frozenset()
+
+
+async def test_no_cgroups_at_all_is_no_error(tmp_path: Path) -> None:
+    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload)
+    assert await cgroups.list_pods() == frozenset()
+    await cgroups.remove(UID)
+
+
+async def test_what_is_left_in_a_real_cgroup_is_killed_and_nothing_else() -> None:
+    machine = cgroup_host()
+    root = f"kubelet-trio-test-{uuid.uuid4().hex[:8]}"
+    mounts = (
+        {"": machine.mounts[""]}
+        if machine.version == 2
+        else {"pids": machine.mounts.get("pids", Path("/nonexistent"))}
+    )
+    (hierarchy,) = mounts.values()
+    place = hierarchy / root / f"kubepods/besteffort/pod{UID}"
+    try:
+        place.mkdir(parents=True)
+    except OSError as exc:
+        pytest.skip(f"cgroups cannot be made here: {exc}")
+    cgroups = PodCgroups(
+        CgroupHost(machine.version, mounts), "cgroupfs", thread_offload, root=f"/{root}"
+    )
+    inner = place / "container"
+    inner.mkdir()
+    sleep = ["sleep", "1000"]
+    with subprocess.Popen(sleep) as lost, subprocess.Popen(sleep) as other:  # noqa: ASYNC220  # returns at once
+        try:
+            (inner / "cgroup.procs").write_text(str(lost.pid))
+            await cgroups.remove(UID)
+            assert lost.wait(5) == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            lost.kill()
+            other.kill()
+    assert not place.exists()
+    for left in (place.parent, place.parent.parent, hierarchy / root):
+        os.rmdir(left)

@@ -1,0 +1,52 @@
+"""A control socket served by a thread, as the command line meets it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.server import SOCKET_NAME, control_router, open_unix, serve_http
+from tests.server.fake_view import FakeView
+
+
+class ServedView:
+    """A view behind a socket; `do` changes it on the thread that owns it."""
+
+    def __init__(self, view: FakeView, root: Path) -> None:
+        self.view = view
+        self.root = root
+        self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
+        self._stop = trio.Event()
+        self._thread = threading.Thread(target=trio.run, args=(self._serve,))
+
+    def __enter__(self) -> ServedView:
+        self._thread.start()
+        self._token = self._ready.get(timeout=10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.do(self._stop.set)
+        self._thread.join(timeout=10)
+        assert not self._thread.is_alive()
+
+    def do(self, change: Callable[[], object]) -> None:
+        trio.from_thread.run_sync(change, trio_token=self._token)
+
+    async def _serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            listener = open_unix(self.root / SOCKET_NAME)
+            await nursery.start(serve_http, control_router(self.view), [listener])
+            self._ready.put(trio.lowlevel.current_trio_token())
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def served(view: FakeView, root: Path) -> Iterator[ServedView]:
+    with ServedView(view, root) as running:
+        yield running

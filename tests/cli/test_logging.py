@@ -1,0 +1,92 @@
+"""Logs: text on a terminal, JSON elsewhere, one line an event."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import structlog
+
+from kubelet_trio.cli.logging import configure_logging
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers, root.level = handlers, level
+
+
+def test_text_is_for_terminals() -> None:
+    out = Terminal()
+    configure_logging(stream=out)
+    structlog.get_logger().info("pod.started", pod="default/web", message="a b", empty="")
+    line = out.getvalue()
+    assert line.startswith("I 20")
+    assert line.endswith('pod.started pod=default/web message="a b" empty=""\n')
+
+
+def test_anything_else_gets_json() -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    structlog.get_logger().warning("x", path=logging, n=1)
+    event = msgspec.json.decode(out.getvalue())
+    assert (event["event"], event["level"], event["n"]) == ("x", "warning", 1)
+    assert event["timestamp"].endswith("Z")
+    assert event["path"].startswith("<module")
+
+
+def test_a_format_that_was_named_wins() -> None:
+    out = Terminal()
+    configure_logging(log_format="json", stream=out)
+    structlog.get_logger().info("x")
+    assert msgspec.json.decode(out.getvalue())["event"] == "x"
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [(0, False), (2, False), (4, True)])
+def test_verbosity_brings_debug(verbosity: int, shown: bool) -> None:
+    out = io.StringIO()
+    configure_logging(verbosity, stream=out)
+    structlog.get_logger().debug("detail")
+    assert ("detail" in out.getvalue()) is shown
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_exception_is_shown_whole(form: str) -> None:
+    out = io.StringIO()
+    configure_logging(log_format=form, stream=out)
+    try:
+        raise ExceptionGroup("both", [ValueError("one"), KeyError("two")])
+    except ExceptionGroup:
+        structlog.get_logger().exception("child.crashed")
+    assert "ValueError: one" in out.getvalue()
+    assert "KeyError: 'two'" in out.getvalue()
+
+
+def test_bound_context_is_in_every_line() -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    with structlog.contextvars.bound_contextvars(pod="default/web"):
+        structlog.get_logger().info("x")
+    assert msgspec.json.decode(out.getvalue())["pod"] == "default/web"
+
+
+def test_libraries_log_into_the_same_stream() -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    logging.getLogger("trio.serve_listeners").error("accept failed: %s", "EMFILE")
+    logging.getLogger("httpx").info("quiet")
+    [line] = out.getvalue().splitlines()
+    event = msgspec.json.decode(line)
+    assert event["logger"] == "trio.serve_listeners"
+    assert event["text"] == "accept failed: EMFILE"

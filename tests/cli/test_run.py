@@ -1,0 +1,128 @@
+"""From a command line to an agent, and its end by signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.cli.host import apply_to_process, host_facts
+from kubelet_trio.cli.notify import Notifier
+from kubelet_trio.cli.run import run, run_until_signal
+
+Status = trio.TaskStatus[Callable[[], bool]]
+
+
+async def agent(*, stop: trio.Event, task_status: Status) -> int:
+    task_status.started(lambda: True)
+    await stop.wait()
+    return 7
+
+
+async def test_a_signal_stops_the_agent_in_good_order(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        for number in (signal.SIGTERM, signal.SIGINT):
+
+            async def stopped_by(*, stop: trio.Event, task_status: Status, n: int = number) -> int:
+                task_status.started(lambda: True)
+                os.kill(os.getpid(), n)
+                await stop.wait()
+                return 7
+
+            with trio.fail_after(5):
+                assert await run_until_signal(stopped_by, Notifier(str(tmp_path / "notify"))) == 7
+            assert [systemd.recv(99) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
+
+
+async def test_a_second_signal_ends_it_at_once() -> None:
+    was_cancelled = False
+
+    async def stuck(*, stop: trio.Event, task_status: Status) -> int:
+        nonlocal was_cancelled
+        task_status.started(lambda: True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            was_cancelled = True
+            raise
+        return 0
+
+    with trio.fail_after(5):
+        assert await run_until_signal(stuck, Notifier()) == 1
+    assert was_cancelled
+
+
+async def test_an_agent_that_ends_by_itself_gives_its_exit_code() -> None:
+    async def once(*, stop: trio.Event, task_status: Status) -> int:
+        await trio.lowlevel.checkpoint()
+        return 3
+
+    with trio.fail_after(5):
+        assert await run_until_signal(once, Notifier()) == 3
+
+
+async def test_the_watchdog_ends_with_the_agent(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async def brief(*, stop: trio.Event, task_status: Status) -> int:
+        task_status.started(lambda: True)
+        await trio.sleep(60)
+        return 0
+
+    assert await run_until_signal(brief, Notifier(str(tmp_path / "none"), 20)) == 0
+    assert trio.current_time() == 60
+
+
+def test_what_is_wrong_is_told_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--nope", "--max-pods=x"]) == 1
+    assert capsys.readouterr().err == (
+        "Error: unknown flag: --nope\n"
+        'Error: invalid argument "x" for "--max-pods" flag: "x" is not a whole number\n'
+    )
+
+
+def test_help_and_version_need_no_host(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "--pod-manifest-path" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("kubelet-trio ")
+
+
+def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
+    (tmp_path / "swaps").write_text("Filename Type Size Used Priority\n/dev/sdb1 x 1 0 -2\n")
+    assert host_facts(tmp_path).swaps == ("/dev/sdb1",)
+    assert host_facts(tmp_path / "none").swaps == ()
+
+
+def test_the_process_is_set_up_as_far_as_it_may(tmp_path: Path) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        apply_to_process(-999, before[0], tmp_path)
+        assert (tmp_path / "oom_score_adj").read_text() == "-999"
+        apply_to_process(-999, before[0], tmp_path / "none")  # not allowed is only logged
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_client_does_not_load_the_agent() -> None:
+    import subprocess
+
+    script = (
+        "import sys, kubelet_trio.cli.reading, kubelet_trio.cli.main, kubelet_trio.cli.describe;"
+        "print([m for m in ('trio', 'structlog', 'lightkube.models', 'yaml', 'asyncio')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"

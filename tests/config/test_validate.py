@@ -1,0 +1,203 @@
+"""Bad values are told together; what is not built yet is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.config import (
+    ConfigError,
+    HostFacts,
+    KubeletConfiguration,
+    load_settings,
+    parse_swaps,
+    startup_refusals,
+)
+from kubelet_trio.config.gates import GATES
+from kubelet_trio.config.support import LEAVES, default_of
+from kubelet_trio.config.table import BY_FLAG, FIELDS, FLAGS, Support
+from kubelet_trio.config.types import DEFAULTS
+from kubelet_trio.config.validate import validate
+from tests.config.test_load import config_file, problems_of
+
+
+def test_the_defaults_are_valid() -> None:
+    assert validate(DEFAULTS) == []
+
+
+def test_every_field_is_in_the_table_once() -> None:
+    assert sorted(row.path for row in FIELDS) == sorted(LEAVES)
+    flags = [row.flag for row in (*FIELDS, *FLAGS) if row.flag]
+    assert len(flags) == len(set(flags)) == len(BY_FLAG)
+
+
+def test_whatever_is_not_obeyed_says_why() -> None:
+    assert all(row.why for row in (*FIELDS, *FLAGS) if row.support is not Support.YES)
+    assert not any(row.why for row in (*FIELDS, *FLAGS) if row.support is Support.YES)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("nodeLeaseDurationSeconds: -1", "nodeLeaseDurationSeconds -1 must be greater than 0"),
+        ("healthzPort: 70000", "healthzPort (--healthz-port) 70000 must be between 0 and 65535"),
+        ("oomScoreAdj: 1001", "must be between -1000 and 1000, inclusive"),
+        ("eventBurst: -1", "eventBurst (--event-burst) -1 must not be negative"),
+        ("registryPullQPS: -1", "registryPullQPS (--registry-qps) -1 must not be negative"),
+        ("cpuCFSQuotaPeriod: 2s", "2s must be between 1ms and 1sec, inclusive"),
+        ("crashLoopBackOff: {maxContainerRestartPeriod: 301s}", "must be set between 1s and 300s"),
+        ("crashLoopBackOff: {maxContainerRestartPeriod: 500ms}", "must be set between 1s and 300s"),
+        ("podLogsDir: /var/log/../pods", "must be normalized"),
+        ("podLogsDir: /var/log/pods/", "must be normalized"),
+        ("podLogsDir: /var/log/pöds", "must contain ASCII characters only"),
+        ("cgroupDriver: podman", 'must be one of: "cgroupfs", "systemd"'),
+        ("maxParallelImagePulls: 0", "maxParallelImagePulls 0 must be a positive number"),
+        ("healthzBindAddress: localhost", '"localhost" must be an IP address'),
+        ("clusterDNS: [dns]", '"dns" must be an IP address'),
+        ("staticPodURL: ftp://x", "must be an http or https URL"),
+        ("containerRuntimeEndpoint: npipe:////./pipe", "must be a unix socket: unix:///path"),
+        ("syncFrequency: -1s", "syncFrequency (--sync-frequency) -1s must be greater than 0"),
+        ("imageGCLowThresholdPercent: 90", "must be less than imageGCHighThresholdPercent"),
+        ("imageMaximumGCAge: 1m", "must be greater than imageMinimumGCAge 2m0s"),
+        ("containerLogMaxFiles: 1", "must be greater than 1"),
+        ("containerLogMonitorInterval: 1s", "must be greater than or equal to 3s"),
+        ("enforceNodeAllocatable: [none, pods]", "may not contain additional enforcements"),
+        ("enforceNodeAllocatable: [pods, pods]", "duplicated enforcements"),
+        ("enforceNodeAllocatable: [cows]", 'option "cows" specified'),
+        ("enforceNodeAllocatable: [kube-reserved]", "kubeReservedCgroup (--kube-reserved-cgroup)"),
+        ("cgroupsPerQOS: false", "(--cgroups-per-qos) must be true"),
+        ("systemCgroups: /s", "systemCgroups (--system-cgroups) was specified"),
+        ("shutdownGracePeriod: 500ms", "must be either zero or otherwise >= 1 sec"),
+        ("shutdownGracePeriodCriticalPods: 5s", "must be <= shutdownGracePeriod 0s"),
+        ("memorySwap: {swapBehavior: All}", "swapBehavior"),
+        ("featureGates: {Nope: true}", "unrecognized feature gate: Nope"),
+        ("logging: {format: xml}", 'logging.format (--logging-format) "xml" must be one of'),
+    ],
+)
+def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str, told: str) -> None:
+    problems = problems_of(f"--config={config_file(tmp_path / 'c', body)}")
+    assert any(p.startswith("invalid configuration: ") and told in p for p in problems), problems
+
+
+def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
+    path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nmaxPods: 5\n")
+    assert len(problems_of(f"--config={path}", "--kubeconfig=/k")) == 4
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--kubeconfig=/k", "not supported yet: --kubeconfig: running with an API server"),
+        ("--bootstrap-kubeconfig=/k", "not supported yet: --bootstrap-kubeconfig: "),
+        ("--anonymous-auth", "not supported yet: authentication.anonymous.enabled (--anonymous"),
+        ("--read-only-port=10255", "not supported yet: readOnlyPort (--read-only-port): "),
+        ("--max-pods=250", "leave it at its default (110)"),
+        ("--feature-gates=MemoryQoS=true", "not supported yet: feature gate MemoryQoS=true"),
+        ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
+        ("--lock-file=/x", "not supported yet: --lock-file: "),
+        ("--eviction-hard=memory.available<1Gi", "not supported yet: evictionHard"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused_by_name(flag: str, told: str) -> None:
+    [problem] = problems_of(flag)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--max-pods=110", "--kubeconfig=", "--anonymous-auth=false", "--read-only-port=0"],
+        ["--enforce-node-allocatable=none", "--cgroups-per-qos=false"],
+        ["--enforce-node-allocatable="],
+        ["--make-iptables-util-chains=false", "--enable-debugging-handlers=false"],
+        ["--feature-gates=SidecarContainers=true,MemoryQoS=false,EventedPLEG=true"],
+        [
+            "--eviction-hard=memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,"
+            "imagefs.available<15%,imagefs.inodesFree<5%"
+        ],
+    ],
+)
+def test_what_comes_to_the_default_is_fine(argv: list[str]) -> None:
+    load_settings(argv)
+
+
+def test_server_fields_mean_nothing_while_the_server_is_off() -> None:
+    load_settings(["--enable-server=false", "--client-ca-file=/ca", "--port=1"])
+    with pytest.raises(ConfigError):
+        load_settings(["--client-ca-file=/ca"])
+
+
+def test_every_default_only_row_refuses_by_its_name() -> None:
+    for row in (*FIELDS, *FLAGS):
+        assert row.name
+        assert default_of(row) not in row.also
+
+
+def test_the_gates_are_those_of_the_kubelet() -> None:
+    assert GATES["SidecarContainers"] is True
+    assert GATES["EventedPLEG"] is False
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_ok"),
+    [
+        ("a=b,example.com/c=d", True),
+        ("kubernetes.io/hostname=x", True),
+        ("node.kubernetes.io/x=y", True),
+        ("kubelet.kubernetes.io/x=y", True),
+        ("sub.node.kubernetes.io/x=y", True),
+        ("node-role.kubernetes.io/master=", False),
+        ("k8s.io/x=y", False),
+        ("bad key=x", False),
+        ("a=bad value", False),
+        (f"{'a' * 64}=b", False),
+    ],
+)
+def test_node_labels_are_checked_as_upstream(labels: str, is_ok: bool) -> None:
+    if is_ok:
+        load_settings([f"--node-labels={labels}"])
+    else:
+        assert "label" in problems_of(f"--node-labels={labels}")[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--node-ip=x", "must be an IP address, or two"),
+        ("--node-ip=10.0.0.1,10.0.0.2", "one address of each IP family"),
+        ("--root-dir=relative", "must be an absolute path"),
+        ("--hostname-override=no_good", "is not a valid node name"),
+        ("--crash-loop-backoff-base=0s", "must be greater than 0"),
+        ("--cloud-provider=aws", "unsupported cloud provider"),
+    ],
+)
+def test_flags_without_a_field_are_checked(flag: str, told: str) -> None:
+    assert told in problems_of(flag)[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "swaps", "changes", "told"),
+    [
+        (2, (), {}, []),
+        (1, (), {}, ["failCgroupV1"]),
+        (1, (), {"fail_cgroup_v1": False}, []),
+        (2, ("/swapfile",), {}, ["failSwapOn"]),
+        (2, ("/swapfile",), {"fail_swap_on": False}, []),
+        (1, ("/swapfile",), {}, ["failCgroupV1", "failSwapOn"]),
+        (1, (), {"fail_cgroup_v1": False, "single_process_oom_kill": False}, ["singleProcess"]),
+    ],
+)
+def test_the_agent_refuses_hosts_that_the_go_kubelet_refuses(
+    version: int, swaps: tuple[str, ...], changes: dict[str, bool], told: list[str]
+) -> None:
+    config = KubeletConfiguration(**changes)  # type: ignore[arg-type]
+    refusals = startup_refusals(config, HostFacts(version, swaps))
+    assert len(refusals) == len(told)
+    assert all(word in line for word, line in zip(told, refusals, strict=True))
+
+
+def test_swaps_are_read_from_proc() -> None:
+    text = "Filename\tType\tSize\tUsed\tPriority\n/swapfile file 1 0 -2\ntmpfs x 1 0 -3\n"
+    assert parse_swaps(text) == ("/swapfile",)
+    assert parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == ()

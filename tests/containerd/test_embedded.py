@@ -1,0 +1,91 @@
+"""One containerd with a daemon and two embedded kubelets: each minds its own pods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from kubelet_trio import KubeletConfig, open_kubelet
+from tests.containerd.conftest import MakeAgent
+from tests.harness import Agent, Containerd, CriClient, live_containers, pod
+from tests.harness.pods import eventually
+
+
+@pytest.fixture
+def daemon(make_agent: MakeAgent) -> Agent:
+    agent = make_agent()
+    agent.put(pod("daemons"))
+    agent.start()
+    agent.wait_ready("daemons")
+    return agent
+
+
+def config(base: Path, containerd: Containerd) -> KubeletConfig:
+    return KubeletConfig(
+        root_dir=base,
+        runtime=containerd.endpoint,
+        node_name="node",
+        cgroup_root=containerd.layout.cgroup,
+    )
+
+
+def own_pod(name: str) -> dict[str, Any]:
+    return dict(pod(name, terminationGracePeriodSeconds=2))
+
+
+def names(cri: CriClient) -> set[str]:
+    return {s.metadata.name for s in cri.sandboxes() if s.metadata is not None}
+
+
+async def in_thread(call: Any, *args: Any) -> Any:
+    return await trio.to_thread.run_sync(call, *args)
+
+
+async def test_a_daemon_and_two_embedded_kubelets_do_not_touch_each_other(
+    daemon: Agent, containerd: Containerd, cri: CriClient, tmp_path: Path
+) -> None:
+    before = live_containers(cri, "daemons-node")
+    with trio.fail_after(90):
+        async with (
+            open_kubelet(config(tmp_path / "a", containerd)) as a,
+            open_kubelet(config(tmp_path / "b", containerd)) as b,
+        ):
+            (kept,) = await b.apply(own_pod("of-b"))
+            async with a.run_pod(own_pod("of-a")) as running:
+                await running.wait_ready()
+                await kept.wait_ready()
+                result = await running.exec(["echo", "from inside"])
+                assert (result.stdout, result.exit_code) == (b"from inside\n", 0)
+                assert await in_thread(names, cri) == {"daemons-node", "of-a", "of-b"}
+                # A daemon that starts anew ends what nobody wants, but only of its own.
+                await in_thread(daemon.kill)
+                await in_thread(daemon.start)
+                await trio.sleep(3)
+                assert await in_thread(names, cri) == {"daemons-node", "of-a", "of-b"}
+            assert await in_thread(names, cri) == {"daemons-node", "of-b"}
+        # Both are closed; what was kept runs on, and another kubelet leaves it alone.
+        async with open_kubelet(config(tmp_path / "a", containerd)):
+            await trio.sleep(2)
+            assert await in_thread(names, cri) == {"daemons-node", "of-b"}
+        async with open_kubelet(config(tmp_path / "b", containerd)) as b:
+            await b.get("of-b").wait_ready()
+            await b.delete("of-b")
+        assert await in_thread(names, cri) == {"daemons-node"}
+    assert live_containers(cri, "daemons-node") == before
+    assert list(daemon.pods()) == ["daemons"]
+
+
+async def test_a_cancelled_program_takes_its_pods_down_on_containerd(
+    containerd: Containerd, cri: CriClient, tmp_path: Path
+) -> None:
+    given = dict(pod("scoped", terminationGracePeriodSeconds=2))
+    with trio.fail_after(60), trio.CancelScope() as scope:
+        async with open_kubelet(config(tmp_path / "a", containerd)) as kubelet:
+            async with kubelet.run_pod(given) as running:
+                await running.wait_ready()
+                scope.cancel()
+    eventually(lambda: "scoped" not in names(cri), what="the pod to be gone")
+    assert not list((tmp_path / "a" / "pods").iterdir())

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubelet_trio.containers import (
+    LogEntry,
+    LogFile,
+    LogOptions,
+    format_line,
+    parse_line,
+    read_log,
+    time_nanoseconds,
+)
+from kubelet_trio.containers.cri_log import BLOCK, MAX_LINE, tail_offset
+
+TIME = "2024-05-01T10:00:00.123456789Z"
+
+
+def rendered(path: Path, options: LogOptions | None = None) -> bytes:
+    return b"".join(read_log(path, options or LogOptions()))
+
+
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def line(text: bytes, *, second: int = 0, stream: str = "stdout", partial: bool = False) -> bytes:
+    return format_line(f"2024-05-01T10:00:{second:02}.5Z", stream, text, partial=partial)
+
+
+texts = st.binary(max_size=200).map(lambda b: b.replace(b"\n", b" "))
+
+
+@given(texts, st.sampled_from(["stdout", "stderr"]), st.booleans())
+def test_what_a_runtime_writes_is_read_back(text: bytes, stream: str, partial: bool) -> None:
+    entry = parse_line(format_line(TIME, stream, text, partial=partial))
+    assert entry == LogEntry(TIME.encode(), stream, partial, text if partial else text + b"\n")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"\n",
+        b"hello world",
+        b"2024-05-01T10:00:00Z stdout",
+        b"2024-05-01T10:00:00Z stdin F x",
+        b"yesterday stdout F x",
+        b"2024-05-01 stdout F x",
+        b"{}",
+    ],
+)
+def test_what_is_not_cris_format_is_left_out(bad: bytes) -> None:
+    assert parse_line(bad) is None
+
+
+def test_an_empty_line_and_further_tags() -> None:
+    assert parse_line(b"2024-05-01T10:00:00Z stdout F ") == LogEntry(
+        b"2024-05-01T10:00:00Z", "stdout", False, b"\n"
+    )
+    tagged = parse_line(b"2024-05-01T10:00:00Z stderr P:x:y abc")
+    assert tagged == LogEntry(b"2024-05-01T10:00:00Z", "stderr", True, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("time", "nanoseconds"),
+    [
+        (b"1970-01-01T00:00:01Z", 10**9),
+        (b"1970-01-01T00:00:01.000000001Z", 10**9 + 1),
+        (b"1970-01-01T00:00:01.5Z", 1_500_000_000),
+        (b"1970-01-01T02:00:00.25+02:00", 250_000_000),
+        (b"2024-05-01T10:00:00.123456789Z", 1714557600_123456789),
+    ],
+)
+def test_times_are_exact_to_the_nanosecond(time: bytes, nanoseconds: int) -> None:
+    assert time_nanoseconds(time) == nanoseconds
+
+
+def test_a_time_that_is_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not an RFC 3339 time"):
+        time_nanoseconds(b"now")
+
+
+def test_parts_of_a_line_join(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"a", partial=True), line(b"b"), line(b"c"))
+    assert rendered(path) == b"ab\nc\n"
+
+
+def test_a_line_has_its_time_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"a", partial=True), line(b"b"), line(b"c", second=9))
+    assert rendered(path, LogOptions(timestamps=True)) == (
+        b"2024-05-01T10:00:00.500000000Z ab\n2024-05-01T10:00:09.500000000Z c\n"
+    )
+
+
+def test_since_is_inclusive(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", *(line(b"%d" % n, second=n) for n in range(3)))
+    since = time_nanoseconds(b"2024-05-01T10:00:01.5Z") / 10**9
+    assert rendered(path, LogOptions(since=since)) == b"1\n2\n"
+
+
+def test_a_limit_is_in_bytes_of_output(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"abc"), line(b"def"))
+    assert rendered(path, LogOptions(limit=5)) == b"abc\nd"
+    assert rendered(path, LogOptions(limit=0)) == b""
+
+
+def test_one_stream_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"out"), line(b"err", stream="stderr"))
+    assert rendered(path, LogOptions(streams=frozenset(["stderr"]))) == b"err\n"
+
+
+def test_a_last_line_without_a_newline_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"a"), line(b"b")[:-1])
+    assert rendered(path) == b"a\nb\n"
+
+
+def test_garbage_between_lines_is_skipped(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", line(b"a"), b"\x00\xffgarbage\n", line(b"b"))
+    assert rendered(path) == b"a\nb\n"
+
+
+def test_a_line_longer_than_any_block_is_whole(tmp_path: Path) -> None:
+    long = b"x" * (3 * BLOCK)
+    path = write(tmp_path / "0.log", line(long), line(b"b"))
+    assert rendered(path) == long + b"\nb\n"
+
+
+def test_memory_is_bounded_for_a_file_without_newlines(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", b"\x00" * (MAX_LINE * 3), b"\n", line(b"b"))
+    with LogFile(path) as log:
+        held = 0
+        while log.read() is not None:
+            held = max(held, len(log._rest))
+    assert held <= MAX_LINE + BLOCK
+    assert rendered(path) == b"b\n"
+
+
+@given(
+    lines=st.lists(st.integers(0, 400).map(lambda n: b"l" * n), max_size=30),
+    wanted=st.integers(0, 35),
+    ends=st.booleans(),
+)
+def test_the_tail_is_the_last_lines(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], wanted: int, ends: bool
+) -> None:
+    content = b"\n".join(lines) + (b"\n" if ends and lines else b"")
+    path = write(tmp_path_factory.mktemp("tail") / "f", content)
+    with path.open("rb") as file:
+        start = tail_offset(file, wanted)
+    expected = content.splitlines(keepends=True)[-wanted:] if wanted else []
+    assert content[start:] == b"".join(expected)
+
+
+def test_the_tail_of_a_large_file_is_found_over_many_blocks(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.log", *(line(b"%d" % n + b"." * 1000) for n in range(500)))
+    shown = rendered(path, LogOptions(tail=200)).split(b"\n")
+    assert [int(text.split(b".")[0]) for text in shown[:-1]] == list(range(300, 500))
+    assert rendered(path, LogOptions(tail=0)) == b""

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from lightkube.models.core_v1 import (
+    Capabilities,
+    PodSecurityContext,
+    SeccompProfile,
+    SecurityContext,
+    SELinuxOptions,
+)
+
+from kubelet_trio.containers import ContainerConfigError, ContainerInputs, container_config
+from kubelet_trio.cri import v1
+from tests.containers.make import NODE, container, main, pod
+
+Types = v1.SecurityProfileProfileType
+
+
+def context(
+    own: SecurityContext | None = None,
+    of_pod: PodSecurityContext | None = None,
+    inputs: ContainerInputs | None = None,
+    *,
+    seccomp_default: bool = False,
+) -> v1.LinuxContainerSecurityContext:
+    spec = container(securityContext=own)
+    node = replace(NODE, seccomp_default=seccomp_default)
+    made = container_config(
+        pod(spec, securityContext=of_pod), main(spec), node, inputs or ContainerInputs()
+    )
+    assert made.linux is not None
+    assert made.linux.security_context is not None
+    return made.linux.security_context
+
+
+def test_a_containers_user_goes_before_the_pods_and_the_images() -> None:
+    image = ContainerInputs(image_username="nobody")
+    both = context(
+        SecurityContext(runAsUser=5), PodSecurityContext(runAsUser=6, runAsGroup=7), image
+    )
+    assert (both.run_as_user, both.run_as_username) == (v1.Int64Value(value=5), "")
+    assert both.run_as_group == v1.Int64Value(value=7)
+    assert context(None, PodSecurityContext(runAsUser=6), image).run_as_user == v1.Int64Value(
+        value=6
+    )
+
+
+def test_the_pods_groups_are_every_containers() -> None:
+    made = context(
+        None,
+        PodSecurityContext(fsGroup=1, supplementalGroups=[2, 3], supplementalGroupsPolicy="Strict"),
+    )
+    assert made.supplemental_groups == [1, 2, 3]
+    assert made.supplemental_groups_policy == v1.SupplementalGroupsPolicy.Strict
+
+
+def test_privileges_are_passed_on_as_given() -> None:
+    made = context(
+        SecurityContext(
+            privileged=True,
+            readOnlyRootFilesystem=True,
+            allowPrivilegeEscalation=False,
+            capabilities=Capabilities(add=["NET_ADMIN"], drop=["ALL"]),
+            seLinuxOptions=SELinuxOptions(level="s0"),
+        )
+    )
+    assert (made.privileged, made.readonly_rootfs, made.no_new_privs) == (True, True, True)
+    assert made.capabilities == v1.Capability(
+        add_capabilities=["NET_ADMIN"], drop_capabilities=["ALL"]
+    )
+    assert made.selinux_options == v1.SeLinuxOption(level="s0")
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(None, False), (True, False), (False, True)])
+def test_only_an_explicit_no_forbids_new_privileges(allowed: bool | None, expected: bool) -> None:
+    assert context(SecurityContext(allowPrivilegeEscalation=allowed)).no_new_privs is expected
+
+
+def test_an_unmasked_proc_has_no_masks() -> None:
+    made = context(SecurityContext(procMount="Unmasked"))
+    assert (made.masked_paths, made.readonly_paths) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("own", "of_pod", "node_default", "expected"),
+    [
+        (None, None, False, (Types.Unconfined, "")),
+        (None, None, True, (Types.RuntimeDefault, "")),
+        (SeccompProfile("Unconfined"), None, True, (Types.Unconfined, "")),
+        (None, SeccompProfile("RuntimeDefault"), False, (Types.RuntimeDefault, "")),
+        (
+            SeccompProfile("Localhost", localhostProfile="a/b.json"),
+            SeccompProfile("RuntimeDefault"),
+            False,
+            (Types.Localhost, "/var/lib/kubelet/seccomp/a/b.json"),
+        ),
+    ],
+)
+def test_the_nearest_seccomp_profile_holds(
+    own: SeccompProfile | None,
+    of_pod: SeccompProfile | None,
+    node_default: bool,
+    expected: tuple[Types, str],
+) -> None:
+    made = context(
+        SecurityContext(seccompProfile=own),
+        PodSecurityContext(seccompProfile=of_pod),
+        seccomp_default=node_default,
+    )
+    assert made.seccomp is not None
+    assert (made.seccomp.profile_type, made.seccomp.localhost_ref) == expected
+
+
+def test_a_local_profile_must_be_named() -> None:
+    with pytest.raises(ContainerConfigError, match="localhostProfile must be set"):
+        context(SecurityContext(seccompProfile=SeccompProfile("Localhost")))
+
+
+@pytest.mark.parametrize(
+    ("user", "inputs", "message"),
+    [
+        (0, ContainerInputs(), "container's runAsUser breaks non-root policy"),
+        (None, ContainerInputs(), "container has runAsNonRoot and image will run as root"),
+        (
+            None,
+            ContainerInputs(image_username="www"),
+            "image has non-numeric user .www., cannot verify user is non-root",
+        ),
+    ],
+)
+def test_who_must_not_be_root_is_not(
+    user: int | None, inputs: ContainerInputs, message: str
+) -> None:
+    with pytest.raises(ContainerConfigError, match=message):
+        context(SecurityContext(runAsNonRoot=True, runAsUser=user), None, inputs)
+    with pytest.raises(ContainerConfigError, match=message):
+        context(SecurityContext(runAsUser=user), PodSecurityContext(runAsNonRoot=True), inputs)
+
+
+def test_a_container_may_lift_the_pods_ban_on_root() -> None:
+    own = SecurityContext(runAsNonRoot=False)
+    assert context(own, PodSecurityContext(runAsNonRoot=True)).run_as_user is None
+    context(SecurityContext(runAsNonRoot=True), None, ContainerInputs(image_uid=1000))

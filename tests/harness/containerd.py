@@ -1,0 +1,278 @@
+"""A containerd of its own: root, state, socket, bridge, subnet, cgroups, all under one number.
+
+The number is claimed by locking `<tmp>/kubelet-trio/<n>/lock`, so that two runs never
+share anything and what a killed run left behind is known by its free lock, and removed by
+the next. Everything is removed by name, path or PID of ours; nothing global is touched
+but the portmap plugin's chains (removed if they were not there before) and ip_forward.
+
+Shims are not containerd's children, so `stop` and `start` are an outage that containers survive.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from tests.harness import images, leftovers
+from tests.harness.cri import CriClient
+from tests.harness.machine import busybox, cni_bin_dir
+
+NUMBERS = range(200)
+NETWORK = "kubelet-trio-test"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What belongs to one number, by path and by name."""
+
+    number: int
+
+    @property
+    def base(self) -> Path:
+        return Path(tempfile.gettempdir()) / "kubelet-trio" / str(self.number)
+
+    @property
+    def socket(self) -> Path:
+        return self.base / "run" / "containerd.sock"
+
+    @property
+    def bridge(self) -> str:
+        return f"kt-test{self.number}"
+
+    @property
+    def subnet(self) -> str:
+        return f"10.231.{self.number}.0/24"
+
+    @property
+    def network(self) -> str:
+        return f"{NETWORK}{self.number}"
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup that agents use as theirs, as `--cgroup-root` takes it."""
+        return f"/kt-test{self.number}"
+
+
+class Containerd:
+    """One private containerd, from `open()` to `close()`, with outages in between."""
+
+    def __init__(self) -> None:
+        self.layout, self._lock = _claim()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return self.layout.socket
+
+    @property
+    def endpoint(self) -> str:
+        return f"unix://{self.socket}"
+
+    def open(self) -> None:
+        """Write the configuration, start, and import the images."""
+        base = self.layout.base
+        for name in ("root", "run", "cni", "ipam", "images", "work"):
+            (base / name).mkdir()
+        (base / "cni" / "10-net.conflist").write_text(json.dumps(_conflist(self.layout)))
+        (base / "config.toml").write_text(_config(self.layout))
+        leftovers.note_before(base)
+        leftovers.make_cgroups(self.layout.cgroup)
+        self.start()
+        self._import_images()
+
+    def start(self) -> None:
+        """Start containerd and return when it answers."""
+        assert self._process is None
+        with (self.layout.base / "containerd.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["containerd", "--config", self.layout.base / "config.toml"],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is for the tests, which then close us
+            )
+        with CriClient(self.socket, deadline=5) as cri:
+            cri.version(wait=30)
+
+    def stop(self) -> None:
+        """Stop containerd; what runs in it goes on."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """Remove everything: pods, processes, mounts, network, cgroups, files."""
+        if self._process is not None:
+            with CriClient(self.socket) as cri, suppress(grpc.RpcError):
+                cri.remove_all()
+        self.stop()
+        _remove(self.layout)
+        self._lock.close()
+
+    def __enter__(self) -> Containerd:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _import_images(self) -> None:
+        program = busybox()
+        assert program is not None
+        work = self.layout.base / "images"
+        for image in (images.pause_image(work), images.busybox_image(program)):
+            archive = work / "archive.tar"
+            images.write_archive(image, archive)
+            command = ["ctr", "--address", str(self.socket), "-n", "k8s.io", "images", "import"]
+            command += ["--snapshotter", _snapshotter(self.layout.base), str(archive)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            archive.unlink()
+
+
+def _claim() -> tuple[Layout, Lock]:
+    """Take the lowest free number; a number whose owner died is cleaned and taken."""
+    for number in NUMBERS:
+        layout = Layout(number)
+        layout.base.mkdir(parents=True, exist_ok=True)
+        lock = Lock.take(layout.base / "lock")
+        if lock is None:
+            continue
+        _remove(layout, keep_lock=True)
+        if layout.subnet not in _networks_in_use():
+            return layout, lock
+        _remove(layout)
+        lock.close()
+    raise RuntimeError("no free number for a private containerd")
+
+
+class Lock:
+    """An exclusive lock on a file, held until `close` or death."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def take(cls, path: Path) -> Lock | None:
+        """Return the lock, or None where it is held or was just given up."""
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        # Whoever held it may have removed the file meanwhile: then it locks nothing.
+        if path.exists() and os.path.samestat(os.fstat(fd), path.stat()):
+            return cls(fd)
+        os.close(fd)
+        return None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _remove(layout: Layout, *, keep_lock: bool = False) -> None:
+    leftovers.kill(leftovers.daemons_of(layout.base))
+    leftovers.remove_shims(layout.socket)
+    leftovers.remove_cgroups(layout.cgroup)
+    leftovers.unmount_under(layout.base)
+    leftovers.remove_traces(layout.base / "run")
+    leftovers.remove_network(layout.base, layout.bridge, layout.network)
+    for entry in layout.base.iterdir():
+        if entry.name == "lock" and keep_lock:
+            continue
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    if not keep_lock:
+        with suppress(OSError):  # another run may have made it its own already
+            layout.base.rmdir()
+
+
+def _networks_in_use() -> set[str]:
+    listed = subprocess.run(["ip", "-j", "route"], check=True, capture_output=True)
+    return {route["dst"] for route in json.loads(listed.stdout or b"[]")}
+
+
+def _snapshotter(base: Path) -> str:
+    """Return overlayfs where a mount of it under `base` works, else native."""
+    with tempfile.TemporaryDirectory(dir=base) as scratch:
+        parts = {name: f"{scratch}/{name}" for name in ("lower", "upper", "work", "merged")}
+        for part in parts.values():
+            os.mkdir(part)
+        options = f"lowerdir={parts['lower']},upperdir={parts['upper']},workdir={parts['work']}"
+        tried = subprocess.run(
+            ["mount", "-t", "overlay", "overlay", "-o", options, parts["merged"]],
+            check=False,
+            capture_output=True,
+        )
+        if tried.returncode:
+            return "native"
+        subprocess.run(["umount", parts["merged"]], check=True)
+        return "overlayfs"
+
+
+def _conflist(layout: Layout) -> dict[str, object]:
+    bridge = {
+        "type": "bridge",
+        "bridge": layout.bridge,
+        "isGateway": True,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": str(layout.base / "ipam"),
+            "ranges": [[{"subnet": layout.subnet}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        },
+    }
+    portmap = {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True}
+    return {"cniVersion": "0.4.0", "name": layout.network, "plugins": [bridge, portmap]}
+
+
+def _config(layout: Layout) -> str:
+    base = layout.base
+    # restrict_oom_score_adj: in a container of its own, a root without CAP_SYS_RESOURCE
+    # may not lower oom_score_adj, and every start would fail.
+    return f"""\
+version = 2
+root = "{base}/root"
+state = "{base}/run"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.internal.v1.tracing",
+]
+
+[grpc]
+  address = "{layout.socket}"
+
+[ttrpc]
+  address = "{layout.socket}.ttrpc"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{images.PAUSE}"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_bin_dir()}"
+    conf_dir = "{base}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "{_snapshotter(base)}"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        Root = "{base}/run/runc"
+"""

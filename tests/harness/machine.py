@@ -1,0 +1,46 @@
+"""Whether this machine can run real containers; `python -m` says what it lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+CNI_DIRS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+PROGRAMS = ("containerd", "ctr", "runc", "gcc", "iptables", "ip")
+
+
+def cni_bin_dir() -> Path | None:
+    """Return the directory that holds all CNI plugins that the harness uses."""
+    return next((d for d in CNI_DIRS if all((d / p).exists() for p in CNI_PLUGINS)), None)
+
+
+def busybox() -> Path | None:
+    """Return a statically linked busybox of the host."""
+    found = shutil.which("busybox")
+    return Path(found) if found else None
+
+
+def missing() -> list[str]:
+    """Return what keeps this machine from running the harness, one phrase each."""
+    lacks = [f"no {program}" for program in PROGRAMS if shutil.which(program) is None]
+    if sys.platform != "linux":
+        lacks.append("not Linux")
+    elif os.geteuid() != 0:
+        lacks.append("not root")
+    if cni_bin_dir() is None:
+        lacks.append("no CNI plugins")
+    if busybox() is None:
+        lacks.append("no busybox")
+    if not Path("/sys/fs/cgroup").is_dir():
+        lacks.append("no cgroups")
+    return lacks
+
+
+if __name__ == "__main__":
+    found = missing()
+    if found:
+        print(", ".join(found), file=sys.stderr)
+    sys.exit(bool(found))

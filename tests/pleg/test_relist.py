@@ -1,0 +1,198 @@
+"""The relist: what it finds, what it costs, and who waits for whom."""
+
+from __future__ import annotations
+
+import trio
+
+from kubelet_trio.cri import RuntimeUnavailableError, v1
+from kubelet_trio.model import ContainerState
+from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
+from kubelet_trio.testing.fixtures import run_pod, sandbox_config, start_container
+from tests.pleg.node import OTHER, WEB, watched
+
+EXITED, RUNNING = ContainerState.EXITED, ContainerState.RUNNING
+
+
+async def test_what_runs_at_the_start_is_known_at_once(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    runtime.latency[""] = 0.02
+    sandbox_id, [container_id] = await run_pod(runtime)
+    await run_pod(runtime, "other", images=("run", "exit-1"))
+    started = trio.current_time()
+    async with watched(runtime) as node:
+        await node.pleg.wait_synced(WEB)
+        pod = node.pleg.get(WEB)
+        assert trio.current_time() - started < 0.07
+        assert (pod.namespace, pod.name) == ("default", "web")
+        [sandbox], [container] = pod.sandboxes, pod.containers
+        assert (sandbox.id, sandbox.ready, len(sandbox.ips)) == (sandbox_id, True, 1)
+        assert (container.id, container.sandbox_id) == (container_id, sandbox_id)
+        assert container.pid == runtime.containers[container_id].pid
+        await node.pleg.wait_synced(OTHER)
+        assert node.pleg.known_uids == {WEB, OTHER}
+        assert {uid for _, uid in node.wakes} == {WEB, OTHER}
+        assert len(node.wakes) == 2
+
+
+async def test_an_idle_relist_asks_two_questions_and_decodes_nothing(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    for number in range(20):
+        await run_pod(runtime, f"pod{number}")
+    async with watched(runtime) as node:
+        await trio.sleep(25)
+        runtime.calls.clear()
+        decoded, woken = runtime.decoded, len(node.wakes)
+        await trio.sleep(60)
+        assert [call.name for call in runtime.calls] == ["ListPodSandbox", "ListContainers"] * 6
+        assert runtime.decoded == decoded
+        assert len(node.wakes) == woken
+
+
+async def test_a_hanging_status_delays_its_own_pod_only(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    _, [stuck] = await run_pod(runtime)
+    _, [main] = await run_pod(runtime, "other")
+    runtime.faults.add(FaultKind.HANG, "ContainerStatus", "web", times=None)
+    async with watched(runtime) as node:
+        await node.pleg.wait_synced(OTHER)
+        assert trio.current_time() == 0
+        assert node.state(main, OTHER) is RUNNING
+        await trio.sleep(30)
+        runtime.kill(main)
+        await trio.sleep(0.1)
+        assert node.state(main, OTHER) is EXITED
+        # Nothing is said of the pod until all of it is known: half a pod is a wrong one.
+        assert not node.pleg.get(WEB).exists
+        assert WEB in node.pleg.known_uids
+        with trio.move_on_after(1) as waiting:
+            await node.pleg.cache.wait_newer(WEB, 0)
+        assert waiting.cancelled_caught
+        assert len(runtime.calls_of("ContainerStatus", target=stuck)) == 1
+        runtime.faults.clear()
+        await node.pleg.cache.wait_newer(WEB, 0)
+        assert node.state(stuck) is RUNNING
+
+
+async def test_a_hundred_hanging_pods_do_not_hold_up_another(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    for number in range(100):
+        await run_pod(runtime, f"stuck{number}")
+        runtime.faults.add(FaultKind.HANG, "ContainerStatus", f"stuck{number}", times=None)
+    async with watched(runtime) as node:
+        await trio.sleep(5)
+        _, [container_id] = await run_pod(runtime)
+        await node.pleg.refresh(WEB, listing=True)
+        assert node.state(container_id) is RUNNING
+        assert trio.current_time() <= 6
+        runtime.kill(container_id)
+        await trio.sleep(0.1)
+        assert node.state(container_id) is EXITED
+
+
+async def test_a_failed_status_keeps_the_record_and_is_asked_again_soon(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    runtime.exit_waiter.deaf = True
+    _, [container_id] = await run_pod(runtime, images=("exit-0-after-5",))
+    async with watched(runtime) as node:
+        await trio.sleep(6)
+        runtime.faults.add(FaultKind.ERROR, "ContainerStatus", times=2)
+        await trio.sleep(4.1)
+        assert node.state(container_id) is RUNNING
+        assert node.pleg.cache.observed_at(WEB) < 10
+        await trio.sleep(2)
+        assert node.state(container_id) is EXITED
+        assert node.pleg.cache.observed_at(WEB) == 12
+
+
+async def test_a_runtime_that_is_down_changes_nothing_and_is_asked_again(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    runtime.go_down()
+    async with watched(runtime) as node:
+        await trio.sleep(3.5)
+        assert not list(node.pleg.cache.pods())
+        runtime.restart()
+        _, [container_id] = await run_pod(runtime)
+        await trio.sleep(1)
+        assert node.state(container_id) is RUNNING
+        runtime.go_down()
+        await trio.sleep(100)
+        assert node.state(container_id) is RUNNING
+        runtime.restart()
+        await trio.sleep(1)
+        assert node.pleg.cache.observed_at(WEB) > 104
+
+
+async def test_health_is_lost_after_three_minutes_without_a_relist(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    runtime.go_down()
+    async with watched(runtime) as node:
+        now = trio.current_time
+        assert node.pleg.healthy(now()) == "PLEG is not healthy: pleg has yet to be successful"
+        await trio.sleep(5)
+        runtime.restart()
+        await trio.sleep(5)
+        runtime.go_down()
+        last = 10.0 if trio.current_time() >= 10 else 5.0
+        assert node.pleg.healthy(now()) is None
+        await trio.sleep(300)
+        said = node.pleg.healthy(now()) or ""
+        assert said.startswith("PLEG is not healthy: pleg was last seen active 5m")
+        assert said.endswith("s ago; threshold is 3m0s")
+        assert node.pleg.healthy(last + 170) is None
+        runtime.restart()
+        await trio.sleep(1.1)
+        assert node.pleg.healthy(now()) is None
+
+
+async def test_objects_without_kubernetes_labels_are_nobodys(autojump_clock: object) -> None:
+    runtime, config = FakeRuntime(), v1.PodSandboxConfig(metadata=v1.PodSandboxMetadata(uid="x"))
+    sandbox_id = await runtime.run_pod_sandbox(config)
+    await start_container(runtime, sandbox_id, config)
+    async with watched(runtime) as node:
+        await trio.sleep(15)
+        assert not node.pleg.known_uids
+        assert not runtime.calls_of("ContainerStatus", "PodSandboxStatus")
+
+
+async def test_newest_comes_first_even_if_the_wall_clock_went_back(
+    autojump_clock: object,
+) -> None:
+    clock = TrioClock()
+    runtime, config = FakeRuntime(clock=clock), sandbox_config()
+    sandbox_id = await runtime.run_pod_sandbox(config)
+    old = await start_container(runtime, sandbox_id, config, image="exit-1")
+    clock.step(-3600)
+    new = await start_container(runtime, sandbox_id, config, attempt=1)
+    async with watched(runtime) as node:
+        await node.pleg.wait_synced(WEB)
+        assert [c.id for c in node.pleg.get(WEB).containers] == [new, old]
+
+
+async def test_an_unlabelled_error_of_the_list_is_no_failure(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    error = RuntimeUnavailableError("ListContainers", "gone")
+    runtime.faults.add(FaultKind.ERROR, "ListContainers", error=error)
+    _, [container_id] = await run_pod(runtime)
+    async with watched(runtime) as node:
+        await trio.sleep(1.5)
+        assert node.state(container_id) is RUNNING
+
+
+async def test_a_sandbox_without_an_address_is_asked_again(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    sandbox_id, _ = await run_pod(runtime)
+    ip, runtime.sandboxes[sandbox_id].ip = runtime.sandboxes[sandbox_id].ip, ""
+    async with watched(runtime) as node:
+        await node.pleg.wait_synced(WEB)
+        assert node.pleg.get(WEB).sandboxes[0].ips == ()
+        runtime.sandboxes[sandbox_id].ip = ip
+        await trio.sleep(11)
+        assert node.pleg.get(WEB).sandboxes[0].ips == (ip,)

@@ -1,0 +1,377 @@
+"""HTTP with rude, slow and vanishing clients: raw bytes in, raw bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.abc import HalfCloseableStream
+from trio.testing import MockClock, memory_stream_pair
+
+from kubelet_trio.server import (
+    Handler,
+    HttpError,
+    Limits,
+    Request,
+    Response,
+    Router,
+    open_tcp,
+    serve_connection,
+    serve_http,
+)
+from kubelet_trio.server.http import Send
+
+
+async def echo(request: Request) -> Response:
+    return Response(body=f"{request.method} {request.path} {request.body!r}".encode())
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler = echo, limits: Limits | None = None
+) -> AsyncIterator[HalfCloseableStream]:
+    client, server = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_connection, server, handler, limits or Limits())
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def read_all(client: HalfCloseableStream) -> bytes:
+    return b"".join([bytes(piece) async for piece in client])
+
+
+async def read_answer(client: HalfCloseableStream) -> bytes:
+    """Read until the server waits for more."""
+    answer = bytearray()
+    while True:
+        with trio.move_on_after(0.01) as quiet:
+            data = await client.receive_some()
+        if quiet.cancelled_caught or not data:
+            return bytes(answer)
+        answer += data
+
+
+async def test_a_request_is_answered(autojump_clock: MockClock) -> None:
+    async with serving() as client:
+        await client.send_all(b"GET /a%20b?x=1 HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = await read_answer(client)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"GET /a b b''")
+
+
+async def test_a_connection_serves_many_requests_and_pipelined_ones_in_order(
+    autojump_clock: MockClock,
+) -> None:
+    async with serving() as client:
+        for _ in range(2):
+            await client.send_all(
+                b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n"
+                b"POST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
+                b"GET /3 HTTP/1.1\r\nHost: h\r\n\r\n"
+            )
+            answer = await read_answer(client)
+            assert answer.count(b"200 OK") == 3
+            assert answer.index(b"/1") < answer.index(b"/2 b'abc'") < answer.index(b"/3")
+
+
+async def test_a_request_may_come_byte_by_byte(autojump_clock: MockClock) -> None:
+    async with serving() as client:
+        for byte in b"GET / HTTP/1.1\r\nHost: h\r\n\r\n":
+            await client.send_all(bytes([byte]))
+            await trio.sleep(0.1)
+        assert b"200 OK" in await read_answer(client)
+
+
+async def test_a_head_that_drips_is_cut_off(autojump_clock: MockClock) -> None:
+    async with serving(limits=Limits(head_seconds=10)) as client:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def drip() -> None:
+                for byte in b"GET / HTTP/1.1\r\n" + b"X-Slow: 1\r\n" * 100:
+                    await client.send_all(bytes([byte]))
+                    await trio.sleep(1)
+
+            async def drip_until_cut_off() -> None:
+                with pytest.raises(trio.BrokenResourceError):
+                    await drip()
+
+            nursery.start_soon(drip_until_cut_off)
+            answer = await read_all(client)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() - began < 15
+
+
+async def test_a_body_that_never_comes_is_cut_off(autojump_clock: MockClock) -> None:
+    async with serving(limits=Limits(body_seconds=30)) as client:
+        await client.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
+        assert (await read_all(client)).startswith(b"HTTP/1.1 408 ")
+        assert 30 <= trio.current_time() < 32
+
+
+async def test_a_client_that_idles_is_let_go_without_a_word(autojump_clock: MockClock) -> None:
+    async with serving(limits=Limits(idle_seconds=90)) as client:
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await read_all(client)).count(b"HTTP/1.1") == 1
+        assert 90 <= trio.current_time() < 92
+
+
+async def test_a_head_that_is_too_long_is_431(autojump_clock: MockClock) -> None:
+    async with serving(limits=Limits(head=1000)) as client:
+        await client.send_all(b"GET / HTTP/1.1\r\nX: " + b"x" * 2000)
+        answer = await read_all(client)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"Connection: close" in answer
+
+
+async def test_a_body_that_is_too_long_is_413(autojump_clock: MockClock) -> None:
+    async with serving(limits=Limits(body=10)) as client:
+        await client.send_all(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99\r\n\r\n")
+        await client.send_all(b"x" * 99)
+        assert (await read_all(client)).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # without Host
+        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nBad Header: 1\r\n\r\n",
+    ],
+)
+async def test_a_malformed_request_is_400_and_the_end(
+    rubbish: bytes, autojump_clock: MockClock
+) -> None:
+    async with serving() as client:
+        await client.send_all(rubbish)
+        answer = await read_all(client)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+async def test_a_client_that_leaves_inside_a_request_leaves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    for sent in (b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"):
+        client, server = memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_connection, server, echo)
+            await client.send_all(sent)
+            await client.aclose()
+
+
+async def test_a_head_request_has_no_body(autojump_clock: MockClock) -> None:
+    async with serving() as client:
+        await client.send_all(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = await read_answer(client)
+    assert b"Content-Length: 10\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_a_client_that_asks_to_go_on_is_told_to(autojump_clock: MockClock) -> None:
+    async with serving() as client:
+        await client.send_all(
+            b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        )
+        assert (await read_answer(client)).startswith(b"HTTP/1.1 100 ")
+        await client.send_all(b"ok")
+        assert b"b'ok'" in await read_answer(client)
+
+
+async def test_an_http_error_is_its_status_and_message(autojump_clock: MockClock) -> None:
+    async def refuse(_: Request) -> Response:
+        raise HttpError(404, "no such thing")
+
+    async with serving(refuse) as client:
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        answer = await read_answer(client)
+        assert answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
+        assert answer.endswith(b"no such thing\n")
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b"404" in await read_answer(client)
+
+
+def streaming(pieces: int, pause: float = 1.0) -> Handler:
+    async def stream(_: Request) -> Response:
+        async def write(send: Send) -> None:
+            for number in range(pieces):
+                await send(f"piece {number}\n".encode())
+                await trio.sleep(pause)
+
+        return Response(stream=write)
+
+    return stream
+
+
+async def test_a_stream_comes_as_it_is_written(autojump_clock: MockClock) -> None:
+    async with serving(streaming(3)) as client:
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        first = await read_answer(client)
+        assert b"Transfer-Encoding: chunked" in first
+        assert b"piece 0" in first
+        assert b"piece 1" not in first
+        await trio.sleep(5)
+        assert (await read_answer(client)).endswith(b"0\r\n\r\n")
+
+
+async def test_an_old_client_gets_a_stream_until_the_end_of_file(
+    autojump_clock: MockClock,
+) -> None:
+    async with serving(streaming(2)) as client:
+        await client.send_all(b"GET / HTTP/1.0\r\n\r\n")
+        answer = await read_all(client)
+    assert b"chunked" not in answer
+    assert answer.endswith(b"piece 0\npiece 1\n")
+
+
+async def test_a_stream_ends_when_its_client_goes_away(autojump_clock: MockClock) -> None:
+    client, server = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_connection, server, streaming(10**9, pause=3600))
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await read_answer(client)
+        await client.aclose()
+    assert trio.current_time() < 10
+
+
+async def test_a_request_pipelined_behind_a_stream_is_served_after_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with serving(streaming(2)) as client:
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await trio.sleep(0.1)
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        assert (await read_all(client)).count(b"piece 1") == 2
+
+
+async def test_a_client_that_does_not_read_is_given_up(autojump_clock: MockClock) -> None:
+    client, server = memory_stream_pair()
+    to_client = server.send_stream
+    assert isinstance(to_client, trio.testing.MemorySendStream)
+
+    async def stuck() -> None:
+        await trio.sleep_forever()
+
+    to_client.send_all_hook = stuck
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_connection, server, echo, Limits(send_seconds=30))
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert trio.current_time() == 30
+
+
+async def test_an_upgrade_hands_out_the_raw_connection(autojump_clock: MockClock) -> None:
+    async def upgrade(_: Request) -> Response:
+        async def talk(stream: HalfCloseableStream, early: bytes) -> None:
+            await stream.send_all(b"early: " + early)
+            await stream.send_all(b" later: " + await stream.receive_some())
+
+        return Response(headers=(("Upgrade", "raw"), ("Connection", "Upgrade")), upgrade=talk)
+
+    async with serving(upgrade) as client:
+        await client.send_all(
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: raw\r\nConnection: Upgrade\r\n\r\nhello"
+        )
+        answer = await read_answer(client)
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        assert answer.endswith(b"early: hello")
+        await client.send_all(b"bye")
+        assert await read_all(client) == b" later: bye"
+
+
+async def test_a_bug_in_a_handler_travels_to_the_supervisor(autojump_clock: MockClock) -> None:
+    async def buggy(_: Request) -> Response:
+        raise ZeroDivisionError
+
+    client, server = memory_stream_pair()
+    await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    with pytest.raises(ZeroDivisionError):
+        await serve_connection(server, buggy)
+
+
+async def test_slow_clients_hold_nobody_up_and_too_many_are_refused() -> None:
+    listeners = await open_tcp("127.0.0.1", 0)
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_http, echo, listeners, Limits(connections=3))
+        slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        for stream in slow:
+            await stream.send_all(b"GET / HT")
+        quick = await trio.open_tcp_stream("127.0.0.1", port)
+        await quick.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await quick.receive_some()).startswith(b"HTTP/1.1 200")
+        extra = await trio.open_tcp_stream("127.0.0.1", port)
+        with trio.fail_after(5):
+            assert (await read_all(extra)).startswith(b"HTTP/1.1 503 ")
+            await quick.aclose()
+            await slow[0].aclose()
+            again = await served_again(port)
+        for stream in (*slow, extra, again):
+            await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def served_again(port: int) -> trio.SocketStream:
+    """Ask until there is room: when the server notices a client's end is up to the kernel."""
+    while True:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        if (await stream.receive_some()).startswith(b"HTTP/1.1 200"):
+            return stream
+        await stream.aclose()
+
+
+async def test_cancelling_ends_every_connection_and_closes_the_listener() -> None:
+    listeners = await open_tcp("127.0.0.1", 0)
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_http, streaming(10**6, pause=3600), listeners)
+        client = await trio.open_tcp_stream("127.0.0.1", port)
+        await client.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await client.receive_some()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(OSError, match="all attempts to connect"):
+        await trio.open_tcp_stream("127.0.0.1", port)
+    await client.aclose()
+
+
+@given(st.binary(max_size=200), st.integers(0, 200))
+async def test_no_bytes_make_a_connection_fail(data: bytes, cut: int) -> None:
+    client, server = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_connection, server, echo, Limits(head=100))
+        for piece in (data[:cut], data[cut:]):
+            if piece:
+                with trio.move_on_after(1):
+                    try:
+                        await client.send_all(piece)
+                    except trio.BrokenResourceError:
+                        break
+        await client.aclose()
+
+
+async def test_routes_match_method_and_segments() -> None:
+    router = Router()
+
+    async def show(request: Request) -> Response:
+        return Response(body=str(dict(request.params)).encode())
+
+    router.add("GET", "/pods", show)
+    router.add("GET", "/pods/{namespace}/{name}", show)
+    assert (await router(Request("GET", "/pods/"))).body == b"{}"
+    assert (await router(Request("HEAD", "/pods/a/b"))).body == b"{'namespace': 'a', 'name': 'b'}"
+    for method, path, status in (
+        ("POST", "/pods", 405),
+        ("GET", "/pods/a", 404),
+        ("GET", "/pods//b", 404),
+        ("GET", "/", 404),
+    ):
+        with pytest.raises(HttpError) as caught:
+            await router(Request(method, path))
+        assert caught.value.status == status

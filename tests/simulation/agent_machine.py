@@ -1,0 +1,340 @@
+"""The whole agent, on a node where anything may happen in any order.
+
+Manifests come, change and go, containers die, the runtime fails in every way it can, and
+the agent is killed and started in the middle of it. What must always be so is checked after
+every step; what must be so once faults stop is checked in the end, and whenever
+`calm_down` is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import metadata, pod_uid
+from kubelet_trio.testing import FakeContainer, FakeSandbox, FaultKind
+from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, wishes
+from tests.simulation.stepper import Stepper
+from tests.simulation.steps import step
+from tests.simulation.world import NODE, WitnessRuntime, World
+
+CALLS = (
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "ContainerStatus",
+    "PodSandboxStatus",
+    "ListContainers",
+    "ListPodSandbox",
+    "PullImage",
+    "ImageStatus",
+    "Status",
+    "",
+)
+# What was tried for the last time just before the faults stopped is tried again by then
+# (300 s is the longest back-off), and has come to its end.
+CALM = 340.0
+LONGEST_BACK_OFF = 320.0
+
+
+class AgentMachine(RuleBasedStateMachine):
+    """See the module."""
+
+    make_runtime: Callable[..., WitnessRuntime] = WitnessRuntime
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run = Stepper().__enter__()
+        self.world = World(self.run, type(self).make_runtime)
+        self.wanted: dict[str, Wish] = {}
+        # UIDs, as far as they are a pod's own: an edit makes another pod.
+        self.written: set[str] = set()
+        self.returned: set[str] = set()  # written, gone or edited, and written again
+        self.disturbed: set[str] = set()  # others have interfered with their containers
+        self.lost_sandbox: set[str] = set()
+        self.forgotten: set[str] = set()  # the runtime has lost one of their records
+
+    def teardown(self) -> None:
+        try:
+            self.calm()
+            self.world.kill()
+        finally:
+            try:
+                self.run.__exit__(None, None, None)
+            finally:
+                self.world.close()
+
+    @initialize(wish=wishes(), other=wishes())
+    def agent_starts_with_pods(self, wish: Wish, other: Wish) -> None:
+        self.world.start()
+        for name, first in zip(NAMES, (wish, other), strict=False):
+            self.write_wish(name, first)
+
+    # Manifests
+
+    @step(name=st.sampled_from(NAMES), wish=wishes(), nudge=st.sampled_from((True, True, False)))
+    def write_manifest(self, name: str, wish: Wish, nudge: bool) -> None:
+        """Add a pod, or edit one; both are the same to whoever writes files."""
+        self.write_wish(name, wish, nudge=nudge)
+
+    @step(name=st.sampled_from(NAMES), wish=wishes(), pause=st.sampled_from((0.1, 0.4, 1.5)))
+    def edit_twice(self, name: str, wish: Wish, pause: float) -> None:
+        """The first edit is still being carried out when the second comes, or the way back."""
+        before = self.wanted.get(name)
+        self.write_wish(name, wish)
+        self.run.sleep(pause)
+        self.write_wish(name, replace(wish, note=wish.note + 1) if before is None else before)
+
+    def write_wish(self, name: str, wish: Wish, *, nudge: bool = True) -> None:
+        if self.wanted.get(name) != wish and wish.uid(name) in self.written:
+            self.returned.add(wish.uid(name))
+        self.written.add(wish.uid(name))
+        self.wanted[name] = wish
+        self.world.write(name, wish, nudge=nudge)
+
+    @step(name=st.sampled_from(NAMES))
+    def break_manifest(self, name: str) -> None:
+        """A file that does not parse keeps the pod that it described before."""
+        if name in self.wanted and self.world.agent is not None:
+            self.run.sleep(21)  # the good edit before is seen, even if nobody told of it
+            self.world.write(name, None)
+
+    @step(name=st.sampled_from(NAMES), nudge=st.sampled_from((True, True, False)))
+    def remove_manifest(self, name: str, nudge: bool) -> None:
+        if name in self.wanted:
+            del self.wanted[name]
+            self.world.remove(name, nudge=nudge)
+
+    @step(name=st.sampled_from(NAMES), pause=st.sampled_from((0.0, 0.05, 0.5, 3.0, 40.0)))
+    def remove_and_add_again(self, name: str, pause: float) -> None:
+        """The same content is the same UID: it comes back when the old one is gone."""
+        if name in self.wanted:
+            self.returned.add(self.wanted[name].uid(name))
+            self.world.remove(name)
+            self.run.sleep(pause)
+            self.world.write(name, self.wanted[name])
+
+    # Containers
+
+    @step(pick=st.integers(0, 9), code=st.sampled_from((0, 1, 137)))
+    def container_dies(self, pick: int, code: int) -> None:
+        if container := self.pick(self.world.runtime.alive(), pick):
+            self.disturb(container)
+            self.run.call(self.world.runtime.kill, container.id, code)
+
+    @step(pick=st.integers(0, 9))
+    def sandbox_dies(self, pick: int) -> None:
+        sandboxes = [s for s in self.world.runtime.sandboxes.values() if s.ready]
+        if sandboxes:
+            sandbox = sandboxes[pick % len(sandboxes)]
+            self.lost_sandbox.add(sandbox.uid)
+            self.disturbed.add(sandbox.uid)
+            self.run.call(self.world.runtime.kill_sandbox, sandbox.id)
+
+    @step(pick=st.integers(0, 9))
+    def container_is_forgotten(self, pick: int) -> None:
+        if container := self.pick(list(self.world.runtime.containers.values()), pick):
+            self.disturb(container)
+            self.forgotten.add(container.uid)
+            self.run.call(self.world.runtime.forget, container.id)
+
+    # The runtime
+
+    @step(
+        kind=st.sampled_from(FaultKind),
+        call=st.sampled_from(CALLS),
+        times=st.sampled_from((1, 1, 2, 5, None)),
+        delay=st.sampled_from((0.0, 0.05, 3.0)),
+    )
+    def calls_fail(self, kind: FaultKind, call: str, times: int | None, delay: float) -> None:
+        faults = self.world.runtime.faults
+        self.run.call(lambda: faults.add(kind, call, times=times, delay=delay))
+
+    @step(seconds=st.sampled_from((0.02, 0.5, 4.0, 25.0, None)))
+    def runtime_goes_down(self, seconds: float | None) -> None:
+        """None: until something mends it."""
+        self.run.call(self.world.runtime.go_down)
+        if seconds is not None:
+            self.run.sleep(seconds)
+            self.run.call(self.world.runtime.restart)
+
+    @step()
+    def all_is_mended(self) -> None:
+        self.mend()
+
+    @step(lag=st.sampled_from((0.0, 0.06, 0.5)), deaf=st.sampled_from((False, False, True)))
+    def exits_are_told_otherwise(self, lag: float, deaf: bool) -> None:
+        self.world.runtime.status_lag = lag
+        self.world.runtime.exit_waiter.deaf = deaf
+
+    # The agent
+
+    @step(
+        killed=st.sampled_from((True, True, False)),
+        pause=st.sampled_from((0.0, 0.0, 1.0, 40.0, None)),
+    )
+    def agent_is_restarted(self, killed: bool, pause: float | None) -> None:
+        """None: it stays away until it is started by a later step."""
+        if self.world.agent is not None:
+            if killed:
+                self.world.kill()
+            else:
+                self.world.stop()
+            if pause is None:
+                return
+            self.run.sleep(pause)
+        self.world.start()
+
+    @step(name=st.sampled_from(NAMES), wish=wishes(), after=st.sampled_from((0.05, 0.2, 0.6, 2.0)))
+    def agent_is_killed_at_work(self, name: str, wish: Wish, after: float) -> None:
+        self.write_wish(name, wish)
+        self.run.sleep(after)
+        self.world.kill()
+        self.world.start()
+
+    # Time
+
+    @step(seconds=st.sampled_from((1.0, 12.0, 35.0, 130.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.run.sleep(seconds)
+
+    @step(seconds=st.sampled_from((-3600.0, -5.0, 5.0, 3600.0)))
+    def wall_clock_is_set(self, seconds: float) -> None:
+        self.world.clock.step(seconds)
+
+    @step()
+    def calm_down(self) -> None:
+        self.calm()
+
+    # What must be so
+
+    @invariant()
+    def contract_with_the_runtime_is_kept(self) -> None:
+        """Containers stop before their sandbox, one live instance, no start doubled, ..."""
+        assert not self.world.runtime.violations
+
+    @invariant()
+    def no_restart_count_is_used_twice(self) -> None:
+        for path in self.world.runtime.shared_logs:
+            assert any(uid in path for uid in self.forgotten), path
+
+    @invariant()
+    def sidecars_outlive_main_containers(self) -> None:
+        """A pod that lost its sandbox is the exception: there all goes down at once."""
+        assert self.world.runtime.sidecars_stopped_early <= self.lost_sandbox
+
+    @invariant()
+    def nothing_crashes(self) -> None:
+        assert not self.world.crashes()
+
+    def calm(self) -> None:
+        """Let all faults end and time pass; see that everything is as it was wished."""
+        self.mend()
+        if self.world.agent is None:
+            self.world.start()
+        self.run.sleep(CALM)
+        pods = self.world.pods()
+        assert pods.keys() == self.wanted.keys()
+        left = self.world.leftovers({pod_uid(pod) for pod in pods.values()})
+        assert not left
+        for name, wish in self.wanted.items():
+            self.check_pod(name, wish, pods[name])
+        self.check_progress()
+        self.contract_with_the_runtime_is_kept()
+        self.nothing_crashes()
+
+    def mend(self) -> None:
+        def mend() -> None:
+            self.world.runtime.faults.clear()
+            self.world.runtime.restart()
+            self.world.runtime.exit_waiter.deaf = False
+
+        self.run.call(mend)
+
+    def check_pod(self, name: str, wish: Wish, pod: Pod) -> None:
+        """The pod of a manifest is what its policy makes of it."""
+        assert (metadata(pod).labels or {}).get("note") == str(wish.note)
+        alive = {container.name for container in self.alive(pod)}
+        phase = pod.status.phase if pod.status else None
+        if phase in ("Succeeded", "Failed"):
+            assert wish.policy != "Always"
+            assert not alive
+            assert not any(s.ready for s in self.sandboxes(pod))
+        if wish.uid(name) in self.disturbed and wish.policy != "Always":
+            return
+        assert phase == wish.phase(), f"{name}: {phase}, should be {wish.phase()}"
+        if wish.uid(name) not in self.disturbed | self.returned:
+            self.check_nothing_started_again(wish, pod)
+        if phase in ("Succeeded", "Failed"):
+            return
+        assert [s.ready for s in self.sandboxes(pod)].count(True) == 1
+        if wish.init is None or fate(wish.init) is Fate.SUCCEEDS:
+            runs = {f"m{n}" for n, image in enumerate(wish.mains) if fate(image) is Fate.RUNS}
+            runs |= {SIDECAR} if wish.sidecar else set()
+            assert alive >= runs, f"{name}: {sorted(alive)} run, {sorted(runs)} should"
+        else:
+            assert not any(container.startswith("m") for container in alive)
+
+    def check_nothing_started_again(self, wish: Wish, pod: Pod) -> None:
+        """What runs, or has run to its end, was started once, whatever went on around it."""
+        containers = {f"m{number}": image for number, image in enumerate(wish.mains)}
+        once = {name for name, image in containers.items() if not wish.may_restart(image)}
+        once |= {SIDECAR} if wish.sidecar else set()
+        if wish.init is not None and fate(wish.init) is Fate.SUCCEEDS:
+            once.add(INIT)
+        for name in once:
+            assert self.world.runtime.starts.get((pod_uid(pod), name), 0) <= 1
+
+    def check_progress(self) -> None:
+        """What is to be tried again is tried again within the longest back-off."""
+        before = {key: self.tries(*key) for key in self.to_be_retried()}
+        if not before:
+            return
+        self.run.sleep(LONGEST_BACK_OFF)
+        for (name, container, image), tries in before.items():
+            assert self.tries(name, container, image) > tries, f"{name}/{container} is given up"
+
+    def to_be_retried(self) -> list[tuple[str, str, str]]:
+        """Return pod, container and image of what fails for ever."""
+        found = []
+        for name, wish in self.wanted.items():
+            if wish.uid(name) in self.disturbed:
+                continue
+            if wish.init is not None and fate(wish.init) is not Fate.SUCCEEDS:
+                if fate(wish.init) is Fate.BLOCKED or wish.policy != "Never":
+                    found.append((name, INIT, wish.init))
+                continue
+            for number, image in enumerate(wish.mains):
+                if fate(image) is Fate.BLOCKED or wish.may_restart(image):
+                    found.append((name, f"m{number}", image))
+        return found
+
+    def tries(self, name: str, container: str, image: str) -> int:
+        """Count how often a container was pulled or made for its pod."""
+        if image == "missing":
+            return len(self.world.runtime.calls_of("PullImage", target=image))
+        if image == "no-create":
+            return len(self.world.runtime.calls_of("CreateContainer"))
+        instances = self.world.runtime.instances(f"{name}-{NODE}", container)
+        return max((c.metadata.attempt for c in instances), default=-1)
+
+    def alive(self, pod: Pod) -> list[FakeContainer]:
+        return self.world.runtime.alive(pod_uid(pod))
+
+    def sandboxes(self, pod: Pod) -> list[FakeSandbox]:
+        sandboxes = self.world.runtime.sandboxes.values()
+        return [sandbox for sandbox in sandboxes if sandbox.uid == pod_uid(pod)]
+
+    def pick(self, containers: list[FakeContainer], pick: int) -> FakeContainer | None:
+        return containers[pick % len(containers)] if containers else None
+
+    def disturb(self, container: FakeContainer) -> None:
+        self.disturbed.add(container.uid)

@@ -1,0 +1,127 @@
+"""Pods that a simulation writes, and what each is to come to by its own words."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+NAMES = ("alpha", "beta", "gamma")
+
+RUNS = ("run", "run", "stubborn", "slow-stop-3")
+EXITS = ("exit-0-after-2", "exit-1-after-3", "exit-0", "exit-1")
+BLOCKED = ("missing", "no-create")
+
+
+# The names of containers: the main ones are m0 and m1.
+INIT, SIDECAR = "i", "s"
+
+
+class Fate(enum.Enum):
+    """What a container comes to if nobody interferes."""
+
+    RUNS = "runs"
+    SUCCEEDS = "ends with 0"
+    FAILS = "ends with 1"
+    BLOCKED = "cannot be made"
+
+
+def fate(image: str) -> Fate:
+    if image in BLOCKED:
+        return Fate.BLOCKED
+    if image in RUNS:
+        return Fate.RUNS
+    return Fate.SUCCEEDS if image.startswith("exit-0") else Fate.FAILS
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A pod as a person would ask for it: the images of its containers, and little else."""
+
+    mains: tuple[str, ...]
+    init: str | None = None
+    sidecar: bool = False
+    policy: str = "Always"
+    grace: int | None = None
+    medium: str | None = None  # of an emptyDir; None: no volume
+    note: int = 0  # tells apart what is otherwise the same
+
+    def manifest(self, name: str) -> dict[str, Any]:
+        """Return the Pod manifest."""
+        volumes = (
+            [] if self.medium is None else [{"name": "v", "emptyDir": {"medium": self.medium}}]
+        )
+        mounts = [] if self.medium is None else [{"name": "v", "mountPath": "/v"}]
+        inits: list[dict[str, Any]] = []
+        if self.init is not None:
+            inits.append({"name": INIT, "image": self.init})
+        if self.sidecar:
+            inits.append({"name": SIDECAR, "image": "run", "restartPolicy": "Always"})
+        spec: dict[str, Any] = {
+            "restartPolicy": self.policy,
+            "containers": [
+                {"name": f"m{number}", "image": image, "volumeMounts": mounts}
+                for number, image in enumerate(self.mains)
+            ],
+            "initContainers": inits,
+            "volumes": volumes,
+        }
+        if self.grace is not None:
+            spec["terminationGracePeriodSeconds"] = self.grace
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "uid": self.uid(name),
+                "labels": {"note": str(self.note)},
+            },
+            "spec": spec,
+        }
+
+    def uid(self, name: str) -> str:
+        """Return a UID of name and content, as the agent makes one for static pods.
+
+        Its own would hash the file's path too, which no two runs share: things done in the
+        order of UIDs would not be done again alike.
+        """
+        words = hashlib.blake2b(repr((name, self)).encode(), digest_size=6).hexdigest()
+        return f"{name}-{words}"
+
+    def may_restart(self, image: str) -> bool:
+        """Whether a main container that ended by itself starts again."""
+        outcome = fate(image)
+        if outcome is Fate.SUCCEEDS:
+            return self.policy == "Always"
+        return outcome is Fate.FAILS and self.policy != "Never"
+
+    def phase(self) -> str:
+        """Return the phase in which the pod stays if nobody interferes."""
+        if self.init is not None and fate(self.init) is not Fate.SUCCEEDS:
+            if fate(self.init) is Fate.FAILS and self.policy == "Never":
+                return "Failed"
+            return "Pending"
+        fates = [fate(image) for image in self.mains]
+        if Fate.BLOCKED in fates:
+            return "Pending"
+        if Fate.RUNS in fates or any(self.may_restart(image) for image in self.mains):
+            return "Running"
+        return "Failed" if Fate.FAILS in fates else "Succeeded"
+
+
+def wishes() -> st.SearchStrategy[Wish]:
+    """Draw pods: plain ones often, every feature now and then."""
+    image = st.sampled_from(RUNS * 3 + EXITS + BLOCKED)
+    return st.builds(
+        Wish,
+        mains=st.lists(image, min_size=1, max_size=2).map(tuple),
+        init=st.sampled_from((None,) * 4 + ("exit-0-after-2", "exit-0", "exit-1", "missing")),
+        sidecar=st.sampled_from((False, False, True)),
+        policy=st.sampled_from(("Always", "OnFailure", "Never")),
+        grace=st.sampled_from((None, 0, 2, 5)),
+        medium=st.sampled_from((None, "", "Memory")),
+        note=st.integers(0, 3),
+    )

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lightkube.models.core_v1 import Volume
+
+from kubelet_trio.sources.schema import _fields, _places  # the places the tables speak of
+from kubelet_trio.sources.support import NOT_YET, STATIC_POD
+from tests.sources.make import container, manifest, problems
+
+YET = "not supported by this agent yet"
+
+
+def of_container(**fields: Any) -> dict[str, Any]:
+    return manifest(containers=[container(**fields)])
+
+
+def of_volume(**source: Any) -> dict[str, Any]:
+    return manifest(volumes=[{"name": "v", **source}])
+
+
+def annotated(key: str) -> dict[str, Any]:
+    raw = manifest()
+    raw["metadata"]["annotations"] = {key: "x"}
+    return raw
+
+
+C = "spec.containers[0]"
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "why"),
+    [
+        (
+            of_container(lifecycle={"preStop": {"tcpSocket": {"port": 80}}}),
+            f"{C}.lifecycle.preStop.tcpSocket",
+            "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep",
+        ),
+        (of_container(securityContext={"privileged": False}), f"{C}.securityContext", YET),
+        (
+            of_container(
+                env=[
+                    {
+                        "name": "A",
+                        "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}},
+                    }
+                ]
+            ),
+            f"{C}.env[0].valueFrom.fileKeyRef",
+            YET,
+        ),
+        (of_container(resources={"claims": [{"name": "x"}]}), f"{C}.resources.claims", YET),
+        (
+            of_container(resources={"requests": {"nvidia.com/gpu": 1}}),
+            f"{C}.resources.requests[nvidia.com/gpu]",
+            "resources other than cpu, memory and huge pages",
+        ),
+        (
+            of_container(
+                restartPolicy="Never",
+                restartPolicyRules=[{"action": "RestartAllContainers"}],
+            ),
+            f"{C}.restartPolicyRules[0].action",
+            YET,
+        ),
+        (manifest(hostUsers=False), "spec.hostUsers", YET),
+        (manifest(runtimeClassName="gvisor"), "spec.runtimeClassName", YET),
+        (manifest(os={"name": "windows"}), "spec.os.name", YET),
+        (manifest(securityContext={"runAsUser": 1}), "spec.securityContext.runAsUser", YET),
+        (manifest(resources={"limits": {"cpu": 1}}), "spec.resources", YET),
+        (of_volume(csi={"driver": "c"}), "spec.volumes[0].csi", YET),
+        (
+            of_volume(configMap={"name": "c", "defaultUser": 7}),
+            "spec.volumes[0].configMap.defaultUser",
+            YET,
+        ),
+        (
+            of_volume(ephemeral={}),
+            "spec.volumes[0].ephemeral",
+            "static pods may not reference persistentvolumeclaims",
+        ),
+        (
+            of_volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}),
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+            "static pods may not reference serviceaccounts",
+        ),
+        (
+            of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca"}}]}),
+            "spec.volumes[0].projected.sources[0].clusterTrustBundle",
+            "static pods may not reference clustertrustbundles",
+        ),
+        (
+            manifest(serviceAccountName="default"),
+            "spec.serviceAccountName",
+            "static pods may not reference serviceaccounts",
+        ),
+        (
+            manifest(imagePullSecrets=[{"name": "s"}]),
+            "spec.imagePullSecrets",
+            "static pods may not reference secrets",
+        ),
+        (
+            manifest(ephemeralContainers=[{"name": "e"}]),
+            "spec.ephemeralContainers",
+            "Forbidden: cannot be set on create",
+        ),
+        (
+            annotated("kubernetes.io/config.mirror"),
+            "metadata.annotations[kubernetes.io/config.mirror]",
+            "Forbidden",
+        ),
+        (
+            annotated("container.apparmor.security.beta.kubernetes.io/main"),
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/main]",
+            "AppArmor",
+        ),
+    ],
+)
+def test_what_is_not_done_is_refused_by_its_path(raw: dict[str, Any], path: str, why: str) -> None:
+    (problem,) = problems(raw)
+    assert problem.startswith(f"{path}: ")
+    assert why in problem
+
+
+def test_fields_of_init_containers_are_refused_as_well() -> None:
+    devices = [{"name": "v", "devicePath": "/dev/v"}]
+    raw = manifest(initContainers=[container("init", volumeDevices=devices)])
+    assert [p.partition(":")[0] for p in problems(raw)] == ["spec.initContainers[0].volumeDevices"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        of_container(securityContext={}, envFrom=[], lifecycle={}),
+        of_container(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "NotRequired"}]),
+        manifest(securityContext={}, hostUsers=True, os={"name": "linux"}, readinessGates=[]),
+        manifest(
+            nodeSelector={"a": "b"},
+            affinity={"nodeAffinity": {}},
+            tolerations=[{"operator": "Exists"}],
+            priorityClassName="system-node-critical",
+            priority=2000001000,
+            topologySpreadConstraints=[
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+            ],
+            schedulerName="mine",
+            preemptionPolicy="Never",
+            enableServiceLinks=False,
+            automountServiceAccountToken=False,
+        ),
+        of_volume(emptyDir={"medium": "Memory", "sizeLimit": "1Mi"}),
+        of_volume(hostPath={"path": "/etc", "type": "Directory"}),
+    ],
+)
+def test_what_asks_for_nothing_or_for_the_scheduler_is_taken(raw: dict[str, Any]) -> None:
+    assert problems(raw) == []
+
+
+def test_every_volume_type_is_supported_or_refused() -> None:
+    named = {
+        path.rpartition(".")[2]
+        for path in [*NOT_YET, *STATIC_POD]
+        if path.startswith("spec.volumes[].") and path.count(".") == 2
+    }
+    types = set(Volume.__struct_fields__) - {"name"}
+    assert types - named == {
+        "configMap",
+        "downwardAPI",
+        "emptyDir",
+        "hostPath",
+        "image",
+        "nfs",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    assert named <= types
+
+
+def test_the_tables_name_fields_that_exist() -> None:
+    places = {".".join(steps): set(_fields(kind)) for steps, kind in _places()}
+    for path in [*NOT_YET, *STATIC_POD]:
+        place, _, field = path.replace("<c>", "containers").rpartition(".")
+        assert field.removesuffix("[]") in places[place], path

@@ -1,0 +1,255 @@
+"""Persistent volumes through a claim, NFS inline, huge pages, image volumes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.models.core_v1 import (
+    Container,
+    HostPathVolumeSource,
+    ImageVolumeSource,
+    LocalVolumeSource,
+    NFSVolumeSource,
+    ObjectReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
+    Pod,
+    PodSecurityContext,
+    ResourceRequirements,
+    Volume,
+)
+from msgspec.structs import replace
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import PodUid, inline_offload
+from kubelet_trio.objects import LocalObjects, claim_key, volume_key
+from kubelet_trio.testing.mounts import FakeMounter
+from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager
+from kubelet_trio.volumes.mount_nfs import run_mount_nfs
+from tests.volumes.make import empty_dir, main, mount, pod
+
+UID = PodUid("u-1")
+CLAIM = claim_key("default", "claim")
+
+
+def claimed(*, read_only: bool = False) -> Volume:
+    source = PersistentVolumeClaimVolumeSource(claimName="claim", readOnly=read_only or None)
+    return Volume(name="data", persistentVolumeClaim=source)
+
+
+def node(root: Path, mounter: Mounter, *, owner: str = "", **spec: Any) -> VolumeManager:
+    """A manager with a claim and the volume behind it."""
+    objects = LocalObjects()
+    ref = ObjectReference(namespace="default", name=owner) if owner else None
+    objects.apply(
+        {
+            CLAIM: PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(volumeName="pv")),
+            volume_key("pv"): PersistentVolume(spec=PersistentVolumeSpec(claimRef=ref, **spec)),
+        }
+    )
+    return VolumeManager(root, mounter, inline_offload, objects=objects)
+
+
+async def host_paths(manager: VolumeManager, of_pod: Pod) -> list[str]:
+    await manager.mount(of_pod)
+    return [m.host_path for m in await manager.container_mounts(of_pod, main(of_pod))]
+
+
+async def test_a_claim_leads_to_a_path_of_the_host(tmp_path: Path, mounter: FakeMounter) -> None:
+    manager = node(tmp_path, mounter, hostPath=HostPathVolumeSource("/opt"), owner="claim")
+    assert await host_paths(manager, pod(claimed())) == ["/opt"]
+    of_pod = pod(claimed(read_only=True))
+    assert [m.readonly for m in await manager.container_mounts(of_pod, main(of_pod))] == [True]
+
+
+async def test_a_local_volume_is_bound_and_its_data_stays(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/file").write_text("data")
+    manager = node(tmp_path, mounter, local=LocalVolumeSource(str(tmp_path / "disk")))
+    of_pod = pod(claimed())
+    target = tmp_path / "pods/u-1/volumes/kubernetes.io~local-volume/pv"
+    assert await host_paths(manager, of_pod) == [str(target)]
+    await manager.mount(of_pod)
+    assert [m.path for m in mounter.mounts()] == [str(target)]
+    await manager.unmount(UID)
+    assert mounter.mounts() == []
+    assert not (tmp_path / "pods/u-1/volumes").exists()
+    assert (tmp_path / "disk/file").read_text() == "data"
+
+
+async def test_somebody_elses_data_is_never_removed(tmp_path: Path, mounter: FakeMounter) -> None:
+    """What lies in a mount point after the mount has gone was not put there by us."""
+    target = tmp_path / "pods/u-1/volumes/kubernetes.io~nfs/pv"
+    target.mkdir(parents=True)
+    (target / "file").touch()
+    manager = VolumeManager(tmp_path, mounter, inline_offload)
+    with pytest.raises(VolumeError, match="remove failed"):
+        await manager.unmount(UID)
+    assert (target / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and change groups")
+async def test_a_local_volume_gets_the_group_of_its_first_pod(
+    tmp_path: Path, kernel: KernelMounter
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/file").write_text("data")
+    manager = node(tmp_path, kernel, local=LocalVolumeSource(str(tmp_path / "disk")))
+    of_pod = pod(claimed())
+    assert of_pod.spec is not None
+    first = replace(
+        of_pod, spec=replace(of_pod.spec, securityContext=PodSecurityContext(fsGroup=4711))
+    )
+    assert first.metadata is not None
+    assert first.spec is not None
+    second = replace(
+        first,
+        metadata=replace(first.metadata, uid="u-2"),
+        spec=replace(first.spec, securityContext=PodSecurityContext(fsGroup=4712)),
+    )
+    (path,) = await host_paths(manager, first)
+    await manager.mount(second)
+    assert (Path(path) / "file").read_text() == "data"
+    assert (tmp_path / "disk/file").stat().st_gid == 4711
+    assert stat.S_IMODE((tmp_path / "disk").stat().st_mode) & 0o2070 == 0o2070
+    for uid in ("u-1", "u-2"):
+        await manager.unmount(PodUid(uid))
+    assert not any(str(tmp_path) in m.path for m in kernel.mounts())
+    assert (tmp_path / "disk/file").read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"local": LocalVolumeSource("/none/such")},
+            'path "/none/such" does not exist or is no directory',
+        ),
+        (
+            {"local": LocalVolumeSource("/tmp"), "owner": "other"},
+            "error processing PVC default/claim: PV pv is bound to default/other",
+        ),
+        (
+            {"csi": "driver"},
+            "error processing PVC default/claim: volumes of the type of pv are not supported",
+        ),
+    ],
+)
+async def test_a_claim_that_leads_nowhere_is_told(
+    tmp_path: Path, mounter: FakeMounter, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(VolumeError) as caught:
+        await node(tmp_path, mounter, **spec).mount(pod(claimed()))
+    assert str(caught.value) == f'MountVolume.SetUp failed for volume "data" : {message}'
+
+
+async def test_a_missing_claim_and_a_missing_volume_are_told(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    objects = LocalObjects()
+    manager = VolumeManager(tmp_path, mounter, inline_offload, objects=objects)
+    with pytest.raises(VolumeError, match='persistentvolumeclaim "claim" not found'):
+        await manager.mount(pod(claimed()))
+    objects.apply({CLAIM: PersistentVolumeClaim(spec=PersistentVolumeClaimSpec())})
+    with pytest.raises(VolumeError, match="PVC is not bound"):
+        await manager.mount(pod(claimed()))
+    objects.apply({CLAIM: PersistentVolumeClaim(spec=PersistentVolumeClaimSpec(volumeName="pv"))})
+    with pytest.raises(VolumeError, match='persistentvolume "pv" not found'):
+        await manager.mount(pod(claimed()))
+    assert volume_key("pv") in objects.held  # so its arrival wakes the pod
+
+
+async def test_nfs_is_mounted_with_its_options(tmp_path: Path, mounter: FakeMounter) -> None:
+    manager = node(
+        tmp_path, mounter, nfs=NFSVolumeSource("/export", "fd00::1"), mountOptions=["nfsvers=4.2"]
+    )
+    inline = Volume(name="inline", nfs=NFSVolumeSource("/a", "nas", readOnly=True))
+    of_pod = pod(claimed(read_only=True), inline)
+    base = tmp_path / "pods/u-1/volumes/kubernetes.io~nfs"
+    assert await host_paths(manager, of_pod) == [str(base / "pv"), str(base / "inline")]
+    await manager.mount(of_pod)
+    assert [(m.source, m.super_options) for m in mounter.mounts()] == [
+        ("[fd00::1]:/export", ("nfsvers=4.2", "ro")),
+        ("nas:/a", ("ro",)),
+    ]
+    await manager.unmount(UID)
+    assert mounter.mounts() == []
+    assert not base.exists()
+
+
+def test_a_missing_mount_helper_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"mount\.nfs is missing: install nfs-common"):
+        run_mount_nfs("nas:/a", tmp_path, [], [tmp_path / "mount.nfs"])
+
+
+def test_what_the_mount_helper_says_is_told(tmp_path: Path) -> None:
+    helper = tmp_path / "mount.nfs"
+    helper.write_text(
+        f'#!{sys.executable}\nimport sys\nprint("args", *sys.argv[1:])\nsys.exit(32)\n'
+    )
+    helper.chmod(0o755)
+    with pytest.raises(OSError, match="mounting nas:/a failed: args nas:/a /x -o ro,soft"):
+        run_mount_nfs("nas:/a", Path("/x"), ["ro", "soft"], [helper])
+
+
+def with_pages(of_pod: Pod, *sizes: str) -> Pod:
+    assert of_pod.spec is not None
+    (only,) = of_pod.spec.containers
+    limits = {f"hugepages-{size}": "4Mi" for size in sizes}
+    containers: list[Container] = [replace(only, resources=ResourceRequirements(limits=limits))]
+    return replace(of_pod, spec=replace(of_pod.spec, containers=containers))
+
+
+@pytest.mark.parametrize("medium", ["HugePages", "HugePages-2Mi"])
+async def test_huge_pages_are_a_hugetlbfs(
+    tmp_path: Path, volumes: VolumeManager, mounter: FakeMounter, medium: str
+) -> None:
+    of_pod = with_pages(pod(empty_dir(medium=medium)), "2Mi")
+    await volumes.mount(of_pod)
+    await volumes.mount(of_pod)
+    (mounted,) = mounter.mounts()
+    assert (mounted.fstype, mounted.super_options[-1]) == ("hugetlbfs", "pagesize=2097152")
+    await volumes.unmount(UID)
+    assert mounter.mounts() == []
+
+
+@pytest.mark.parametrize(
+    ("medium", "sizes", "message"),
+    [
+        ("HugePages", (), "without a request for huge pages"),
+        ("HugePages", ("2Mi", "1Gi"), "one page size"),
+        ("HugePages-1Gi", ("2Mi",), 'without a request for "hugepages-1Gi"'),
+    ],
+)
+async def test_huge_pages_need_a_request_of_their_size(
+    volumes: VolumeManager, medium: str, sizes: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(VolumeError, match=message):
+        await volumes.mount(with_pages(pod(empty_dir(medium=medium)), *sizes))
+
+
+async def test_an_image_is_mounted_by_the_runtime(tmp_path: Path, mounter: FakeMounter) -> None:
+    image = Volume(name="app", image=ImageVolumeSource("Always", "registry/app:1"))
+    of_pod = pod(image, mounts=[mount("app", "/app", subPath="bin")])
+    able = VolumeManager(tmp_path, mounter, inline_offload)
+    await able.mount(of_pod)
+    (made,) = await able.container_mounts(of_pod, main(of_pod))
+    assert made == v1.Mount(
+        container_path="/app",
+        readonly=True,
+        image=v1.ImageSpec(image="registry/app:1", user_specified_image="registry/app:1"),
+        image_sub_path="bin",
+    )
+    unable = VolumeManager(tmp_path, mounter, inline_offload, no_image_volumes=lambda: "too old")
+    with pytest.raises(VolumeError, match='volume "app": too old'):
+        await unable.container_mounts(of_pod, main(of_pod))

@@ -1,0 +1,41 @@
+"""The directory that the agent binds to itself, and what is not to be mistaken for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.volumes import MountPoint
+from kubelet_trio.volumes.mounter import is_bound_to_itself
+
+
+@pytest.mark.parametrize(
+    ("mounts", "expected"),
+    [
+        pytest.param([("/", "/"), ("/var/lib/k", "/var/lib/k")], True, id="bound to itself"),
+        pytest.param([("/", "/")], False, id="no mount"),
+        pytest.param([("/", "/"), ("/var/lib/k", "/")], False, id="a file system of its own"),
+        pytest.param([("/", "/"), ("/var/lib/k", "/elsewhere")], False, id="another directory"),
+        pytest.param(
+            [("/", "/"), ("/var", "/disk"), ("/var/lib/k", "/disk/lib/k")],
+            True,
+            id="on a bind mount",
+        ),
+        pytest.param(
+            [("/", "/"), ("/var/lib/k", "/var/lib/k"), ("/var/lib/k/pods/u/v", "/")],
+            False,
+            id="something is mounted below",
+        ),
+        pytest.param(
+            [("/", "/"), ("/var/lib/k", "/var/lib/k"), ("/var/lib/k", "/var/lib/k")],
+            False,
+            id="mounted twice",
+        ),
+    ],
+)
+def test_only_a_directory_bound_to_itself_is_taken_back(
+    mounts: list[tuple[str, str]], expected: bool
+) -> None:
+    table = [MountPoint(path, "ext4", "/dev/vda", root=root) for path, root in mounts]
+    assert is_bound_to_itself(Path("/var/lib/k"), table) is expected
