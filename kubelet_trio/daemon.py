@@ -32,7 +32,7 @@ from kubelet_trio.containers import (
 from kubelet_trio.model import PodUid, pod_key, thread_offload
 from kubelet_trio.node import host_ips
 from kubelet_trio.pleg import PidfdExitWaiter
-from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records
+from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records, wanted_pods
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
@@ -162,9 +162,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             cgroups=lambda driver: PodCgroups(
                 host, driver, thread_offload, root=config.cgroup_root
             ),
-            sources=_sources(
-                config, node, [r.pod for r in records.values() if r.termination is None]
-            ),
+            sources=_sources(config, node, wanted_pods(records)),
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
             servers=lambda agent: _servers(agent, config),

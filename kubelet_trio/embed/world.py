@@ -33,7 +33,7 @@ from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.model import Offload, PodUid, SystemClock, WallClock, thread_offload
 from kubelet_trio.node import host_ips
 from kubelet_trio.pleg import ExitWaiter, PidfdExitWaiter
-from kubelet_trio.pods import BackOffPolicy, PodRecord
+from kubelet_trio.pods import BackOffPolicy, PodRecord, wanted_pods
 from kubelet_trio.pods import PodCgroups as PodCgroupsSeam
 from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import SOCKET_NAME, control_router, open_unix, serve_http
@@ -126,8 +126,9 @@ def build_agent(
     node = world.node
     sources: list[Source] = [own]
     if config.manifests is not None:
-        last_good = [r.pod for r in records.values() if r.termination is None]
-        sources.append(FileSource(Path(config.manifests), node.node_name, last_good=last_good))
+        sources.append(
+            FileSource(Path(config.manifests), node.node_name, last_good=wanted_pods(records))
+        )
     runtime = config.runtime if isinstance(config.runtime, str) else "(the program's own)"
     return Agent(
         AgentSettings(

@@ -4,7 +4,7 @@ from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
 from kubelet_trio.pods.images import ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.orphans import OrphanDirectories
-from kubelet_trio.pods.record import PodRecord, PodRecords, load_records
+from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.restart import restarts_after
 from kubelet_trio.pods.services import PodCgroups, PodObserver, PodServices
@@ -30,4 +30,5 @@ __all__ = [
     "TerminationRequest",
     "load_records",
     "restarts_after",
+    "wanted_pods",
 ]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ import structlog
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import ContainerId, Offload, PodUid
-from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.pods.types import EndReason, TerminationRequest
 
 log = structlog.get_logger()
 
@@ -53,6 +54,19 @@ class PodRecords:
     async def remove(self, uid: PodUid) -> None:
         """Remove what is left of the pod's directory, which the volumes have left by now."""
         await self._offload(_remove, self._pods_dir / uid)
+
+
+def wanted_pods(records: Mapping[PodUid, PodRecord]) -> list[Pod]:
+    """Return the pods that a source may go on wanting where its manifest is broken now.
+
+    One that ended by itself is among them: left out, it would be removed, and would run once
+    more when the manifest is mended. One that was being removed is not.
+    """
+    return [
+        record.pod
+        for record in records.values()
+        if record.termination is None or record.termination.reason is not EndReason.DELETED
+    ]
 
 
 def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:

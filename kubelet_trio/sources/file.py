@@ -36,6 +36,7 @@ from kubelet_trio.sources._errors import ManifestError
 from kubelet_trio.sources.ledger import Ledger
 from kubelet_trio.sources.problems import Problems, problems_of
 from kubelet_trio.sources.scan import (
+    FileRead,
     Listing,
     PathKind,
     is_ignored,
@@ -132,7 +133,7 @@ class FileSource:
             listing = await self._offload(look, self.path)
         now = trio.current_time()
         again_at = None
-        trouble = self._trouble(listing)
+        trouble = await self._usurper(listing) or self._trouble(listing)
         if not trouble:
             again_at = await self._read(listing, finished)
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
@@ -141,6 +142,19 @@ class FileSource:
         path = [SourceProblem(SOURCE, self.path, trouble)] if trouble else []
         self._problems.report((*path, *files))
         return now + self._interval if again_at is None else min(again_at, now + self._interval)
+
+    async def _usurper(self, listing: Listing) -> str:
+        """Return what is wrong with a file that stands where the directory was, "" if nothing.
+
+        Only one that is a manifest takes the directory's place; anything else says nothing
+        about the directory's pods.
+        """
+        if listing.kind is not PathKind.FILE or self._kind is not PathKind.DIRECTORY:
+            return ""
+        results = await self._offload(read_manifests, listing.files, self._node_name)
+        if all(isinstance(result, FileRead) and not result.error for result in results.values()):
+            return ""
+        return "is a file that is no manifest where a directory was; its pods stay until it is back"
 
     def _trouble(self, listing: Listing) -> str:
         """Note what the path is; return why what is there says nothing about pods, or ""."""

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from lightkube.models.core_v1 import Container, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model import PodUid, inline_offload
-from kubelet_trio.pods.record import PodRecord, PodRecords, load_records
+from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
 
 UID = PodUid("u1")
@@ -74,3 +75,20 @@ async def test_what_a_volume_left_behind_is_never_removed(
         await records.remove(UID)
     assert data.read_text() == "data"
     assert load_records(tmp_path / "pods") == {UID: RECORD}
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (None, True),
+        (EndReason.FINISHED, True),
+        (EndReason.DEADLINE, True),
+        (EndReason.DELETED, False),
+    ],
+)
+def test_only_a_pod_that_was_being_removed_is_not_wanted_any_more(
+    reason: EndReason | None, expected: bool
+) -> None:
+    termination = TerminationRequest(UID, reason) if reason is not None else None
+    record = msgspec.structs.replace(RECORD, termination=termination)
+    assert (wanted_pods({UID: record}) == [RECORD.pod]) is expected

@@ -22,8 +22,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, AgentSettings, Seams
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
-from kubelet_trio.pods import PodRecord, load_records
-from kubelet_trio.pods.types import EndReason
+from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import Change, FileSource, WatchPoints
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
@@ -177,7 +176,7 @@ class World:
             open_watcher=lambda: self.watcher,
             offload=inline_offload,
             clock=self.clock,
-            last_good=[r.pod for r in records.values() if not _is_being_deleted(r)],
+            last_good=wanted_pods(records),
         )
         self.agent = Agent(
             AgentSettings(self.node, parallel_pulls=2),
@@ -263,11 +262,6 @@ class World:
             if not any(uid in os.readlink(link) for uid in wanted):
                 found.append(str(link))
         return found
-
-
-def _is_being_deleted(record: PodRecord) -> bool:
-    """Whether the manifest of this pod was gone, or another's, when the agent died."""
-    return record.termination is not None and record.termination.reason is EndReason.DELETED
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -227,6 +227,33 @@ async def test_a_single_file_may_be_the_source(nursery: trio.Nursery, tmp_path: 
     assert await running.names() == ["b"]
 
 
+async def test_a_file_that_is_no_manifest_does_not_take_a_directorys_place(
+    nursery: trio.Nursery, directory: Path
+) -> None:
+    write(directory / "a.yaml", "a")
+    running = await start(nursery, directory)
+    assert await running.names() == ["a"]
+    away = directory.rename(directory.with_name("away"))
+    directory.touch()
+    await running.wait_problem("no manifest where a directory was")
+    directory.unlink()
+    away.rename(directory)
+    write(directory / "b.yaml", "b")
+    assert await running.names() == ["a", "b"]  # and nothing was delivered in between
+    await running.wait_no_problem()
+
+
+async def test_a_manifest_in_a_directorys_place_is_followed(
+    nursery: trio.Nursery, directory: Path
+) -> None:
+    write(directory / "a.yaml", "a")
+    running = await start(nursery, directory)
+    assert await running.names() == ["a"]
+    directory.rename(directory.with_name("away"))
+    write(directory, "b")
+    await running.wait_names("b")
+
+
 async def test_a_broken_edit_keeps_the_pods_of_that_file_and_names_what_is_wrong(
     nursery: trio.Nursery, directory: Path
 ) -> None:
