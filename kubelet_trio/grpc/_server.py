@@ -34,6 +34,7 @@ from kubelet_trio.grpc._metadata import (
 )
 from kubelet_trio.grpc._status import Cardinality, GRPCError, Handler, Status
 from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
+from kubelet_trio.supervision import run_contained
 
 log = structlog.get_logger()
 _NO_ERROR = 0x0
@@ -219,16 +220,15 @@ async def _run_handler(
         stream.on_lost = scope.cancel
         if stream.lost:
             return
-        try:
-            await handler.func(call)
-        except GRPCError as exc:
-            outcome = exc
-        except StreamLostError:
+        # One call's bug is that call's failure, and leaves the connection's others alone.
+        failure = await run_contained(handler.func, call)
+        if isinstance(failure, StreamLostError):
             return
-        except Exception:
-            # A boundary like a supervisor's: one call's bug is that call's failure, and
-            # must not take the connection's other calls down with it.
-            log.exception("grpc.handler_failed", handler=getattr(handler.func, "__name__", ""))
+        if isinstance(failure, GRPCError):
+            outcome = failure
+        elif failure is not None:
+            name = getattr(handler.func, "__name__", "")
+            log.error("grpc.handler_failed", handler=name, exc_info=failure)
             outcome = GRPCError(Status.UNKNOWN, "internal error")
     if scope.cancelled_caught:
         outcome = GRPCError(Status.DEADLINE_EXCEEDED, "the deadline passed")
