@@ -9,7 +9,7 @@ is wired here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState
@@ -26,23 +27,18 @@ from kubelet_trio.model import (
     INSTANCE,
     ContainerId,
     ContainerState,
-    Offload,
     PodUid,
     RuntimePod,
-    SystemClock,
-    WallClock,
     metadata,
     pod_annotations,
     pod_key,
     pod_ref,
     pod_uid,
-    thread_offload,
 )
 from kubelet_trio.objects import LocalObjects
-from kubelet_trio.pleg import ExitWaiter, Pleg
+from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
     BackOff,
-    BackOffPolicy,
     EndReason,
     ImagePuller,
     OrphanDirectories,
@@ -54,10 +50,9 @@ from kubelet_trio.pods import (
     PodServices,
     TerminationRequest,
 )
-from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, SourceInfo, root_lock
 from kubelet_trio.server import SourceProblem as ShownProblem
-from kubelet_trio.sources import Desired, Source, run_merge
+from kubelet_trio.sources import Desired, run_merge
 from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -68,7 +63,7 @@ from kubelet_trio.supervision import (
     Supervisor,
     TreeNode,
 )
-from kubelet_trio.volumes import Mounter, VolumeManager
+from kubelet_trio.volumes import VolumeManager
 
 log = structlog.get_logger()
 
@@ -76,37 +71,6 @@ log = structlog.get_logger()
 _TOP = RestartPolicy(limit=3)
 # Seconds that the agent's own mount may take to go when it ends.
 _RELEASE_LIMIT = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """What the agent was told, in plain values."""
-
-    node: NodeSettings
-    runtime_endpoint: str = ""
-    sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
-    parallel_pulls: int | None = 1  # None: as many as there are
-    crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
-    notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
-    instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
-
-
-@dataclass(frozen=True, slots=True)
-class Seams:
-    """The world: each of these has a fake in `testing`."""
-
-    runtime: Runtime
-    mounter: Mounter
-    cgroups: Callable[[CgroupDriver], PodCgroups]  # by driver
-    sources: tuple[Source, ...]
-    exit_waiter: ExitWaiter | None
-    connection: ChildSpec | None = None  # what keeps the runtime connected
-    servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
-    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
-    clock: WallClock = field(default_factory=SystemClock)
-    offload: Offload = thread_offload
-    memory_allocatable: int = 0
-    tmpfs_noswap: bool = False
 
 
 class Agent:

@@ -1,0 +1,52 @@
+"""What the agent is told, and the seams through which it meets the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kubelet_trio.cgroups import CgroupDriver
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.cri import Runtime
+from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
+from kubelet_trio.pleg import ExitWaiter
+from kubelet_trio.pods import BackOffPolicy, PodCgroups
+from kubelet_trio.probes import ExecOrphans
+from kubelet_trio.sources import Source
+from kubelet_trio.supervision import ChildSpec
+from kubelet_trio.volumes import Mounter
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent.core import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What the agent was told, in plain values."""
+
+    node: NodeSettings
+    runtime_endpoint: str = ""
+    sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
+    parallel_pulls: int | None = 1  # None: as many as there are
+    crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
+    notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
+    instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """The world: each of these has a fake in `testing`."""
+
+    runtime: Runtime
+    mounter: Mounter
+    cgroups: Callable[[CgroupDriver], PodCgroups]  # by driver
+    sources: tuple[Source, ...]
+    exit_waiter: ExitWaiter | None
+    connection: ChildSpec | None = None  # what keeps the runtime connected
+    servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
+    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
+    clock: WallClock = field(default_factory=SystemClock)
+    offload: Offload = thread_offload
+    memory_allocatable: int = 0
+    tmpfs_noswap: bool = False
