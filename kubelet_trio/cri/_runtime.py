@@ -140,3 +140,25 @@ class Runtime(Protocol):
     ) -> str:
         """Pull and return the image's ref. No deadline. Raises `ImagePullError`."""
         ...
+
+    async def list_images(self) -> list[v1.Image]:
+        """Return every image on the node."""
+        ...
+
+    async def remove_image(self, image: v1.ImageSpec) -> None:
+        """Remove an image by id, with all its names; one that is gone is no error."""
+        ...
+
+    async def image_fs_info(self) -> v1.ImageFsInfoResponse:
+        """Return where images, and containers' writable layers, are kept, and what they take."""
+        ...
+
+    async def sandbox_image(self) -> str:
+        """Return the name of the image that sandboxes are made from; "" where it is not told."""
+        ...
+
+    # What is used
+
+    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        """Return what running containers use, those of one pod if `uid` is given."""
+        ...

@@ -89,6 +89,26 @@ def container_pid(info: dict[str, str]) -> int:
         return 0  # another runtime's own format; the PID is a help, never a need
 
 
+class _RuntimeConfig(msgspec.Struct):
+    """The `config` of a verbose Status: containerd has the name there, newer ones deeper down."""
+
+    sandbox_image: str = msgspec.field(default="", name="sandboxImage")
+
+
+_decode_config = msgspec.json.Decoder(_RuntimeConfig).decode
+
+
+def sandbox_image(info: dict[str, str]) -> str:
+    """Return the sandbox image that a verbose Status names, "" where it names none.
+
+    Runtimes that do not say it pin the image instead, which ListImages tells.
+    """
+    try:
+        return _decode_config(info.get("config") or "{}").sandbox_image
+    except msgspec.DecodeError:
+        return ""  # another runtime's own format
+
+
 def checked_version(version: v1.VersionResponse) -> v1.VersionResponse:
     fields = ("version", "runtime_name", "runtime_api_version", "runtime_version")
     _require("Version", {name: getattr(version, name) for name in fields})

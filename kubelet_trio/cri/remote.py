@@ -247,6 +247,37 @@ class RemoteRuntime:
             answer = await self._images.pull_image(request)
         return translate.pulled_ref(image, answer.image_ref)
 
+    async def list_images(self) -> list[v1.Image]:
+        """Return every image on the node."""
+        request = v1.ListImagesRequest()
+        return (await self._call("ListImages", self._images.list_images, request)).images
+
+    async def remove_image(self, image: v1.ImageSpec) -> None:
+        """Remove an image by id, with all its names; one that is gone is no error."""
+        request = v1.RemoveImageRequest(image=image)
+        with suppress(NotFoundError):
+            await self._call("RemoveImage", self._images.remove_image, request)
+
+    async def image_fs_info(self) -> v1.ImageFsInfoResponse:
+        """Return where images, and containers' writable layers, are kept, and what they take."""
+        return await self._call("ImageFsInfo", self._images.image_fs_info, v1.ImageFsInfoRequest())
+
+    async def sandbox_image(self) -> str:
+        """Return the name of the image that sandboxes are made from; "" where it is not told."""
+        request = v1.StatusRequest(verbose=True)
+        answer = await self._call("Status", self._runtime.status, request)
+        return translate.sandbox_image(answer.info)
+
+    # What is used
+
+    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        """Return what running containers use, those of one pod if `uid` is given."""
+        request = v1.ListContainerStatsRequest()
+        if uid is not None:
+            request.filter = v1.ContainerStatsFilter(label_selector={_UID_LABEL: uid})
+        call = self._runtime.list_container_stats
+        return (await self._call("ListContainerStats", call, request)).stats
+
     async def _call(
         self,
         name: str,

@@ -30,6 +30,10 @@ class FakeImages:
     pulls_in_flight: int = 0
     max_pulls_in_flight: int = 0
     pulled: list[str] = field(default_factory=list)  # pulls that succeeded, in order
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes; 1 MB where not told
+    pinned: set[str] = field(default_factory=set)
+    busy: set[str] = field(default_factory=set)  # those that the runtime refuses to remove
+    removed: list[str] = field(default_factory=list)  # in order
 
     def find(self, reference: str) -> str | None:
         """Return the name of a present image, asked for by name or by id."""
@@ -44,7 +48,8 @@ class FakeImages:
             id=image_id(name),
             repo_tags=[name],
             repo_digests=[f"{name.split(':')[0]}@{image_id(name)}"],
-            size=1_000_000,
+            size=self.sizes.get(name, 1_000_000),
+            pinned=name in self.pinned,
             uid=None if uid is None else v1.Int64Value(value=uid),
             username=username,
             spec=v1.ImageSpec(image=name),

@@ -31,10 +31,11 @@ from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave, behaviour_by_na
 from kubelet_trio.testing.calls import DEADLINE, NO_DEADLINE, Call, CallDesk
 from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
-from kubelet_trio.testing.images import FakeImages
+from kubelet_trio.testing.image_service import FakeImageService
 from kubelet_trio.testing.node import FakeNode
 from kubelet_trio.testing.objects import FakeContainer, FakeSandbox
 from kubelet_trio.testing.stream import EventStream
+from kubelet_trio.testing.usage import FakeUsage, container_stats
 
 Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
 
@@ -47,7 +48,7 @@ class FakeExec:
     result: ExecResult = field(default_factory=lambda: ExecResult(b"", b"", 0))
 
 
-class FakeRuntime:
+class FakeRuntime(FakeImageService):
     """A container runtime in memory.
 
     Attributes:
@@ -57,6 +58,7 @@ class FakeRuntime:
         calls: every call so far, oldest first.
         violations: what broke the agent's contract, in words.
         latency: s a call takes, by CRI name; "" is the default for all others.
+        usage: tells what a running container uses.
         on_exec: decides how a command goes, from the container and the command.
         decoded: list entries built afresh: what a relist had to pay for.
     """
@@ -95,9 +97,10 @@ class FakeRuntime:
         self._desk = CallDesk(self.node)
         self.faults = self._desk.faults
         self.calls: list[Call] = self._desk.log
-        self.images = FakeImages()
+        super().__init__(self._desk)
         self.exit_waiter = FakeExitWaiter(self.node)
         self.on_exec: Callable[[FakeContainer, list[str]], FakeExec] = lambda _c, _cmd: FakeExec()
+        self.usage: Callable[[FakeContainer], FakeUsage] = lambda _container: FakeUsage()
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.decoded = 0
@@ -357,6 +360,12 @@ class FakeRuntime:
         limit = timeout_seconds or NO_DEADLINE
         return await self._desk.serve("ExecSync", container_id, effect, names, limit=limit)
 
+    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        async def effect() -> list[v1.ContainerStats]:
+            return [container_stats(c, self.usage(c)) for c in self.node.alive(uid)]
+
+        return await self._desk.serve("ListContainerStats", uid or "", effect)
+
     @asynccontextmanager
     async def container_events(
         self,
@@ -368,23 +377,6 @@ class FakeRuntime:
             yield stream
         finally:
             self.node.subscribers.remove(stream.inbox)
-
-    # Images
-
-    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
-        async def effect() -> v1.Image | None:
-            found = self.images.find(image.image)
-            return None if found is None else self.images.image(found)
-
-        return await self._desk.serve("ImageStatus", image.image, effect)
-
-    async def pull_image(
-        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
-    ) -> str:
-        async def effect() -> str:
-            return await self.images.pull(image.image)
-
-        return await self._desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
 
     async def _terminate(self, container: FakeContainer, grace_period: int) -> None:
         """SIGTERM, then SIGKILL after the grace period; cancelled, the SIGKILL never comes."""

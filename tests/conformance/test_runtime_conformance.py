@@ -455,6 +455,20 @@ async def test_a_pulled_image_is_present(case: Case) -> None:
     assert present.id == ref
 
 
+async def test_listed_images_have_what_garbage_collection_needs(case: Case) -> None:
+    for image in await case.runtime.list_images():
+        assert image.id
+        assert image.size > 0
+    await case.runtime.remove_image(v1.ImageSpec(image="sha256:" + "0" * 64))  # gone already
+
+
+async def test_running_containers_tell_what_they_use(case: Case) -> None:
+    box = await case.sandbox()
+    container_id = await box.start(FOREVER)
+    stats = await case.runtime.list_container_stats()
+    assert container_id in [s.attributes.id for s in stats if s.attributes is not None]
+
+
 # Agents come and go
 
 

@@ -42,6 +42,7 @@ class FakeRuntimeService(RuntimeServiceBase):
         self.hang = False
         self.containers: list[v1.Container] = []
         self.info: dict[str, str] = {}
+        self.config = ""
         self.status_answer: v1.ContainerStatus | None = STATUS
         self.requests: list[object] = []
 
@@ -61,7 +62,8 @@ class FakeRuntimeService(RuntimeServiceBase):
     async def status(self, request: v1.StatusRequest) -> v1.StatusResponse:
         await self._obey(request)
         conditions = [v1.RuntimeCondition(type="RuntimeReady", status=True)] * 2
-        return v1.StatusResponse(status=v1.RuntimeStatus(conditions=conditions))
+        info = {"config": self.config} if request.verbose else {}
+        return v1.StatusResponse(status=v1.RuntimeStatus(conditions=conditions), info=info)
 
     async def run_pod_sandbox(self, request: v1.RunPodSandboxRequest) -> v1.RunPodSandboxResponse:
         await self._obey(request)
@@ -153,6 +155,19 @@ class FakeImageService(ImageServiceBase):
 
     async def image_status(self, request: v1.ImageStatusRequest) -> v1.ImageStatusResponse:
         return v1.ImageStatusResponse(image=self.image)
+
+    async def list_images(self, request: v1.ListImagesRequest) -> v1.ListImagesResponse:
+        return v1.ListImagesResponse(images=[self.image] if self.image is not None else [])
+
+    async def remove_image(self, request: v1.RemoveImageRequest) -> v1.RemoveImageResponse:
+        if self.image is None:
+            raise GRPCError(Status.NOT_FOUND, "no such image")
+        self.image = None
+        return v1.RemoveImageResponse()
+
+    async def image_fs_info(self, request: v1.ImageFsInfoRequest) -> v1.ImageFsInfoResponse:
+        place = v1.FilesystemIdentifier(mountpoint="/images")
+        return v1.ImageFsInfoResponse(image_filesystems=[v1.FilesystemUsage(fs_id=place)])
 
     async def pull_image(self, request: v1.PullImageRequest) -> v1.PullImageResponse:
         if self.hang:
@@ -457,3 +472,31 @@ async def test_ready_while_the_runtime_is_down_and_connected_when_it_comes(
         with trio.fail_after(4):
             await node.remote.connected.wait_value(True)
         nursery.cancel_scope.cancel()
+
+
+async def test_images_are_listed_removed_and_placed(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        images = await node.remote.list_images()
+        assert [(image.id, image.size) for image in images] == [("sha256:1", 10)]
+        for _ in range(2):  # one that is gone is no error
+            await node.remote.remove_image(v1.ImageSpec(image="sha256:1"))
+        assert await node.remote.list_images() == []
+        (place,) = (await node.remote.image_fs_info()).image_filesystems
+        assert place.fs_id == v1.FilesystemIdentifier(mountpoint="/images")
+
+
+@pytest.mark.parametrize(
+    ("config", "image"),
+    [
+        ('{"sandboxImage": "registry.k8s.io/pause:3.8", "other": 1}', "registry.k8s.io/pause:3.8"),
+        ("{}", ""),
+        ("not JSON", ""),
+        ("", ""),
+    ],
+)
+async def test_the_sandbox_image_is_told_by_a_verbose_status(
+    config: str, image: str, autojump_clock: MockClock
+) -> None:
+    async with running() as node:
+        node.runtime.config = config
+        assert await node.remote.sandbox_image() == image

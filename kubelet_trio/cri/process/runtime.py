@@ -35,6 +35,7 @@ from kubelet_trio.cri.process.control import ProcessStreams
 from kubelet_trio.cri.process.creation import Maker
 from kubelet_trio.cri.process.entries import Container, Sandbox
 from kubelet_trio.cri.process.identity import RefusedError, own_identity
+from kubelet_trio.cri.process.images import HostImages
 from kubelet_trio.cri.process.launcher import Launcher
 from kubelet_trio.cri.process.registry import Registry
 from kubelet_trio.cri.process.signals import stop_signal
@@ -52,7 +53,7 @@ _POLL = 0.01
 _SHIM_PATIENCE = 2.0  # s that a shim has to end once its container was stopped
 
 
-class ProcessRuntime:
+class ProcessRuntime(HostImages):
     """`Runtime` on host processes."""
 
     def __init__(
@@ -78,6 +79,7 @@ class ProcessRuntime:
         self._offload = offload
         self._launcher = Launcher(python, self._state_dir)
         self._maker = Maker(root_dir.absolute(), own_identity(), allow_root, self._tell)
+        super().__init__(self._maker.own.uid)
         self._told: set[tuple[str, str]] = set()
         self._registry = Registry(self._state_dir, offload)
         self._starting: set[ContainerId] = set()
@@ -272,25 +274,6 @@ class ProcessRuntime:
     async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
         """Open nothing: exits are known from the processes themselves."""
         yield _no_events()
-
-    # Images
-
-    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
-        """Return an image for every name: the host, with our own user as the one it names."""
-        await trio.lowlevel.checkpoint()
-        return v1.Image(
-            id=entries.image_id(image.image),
-            repo_tags=[image.image.removeprefix(entries.HOST_FILES)],
-            size=1,  # CRI wants one
-            uid=v1.Int64Value(value=self._maker.own.uid),
-            spec=v1.ImageSpec(image=image.image),
-        )
-
-    async def pull_image(
-        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
-    ) -> str:
-        await trio.lowlevel.checkpoint()
-        return entries.image_id(image.image)
 
     # Beyond the protocol
 
