@@ -19,18 +19,22 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, AgentSettings, Seams
 from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
-from kubelet_trio.config import KubeletConfiguration, Settings
+from kubelet_trio.config import KubeletConfiguration, Settings, reservations
 from kubelet_trio.containers import (
     NodeSettings,
     hugepage_sizes,
     is_selinux_on,
     masked_paths,
-    memory_capacity,
-    node_resources,
     read_resolv_conf,
 )
-from kubelet_trio.model import PodUid, pod_key, thread_offload
-from kubelet_trio.node import host_ips
+from kubelet_trio.model import NANO, PodUid, pod_key, thread_offload
+from kubelet_trio.node import (
+    Machine,
+    NodeCapacity,
+    host_ips,
+    node_capacity,
+    read_machine,
+)
 from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records, wanted_pods
 from kubelet_trio.probes import ProcOrphans
@@ -133,7 +137,9 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
     Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
     """
     config, flags = settings.config, settings.flags
-    node = _node_settings(settings)
+    machine = read_machine(Path(flags.root_dir))
+    capacity = _node_capacity(config, machine)
+    node = _node_settings(settings, machine, capacity)
     seam = make_runtime(
         config.container_runtime_endpoint,
         node.root_dir,
@@ -166,14 +172,24 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
             servers=lambda agent: _servers(agent, config),
-            memory_allocatable=node.memory_capacity,
+            memory_allocatable=node.allocatable["memory"] // NANO,
             tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
         ),
         records,
     )
 
 
-def _node_settings(settings: Settings) -> NodeSettings:
+def _node_capacity(config: KubeletConfiguration, machine: Machine) -> NodeCapacity:
+    """Raises ValueError for reservations of more than there is."""
+    return node_capacity(
+        machine,
+        reservations(config, machine.cpus),
+        max_pods=config.max_pods,
+        pods_per_core=config.pods_per_core,
+    )
+
+
+def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity) -> NodeSettings:
     config, flags = settings.config, settings.flags
     hostname = socket.gethostname()
     host = cgroup_host()
@@ -193,8 +209,9 @@ def _node_settings(settings: Settings) -> NodeSettings:
         cgroup_version=host.version,
         cpu_cfs_quota=config.cpu_cfs_quota,
         cpu_cfs_quota_period=config.cpu_cfs_quota_period,
-        memory_capacity=memory_capacity(),
-        allocatable=node_resources(Path(flags.root_dir)),
+        memory_capacity=machine.memory,
+        capacity=capacity.capacity,
+        allocatable=capacity.allocatable,
         hugepage_sizes=hugepage_sizes(),
         swap_controller=has_swap_controller(host),
         single_process_oom_kill=bool(config.single_process_oom_kill),

@@ -6,6 +6,7 @@ from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
 from kubelet_trio.config.load import Settings, load_settings, settle
 from kubelet_trio.config.local import PROCESS, LocalFacts, settle_locally
 from kubelet_trio.config.refusals import HostFacts, parse_swaps, startup_refusals
+from kubelet_trio.config.reserved import reservations
 from kubelet_trio.config.show import encode_config, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 
@@ -25,6 +26,7 @@ __all__ = [
     "parse_duration",
     "parse_flags",
     "parse_swaps",
+    "reservations",
     "run_help",
     "settle",
     "settle_locally",

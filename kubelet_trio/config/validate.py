@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from kubelet_trio.config.duration import Duration, format_duration
 from kubelet_trio.config.flags import KubeletFlags
+from kubelet_trio.config.reserved import reserved_problems
 from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -94,6 +95,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_logs(config),
         *_durations(config),
         *_allocatable(config),
+        *reserved_problems(config),
         *_endpoints(config),
     ]
     return [_PREFIX + text for text in found]

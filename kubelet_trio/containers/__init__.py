@@ -1,5 +1,12 @@
 """A v1.Container becomes a CRI config, and a CRI status becomes a record."""
 
+from kubelet_trio.containers.amounts import (
+    amounts,
+    container_amounts,
+    pod_limits,
+    pod_qos,
+    pod_requests,
+)
 from kubelet_trio.containers.config import ContainerInputs, container_config
 from kubelet_trio.containers.cri_log import (
     LogEntry,
@@ -22,7 +29,6 @@ from kubelet_trio.containers.facts import (
     is_selinux_on,
     masked_paths,
     memory_capacity,
-    node_resources,
     read_resolv_conf,
 )
 from kubelet_trio.containers.hashing import container_hash
@@ -84,7 +90,6 @@ from kubelet_trio.containers.resources import (
     milli_cpu_to_shares,
     oom_score_adj,
     pod_memory_limit,
-    pod_qos,
 )
 from kubelet_trio.containers.sandbox import cgroup_parent, sandbox_config
 from kubelet_trio.containers.termination import (
@@ -126,7 +131,9 @@ __all__ = [
     "PodIdentity",
     "ResolvConf",
     "SandboxConfigError",
+    "amounts",
     "cgroup_parent",
+    "container_amounts",
     "container_annotations",
     "container_config",
     "container_dir",
@@ -165,7 +172,6 @@ __all__ = [
     "mounts_own_hosts",
     "newest_log",
     "next_restart_count",
-    "node_resources",
     "oom_score_adj",
     "owned_by",
     "parse_line",
@@ -174,9 +180,11 @@ __all__ = [
     "pod_hostname",
     "pod_identity",
     "pod_labels_of",
+    "pod_limits",
     "pod_log_directory",
     "pod_memory_limit",
     "pod_qos",
+    "pod_requests",
     "poll_watch",
     "read_log",
     "read_resolv_conf",

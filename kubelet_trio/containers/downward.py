@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from lightkube.models.core_v1 import Container, Pod, ResourceFieldSelector
 
+from kubelet_trio.containers.amounts import amounts
 from kubelet_trio.containers.errors import ContainerConfigError
-from kubelet_trio.containers.resources import amounts
 from kubelet_trio.model import metadata, pod_containers, pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 

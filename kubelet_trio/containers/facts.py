@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from kubelet_trio.containers.dns import ResolvConf, parse_resolv_conf
 from kubelet_trio.containers.node import MASKED_PATHS
-from kubelet_trio.model import NANO
 
 _MAX_RESOLV_CONF = 10 * 1024 * 1024
 
@@ -17,21 +15,6 @@ def memory_capacity(meminfo: Path = Path("/proc/meminfo")) -> int:
     """Return the machine's memory in bytes."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
-
-
-def node_resources(root_dir: Path, meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """Return what the machine has for pods, in nano-units by resource name.
-
-    Nothing is reserved for the system: until it is, all of the machine is the pods'.
-    """
-    while not root_dir.exists():
-        root_dir = root_dir.parent
-    disk = os.statvfs(root_dir)
-    return {
-        "cpu": (os.cpu_count() or 1) * NANO,
-        "memory": memory_capacity(meminfo) * NANO,
-        "ephemeral-storage": disk.f_blocks * disk.f_frsize * NANO,
-    }
 
 
 def hugepage_sizes(directory: Path = Path("/sys/kernel/mm/hugepages")) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ class NodeSettings:
     cpu_cfs_quota: bool = True
     cpu_cfs_quota_period: float = 0.1
     memory_capacity: int = 0
-    allocatable: Mapping[str, int] = field(default_factory=dict)  # for pods, in nano-units
+    capacity: Mapping[str, int] = field(default_factory=dict)  # in nano-units, by resource
+    allocatable: Mapping[str, int] = field(default_factory=dict)  # what of it is for pods
     hugepage_sizes: tuple[str, ...] = ()  # as the kernel's controller names them: 2MB, 1GB
     swap_controller: bool = False  # whether the memory controller can limit swap
     single_process_oom_kill: bool = False

@@ -12,10 +12,19 @@ from collections.abc import Iterable, Mapping
 
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
-from kubelet_trio.cgroups import QosClass
+from kubelet_trio.containers.amounts import (
+    HUGEPAGES,
+    amounts,
+    container_amounts,
+    declares_limit,
+    pod_level,
+    pod_limits,
+    pod_qos,
+    total_amounts,
+)
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity, to_milli, to_units
+from kubelet_trio.model import PodContainer, parse_quantity, to_milli, to_units
 from kubelet_trio.model import spec as pod_spec
 
 MIN_SHARES = 2
@@ -27,11 +36,6 @@ BEST_EFFORT_OOM_SCORE_ADJ = 1000
 _MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
 SYSTEM_NODE_CRITICAL = "system-node-critical"
 
-_HUGEPAGES = "hugepages-"
-_QOS_RESOURCES = frozenset(("cpu", "memory"))
-
-Amounts = dict[str, int]  # resource name to nano-units
-
 
 def milli_cpu_to_shares(milli_cpu: int) -> int:
     """Return CPU shares (1024 a core), within the kernel's bounds."""
@@ -41,26 +45,6 @@ def milli_cpu_to_shares(milli_cpu: int) -> int:
 def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
     """Return the CFS quota in microseconds for a period in microseconds; 0 is no limit."""
     return max(milli_cpu * period // 1000, MIN_QUOTA) if milli_cpu else 0
-
-
-def pod_qos(pod: Pod) -> QosClass:
-    """Return the QoS class: of `spec.resources` if set, else of init and main containers.
-
-    Guaranteed is a pod whose every container limits both CPU and memory, with requests
-    equal to the limits; BestEffort one that asks for neither anywhere.
-    """
-    bodies = _qos_bodies(pod)
-    requests: Amounts = {}
-    limits: Amounts = {}
-    guaranteed = True
-    for body in bodies:
-        _add(requests, _qos_amounts(body.requests))
-        body_limits = _qos_amounts(body.limits)
-        _add(limits, body_limits)
-        guaranteed = guaranteed and body_limits.keys() == _QOS_RESOURCES
-    if not requests and not limits:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed and requests == limits else "Burstable"
 
 
 def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> int:
@@ -91,7 +75,7 @@ def container_resources(
     """Return what a container's own cgroup is set to."""
     own = container.spec.resources or ResourceRequirements()
     requests, limits = amounts(own.requests), amounts(own.limits)
-    pod_limits = _pod_level(pod, "limits")
+    pod_limits = pod_level(pod, "limits")
     for name in ("cpu", "memory"):
         if not limits.get(name) and name in pod_limits:
             limits[name] = pod_limits[name]
@@ -105,8 +89,8 @@ def container_resources(
 
 def sandbox_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResources:
     """Return the sum of what the pod's containers may use, for sandboxes that are VMs."""
-    requests = {**_total(pod, "requests"), **_pod_level(pod, "requests")}
-    limits = {**_total(pod, "limits"), **_pod_level(pod, "limits")}
+    requests = {**total_amounts(pod, "requests"), **pod_level(pod, "requests")}
+    limits = {**total_amounts(pod, "limits"), **pod_level(pod, "limits")}
     return _linux_resources(requests, limits, node)
 
 
@@ -122,15 +106,10 @@ def hugepage_limits(limits: Mapping[str, int], sizes: Iterable[str]) -> list[v1.
     """Return a limit for every page size the node has: 0 where the container names none."""
     wanted = dict.fromkeys(sizes, 0)
     for name, nano in limits.items():
-        if name.startswith(_HUGEPAGES):
-            size = _page_size_name(to_units(parse_quantity(name.removeprefix(_HUGEPAGES))))
+        if name.startswith(HUGEPAGES):
+            size = _page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
             wanted[size] = to_units(nano)
     return [v1.HugepageLimit(page_size=size, limit=limit) for size, limit in wanted.items()]
-
-
-def amounts(resources: Mapping[str, object] | None) -> Amounts:
-    """Return a resource list with its quantities in nano-units. Raises ValueError."""
-    return {name: parse_quantity(value) for name, value in (resources or {}).items()}
 
 
 def _linux_resources(
@@ -159,72 +138,21 @@ def _forbid_swap(resources: v1.LinuxContainerResources, node: NodeSettings) -> N
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
 
 
-def _qos_bodies(pod: Pod) -> list[ResourceRequirements]:
-    own = pod_spec(pod).resources
-    if own is not None:
-        return [own]
-    spec = pod_spec(pod)
-    containers = (*(spec.containers or ()), *(spec.initContainers or ()))
-    return [c.resources or ResourceRequirements() for c in containers]
-
-
-def _qos_amounts(resources: Mapping[str, object] | None) -> Amounts:
-    return {n: a for n, a in amounts(resources).items() if n in _QOS_RESOURCES and a > 0}
-
-
 def _memory_request(container: Container) -> int:
-    requests = container.resources.requests if container.resources else None
-    return to_units(amounts(requests).get("memory", 0))
+    return to_units(container_amounts(container, "requests").get("memory", 0))
 
 
 def _spare_memory_request(pod: Pod) -> int:
     """Return each container's share of a pod-level memory request that none of them names."""
-    requested = _pod_level(pod, "requests")
+    requested = pod_level(pod, "requests")
     if not requested.get("memory"):
         return 0
     spec = pod_spec(pod)
     count = len(spec.containers or ()) + len(spec.initContainers or ())
-    spare = to_units(requested["memory"]) - to_units(_total(pod, "requests").get("memory", 0))
+    spare = to_units(requested["memory"]) - to_units(
+        total_amounts(pod, "requests").get("memory", 0)
+    )
     return spare // count
-
-
-def _pod_level(pod: Pod, which: str) -> Amounts:
-    own = pod_spec(pod).resources
-    found = amounts(getattr(own, which)) if own is not None else {}
-    return {n: a for n, a in found.items() if n in _QOS_RESOURCES or n.startswith(_HUGEPAGES)}
-
-
-def _total(pod: Pod, which: str) -> Amounts:
-    """Sum what containers that run at the same time ask for, at the pod's worst moment.
-
-    An init container runs beside the sidecars before it, main containers beside all.
-    """
-    total: Amounts = {}
-    for container in pod_spec(pod).containers or ():
-        _add(total, _of(container, which))
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for init in pod_spec(pod).initContainers or ():
-        now = dict(sidecars)
-        _add(now, _of(init, which))
-        if PodContainer(ContainerKind.INIT, init).is_sidecar:
-            _add(total, _of(init, which))
-            sidecars = now
-        peak = _max(peak, now)
-    return _max(total, peak)
-
-
-def _of(container: Container, which: str) -> Amounts:
-    return amounts(getattr(container.resources, which) if container.resources else None)
-
-
-def _add(total: Amounts, more: Mapping[str, int]) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount
-
-
-def _max(left: Amounts, right: Amounts) -> Amounts:
-    return {n: max(left.get(n, 0), right.get(n, 0)) for n in {**left, **right}}
 
 
 def _page_size_name(size: int) -> str:
@@ -237,18 +165,5 @@ def _page_size_name(size: int) -> str:
 
 
 def pod_memory_limit(pod: Pod) -> int:
-    """Return the bytes that the pod's own cgroup is limited to; 0 where it is not.
-
-    It is limited where the pod says so itself, or where every container has a limit; what
-    the runtime class needs for itself comes on top of these.
-    """
-    own = _pod_level(pod, "limits").get("memory", 0)
-    if own:
-        return to_units(own)
-    spec = pod_spec(pod)
-    containers = (*(spec.containers or ()), *(spec.initContainers or ()))
-    if not all(_of(c, "limits").get("memory") for c in containers):
-        return 0
-    return to_units(
-        _total(pod, "limits").get("memory", 0) + amounts(spec.overhead).get("memory", 0)
-    )
+    """Return the bytes that the pod's own cgroup is limited to; 0 where it is not."""
+    return to_units(pod_limits(pod).get("memory", 0)) if declares_limit(pod, "memory") else 0

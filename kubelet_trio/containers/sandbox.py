@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from lightkube.models.core_v1 import Container, ContainerPort, Pod
 
 from kubelet_trio.cgroups import pod_cgroup_parent
+from kubelet_trio.containers.amounts import pod_qos
 from kubelet_trio.containers.dns import pod_dns
 from kubelet_trio.containers.errors import SandboxConfigError
 from kubelet_trio.containers.hostname import kernel_hostname, pod_hostname
 from kubelet_trio.containers.labels import sandbox_annotations, sandbox_labels
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.paths import pod_log_directory
-from kubelet_trio.containers.resources import overhead_resources, pod_qos, sandbox_resources
+from kubelet_trio.containers.resources import overhead_resources, sandbox_resources
 from kubelet_trio.containers.security import sandbox_security
 from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_key, pod_uid

@@ -1,0 +1,58 @@
+"""What the configuration keeps from pods: read, and checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kubelet_trio.config.types import KubeletConfiguration
+
+if TYPE_CHECKING:
+    from kubelet_trio.node import Reservations
+
+
+def reserved_problems(config: KubeletConfiguration) -> Iterator[str]:
+    """Yield what is wrong with the reservations, each by its field."""
+    if config.system_reserved or config.kube_reserved:
+        # Only then, for whoever just asks for help need not wait for quantities.
+        from kubelet_trio.node import ReservationError, parse_reservation
+
+        for name, given in (
+            ("systemReserved (--system-reserved)", config.system_reserved),
+            ("kubeReserved (--kube-reserved)", config.kube_reserved),
+        ):
+            try:
+                parse_reservation(name, given)
+            except ReservationError as exc:
+                yield str(exc)
+    if config.reserved_system_cpus:
+        from kubelet_trio.node import parse_cpus
+
+        try:
+            parse_cpus(config.reserved_system_cpus)
+        except ValueError as exc:
+            yield f"reservedSystemCPUs (--reserved-cpus): {exc}"
+
+
+def reservations(config: KubeletConfiguration, cpus: int) -> Reservations:
+    """Return the reservations on a machine with `cpus` CPUs. Raises ValueError."""
+    from kubelet_trio.node import (
+        DEFAULT_EVICTION_HARD,
+        Reservations,
+        parse_cpus,
+        parse_reservation,
+        with_reserved_cpus,
+    )
+
+    reserved = Reservations(
+        system=parse_reservation("systemReserved", config.system_reserved),
+        kube=parse_reservation("kubeReserved", config.kube_reserved),
+        eviction_hard=config.eviction_hard or DEFAULT_EVICTION_HARD,
+    )
+    kept = parse_cpus(config.reserved_system_cpus)
+    if missing := sorted(cpu for cpu in kept if cpu >= cpus):
+        raise ValueError(
+            f"reservedSystemCPUs (--reserved-cpus): {config.reserved_system_cpus}: this machine "
+            f"has CPUs 0-{cpus - 1}, and no {missing[0]}"
+        )
+    return with_reserved_cpus(reserved, len(kept))

@@ -1,0 +1,136 @@
+"""What a pod asks for as a whole: the sums that its cgroup, its class and admission rest on.
+
+Containers that run at the same time add up, and the pod's worst moment counts: an init
+container runs beside the sidecars before it, main containers beside all sidecars. What the
+pod says itself (`spec.resources`) replaces the sum; what its runtime class needs
+(`spec.overhead`) comes on top.
+
+Amounts are integers in nano-units by resource name. Rules: PodRequests and PodLimits of
+k8s.io/component-helpers/resource, GetPodQOS of pkg/apis/core/v1/helper/qos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
+
+from kubelet_trio.cgroups import QosClass
+from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity
+from kubelet_trio.model import spec as pod_spec
+
+HUGEPAGES = "hugepages-"
+_QOS_RESOURCES = frozenset(("cpu", "memory"))
+
+Amounts = dict[str, int]  # resource name to nano-units
+Which = Literal["requests", "limits"]
+
+
+def amounts(resources: Mapping[str, object] | None) -> Amounts:
+    """Return a resource list with its quantities in nano-units. Raises ValueError."""
+    return {name: parse_quantity(value) for name, value in (resources or {}).items()}
+
+
+def container_amounts(container: Container, which: Which) -> Amounts:
+    """Return what one container requests or is limited to."""
+    return amounts(getattr(container.resources, which) if container.resources else None)
+
+
+def pod_requests(pod: Pod) -> Amounts:
+    """Return what the pod requests as a whole, its runtime class' overhead included."""
+    total = {**total_amounts(pod, "requests"), **pod_level(pod, "requests")}
+    _add(total, amounts(pod_spec(pod).overhead))
+    return total
+
+
+def pod_limits(pod: Pod) -> Amounts:
+    """Return the sum of its limits; overhead raises a limit that there is, and sets none.
+
+    A container without a limit adds nothing: see `declares_limit`.
+    """
+    total = {**total_amounts(pod, "limits"), **pod_level(pod, "limits")}
+    overhead = amounts(pod_spec(pod).overhead)
+    _add(total, {n: amount for n, amount in overhead.items() if total.get(n)})
+    return total
+
+
+def declares_limit(pod: Pod, name: str) -> bool:
+    """Whether a resource of the pod is limited at every moment of its life."""
+    if pod_level(pod, "limits").get(name):
+        return True
+    main = pod_spec(pod).containers or ()
+    return all(container_amounts(c, "limits").get(name) for c in main) and all(
+        moment.get(name) for moment in _init_moments(pod, "limits")
+    )
+
+
+def pod_qos(pod: Pod) -> QosClass:
+    """Return the QoS class: of `spec.resources` if set, else of init and main containers.
+
+    Guaranteed is a pod whose every container limits both CPU and memory, with requests
+    equal to the limits; BestEffort one that asks for neither anywhere.
+    """
+    requests: Amounts = {}
+    limits: Amounts = {}
+    guaranteed = True
+    for body in _qos_bodies(pod):
+        _add(requests, _qos_amounts(body.requests))
+        body_limits = _qos_amounts(body.limits)
+        _add(limits, body_limits)
+        guaranteed = guaranteed and body_limits.keys() == _QOS_RESOURCES
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed and requests == limits else "Burstable"
+
+
+def pod_level(pod: Pod, which: Which) -> Amounts:
+    """Return what `spec.resources` says of the resources that it may name."""
+    own = pod_spec(pod).resources
+    found = amounts(getattr(own, which)) if own is not None else {}
+    return {n: a for n, a in found.items() if n in _QOS_RESOURCES or n.startswith(HUGEPAGES)}
+
+
+def total_amounts(pod: Pod, which: Which) -> Amounts:
+    """Sum what containers that run at the same time ask for, at the pod's worst moment."""
+    total: Amounts = {}
+    for container in pod_spec(pod).containers or ():
+        _add(total, container_amounts(container, which))
+    for init in pod_spec(pod).initContainers or ():
+        if PodContainer(ContainerKind.INIT, init).is_sidecar:
+            _add(total, container_amounts(init, which))
+    for moment in _init_moments(pod, which):
+        total = _max(total, moment)
+    return total
+
+
+def _init_moments(pod: Pod, which: Which) -> Iterator[Amounts]:
+    """Yield, for each init container, the sum with the sidecars that run by then."""
+    sidecars: Amounts = {}
+    for init in pod_spec(pod).initContainers or ():
+        now = dict(sidecars)
+        _add(now, container_amounts(init, which))
+        if PodContainer(ContainerKind.INIT, init).is_sidecar:
+            sidecars = now
+        yield now
+
+
+def _qos_bodies(pod: Pod) -> list[ResourceRequirements]:
+    spec = pod_spec(pod)
+    if spec.resources is not None:
+        return [spec.resources]
+    containers = (*(spec.containers or ()), *(spec.initContainers or ()))
+    return [c.resources or ResourceRequirements() for c in containers]
+
+
+def _qos_amounts(resources: Mapping[str, object] | None) -> Amounts:
+    return {n: a for n, a in amounts(resources).items() if n in _QOS_RESOURCES and a > 0}
+
+
+def _add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _max(left: Amounts, right: Amounts) -> Amounts:
+    return {n: max(left.get(n, 0), right.get(n, 0)) for n in {**left, **right}}
