@@ -1,6 +1,6 @@
 """What a test or a measurement on a real runtime needs: a private containerd and an agent.
 
-Used by `tests/containerd` and by `bench`, and by nothing of the project itself.
+Used by `tests/containerd`, `tests/cluster` and `bench`, and by nothing of the project itself.
 """
 
 from tests.harness.agent import Agent, CommandError

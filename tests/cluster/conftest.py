@@ -1,0 +1,77 @@
+"""One control plane and one containerd a session.
+
+Tests share the API server, so each makes names of its own; whoever stops or hangs the server
+does so inside its test and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import missing
+from tests.harness.control_plane import ControlPlane, missing_programs
+from tests.harness.kube import KubeClient
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if lacks := [*missing(), *missing_programs()]:
+        reason = f"no real cluster here: {', '.join(lacks)}"
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the agent printed last beside a failure."""
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if hasattr(value, "tail"):
+                report.sections.append((f"agent in {value.base}", value.tail()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kube(plane: ControlPlane) -> Iterator[KubeClient]:
+    """The administrator's client, with `default` as controllers would have made it."""
+    with KubeClient(plane.admin_kubeconfig) as client:
+        client.prepare_namespace("default", plane.authority.certificate)
+        yield client
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane, kube: KubeClient) -> str:
+    """A namespace of the test's own, which nobody deletes."""
+    name = f"test-{next(_numbers)}"
+    kube.prepare_namespace(name, plane.authority.certificate)
+    return name
+
+
+@pytest.fixture
+def kube_as(plane: ControlPlane) -> Iterator[Callable[..., KubeClient]]:
+    """Make clients of other users: a name and its groups."""
+    made: list[KubeClient] = []
+
+    def make(name: str, *groups: str) -> KubeClient:
+        made.append(KubeClient(plane.kubeconfig(name, *groups)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
