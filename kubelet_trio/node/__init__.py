@@ -1,4 +1,4 @@
-"""The node itself, as seen from inside."""
+"""The node itself: its addresses, its object at an API server, its heartbeat."""
 
 from kubelet_trio.node.addresses import host_ips
 from kubelet_trio.node.capacity import (
@@ -14,11 +14,16 @@ from kubelet_trio.node.capacity import (
     threshold_amount,
     with_reserved_cpus,
 )
+from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
 
 __all__ = [
     "DEFAULT_EVICTION_HARD",
     "Machine",
     "NodeCapacity",
+    "NodeIdentity",
+    "NodeResources",
+    "NodeView",
+    "Pressure",
     "ReservationError",
     "Reservations",
     "host_ips",
@@ -26,6 +31,7 @@ __all__ = [
     "parse_cpus",
     "parse_reservation",
     "read_machine",
+    "resources_of",
     "threshold_amount",
     "with_reserved_cpus",
 ]

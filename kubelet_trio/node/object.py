@@ -1,0 +1,135 @@
+"""The node's object as it is first registered, and what of an existing one is put right.
+
+Source: initialNode, tryRegisterWithAPIServer and updateDefaultLabels in the Go kubelet's
+kubelet_node_status.go. Only what the kubelet owns is put right: labels, taints and
+annotations that somebody else set stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Node, NodeSpec, NodeStatus, Taint
+from lightkube.models.meta_v1 import ObjectMeta
+
+from kubelet_trio.node.types import NodeIdentity
+
+ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
+KEEP_VOLUMES = "volumes.kubernetes.io/keep-terminated-pod-volumes"
+PROVIDED_IP = "alpha.kubernetes.io/provided-node-ip"
+UNINITIALIZED = Taint(
+    key="node.cloudprovider.kubernetes.io/uninitialized", value="true", effect="NoSchedule"
+)
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+# Labels that are brought up to date on an object that exists, where this node has a value.
+_RECONCILED = (
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+)
+
+
+def initial_node(identity: NodeIdentity, status: NodeStatus) -> Node:
+    """Return the object to create."""
+    return Node(
+        metadata=ObjectMeta(
+            name=identity.name,
+            labels=node_labels(identity),
+            annotations=node_annotations(identity) or None,
+        ),
+        spec=NodeSpec(
+            unschedulable=identity.unschedulable or None,
+            taints=_taints(identity) or None,
+            providerID=identity.provider_id or None,
+        ),
+        status=status,
+    )
+
+
+def node_labels(identity: NodeIdentity) -> dict[str, str]:
+    """Return the labels to register with; `--node-labels` win."""
+    return {
+        "kubernetes.io/hostname": identity.name,
+        "kubernetes.io/os": identity.os,
+        "kubernetes.io/arch": identity.arch,
+        "beta.kubernetes.io/os": identity.os,
+        "beta.kubernetes.io/arch": identity.arch,
+        **identity.labels,
+    }
+
+
+def node_annotations(identity: NodeIdentity) -> dict[str, str]:
+    """Return the annotations that the kubelet owns and this node has."""
+    annotations = {}
+    if identity.attach_detach:
+        annotations[ATTACH_DETACH] = "true"
+    if identity.keep_terminated_volumes:
+        annotations[KEEP_VOLUMES] = "true"
+    if identity.external_cloud and identity.node_ips:
+        annotations[PROVIDED_IP] = ",".join(identity.node_ips)
+    return annotations
+
+
+def _taints(identity: NodeIdentity) -> list[Taint]:
+    taints = list(identity.taints)
+    there = {(t.key, t.effect) for t in taints}
+    if identity.unschedulable and (UNSCHEDULABLE.key, UNSCHEDULABLE.effect) not in there:
+        taints.append(UNSCHEDULABLE)
+    if identity.external_cloud:
+        taints.append(UNINITIALIZED)
+    return taints
+
+
+def metadata_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
+    """Return the `metadata` to patch an existing object with; empty where all is right."""
+    meta = existing.metadata or ObjectMeta()
+    labels, wanted = meta.labels or {}, node_labels(identity)
+    changed: dict[str, str | None] = {}
+    for name in _RECONCILED:
+        if name in wanted and labels.get(name) != wanted[name]:
+            changed[name] = wanted[name] or None
+    patch: dict[str, Any] = {"labels": changed} if changed else {}
+    annotations = _annotation_patch(identity, meta.annotations or {})
+    if annotations:
+        patch["annotations"] = annotations
+    return patch
+
+
+def _annotation_patch(identity: NodeIdentity, there: dict[str, str]) -> dict[str, str | None]:
+    wanted = node_annotations(identity)
+    return {
+        name: wanted.get(name)
+        for name in (ATTACH_DETACH, PROVIDED_IP)
+        if there.get(name) != wanted.get(name)
+    }
+
+
+def without_extended(existing: NodeStatus) -> NodeStatus:
+    """Return the status with every extended resource at zero.
+
+    What device plugins of an earlier kubelet announced is not there until they register
+    anew; the scheduler must not count on it meanwhile.
+    """
+
+    def zeroed(amounts: dict[str, Any] | None) -> dict[str, Any] | None:
+        return amounts and {k: "0" if is_extended(k) else v for k, v in amounts.items()}
+
+    return msgspec.structs.replace(
+        existing, capacity=zeroed(existing.capacity), allocatable=zeroed(existing.allocatable)
+    )
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is none of Kubernetes' own (`example.com/dongle`)."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))

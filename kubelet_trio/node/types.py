@@ -1,0 +1,88 @@
+"""Values that the pure decisions of this room take: what the node was told, and what it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lightkube.models.core_v1 import (
+    ContainerImage,
+    NodeFeatures,
+    NodeRuntimeHandler,
+    NodeSystemInfo,
+    Taint,
+)
+
+from kubelet_trio.model import canonical_quantity, to_milli, to_units
+from kubelet_trio.node.capacity import HUGEPAGES, NodeCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """What configuration and flags say of the node's object; it never changes while we run."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)  # --node-labels
+    taints: tuple[Taint, ...] = ()  # --register-with-taints
+    unschedulable: bool = False  # --register-schedulable=false
+    register: bool = True
+    provider_id: str = ""
+    external_cloud: bool = False  # --cloud-provider=external: addresses are its to set
+    node_ips: tuple[str, ...] = ()  # as --node-ip gave them; empty: they were found
+    attach_detach: bool = True  # enableControllerAttachDetach
+    keep_terminated_volumes: bool = False
+    port: int = 10250  # of the kubelet API; 0: there is none
+    max_images: int = 50  # -1: all
+    os: str = "linux"
+    arch: str = "amd64"  # as Go names it
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResources:
+    """Quantities as the API writes them, by resource name."""
+
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What the node is short of, as the eviction of pods sees it."""
+
+    memory: bool = False
+    disk: bool = False
+    pid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node as it is now; all that `node_status` reads beside what was said before."""
+
+    now: float  # Unix seconds
+    host_ips: tuple[str, ...]
+    resources: NodeResources
+    info: NodeSystemInfo
+    not_ready: tuple[str, ...] = ()  # why it is not ready, each in upstream's words
+    pressure: Pressure = Pressure()
+    images: tuple[ContainerImage, ...] | None = None  # None: they could not be listed
+    handlers: tuple[NodeRuntimeHandler, ...] = ()
+    features: NodeFeatures | None = None
+
+
+def resources_of(capacity: NodeCapacity) -> NodeResources:
+    """Return what the node has as the API writes it."""
+    return NodeResources(_quantities(capacity.capacity), _quantities(capacity.allocatable))
+
+
+def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    return {name: _quantity(name, nano) for name, nano in amounts.items()}
+
+
+def _quantity(name: str, nano: int) -> str:
+    if name == "cpu":
+        return canonical_quantity(f"{to_milli(nano)}m")
+    units = to_units(nano)
+    # As the Go kubelet's: what is counted in bytes has binary suffixes where they fit.
+    is_bytes = name == "memory" or name.startswith(HUGEPAGES) or name == "ephemeral-storage"
+    whole = is_bytes and units and units % 1024 == 0
+    return canonical_quantity(f"{units // 1024}Ki" if whole else units)
