@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kubelet_trio._lightkube import defer_client
+from kubelet_trio._deferred import defer
 
 if TYPE_CHECKING:
     from kubelet_trio.embed import (
@@ -62,7 +62,9 @@ __all__ = [
     "open_kubelet",
 ]
 
-defer_client()
+# lightkube for its models alone: its client brings an HTTP library, asyncio and YAML, 6 MB.
+# asyncio for structlog, whose `await`-able loggers nobody here calls.
+defer("lightkube", "asyncio")
 
 
 def __getattr__(name: str) -> Any:

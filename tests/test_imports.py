@@ -19,7 +19,7 @@ def loaded_by(code: str) -> set[str]:
 def test_the_models_come_without_the_client() -> None:
     modules = loaded_by("import kubelet_trio\nimport lightkube.models.core_v1")
     assert "lightkube.models.core_v1" in modules
-    assert not {"httpx2", "asyncio", "lightkube.core.client"} & modules
+    assert not {"httpx2", "asyncio.events", "lightkube.core.client"} & modules
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,24 @@ def test_other_code_still_finds_the_client(code: str) -> None:
 
 
 def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> None:
-    # asyncio itself is there: structlog imports it. Nothing of ours does, and no loop runs.
+    # asyncio itself stands there unexecuted: structlog imports it, and nobody uses it.
     modules = loaded_by("import kubelet_trio.daemon")
-    assert not {"httpx2", "yaml", "kubernetes_asyncio", "grpclib"} & modules
+    unwanted = {"httpx2", "yaml", "kubernetes_asyncio", "grpclib", "asyncio.events"}
+    assert not (unwanted | {"importlib.metadata", "zipfile"}) & modules
+
+
+def test_what_is_deferred_is_whole_once_it_is_used() -> None:
+    modules = loaded_by(
+        "import kubelet_trio.daemon, asyncio, betterproto2\n"
+        "from kubelet_trio.cri import v1\n"
+        "assert asyncio.run(asyncio.sleep(0, 7)) == 7\n"
+        "assert v1.PodSandboxConfig(hostname='a').hostname == 'a'\n"
+        "from importlib.metadata import version\n"
+        "assert betterproto2.__version__ == version('betterproto2')"
+    )
+    assert "asyncio.events" in modules
+
+
+def test_the_library_builds_no_message_before_one_is_used() -> None:
+    modules = loaded_by("from kubelet_trio import open_kubelet")
+    assert not {"betterproto2", "kubelet_trio.agent", "asyncio.events"} & modules

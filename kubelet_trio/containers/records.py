@@ -15,16 +15,16 @@ from kubelet_trio.model import (
     SandboxRecord,
 )
 
-_STATES = {
-    v1.ContainerState.CONTAINER_CREATED: ContainerState.CREATED,
-    v1.ContainerState.CONTAINER_RUNNING: ContainerState.RUNNING,
-    v1.ContainerState.CONTAINER_EXITED: ContainerState.EXITED,
+_STATES = {  # by CRI's names
+    "CONTAINER_CREATED": ContainerState.CREATED,
+    "CONTAINER_RUNNING": ContainerState.RUNNING,
+    "CONTAINER_EXITED": ContainerState.EXITED,
 }
 
 
 def container_state(state: v1.ContainerState) -> ContainerState:
     """Return our name of a state; what CRI does not name yet is UNKNOWN."""
-    return _STATES.get(state, ContainerState.UNKNOWN)
+    return _STATES.get(state.name or "", ContainerState.UNKNOWN)
 
 
 def container_record(

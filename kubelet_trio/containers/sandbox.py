@@ -20,8 +20,6 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 
-_PROTOCOLS = {"TCP": v1.Protocol.TCP, "UDP": v1.Protocol.UDP, "SCTP": v1.Protocol.SCTP}
-
 
 def sandbox_config(pod: Pod, node: NodeSettings, *, attempt: int) -> v1.PodSandboxConfig:
     """Return the config of a pod's sandbox: the same for the same pod, node and attempt.
@@ -50,7 +48,7 @@ def port_mappings(pod: Pod) -> Iterator[v1.PortMapping]:
     for container in pod_spec(pod).containers or ():
         for port in _distinct_ports(container):
             yield v1.PortMapping(
-                protocol=_PROTOCOLS[port.protocol or "TCP"],
+                protocol=v1.Protocol[port.protocol or "TCP"],
                 container_port=port.containerPort,
                 host_port=port.hostPort or 0,
                 host_ip=port.hostIP or "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kubelet_trio.cri import _messages as _messages
 from kubelet_trio.cri._errors import (
     ImagePullError,
     NotFoundError,

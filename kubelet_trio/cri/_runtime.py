@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 
-Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
+Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 
 @dataclass(frozen=True, slots=True)

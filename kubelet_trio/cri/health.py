@@ -34,9 +34,9 @@ _IMAGE_VOLUMES_SINCE: dict[str, tuple[int, int] | None] = {
     "cri-o": (1, 31),
     "process": None,
 }
-_DRIVERS: dict[v1.CgroupDriver, CgroupDriverName] = {
-    v1.CgroupDriver.CGROUPFS: "cgroupfs",
-    v1.CgroupDriver.SYSTEMD: "systemd",
+_DRIVERS: dict[str, CgroupDriverName] = {  # by CRI's names
+    "CGROUPFS": "cgroupfs",
+    "SYSTEMD": "systemd",
 }
 
 
@@ -139,7 +139,7 @@ class RuntimeHealth:
             before,
             name=version.runtime_name,
             version=version.runtime_version,
-            cgroup_driver=_DRIVERS[driver] if driver is not None else None,
+            cgroup_driver=_DRIVERS[driver.name] if driver is not None else None,
             recursive_read_only=frozenset(
                 name for name, can in handlers.items() if can.recursive_read_only_mounts
             ),

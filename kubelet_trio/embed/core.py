@@ -17,13 +17,13 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue, wait_any
 
-from kubelet_trio.agent import Agent
 from kubelet_trio.embed._errors import KubeletClosedError, KubeletFailedError
 from kubelet_trio.embed.source import EmbeddedSource
 from kubelet_trio.embed.world import World
 from kubelet_trio.model import PodUid, grace_period, pod_key, pod_uid
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent import Agent
     from kubelet_trio.embed.running import RunningPod
 
 log = structlog.get_logger()

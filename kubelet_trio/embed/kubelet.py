@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -30,11 +31,11 @@ from kubelet_trio.embed._errors import (
 from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.embed.core import Core, describe_failure
 from kubelet_trio.embed.intake import PodLike, fresh_uid, read_pod, read_pods, with_seen, with_uid
-from kubelet_trio.embed.life import Life
+from kubelet_trio.embed.life import Aside, Life
 from kubelet_trio.embed.running import RunningPod
 from kubelet_trio.embed.source import EmbeddedSource, Wanted
 from kubelet_trio.embed.streams import EventStream, PodWatch
-from kubelet_trio.embed.world import World, build_agent, real_world
+from kubelet_trio.embed.world import World
 from kubelet_trio.model import (
     PodKey,
     PodUid,
@@ -44,9 +45,10 @@ from kubelet_trio.model import (
     rfc3339,
     thread_offload,
 )
-from kubelet_trio.pods import load_records
-from kubelet_trio.server import AgentStatus
 from kubelet_trio.supervision import ChildSpec, TreeNode
+
+if TYPE_CHECKING:
+    from kubelet_trio.server import AgentStatus
 
 
 class Kubelet:
@@ -246,18 +248,13 @@ async def open_kubelet(
             or one of its parts kept failing; the block is cancelled then.
     """
     core, life = await _make(config, world)
-    left: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        await nursery.start(partial(life.run), name="embedded kubelet")
-        if not core.ended.value:
-            try:
-                with life.body:
+    with Aside() as aside:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(life.run), name="embedded kubelet")
+            if not core.ended.value:
+                with aside.keep(), life.body:
                     yield Kubelet(core, config)
-            except BaseException as exc:  # noqa: ASYNC103, BLE001  # raised again below
-                left = exc
-            await life.close()
-    if left is not None:
-        raise left
+                await life.close()
     if core.failure is not None:
         raise KubeletFailedError(describe_failure(core.failure)) from core.failure
 
@@ -265,7 +262,11 @@ async def open_kubelet(
 async def _make(config: KubeletConfig, world: World | None) -> tuple[Core, Life]:
     try:
         if world is None:
-            world = await thread_offload(real_world, config)
+            world = await thread_offload(_find_world, config)
+        # In a thread before, unless a test brought the world: the host's loop is not held up.
+        from kubelet_trio.embed.build import build_agent
+        from kubelet_trio.pods import load_records
+
         source = EmbeddedSource(config.root, world.offload)
         records = await world.offload(load_records, config.root / "pods")
         await source.load()
@@ -275,6 +276,12 @@ async def _make(config: KubeletConfig, world: World | None) -> tuple[Core, Life]
     attendants = (ChildSpec("handles", core.run_handles),)
     core.agent = build_agent(config, world, source, records, attendants)
     return core, Life(core)
+
+
+def _find_world(config: KubeletConfig) -> World:
+    from kubelet_trio.embed.build import real_world
+
+    return real_world(config)
 
 
 # What `run_pod` gives: for signatures of programs.

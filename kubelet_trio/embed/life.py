@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
+from typing import Self
 
 import trio
 
@@ -68,6 +70,54 @@ class Life:
                 core.agent.stop()
                 await core.ended.wait_value(True)
         self._scope.cancel(reason="the embedded kubelet did not end when asked")
+
+
+class Aside:
+    """What a block raises, kept while a nursery around it ends, and raised behind that.
+
+        with Aside() as aside:
+            async with trio.open_nursery():
+                with aside.keep():
+                    yield ...
+
+    Raised through the nursery it would come out in a group. `Cancelled` may be kept too,
+    where every scope within `Aside` is left by then.
+    """
+
+    def __init__(self) -> None:
+        self._kept: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        kept, self._kept = self._kept, None
+        if error is None and kept is not None:
+            raise kept
+
+    def keep(self) -> _Keeper:
+        """Return a context that keeps what its block raises."""
+        return _Keeper(self._put)
+
+    def _put(self, error: BaseException) -> None:
+        self._kept = error
+
+
+class _Keeper:
+    def __init__(self, put: Callable[[BaseException], None]) -> None:
+        self._put = put
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._put(error)
+        return error is not None
 
 
 class _Ready:

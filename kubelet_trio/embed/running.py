@@ -28,7 +28,6 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods import restarts_after
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _PENDING = PodStatus(phase="Pending")
@@ -269,6 +268,8 @@ class RunningPod:
         container = next(c for c in pod_containers(self.pod) if c.spec.name == name)
         if container.kind is ContainerKind.INIT and not container.is_sidecar:
             return record.exit_code != 0
+        from kubelet_trio.pods import restarts_after  # loaded: a kubelet runs
+
         return restarts_after(container.spec, spec(self.pod), record.exit_code)
 
 

@@ -25,8 +25,6 @@ SECOND_LOOK = 1.0
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 30.0
 
-Kind = v1.ContainerEventType
-
 
 class EventListener:
     """Listens to GetContainerEvents for as long as the runtime has it."""
@@ -94,23 +92,30 @@ class EventListener:
 
     def _take(self, event: v1.ContainerEventResponse, looks: trio.Nursery) -> None:
         object_id = event.container_id
-        delay = 0.0 if event.container_event_type == Kind.CONTAINER_STOPPED_EVENT else SECOND_LOOK
+        delay = (
+            0.0
+            if event.container_event_type == v1.ContainerEventType.CONTAINER_STOPPED_EVENT
+            else SECOND_LOOK
+        )
         if not object_id or object_id in self._looking:
             return
         if not self._is_guarded(ContainerId(object_id)):
             self._looking.add(object_id)
             looks.start_soon(self._look, object_id, event.container_event_type, delay)
 
-    async def _look(self, object_id: str, kind: Kind, delay: float) -> None:
+    async def _look(self, object_id: str, kind: v1.ContainerEventType, delay: float) -> None:
         await trio.sleep(delay)
         self._looking.discard(object_id)
-        uid, gone = self._book.home(object_id), kind == Kind.CONTAINER_DELETED_EVENT
+        uid = self._book.home(object_id)
+        gone = kind == v1.ContainerEventType.CONTAINER_DELETED_EVENT
         if uid is None:
             if not gone and not self._book.is_gone(object_id):
                 self._relist_soon()
             return
         # An event of a start or a making tells nothing new of what has been asked since.
-        told = kind != Kind.CONTAINER_STOPPED_EVENT and self._book.is_asked(object_id)
+        told = kind != v1.ContainerEventType.CONTAINER_STOPPED_EVENT and self._book.is_asked(
+            object_id
+        )
         if gone or not (told or self._book.is_stopped(object_id)):
             await self._ask(uid, object_id)
 

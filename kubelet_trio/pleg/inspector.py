@@ -14,7 +14,7 @@ from kubelet_trio.model import ContainerId, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.table import Asks, PodListing, is_final, lacks_status
 
-Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
+Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 # Whether an object with these annotations is this agent's.
 Owns: TypeAlias = Callable[[Mapping[str, str]], bool]

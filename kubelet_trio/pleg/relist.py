@@ -26,7 +26,7 @@ from kubelet_trio.pleg.table import Asks, PodListing, Ticket
 
 log = structlog.get_logger()
 
-Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
+Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 SHORT_PERIOD = 1.0
 

@@ -22,11 +22,11 @@ from kubelet_trio.volumes.sub_path import SubPathError, bind_sub_path
 
 log = structlog.get_logger()
 
-_PROPAGATION = {
-    None: v1.MountPropagation.PROPAGATION_PRIVATE,
-    "None": v1.MountPropagation.PROPAGATION_PRIVATE,
-    "HostToContainer": v1.MountPropagation.PROPAGATION_HOST_TO_CONTAINER,
-    "Bidirectional": v1.MountPropagation.PROPAGATION_BIDIRECTIONAL,
+_PROPAGATION = {  # CRI's names by the API's
+    None: "PROPAGATION_PRIVATE",
+    "None": "PROPAGATION_PRIVATE",
+    "HostToContainer": "PROPAGATION_HOST_TO_CONTAINER",
+    "Bidirectional": "PROPAGATION_BIDIRECTIONAL",
 }
 
 
@@ -149,7 +149,7 @@ def _checked_sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
 
 def _propagation(mount: VolumeMount) -> v1.MountPropagation:
     try:
-        return _PROPAGATION[mount.mountPropagation]
+        return v1.MountPropagation[_PROPAGATION[mount.mountPropagation]]
     except KeyError:
         raise VolumeError(
             mount.name, f'invalid MountPropagation mode: "{mount.mountPropagation}"'

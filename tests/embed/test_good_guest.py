@@ -141,7 +141,7 @@ def test_the_import_is_light() -> None:
     code = "import sys, kubelet_trio; print(*[m for m in sys.modules if '.' not in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"trio", "structlog", "lightkube", "msgspec"} & set(done.stdout.split()) - {
-        "lightkube"  # present, but not executed: see `_lightkube`
+        "lightkube"  # present, but not executed: see `_deferred`
     }
 
 

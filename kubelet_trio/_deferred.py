@@ -1,0 +1,77 @@
+"""Modules that a library imports and this agent rarely or never uses.
+
+Memory and the time of an import are part of a node agent's footprint. What is deferred stands
+in `sys.modules` unexecuted, and is executed when somebody asks it for a name that is not one
+of its submodules: other code in the process finds in it what it expects. Nothing is done to
+a module that was imported before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_VERSION = "betterproto2._version"
+_METADATA = "importlib.metadata"
+
+
+class _UnexecutedModule(ModuleType):
+    """A module that runs its code at the first look at one of its own names."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Dunders are asked for by the import system itself; its machinery must not set us off.
+        if name.startswith("__") or self.__spec__ is None or self.__spec__.loader is None:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        self.__class__ = ModuleType  # type: ignore[assignment]  # from here on as any other
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
+
+
+def defer(*names: str) -> None:
+    """Let these modules be executed when they are first used, not when they are imported.
+
+    Of a submodule the packages above it are imported. One that is missing is left to the
+    import of whoever needs it.
+    """
+    for name in names:
+        if name in sys.modules:
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            continue
+        module = importlib.util.module_from_spec(spec)
+        module.__class__ = _UnexecutedModule
+        sys.modules[name] = module
+
+
+def spare_metadata() -> None:
+    """Tell betterproto2 its version without `importlib.metadata`.
+
+    It asks only to compare it with what wrote the messages, and that brings `email`, `zipfile`
+    and the compressors. Where the version cannot be read off its directory it asks as ever.
+    """
+    if _VERSION in sys.modules or _METADATA in sys.modules:
+        return
+    package = importlib.util.find_spec("betterproto2")
+    if package is None or package.origin is None:
+        return
+    home = Path(package.origin).parent
+    found = [
+        path.stem.removeprefix("betterproto2-")
+        for path in home.parent.glob("betterproto2-*.dist-info")
+    ]
+    spec = importlib.util.spec_from_file_location(_VERSION, home / "_version.py")
+    if len(found) != 1 or spec is None or spec.loader is None:
+        return
+    stand_in = ModuleType(_METADATA)
+    stand_in.version = lambda _name: found[0]  # type: ignore[attr-defined]
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_METADATA] = stand_in
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[_METADATA]
+    sys.modules[_VERSION] = module

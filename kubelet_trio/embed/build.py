@@ -1,0 +1,158 @@
+"""How an embedded agent is put together.
+
+Of the library this alone needs every room. It is imported when a kubelet is opened: the
+import of the library is part of what the host program pays, whether it opens one or not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
+from kubelet_trio.containers import (
+    NodeSettings,
+    hugepage_sizes,
+    is_selinux_on,
+    masked_paths,
+    memory_capacity,
+    read_resolv_conf,
+)
+from kubelet_trio.embed.config import KubeletConfig
+from kubelet_trio.embed.world import World
+from kubelet_trio.model import PodUid, thread_offload
+from kubelet_trio.node import host_ips
+from kubelet_trio.pleg import PidfdExitWaiter
+from kubelet_trio.pods import BackOffPolicy, PodRecord, wanted_pods
+from kubelet_trio.probes import ProcOrphans
+from kubelet_trio.runtimes import make_runtime
+from kubelet_trio.server import SOCKET_NAME, control_router, open_unix, serve_http
+from kubelet_trio.sources import FileSource, Source
+from kubelet_trio.supervision import ChildSpec
+from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
+
+_RESOLV_CONF = "/etc/resolv.conf"
+
+
+def real_world(config: KubeletConfig) -> World:
+    """Return this machine as the configuration wants it used. Blocks.
+
+    Raises OSError or ValueError, naming it, for what of the host cannot be read.
+    """
+    host = cgroup_host()
+    orphans = None
+    if isinstance(config.runtime, str):
+        orphans = ProcOrphans(thread_offload)
+        seam = make_runtime(config.runtime, config.root, allow_root=config.allow_root)
+        runtime, connection = seam.runtime, seam.connection
+    else:
+        runtime, connection = config.runtime, None
+    return World(
+        runtime=runtime,
+        connection=connection,
+        node=_node_settings(config),
+        mounter=KernelMounter(),
+        cgroups=lambda driver: PodCgroups(host, driver, thread_offload, root=config.cgroup_root),
+        exit_waiter=PidfdExitWaiter(),
+        exec_orphans=orphans,
+        tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+    )
+
+
+def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:
+    """Return the node with the directories and the name that the configuration gives it."""
+    logs = config.root / "logs" if config.pod_logs_dir is None else Path(config.pod_logs_dir)
+    return replace(
+        node,
+        node_name=(config.node_name or node.node_name).strip().lower(),
+        root_dir=config.root,
+        pod_logs_dir=logs / "pods",
+        container_logs_dir=logs / "containers",
+    )
+
+
+def _node_settings(config: KubeletConfig) -> NodeSettings:
+    hostname = socket.gethostname()
+    host = cgroup_host()
+    node = NodeSettings(
+        node_name=hostname,
+        hostname=hostname,
+        cluster_dns=config.cluster_dns,
+        cluster_domain=config.cluster_domain,
+        resolv_conf=read_resolv_conf(_RESOLV_CONF if Path(_RESOLV_CONF).exists() else ""),
+        host_ips=host_ips(config.node_ip),
+        cgroup_root=config.cgroup_root,
+        cgroup_version=host.version,
+        memory_capacity=memory_capacity(),
+        hugepage_sizes=hugepage_sizes(),
+        swap_controller=has_swap_controller(host),
+        masked_paths=masked_paths(),
+        selinux=is_selinux_on(),
+    )
+    return node_paths(node, config)
+
+
+def build_agent(
+    config: KubeletConfig,
+    world: World,
+    own: Source,
+    records: dict[PodUid, PodRecord],
+    attendants: tuple[ChildSpec, ...],
+) -> Agent:
+    """Put an agent together; `own` is the source that the program feeds."""
+    node = world.node
+    sources: list[Source] = [own]
+    if config.manifests is not None:
+        sources.append(
+            FileSource(Path(config.manifests), node.node_name, last_good=wanted_pods(records))
+        )
+    runtime = config.runtime if isinstance(config.runtime, str) else "(the program's own)"
+    return Agent(
+        AgentSettings(
+            node,
+            runtime_endpoint=runtime,
+            sync_period=config.sync_period,
+            parallel_pulls=config.parallel_pulls,
+            crash_back_off=BackOffPolicy(
+                base=config.crash_backoff_base, cap=config.crash_backoff_cap
+            ),
+            instance=config.instance_id,
+        ),
+        Seams(
+            runtime=world.runtime,
+            connection=world.connection,
+            mounter=world.mounter,
+            cgroups=world.cgroups,
+            sources=tuple(sources),
+            exit_waiter=world.exit_waiter,
+            servers=lambda agent: (*attendants, *_control(agent, config)),
+            exec_orphans=world.exec_orphans,
+            clock=world.clock,
+            offload=world.offload,
+            memory_allocatable=node.memory_capacity,
+            tmpfs_noswap=world.tmpfs_noswap,
+        ),
+        records,
+    )
+
+
+def _control(agent: Agent, config: KubeletConfig) -> tuple[ChildSpec, ...]:
+    if not config.control_socket:
+        return ()
+    return (ChildSpec("control", partial(_serve_control, agent)),)
+
+
+async def _serve_control(
+    agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    path = agent.settings.node.root_dir / SOCKET_NAME
+    try:
+        await serve_http(control_router(agent), [open_unix(path)], task_status=task_status)
+    finally:
+        path.unlink(missing_ok=True)
