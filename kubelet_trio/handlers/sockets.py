@@ -110,16 +110,15 @@ async def connect(host: str, port: int) -> Connection:
 
 async def _dial(family: int, kind: int, protocol: int, address: Any) -> Connection:
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
-    try:
+    with contextlib.ExitStack() as unless_connected:
+        unless_connected.callback(sock.close)
         code = sock.connect_ex(address)
         if code == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
-    except BaseException:
-        sock.close()
-        raise
+        unless_connected.pop_all()
     return Connection(sock)
 
 

@@ -150,6 +150,7 @@ class Case:
             self.runtime.kill(container_id)
             return
         _, pid = await self.runtime.container_status(container_id, verbose=True)
+        assert pid > 0, "the container has ended"
         os.kill(pid, signal.SIGKILL)
 
 

@@ -98,7 +98,7 @@ class Agent:
         named = ["--root-dir", str(self.root), "--hostname-override", NODE]
         return [str(PROGRAM), "run", "--config", str(config), *named, *self.arguments]
 
-    def start(self, *, ready_within: float = 20) -> None:
+    def start(self, *, ready_within: float = 60) -> None:
         """Start the agent and return when it has said READY=1."""
         assert not self.is_running
         with self.output.open("ab") as out:
@@ -111,7 +111,7 @@ class Agent:
             )
         self.wait_notified("READY=1", ready_within)
 
-    def wait_notified(self, word: str, within: float = 20) -> None:
+    def wait_notified(self, word: str, within: float = 60) -> None:
         """Wait for a line of sd_notify, said after the last one waited for."""
         deadline = time.monotonic() + within
         while True:
@@ -126,7 +126,7 @@ class Agent:
             if word in lines:
                 return
 
-    def stop(self, within: float = 20) -> int:
+    def stop(self, within: float = 60) -> int:
         """Send SIGTERM and return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -191,7 +191,7 @@ class Agent:
 
     # What the agent says
 
-    def cli(self, *arguments: str, within: float = 20) -> str:
+    def cli(self, *arguments: str, within: float = 60) -> str:
         """Run a command against the agent and return its standard output."""
         command = [str(PROGRAM), "--root-dir", str(self.root), *arguments]
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=within)
@@ -225,7 +225,7 @@ class Agent:
         return [p for source in self.ask("/status")["sources"] for p in source["problems"]]
 
     def wait(
-        self, name: str, wanted: Callable[[Json], object], within: float = 30, what: str = ""
+        self, name: str, wanted: Callable[[Json], object], within: float = 60, what: str = ""
     ) -> Json:
         """Wait until a pod of that name is as `wanted` says and return it."""
         watch = self.start_watching()
@@ -238,11 +238,11 @@ class Agent:
                 seen = json.dumps([pod.get("status") for pod in watch.named(name)], indent=1)
                 raise WaitTimeoutError(f"{name} not {what or 'as wanted'} in {within} s: {seen}")
 
-    def wait_ready(self, name: str, within: float = 30) -> Json:
+    def wait_ready(self, name: str, within: float = 60) -> Json:
         """Wait until the pod's Ready condition is true."""
         return self.wait(name, is_ready, within, "Ready")
 
-    def wait_gone(self, name: str, within: float = 30) -> None:
+    def wait_gone(self, name: str, within: float = 60) -> None:
         """Wait until the agent no longer tells of a pod of that name."""
         watch = self.start_watching()
         deadline = time.monotonic() + within

@@ -65,6 +65,12 @@ class CriClient:
         asked = v1.ListContainersRequest()
         return self._call("ListContainers", asked, v1.ListContainersResponse).containers
 
+    def image_names(self) -> set[str]:
+        """Return the references by name of every image."""
+        asked = v1.ListImagesRequest()
+        reply = self._call("ListImages", asked, v1.ListImagesResponse, "ImageService")
+        return {name for image in reply.images for name in image.repo_tags}
+
     def sandboxes(self) -> Sequence[v1.PodSandbox]:
         """Return every sandbox, in all states."""
         asked = v1.ListPodSandboxRequest()
@@ -78,10 +84,17 @@ class CriClient:
         return status
 
     def container_pid(self, container: str) -> int:
-        """Return the host's PID of a container's first process."""
+        """Return the host's PID of a container's first process.
+
+        Raises ProcessLookupError for a container that has ended: it has none, and a signal to
+        PID 0 goes to the whole group of whoever sends it.
+        """
         asked = v1.ContainerStatusRequest(container_id=container, verbose=True)
         info = self._call("ContainerStatus", asked, v1.ContainerStatusResponse).info
-        return int(json.loads(info["info"])["pid"])
+        pid = int(json.loads(info["info"])["pid"])
+        if pid <= 0:
+            raise ProcessLookupError(f"container {container} has ended")
+        return pid
 
     def kill(self, container: str) -> None:
         """Kill a container's first process behind the agent's and the runtime's back."""
@@ -127,7 +140,7 @@ class CriClient:
         remove = v1.RemovePodSandboxRequest(pod_sandbox_id=sandbox)
         self._call("RemovePodSandbox", remove, v1.RemovePodSandboxResponse)
 
-    def remove_all(self, within: float = 20) -> None:
+    def remove_all(self, within: float = 60) -> None:
         """Remove every sandbox; one that refuses (a start in flight) is asked again."""
         deadline = time.monotonic() + within
         while left := self.sandboxes():
@@ -139,8 +152,10 @@ class CriClient:
                         raise
                     time.sleep(0.1)
 
-    def _call(self, method: str, asked: Message, reply: type[Reply]) -> Reply:
-        call = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, reply.parse)
+    def _call(
+        self, method: str, asked: Message, reply: type[Reply], service: str = "RuntimeService"
+    ) -> Reply:
+        call = self._channel.unary_unary(f"/runtime.v1.{service}/{method}", bytes, reply.parse)
         answered: Reply = call(asked, timeout=self._deadline)
         return answered
 

@@ -70,7 +70,7 @@ class Watch:
         self._socket.close()
 
 
-def eventually(check: Callable[[], object], within: float = 10, what: str = "") -> None:
+def eventually(check: Callable[[], object], within: float = 60, what: str = "") -> None:
     """Ask again and again, for what nobody announces, until `check` holds."""
     deadline = time.monotonic() + within
     while not check():
