@@ -27,7 +27,8 @@ from kubelet_trio.containers import (
     masked_paths,
     read_resolv_conf,
 )
-from kubelet_trio.model import NANO, PodUid, pod_key, thread_offload
+from kubelet_trio.gc import LogRotationPolicy
+from kubelet_trio.model import NANO, PodUid, parse_quantity, pod_key, thread_offload, to_units
 from kubelet_trio.node import (
     Machine,
     NodeCapacity,
@@ -158,6 +159,12 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
                 base=flags.crash_loop_backoff_base,
                 cap=config.crash_loop_back_off.max_container_restart_period,
                 spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
+            ),
+            log_rotation=LogRotationPolicy(
+                max_size=to_units(parse_quantity(config.container_log_max_size)),
+                max_files=config.container_log_max_files,
+                max_workers=config.container_log_max_workers,
+                interval=config.container_log_monitor_interval,
             ),
             notes=settings.notes,
         ),

@@ -18,6 +18,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings, owned_by
@@ -171,7 +172,14 @@ class Agent:
                 ),
                 self._pods,
                 self._sources,
-                Supervisor("gc", [ChildSpec("pod-dirs", self._orphans.run)], policy=_TOP),
+                Supervisor(
+                    "gc",
+                    [
+                        ChildSpec("pod-dirs", self._orphans.run),
+                        *log_children(self.settings, seams, self._pleg),
+                    ],
+                    policy=_TOP,
+                ),
             ],
         )
 

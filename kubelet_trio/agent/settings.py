@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import Runtime
+from kubelet_trio.gc import LogRotationPolicy
 from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodCgroups
@@ -31,6 +32,7 @@ class AgentSettings:
     parallel_pulls: int | None = 1  # None: as many as there are
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
+    log_rotation: LogRotationPolicy = field(default_factory=LogRotationPolicy)
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
 
 

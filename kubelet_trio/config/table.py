@@ -53,7 +53,6 @@ _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "the kubelet API server on port 10250"
 _PRESSURE = "eviction"
 _IMAGE_GC = "image garbage collection settings"
-_LOG_ROTATION = "log rotation settings"
 _MANAGERS = "CPU, memory and topology managers"
 _SHUTDOWN = "graceful node shutdown"
 _RESERVE = "node allocatable enforcement"
@@ -111,10 +110,10 @@ FIELDS: tuple[Row, ...] = (
     row("imageMaximumGCAge", "", DEFAULT, "age at which an unused image is removed anyway; 0s is never", _IMAGE_GC),
     row("imageGCHighThresholdPercent", "image-gc-high-threshold", DEFAULT, "disk use at which images are removed", _IMAGE_GC),
     row("imageGCLowThresholdPercent", "image-gc-low-threshold", DEFAULT, "disk use down to which images are removed", _IMAGE_GC),
-    row("containerLogMaxSize", "container-log-max-size", DEFAULT, "size at which a container log is rotated", _LOG_ROTATION),
-    row("containerLogMaxFiles", "container-log-max-files", DEFAULT, "log files kept per container", _LOG_ROTATION),
-    row("containerLogMaxWorkers", "", DEFAULT, "log rotations at a time", _LOG_ROTATION),
-    row("containerLogMonitorInterval", "", DEFAULT, "how often log sizes are looked at", _LOG_ROTATION),
+    row("containerLogMaxSize", "container-log-max-size", YES, "size at which a container log is rotated; negative: never"),
+    row("containerLogMaxFiles", "container-log-max-files", YES, "log files kept per container"),
+    row("containerLogMaxWorkers", "", YES, "log rotations at a time"),
+    row("containerLogMonitorInterval", "", YES, "how often log sizes are looked at"),
     # Network and names
     row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search beside the host's"),
     row("clusterDNS", "cluster-dns", YES, "DNS servers of pods with dnsPolicy ClusterFirst"),

@@ -19,6 +19,7 @@ from kubelet_trio.config.reserved import reserved_problems
 from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
+from kubelet_trio.model import parse_quantity
 
 _PREFIX = "invalid configuration: "
 _RANGES: tuple[tuple[str, int, int], ...] = (
@@ -160,6 +161,10 @@ def _logs(config: KubeletConfiguration) -> Iterator[str]:
         yield f'podLogsDir "{path}" must be normalized'
     if not path.isascii():
         yield f'podLogsDir "{path}" must contain ASCII characters only'
+    try:
+        parse_quantity(config.container_log_max_size)
+    except ValueError as exc:
+        yield f"{_name('containerLogMaxSize')} {exc}"
     if config.container_log_max_workers < 1:
         yield "containerLogMaxWorkers must be greater than or equal to 1"
     if config.container_log_monitor_interval < 3:

@@ -123,6 +123,10 @@ class Runtime(Protocol):
         """Run a command to its end; 0 is no limit. Raises `RuntimeTimeoutError` at the limit."""
         ...
 
+    async def reopen_container_log(self, container_id: ContainerId) -> None:
+        """Have a running container's log go on in a new file: the old one was renamed."""
+        ...
+
     def container_events(
         self,
     ) -> AbstractAsyncContextManager[AsyncIterator[v1.ContainerEventResponse]]:

@@ -222,6 +222,11 @@ class RemoteRuntime:
             raise RuntimeTimeoutError("ExecSync", message) from exc
         return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
 
+    async def reopen_container_log(self, container_id: ContainerId) -> None:
+        """Have a running container's log go on in a new file: the old one was renamed."""
+        request = v1.ReopenContainerLogRequest(container_id=container_id)
+        await self._call("ReopenContainerLog", self._runtime.reopen_container_log, request)
+
     @asynccontextmanager
     async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
         """Open GetContainerEvents; iterating raises `UnsupportedCallError` where there is none."""

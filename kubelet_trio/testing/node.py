@@ -244,6 +244,13 @@ class FakeNode:
         if container.told_at <= self.now():
             self.tell(container)
 
+    def reopen_log(self, container: FakeContainer) -> None:
+        """Go on in the file that has the log's path now, a new one if there is none."""
+        if not container.alive:
+            raise RuntimeCallError("ReopenContainerLog", f"container {container.id} is not running")
+        if self.write_logs and container.log_path:
+            Path(container.log_path).touch()
+
     def _open_log(self, container: FakeContainer) -> str:
         """Write the first lines of the log; return an error's message, or ""."""
         if not self.write_logs or not container.log_path:

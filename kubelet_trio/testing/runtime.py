@@ -360,6 +360,13 @@ class FakeRuntime(FakeImageService):
         limit = timeout_seconds or NO_DEADLINE
         return await self._desk.serve("ExecSync", container_id, effect, names, limit=limit)
 
+    async def reopen_container_log(self, container_id: ContainerId) -> None:
+        async def effect() -> None:
+            self.node.reopen_log(self.node.container("ReopenContainerLog", container_id))
+
+        names = self._container_names(container_id)
+        await self._desk.serve("ReopenContainerLog", container_id, effect, names)
+
     async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
         async def effect() -> list[v1.ContainerStats]:
             return [container_stats(c, self.usage(c)) for c in self.node.alive(uid)]
