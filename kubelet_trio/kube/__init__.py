@@ -2,6 +2,7 @@
 
 from kubelet_trio.kube.api import (
     AlreadyExistsError,
+    Bookmark,
     ConflictError,
     GoneError,
     KubeApi,
@@ -12,10 +13,20 @@ from kubelet_trio.kube.api import (
     PatchKind,
     WatchEvent,
     WatchEventKind,
+    error_of,
+)
+from kubelet_trio.kube.codec import from_json, to_json
+from kubelet_trio.kube.patches import (
+    PatchError,
+    apply_json_patch,
+    apply_merge,
+    apply_strategic,
+    make_strategic,
 )
 
 __all__ = [
     "AlreadyExistsError",
+    "Bookmark",
     "ConflictError",
     "GoneError",
     "KubeApi",
@@ -23,7 +34,15 @@ __all__ = [
     "KubeUnavailableError",
     "Listing",
     "NotFoundError",
+    "PatchError",
     "PatchKind",
     "WatchEvent",
     "WatchEventKind",
+    "apply_json_patch",
+    "apply_merge",
+    "apply_strategic",
+    "error_of",
+    "from_json",
+    "make_strategic",
+    "to_json",
 ]

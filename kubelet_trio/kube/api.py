@@ -23,20 +23,30 @@ class PatchKind(Enum):
 
 
 class WatchEventKind(Enum):
-    """The `type` of a watch event; errors are raised instead."""
+    """What happened to an object."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change; a bookmark's object has nothing but its resource version."""
+    """One change, with the object's state after it (its last one when it was deleted)."""
 
     kind: WatchEventKind
     object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """All changes up to a version have been seen. No object: servers leave it half empty.
+
+    `ends_initial` is true once, after the objects of a watch with `send_initial_events`.
+    """
+
+    resource_version: str
+    ends_initial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +94,23 @@ class KubeUnavailableError(Exception):
     """No usable answer: no connection, a timeout, or an answer that is no API server's."""
 
 
+def error_of(code: int, reason: str, message: str, retry_after: float | None = None) -> KubeError:
+    """Return the error for a refusal, of the class that its code and reason call for."""
+    kind = KubeError
+    if code == 404:
+        kind = NotFoundError
+    elif code == 409:
+        kind = AlreadyExistsError if reason == "AlreadyExists" else ConflictError
+    elif code == 410:
+        kind = GoneError
+    return kind(code, reason, message, retry_after)
+
+
 class KubeApi(Protocol):
     """An API server, typed by lightkube's models (`Pod`, `Node`, `Lease`, ...).
 
     `namespace` is empty for what has none, and in lists and watches for all of them. Every
-    call waits for the client's rate limit and raises `KubeError` or `KubeUnavailableError`.
+    call waits for the client's rate limit, and raises `KubeError` or `KubeUnavailableError`.
     """
 
     async def get(
@@ -121,11 +143,12 @@ class KubeApi(Protocol):
         resource_version: str = "",
         timeout: int = 0,
         send_initial_events: bool = False,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T] | Bookmark]]:
         """Watch for changes after a resource version, bookmarks included.
 
-        The iterator ends when the server ends the watch (`timeout` seconds, or its own choice);
-        `GoneError` where the version is too old.
+        The iterator ends when the server ends the watch (`timeout` seconds, or its own choice).
+        It raises `GoneError` where the version is too old, on entering or later, other
+        `KubeError`s and `KubeUnavailableError`.
         """
         ...
 

@@ -15,6 +15,14 @@ from kubelet_trio.testing.clock import EPOCH, TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
 from kubelet_trio.testing.faults import Fault, FaultKind, Faults
 from kubelet_trio.testing.images import FakeImages, image_id
+from kubelet_trio.testing.kube import (
+    FakeKube,
+    FakeKubeClient,
+    KubeFault,
+    KubeFaultKind,
+    KubeFaults,
+    KubeRequest,
+)
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.testing.objects import FakeContainer, FakeSandbox
 from kubelet_trio.testing.runtime import FakeExec, FakeRuntime
@@ -31,12 +39,18 @@ __all__ = [
     "FakeExec",
     "FakeExitWaiter",
     "FakeImages",
+    "FakeKube",
+    "FakeKubeClient",
     "FakeMounter",
     "FakeRuntime",
     "FakeSandbox",
     "Fault",
     "FaultKind",
     "Faults",
+    "KubeFault",
+    "KubeFaultKind",
+    "KubeFaults",
+    "KubeRequest",
     "TrioClock",
     "behaviour_by_name",
     "behaviour_from_words",

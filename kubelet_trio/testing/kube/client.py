@@ -1,0 +1,191 @@
+"""A client of a fake API server: `KubeApi` as one user sees it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import trio
+
+from kubelet_trio.kube import (
+    Bookmark,
+    KubeError,
+    KubeUnavailableError,
+    Listing,
+    PatchKind,
+    WatchEvent,
+    from_json,
+    to_json,
+)
+from kubelet_trio.kube.resources import Route, route_of
+from kubelet_trio.testing.kube.desk import Desk
+from kubelet_trio.testing.kube.faults import KubeRequest
+from kubelet_trio.testing.kube.restriction import Anyone
+from kubelet_trio.testing.kube.server import DeleteOptions, Server
+from kubelet_trio.testing.kube.watch import FakeWatch
+
+T = TypeVar("T")
+
+
+class FakeKubeClient:
+    """One user's way to the server. See `KubeApi` for the methods."""
+
+    def __init__(self, server: Server, desk: Desk, user: Anyone | None = None) -> None:
+        self.server = server
+        self.desk = desk
+        self.user = user or Anyone()
+        self.bookmark_period: float = 60.0  # seconds; the real server's
+        self.streaming_lists = True  # False: as a server before 1.27
+
+    async def get(
+        self, model: type[T], name: str, *, namespace: str = "", resource_version: str = ""
+    ) -> T:
+        def effect(route: Route) -> Any:
+            return self.server.get(route, namespace, name)
+
+        return from_json(await self._serve("get", model, namespace, name, "", effect), model)
+
+    async def list(
+        self,
+        model: type[T],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Listing[T]:
+        def effect(route: Route) -> Any:
+            matches = self.server.select(route, namespace, field_selector, label_selector)
+            self.user.check_list(route, namespace, field_selector)
+            # A version of 0 lets the watch cache answer, which knows no pages.
+            return self.server.list(
+                route, matches, 0 if resource_version == "0" else limit, continue_token
+            )
+
+        page = await self._serve("list", model, namespace, "", "", effect)
+        items = tuple(from_json(item, model) for item in page.items)
+        return Listing(items, str(page.version), page.continue_token)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        model: type[T],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+        resource_version: str = "",
+        timeout: int = 0,  # noqa: ASYNC109  # the server's
+        send_initial_events: bool = False,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[T] | Bookmark]]:
+        def effect(route: Route) -> FakeWatch[T]:
+            matches = self.server.select(route, namespace, field_selector, label_selector)
+            self.user.check_list(route, namespace, field_selector)
+            if send_initial_events and not self.streaming_lists:
+                message = (
+                    "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
+                    "unless the WatchList feature gate is enabled"
+                )
+                raise KubeError(422, "Invalid", message)
+            return FakeWatch(
+                self.server.store, self.desk, route, model, matches,
+                version=resource_version, initial_events=send_initial_events,
+                ends_at=trio.current_time() + (timeout or 3600), period=self.bookmark_period,
+            )  # fmt: skip
+
+        yield await self._serve("watch", model, namespace, "", "", effect)
+
+    async def create(
+        self, obj: T, *, namespace: str = "", name: str = "", subresource: str = ""
+    ) -> T:
+        body = to_json(obj)
+        name = name or (body.get("metadata") or {}).get("name", "")
+        namespace = namespace or (body.get("metadata") or {}).get("namespace", "")
+
+        def effect(route: Route) -> Any:
+            self.user.check_create(route, namespace, name, subresource, body)
+            return self.server.create(route, body, namespace, name, subresource)
+
+        answer = await self._serve("create", type(obj), namespace, name, subresource, effect)
+        return from_json(answer, type(obj))
+
+    async def update(self, obj: T, *, namespace: str = "", subresource: str = "") -> T:
+        body = to_json(obj)
+        name = (body.get("metadata") or {}).get("name", "")
+        namespace = namespace or (body.get("metadata") or {}).get("namespace", "")
+
+        def effect(route: Route) -> Any:
+            return self.server.update(
+                route, body, namespace, subresource, check=self._checked(route, subresource)
+            )
+
+        answer = await self._serve("update", type(obj), namespace, name, subresource, effect)
+        return from_json(answer, type(obj))
+
+    async def patch(
+        self,
+        model: type[T],
+        name: str,
+        body: Mapping[str, Any] | Sequence[Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        kind: PatchKind = PatchKind.STRATEGIC,
+    ) -> T:
+        plain = to_json(body)
+
+        def effect(route: Route) -> Any:
+            return self.server.patch(
+                route, name, plain, namespace, subresource, kind,
+                check=self._checked(route, subresource),
+            )  # fmt: skip
+
+        answer = await self._serve("patch", model, namespace, name, subresource, effect)
+        return from_json(answer, model)
+
+    async def delete(
+        self,
+        model: type[Any],
+        name: str,
+        *,
+        namespace: str = "",
+        grace_period: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> None:
+        options = DeleteOptions(grace_period, uid, resource_version)
+
+        def effect(route: Route) -> Any:
+            self.user.check_delete(route, self.server.get(route, namespace, name))
+            return self.server.delete(route, name, namespace, options)
+
+        await self._serve("delete", model, namespace, name, "", effect)
+
+    def _checked(self, route: Route, subresource: str) -> Callable[[Any, Any], None]:
+        return lambda old, new: self.user.check_update(route, subresource, old, new)
+
+    async def _serve(
+        self,
+        verb: str,
+        model: type[Any],
+        namespace: str,
+        name: str,
+        subresource: str,
+        effect: Callable[[Route], Any],
+    ) -> Any:
+        try:
+            route = route_of(model)
+        except LookupError as exc:
+            raise KubeUnavailableError(str(exc)) from exc
+        resource = f"{route.plural}/{subresource}" if subresource else route.plural
+        request = KubeRequest(trio.current_time(), verb, resource, namespace, name, self.user.name)
+        return await self.desk.serve(request, lambda: self._authorized(request, route, effect))
+
+    def _authorized(
+        self, request: KubeRequest, route: Route, effect: Callable[[Route], Any]
+    ) -> Any:
+        self.user.check(request, route)
+        return effect(route)

@@ -1,0 +1,114 @@
+"""How a request to a fake API server goes: its latency, its fault, and the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.testing.kube.faults import KubeFault, KubeFaultKind, KubeFaults, KubeRequest
+
+T = TypeVar("T")
+
+
+class Desk:
+    """Takes every request, keeps a log of them, and lets them go as told."""
+
+    def __init__(self) -> None:
+        self.faults = KubeFaults()
+        self.requests: list[KubeRequest] = []
+        self.latency = 0.0  # seconds of each request
+        self.timeout = 30.0  # seconds after which a client gives a request up
+        self.is_down = False
+        self.is_hanging = False
+        self.connection = trio.Event()  # set when it breaks; a new one takes its place
+        self._answering = trio.Event()
+
+    def note(self, request: KubeRequest) -> None:
+        self.requests.append(request)
+
+    def go_down(self) -> None:
+        """Break what is in flight, watches too, and refuse connections from here on."""
+        self.is_down = True
+        self.cut()
+
+    def hang(self) -> None:
+        """Accept requests and never answer; watches stay open and say nothing more."""
+        self.is_hanging = True
+
+    def come_back(self) -> None:
+        """Answer again, whatever it was. What hung goes on."""
+        self.is_down = self.is_hanging = False
+        self._answering.set()
+        self._answering = trio.Event()
+
+    def cut(self) -> None:
+        """Break every connection that is open now."""
+        self.connection.set()
+        self.connection = trio.Event()
+
+    async def wait_answering(self) -> None:
+        while self.is_hanging:
+            await self._answering.wait()
+
+    async def serve(self, request: KubeRequest, effect: Callable[[], T]) -> T:
+        """Carry out one request.
+
+        Raises:
+            KubeError: the server refused, or a fault says so.
+            KubeUnavailableError: the connection broke, or no answer came in time.
+        """
+        self.note(request)
+        await trio.lowlevel.checkpoint()
+        if self.is_down:
+            raise KubeUnavailableError(f"{request.verb} {request.resource}: connection refused")
+        fault = self.faults.take(request)
+        outcome: list[T] = []
+        refusal: KubeError | KubeUnavailableError | None = None
+        connection = self.connection
+        with trio.move_on_after(self.timeout) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when, connection, nursery.cancel_scope)
+                # Kept as a value: a nursery would wrap a refusal in a group.
+                try:
+                    outcome.append(await self._attempt(request, fault, effect))
+                except (KubeError, KubeUnavailableError) as exc:
+                    refusal = exc
+                nursery.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            raise KubeUnavailableError(f"{request.verb} {request.resource}: no answer in time")
+        if refusal is not None:
+            raise refusal
+        if not outcome or connection.is_set():
+            raise KubeUnavailableError(f"{request.verb} {request.resource}: connection reset")
+        if fault is not None and fault.kind is KubeFaultKind.LOST_REPLY:
+            raise KubeUnavailableError(f"{request.verb} {request.resource}: unexpected EOF")
+        return outcome[0]
+
+    async def _attempt(
+        self, request: KubeRequest, fault: KubeFault | None, effect: Callable[[], T]
+    ) -> T:
+        await trio.sleep(self.latency)
+        await self.wait_answering()
+        if fault is not None:
+            await _before_effect(request, fault)
+        return effect()
+
+
+async def _cancel_when(broken: trio.Event, scope: trio.CancelScope) -> None:
+    await broken.wait()
+    scope.cancel()
+
+
+async def _before_effect(request: KubeRequest, fault: KubeFault) -> None:
+    if fault.kind is KubeFaultKind.HANG:
+        await fault.lifted.wait()
+    elif fault.kind is KubeFaultKind.SLOW:
+        await trio.sleep(fault.delay)
+    elif fault.kind is KubeFaultKind.BROKEN:
+        raise KubeUnavailableError(f"{request.verb} {request.resource}: connection refused")
+    elif fault.kind is KubeFaultKind.ERROR:
+        await trio.sleep(fault.delay)
+        raise fault.error or KubeError(500, "InternalError", "injected failure")

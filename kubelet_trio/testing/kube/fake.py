@@ -1,0 +1,149 @@
+"""`FakeKube`: the server, and its administrator's client with what tests do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.kube import from_json, to_json
+from kubelet_trio.kube.resources import route_of
+from kubelet_trio.model import WallClock
+from kubelet_trio.testing.clock import TrioClock
+from kubelet_trio.testing.kube.client import FakeKubeClient
+from kubelet_trio.testing.kube.desk import Desk
+from kubelet_trio.testing.kube.faults import KubeFaults, KubeRequest
+from kubelet_trio.testing.kube.restriction import NodeUser
+from kubelet_trio.testing.kube.server import DeleteOptions, Server
+
+T = TypeVar("T")
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+class FakeKube(FakeKubeClient):
+    """An API server, and a `KubeApi` that may do everything.
+
+    Hand the component under test the fake itself or, with a node's rights only, `node(name)`.
+    Its requests are in `requests`, and faults hit them. Arrange and look with the methods
+    without `await`: they see neither faults nor virtual time, and leave no request.
+    """
+
+    def __init__(
+        self, *, clock: WallClock | None = None, namespaces: Sequence[str] = NAMESPACES
+    ) -> None:
+        """Args:
+        clock: wall time of creations and deletions; follows trio's clock by default.
+        namespaces: that exist from the start.
+        """
+        super().__init__(Server(clock or TrioClock(now=_now), namespaces), Desk())
+
+    def node(self, name: str) -> FakeKubeClient:
+        """Return a client with what Node authorisation and NodeRestriction leave a node."""
+        client = FakeKubeClient(self.server, self.desk, NodeUser(name, self.server.store))
+        client.bookmark_period = self.bookmark_period
+        client.streaming_lists = self.streaming_lists
+        return client
+
+    @property
+    def requests(self) -> list[KubeRequest]:
+        """Every request so far; clear it to count from here."""
+        return self.desk.requests
+
+    @property
+    def faults(self) -> KubeFaults:
+        return self.desk.faults
+
+    @property
+    def latency(self) -> float:
+        """Seconds that each request takes."""
+        return self.desk.latency
+
+    @latency.setter
+    def latency(self, seconds: float) -> None:
+        self.desk.latency = seconds
+
+    def go_down(self) -> None:
+        """Break every connection and refuse new ones."""
+        self.desk.go_down()
+
+    def hang(self) -> None:
+        """Accept and never answer; watches stay open and say nothing."""
+        self.desk.hang()
+
+    def come_back(self) -> None:
+        """Answer again, after `go_down` or `hang`."""
+        self.desk.come_back()
+
+    def cut(self) -> None:
+        """Break every connection once: watches, and requests in flight."""
+        self.desk.cut()
+
+    def compact(self) -> None:
+        """Forget all past changes: a watch from an older version gets 410."""
+        self.server.store.compact()
+
+    # Arranging and looking, as an administrator behind the server's back.
+
+    def add(self, obj: T, *, namespace: str = "") -> T:
+        """Create an object; one without a namespace goes to `default`."""
+        route = route_of(type(obj))
+        body = to_json(obj)
+        namespace = namespace or (body.get("metadata") or {}).get("namespace") or "default"
+        return from_json(self.server.create(route, body, namespace), type(obj))
+
+    def find(self, model: type[T], name: str, namespace: str = "default") -> T | None:
+        """Return an object, or None."""
+        route = route_of(model)
+        found = self.server.store.get(route.kind, namespace if route.namespaced else "", name)
+        return None if found is None else from_json(found, model)
+
+    def all(self, model: type[T], namespace: str = "") -> list[T]:
+        """Return all objects of a kind, by namespace and name."""
+        route = route_of(model)
+        return [from_json(obj, model) for obj in self.server.store.all(route.kind, namespace)]
+
+    def change(
+        self,
+        model: type[T],
+        name: str,
+        patch: dict[str, Any],
+        namespace: str = "default",
+        subresource: str = "",
+    ) -> T:
+        """Change an object by a strategic merge patch."""
+        namespace = namespace if route_of(model).namespaced else ""
+        done = self.server.patch(route_of(model), name, to_json(patch), namespace, subresource)
+        return from_json(done, model)
+
+    def bind(self, pod: str, node: str, namespace: str = "default") -> None:
+        """Bind a pod to a node, as the scheduler does."""
+        body = {"target": {"kind": "Node", "name": node}}
+        self.server.create(route_of(Pod), body, namespace, pod, "binding")
+
+    def remove(
+        self,
+        model: type[Any],
+        name: str,
+        namespace: str = "default",
+        *,
+        grace_period: int | None = None,
+    ) -> None:
+        """Delete an object as `kubectl delete` does."""
+        route = route_of(model)
+        namespace = namespace if route.namespaced else ""
+        self.server.delete(route, name, namespace, DeleteOptions(grace_period))
+
+    async def wait_until(self, condition: Callable[[FakeKube], bool]) -> None:
+        """Wait until something is true of the server; looked at after every change."""
+        while not condition(self):
+            await self.server.store.wait_change()
+
+
+def _now() -> float:
+    """Return trio's time; zero outside a run, where tests arrange their server."""
+    try:
+        return trio.current_time()
+    except RuntimeError:
+        return 0.0

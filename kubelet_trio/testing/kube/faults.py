@@ -1,0 +1,102 @@
+"""What goes wrong between a client and a fake API server."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import trio
+
+from kubelet_trio.kube import KubeError
+
+
+class KubeFaultKind(enum.Enum):
+    """What goes wrong with a request."""
+
+    ERROR = "error"  # refused with `error`
+    HANG = "hang"  # accepted and never answered, until it is lifted or the client gives up
+    SLOW = "slow"  # takes `delay` longer
+    BROKEN = "broken"  # no connection
+    LOST_REPLY = "lost reply"  # takes effect, then the connection breaks
+
+
+@dataclass(eq=False, slots=True)
+class KubeFault:
+    """One fault: which requests it hits, how often, and how. Empty words match all.
+
+    `verb` is as in the API's audit log: get, list, watch, create, update, patch, delete.
+    """
+
+    kind: KubeFaultKind
+    verb: str = ""
+    resource: str = ""  # `pods`, or `pods/status`
+    name: str = ""
+    times: int | None = 1  # None: until lifted
+    delay: float = 0.0  # seconds
+    error: KubeError | None = None
+    lifted: trio.Event = field(default_factory=trio.Event)
+
+    def hits(self, request: KubeRequest) -> bool:
+        return (
+            self.verb in ("", request.verb)
+            and self.resource in ("", request.resource, request.resource.partition("/")[0])
+            and self.name in ("", request.name)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KubeRequest:
+    """One request as an audit log has it."""
+
+    time: float  # seconds of trio's clock
+    verb: str
+    resource: str  # plural, with the subresource: `pods/status`
+    namespace: str = ""
+    name: str = ""
+    user: str = ""
+
+
+class KubeFaults:
+    """The faults in force, oldest first; a request takes the first that hits it."""
+
+    def __init__(self) -> None:
+        self._faults: list[KubeFault] = []
+        self._spent: list[KubeFault] = []  # hit their last request, which may hang still
+
+    def add(
+        self,
+        kind: KubeFaultKind,
+        verb: str = "",
+        resource: str = "",
+        name: str = "",
+        *,
+        times: int | None = 1,
+        delay: float = 0.0,
+        error: KubeError | None = None,
+    ) -> KubeFault:
+        """Put a fault in force and return it, to be lifted."""
+        fault = KubeFault(kind, verb, resource, name, times, delay, error)
+        self._faults.append(fault)
+        return fault
+
+    def take(self, request: KubeRequest) -> KubeFault | None:
+        """Return the fault that hits this request, and count it down."""
+        fault = next((fault for fault in self._faults if fault.hits(request)), None)
+        if fault is not None and fault.times is not None:
+            fault.times -= 1
+            if fault.times <= 0:
+                self._faults.remove(fault)
+                self._spent.append(fault)
+        return fault
+
+    def lift(self, fault: KubeFault) -> None:
+        """End one fault; requests that hang on it go on."""
+        fault.lifted.set()
+        for kept in (self._faults, self._spent):
+            if fault in kept:
+                kept.remove(fault)
+
+    def clear(self) -> None:
+        """End all faults; requests that hang go on."""
+        for fault in [*self._faults, *self._spent]:
+            self.lift(fault)

@@ -1,0 +1,199 @@
+"""What an API server does to objects of each kind: defaults, generation, what may not change."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import pod_qos
+from kubelet_trio.kube import KubeError, from_json, to_json
+from kubelet_trio.kube.resources import Route
+from kubelet_trio.sources.defaults import default_pod
+from kubelet_trio.testing.kube.store import Json, Store
+
+WITH_STATUS = frozenset({
+    "CertificateSigningRequest", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim",
+    "Pod", "ResourceClaim", "Service",
+})  # fmt: skip
+# A new node comes with the status that its kubelet gives it; others start without.
+_STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})
+_UNCONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})  # that need a version
+NOT_READY = "node.kubernetes.io/not-ready"
+_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+_SYSTEM_META = (
+    "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+    "selfLink", "name", "namespace", "generateName",
+)  # fmt: skip
+
+
+def invalid(route: Route, name: str, problem: str) -> KubeError:
+    """Return the refusal of an object that is not valid."""
+    kind = f"{route.kind}.{route.group}" if route.group else route.kind
+    return KubeError(422, "Invalid", f'{kind} "{name}" is invalid: {problem}')
+
+
+def forbidden(route: Route, name: str, problem: str) -> KubeError:
+    """Return the refusal of an admission plugin."""
+    return KubeError(403, "Forbidden", f'{route.qualified} "{name}" is forbidden: {problem}')
+
+
+def prepare_create(route: Route, body: Json, namespace: str, now: str, store: Store) -> Json:
+    """Return a new object as it will be kept, without its version.
+
+    Raises:
+        KubeError: it is not valid, or not admitted.
+    """
+    obj = copy.deepcopy(body)
+    meta = obj.setdefault("metadata", {})
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = meta["generateName"] + store.next_uid()[:5]
+    name = meta.get("name") or ""
+    if not name:
+        raise invalid(route, "", "metadata.name: Required value: name or generateName is required")
+    if not _NAME.match(name) or len(name) > 253:
+        problem = f'metadata.name: Invalid value: "{name}": a lowercase RFC 1123 subdomain'
+        raise invalid(route, name, problem)
+    if meta.get("resourceVersion"):
+        raise KubeError(
+            500, "InternalError", "resourceVersion should not be set on objects to be created"
+        )
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+        meta.pop(field, None)
+    meta["uid"] = store.next_uid()
+    meta["creationTimestamp"] = now
+    if route.namespaced:
+        meta["namespace"] = namespace
+    obj["apiVersion"], obj["kind"] = route.api_version, route.kind
+    if route.kind in WITH_STATUS and route.kind not in _STATUS_ON_CREATE:
+        obj.pop("status", None)
+    if route.kind == "Pod":
+        return _new_pod(route, obj, store)
+    if route.kind == "Node":
+        _new_node(obj)
+    elif route.kind == "Namespace":
+        obj["metadata"]["labels"] = {**meta.get("labels", {}), "kubernetes.io/metadata.name": name}
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+    elif route.kind == "Secret":
+        _new_secret(obj)
+    return obj
+
+
+def _new_pod(route: Route, obj: Json, store: Store) -> Json:
+    name = obj["metadata"]["name"]
+    if not obj.get("spec", {}).get("containers"):
+        raise invalid(route, name, "spec.containers: Required value")
+    spec = obj["spec"]
+    class_name = spec.get("priorityClassName") or ""
+    priority_class = store.get("PriorityClass", "", class_name)
+    if class_name and class_name not in _PRIORITIES and priority_class is None:
+        raise forbidden(route, name, f"no PriorityClass with name {class_name} was found")
+    value = priority_class.get("value", 0) if priority_class else _PRIORITIES.get(class_name, 0)
+    spec["priority"] = value
+    spec.setdefault("preemptionPolicy", (priority_class or {}).get("preemptionPolicy")
+                    or "PreemptLowerPriority")  # fmt: skip
+    if runtime := spec.get("runtimeClassName"):
+        runtime_class = store.get("RuntimeClass", "", runtime)
+        if runtime_class is None:
+            raise forbidden(route, name, f'pod rejected: RuntimeClass "{runtime}" not found')
+        if overhead := runtime_class.get("overhead", {}).get("podFixed"):
+            spec["overhead"] = overhead
+    obj["metadata"]["generation"] = 1
+    pod: Json = to_json(default_pod(from_json(obj, Pod)))
+    pod["spec"].setdefault("schedulerName", "default-scheduler")
+    pod["status"] = {"phase": "Pending", "qosClass": pod_qos(from_json(pod, Pod))}
+    return pod
+
+
+def _new_node(obj: Json) -> None:
+    """Taint a new node, as admission does until the node's controller has seen it ready."""
+    spec = obj.setdefault("spec", {})
+    taints = spec.get("taints") or []
+    taint = {"key": NOT_READY, "effect": "NoSchedule"}
+    if not any(t["key"] == NOT_READY and t["effect"] == "NoSchedule" for t in taints):
+        spec["taints"] = [*taints, taint]
+    obj.setdefault("status", {})
+
+
+def _new_secret(obj: Json) -> None:
+    import base64
+
+    obj.setdefault("type", "Opaque")
+    if plain := obj.pop("stringData", None):
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
+
+
+def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Json:
+    """Return the new state of an object, system fields kept; equal to `old` for no change.
+
+    Raises:
+        KubeError: the change is not allowed.
+    """
+    new = copy.deepcopy(body)
+    name = old["metadata"]["name"]
+    meta = new.setdefault("metadata", {})
+    if not meta.get("resourceVersion") and route.kind in _UNCONDITIONAL:
+        raise invalid(route, name, "metadata.resourceVersion: Invalid value: 0: "
+                      "must be specified for an update")  # fmt: skip
+    for field in _SYSTEM_META:
+        meta.pop(field, None)
+        if field in old["metadata"]:
+            meta[field] = old["metadata"][field]
+    meta["resourceVersion"] = old["metadata"]["resourceVersion"]
+    new["apiVersion"], new["kind"] = route.api_version, route.kind
+    if route.kind in WITH_STATUS:
+        _keep(new, old, "spec" if subresource in ("status", "approval") else "status")
+    if route.kind == "Pod":
+        if subresource == "status":
+            _keep(meta, old["metadata"], "ownerReferences")
+        _check_pod(route, old, new)
+    elif route.kind == "Node":
+        _check_node(route, old, new)
+    elif route.kind in ("Secret", "ConfigMap") and old.get("immutable"):
+        for field in ("data", "binaryData", "immutable"):
+            if new.get(field) != old.get(field):
+                problem = f"{field}: Forbidden: field is immutable when `immutable` is set"
+                raise invalid(route, name, problem)
+    return new
+
+
+def _keep(new: Json, old: Json, field: str) -> None:
+    new.pop(field, None)
+    if field in old:
+        new[field] = old[field]
+
+
+def _check_pod(route: Route, old: Json, new: Json) -> None:
+    if _fixed_spec(old) != _fixed_spec(new):
+        problem = (
+            "spec: Forbidden: pod updates may not change fields other than "
+            "`spec.containers[*].image`,`spec.initContainers[*].image`,"
+            "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
+            "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it "
+            "was previously negative)"
+        )
+        raise invalid(route, old["metadata"]["name"], problem)
+    if old["spec"] != new["spec"]:
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+
+def _fixed_spec(pod: Json) -> Json:
+    """Return what of a pod's spec an update may not touch."""
+    spec = {
+        k: v for k, v in pod["spec"].items() if k not in ("activeDeadlineSeconds", "tolerations")
+    }
+    for field in ("containers", "initContainers"):
+        spec[field] = [{**c, "image": ""} for c in spec.get(field) or ()]
+    return spec
+
+
+def _check_node(route: Route, old: Json, new: Json) -> None:
+    was, now = old.get("spec", {}), new.get("spec", {})
+    for field in ("providerID", "podCIDR"):
+        if was.get(field) and was[field] != now.get(field):
+            problem = f'node updates may not change {field} except from "" to valid'
+            raise invalid(route, old["metadata"]["name"], f"spec.{field}: Forbidden: {problem}")

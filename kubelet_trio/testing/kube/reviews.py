@@ -1,0 +1,105 @@
+"""What an API server answers rather than keeps: tokens and reviews."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from kubelet_trio.kube import ConflictError, KubeError, NotFoundError
+from kubelet_trio.model import WallClock, rfc3339
+from kubelet_trio.testing.kube.store import Json, Store
+
+Allow = Callable[[Json], bool]
+
+_LEAST = 600  # seconds that a token lives at least
+
+
+class Reviews:
+    """Tokens that were issued, users that are known, and who may do what."""
+
+    def __init__(self, store: Store, clock: WallClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self.tokens: dict[str, Json] = {}  # token -> the claims
+        self.users: dict[str, Json] = {}  # token -> the `user` of a review
+        self.allow: Allow = lambda spec: True
+
+    def answer(self, kind: str, body: Json) -> Json | None:
+        """Return the review of a body, or None where it is no review."""
+        if kind == "TokenReview":
+            return {**body, "status": self._token_status(body["spec"])}
+        if kind == "SubjectAccessReview":
+            return {**body, "status": {"allowed": self.allow(body["spec"])}}
+        return None
+
+    def token(self, account: Json, request: Json) -> Json:
+        """Issue a token of a service account.
+
+        Raises:
+            KubeError: it lives too short, or the object it is bound to is another one.
+        """
+        spec = request.get("spec") or {}
+        seconds = spec.get("expirationSeconds") or 3600
+        if seconds < _LEAST:
+            message = (
+                f"spec.expirationSeconds: Invalid value: {seconds}: may not specify a duration "
+                "less than 10 minutes"
+            )
+            raise KubeError(422, "Invalid", message)
+        meta = account["metadata"]
+        self._check_bound(spec.get("boundObjectRef"), meta["namespace"])
+        now = int(self._clock.time())
+        claims = {
+            "aud": spec.get("audiences") or ["https://kubernetes.default.svc"],
+            "exp": now + seconds,
+            "iat": now,
+            "jti": str(next(self._numbers)),
+            "sub": f"system:serviceaccount:{meta['namespace']}:{meta['name']}",
+            "kubernetes.io": {
+                "namespace": meta["namespace"],
+                "serviceaccount": {"name": meta["name"], "uid": meta["uid"]},
+                "bound": spec.get("boundObjectRef"),
+            },
+        }
+        token = ".".join(map(_segment, ({"alg": "RS256"}, claims, {})))
+        self.tokens[token] = claims
+        status = {"token": token, "expirationTimestamp": rfc3339(now + seconds)}
+        return {**request, "spec": {**spec, "expirationSeconds": seconds}, "status": status}
+
+    def _check_bound(self, bound: Json | None, namespace: str) -> None:
+        if not bound:
+            return
+        kind, name, uid = bound.get("kind", ""), bound.get("name", ""), bound.get("uid", "")
+        found = self._store.get(kind, namespace, name)
+        if found is None:
+            raise NotFoundError(404, "NotFound", f'{kind.lower()}s "{name}" not found')
+        if uid and uid != found["metadata"]["uid"]:
+            message = (
+                f'Operation cannot be fulfilled on {kind.lower()}s "{name}": the UID in the bound '
+                f"object reference ({uid}) does not match the UID in record. "
+                "The object might have been deleted and then recreated"
+            )
+            raise ConflictError(409, "Conflict", message)
+
+    def _token_status(self, spec: Json) -> Json:
+        token = spec.get("token", "")
+        if token in self.users:
+            return {
+                "authenticated": True,
+                "user": self.users[token],
+                "audiences": spec.get("audiences"),
+            }
+        claims = self.tokens.get(token)
+        if claims is None or claims["exp"] <= self._clock.time():
+            return {"error": "invalid bearer token"}
+        groups = ["system:serviceaccounts", "system:authenticated"]
+        return {"authenticated": True, "user": {"username": claims["sub"], "groups": groups},
+                "audiences": claims["aud"]}  # fmt: skip
+
+
+def _segment(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")

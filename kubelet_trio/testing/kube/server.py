@@ -1,0 +1,300 @@
+"""The verbs of a fake API server, on plain JSON values and without any waiting."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubelet_trio.kube import (
+    AlreadyExistsError,
+    ConflictError,
+    GoneError,
+    KubeError,
+    NotFoundError,
+    PatchError,
+    PatchKind,
+    apply_json_patch,
+    apply_merge,
+    apply_strategic,
+)
+from kubelet_trio.kube.resources import ROUTES, Route
+from kubelet_trio.model import WallClock, rfc3339
+from kubelet_trio.testing.kube.kinds import forbidden, prepare_create, prepare_update
+from kubelet_trio.testing.kube.reviews import Reviews
+from kubelet_trio.testing.kube.selectors import Match, selector
+from kubelet_trio.testing.kube.store import Json, Store
+
+Check = Callable[[Json, Json], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list."""
+
+    items: list[Json]
+    version: int
+    continue_token: str = ""
+    remaining: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How something is to be deleted; see Kubernetes' type of that name."""
+
+    grace_period: int | None = None
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Server:
+    """The rules of an API server over a store."""
+
+    def __init__(self, clock: WallClock, namespaces: Sequence[str]) -> None:
+        self.clock = clock
+        self.store = Store()
+        self.reviews = Reviews(self.store, clock)
+        self._pages: dict[str, tuple[list[Json], int]] = {}
+        for name in namespaces:
+            self.create(ROUTES["Namespace"], {"metadata": {"name": name}})
+
+    def get(self, route: Route, namespace: str, name: str) -> Json:
+        found = self.store.get(route.kind, namespace if route.namespaced else "", name)
+        if found is None:
+            raise not_found(route, name)
+        return found
+
+    def list(self, route: Route, matches: Match, limit: int = 0, continue_token: str = "") -> Page:
+        """Return a page; the pages of one list show one moment, until it is compacted."""
+        if continue_token:
+            if continue_token not in self._pages:
+                raise GoneError(410, "Expired", "The provided continue parameter is too old")
+            left, version = self._pages.pop(continue_token)
+            if version < self.store.compacted:
+                raise GoneError(410, "Expired", "The provided continue parameter is too old")
+        else:
+            left = [obj for obj in self.store.all(route.kind) if matches(obj)]
+            version = self.store.version
+        if not limit or len(left) <= limit:
+            return Page(left, version)
+        meta = left[limit - 1]["metadata"]
+        token = f"{version}/{meta.get('namespace', '')}/{meta['name']}"
+        self._pages[token] = (left[limit:], version)
+        return Page(left[:limit], version, token, len(left) - limit)
+
+    def select(self, route: Route, namespace: str, fields: str, labels: str) -> Match:
+        return selector(route.kind, namespace if route.namespaced else "", fields, labels)
+
+    def create(
+        self,
+        route: Route,
+        body: Json,
+        namespace: str = "",
+        name: str = "",
+        subresource: str = "",
+    ) -> Json:
+        if subresource:
+            return self._create_below(route, body, namespace, name, subresource)
+        meta = body.get("metadata") or {}
+        if route.namespaced:
+            namespace = namespace or meta.get("namespace", "")
+            self._check_namespace(route, namespace, meta)
+        if (review := self.reviews.answer(route.kind, body)) is not None:
+            return review
+        obj = prepare_create(route, body, namespace, self.now(), self.store)
+        name = obj["metadata"]["name"]
+        if self.store.get(route.kind, obj["metadata"].get("namespace", ""), name) is not None:
+            message = f'{route.qualified} "{name}" already exists'
+            raise AlreadyExistsError(409, "AlreadyExists", message)
+        return self.store.put(route.kind, obj)
+
+    def update(
+        self,
+        route: Route,
+        body: Json,
+        namespace: str = "",
+        subresource: str = "",
+        check: Check | None = None,
+    ) -> Json:
+        """Replace an object; `check` sees old and new state and may refuse."""
+        meta = body.get("metadata") or {}
+        namespace = namespace or meta.get("namespace", "")
+        old = self.get(route, namespace, meta.get("name", ""))
+        return self._replace(route, old, body, subresource, check)
+
+    def patch(
+        self,
+        route: Route,
+        name: str,
+        body: Mapping[str, Any] | Sequence[Any],
+        namespace: str = "",
+        subresource: str = "",
+        kind: PatchKind = PatchKind.STRATEGIC,
+        check: Check | None = None,
+    ) -> Json:
+        old = self.get(route, namespace, name)
+        try:
+            if kind is PatchKind.JSON:
+                assert not isinstance(body, Mapping)
+                new = apply_json_patch(old, body)
+            else:
+                assert isinstance(body, Mapping)
+                strategic = kind is PatchKind.STRATEGIC
+                new = (
+                    apply_strategic(old, body, route.kind) if strategic else apply_merge(old, body)
+                )
+        except PatchError as exc:
+            code, reason = (422, "Invalid") if kind is PatchKind.JSON else (400, "BadRequest")
+            raise KubeError(code, reason, str(exc)) from exc
+        return self._replace(route, old, copy.deepcopy(new), subresource, check)
+
+    def delete(
+        self, route: Route, name: str, namespace: str = "", options: DeleteOptions | None = None
+    ) -> Json:
+        """Delete at once or begin to; return the object's last or latest state."""
+        options = options or DeleteOptions()
+        old = self.get(route, namespace, name)
+        _check_preconditions(route, old, options)
+        if route.kind == "Namespace":
+            return self._mark_namespace(old)
+        grace = _grace(route, old, options.grace_period)
+        meta = old["metadata"]
+        deleting = "deletionTimestamp" in meta
+        if grace == 0 and not meta.get("finalizers"):
+            return self.store.remove(route.kind, old)
+        if deleting and meta.get("deletionGracePeriodSeconds", 0) <= grace:
+            return old  # grace may only shrink
+        new = {**old, "metadata": {**meta, "deletionGracePeriodSeconds": grace}}
+        shorter = grace - meta.get("deletionGracePeriodSeconds", 0)
+        new["metadata"]["deletionTimestamp"] = (
+            _later(meta["deletionTimestamp"], shorter) if deleting else self.now(grace)
+        )
+        if meta.get("generation") and not deleting:
+            new["metadata"]["generation"] = meta["generation"] + 1
+        return self.store.put(route.kind, new)
+
+    def now(self, later: float = 0.0) -> str:
+        return rfc3339(self.clock.time() + later)
+
+    def _replace(
+        self, route: Route, old: Json, body: Json, subresource: str, check: Check | None
+    ) -> Json:
+        meta, was, name = body.get("metadata") or {}, old["metadata"], old["metadata"]["name"]
+        if meta.get("uid", was["uid"]) != was["uid"]:
+            message = (
+                f"Precondition failed: UID in precondition: {meta['uid']}, "
+                f"UID in object meta: {was['uid']}"
+            )
+            raise conflict(route, name, message)
+        if meta.get("resourceVersion") not in (None, "", "0", was["resourceVersion"]):
+            raise conflict(
+                route, name, "the object has been modified; please apply your changes to the "
+                "latest version and try again",
+            )  # fmt: skip
+        new = prepare_update(route, old, body, subresource)
+        if check is not None:
+            check(old, new)
+        if new == old:
+            return old
+        gone = "deletionTimestamp" in was and not new["metadata"].get("finalizers")
+        if gone and not was.get("deletionGracePeriodSeconds"):
+            return self.store.remove(route.kind, self.store.put(route.kind, new))
+        return self.store.put(route.kind, new)
+
+    def _create_below(
+        self, route: Route, body: Json, namespace: str, name: str, subresource: str
+    ) -> Json:
+        parent = self.get(route, namespace, name)
+        if (route.kind, subresource) == ("Pod", "binding"):
+            if parent["spec"].get("nodeName"):
+                node = parent["spec"]["nodeName"]
+                raise conflict(route, name, f"pod {name} is already assigned to node {node!r}")
+            spec = {**parent["spec"], "nodeName": body["target"]["name"]}
+            condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": self.now()}
+            conditions = [
+                c for c in parent["status"].get("conditions") or () if c["type"] != "PodScheduled"
+            ]
+            status = {**parent["status"], "conditions": [*conditions, condition]}
+            self.store.put(route.kind, {**parent, "spec": spec, "status": status})
+            return body
+        if (route.kind, subresource) == ("Pod", "eviction"):
+            wanted = body.get("deleteOptions") or {}
+            uid = (wanted.get("preconditions") or {}).get("uid", "")
+            options = DeleteOptions(wanted.get("gracePeriodSeconds"), uid)
+            self.delete(route, name, namespace, options)
+            return body
+        if (route.kind, subresource) == ("ServiceAccount", "token"):
+            return self.reviews.token(parent, body)
+        raise NotFoundError(404, "NotFound", "the server could not find the requested resource")
+
+    def _check_namespace(self, route: Route, namespace: str, meta: Json) -> None:
+        if meta.get("namespace") and meta["namespace"] != namespace:
+            message = (
+                "the namespace of the provided object does not match the namespace sent on "
+                "the request"
+            )
+            raise KubeError(400, "BadRequest", message)
+        found = self.store.get("Namespace", "", namespace)
+        if found is None:
+            raise not_found(ROUTES["Namespace"], namespace)
+        if "deletionTimestamp" in found["metadata"]:
+            name = meta.get("name", "")
+            problem = (
+                f"unable to create new content in namespace {namespace} because it is being "
+                "terminated"
+            )
+            raise forbidden(route, name, problem)
+
+    def _mark_namespace(self, old: Json) -> Json:
+        """Begin to delete a namespace; a controller, and none is here, empties and ends it."""
+        if "deletionTimestamp" in old["metadata"]:
+            return old
+        meta = {**old["metadata"], "deletionTimestamp": self.now()}
+        return self.store.put(
+            "Namespace", {**old, "metadata": meta, "status": {"phase": "Terminating"}}
+        )
+
+
+def _later(moment: str, seconds: int) -> str:
+    """Return an API time so many seconds later."""
+    then = datetime.datetime.fromisoformat(moment) + datetime.timedelta(seconds=seconds)
+    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _grace(route: Route, obj: Json, asked: int | None) -> int:
+    """Return the seconds that an object has left; only pods that a node runs have any."""
+    if route.kind != "Pod":
+        return 0
+    spec, phase = obj["spec"], obj.get("status", {}).get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0
+    own = spec.get("terminationGracePeriodSeconds", 30)
+    seconds = own if asked is None else asked
+    return int(1 if seconds < 0 else seconds)
+
+
+def _check_preconditions(route: Route, obj: Json, options: DeleteOptions) -> None:
+    meta = obj["metadata"]
+    if options.uid and options.uid != meta["uid"]:
+        message = (
+            f"Precondition failed: UID in precondition: {options.uid}, "
+            f"UID in object meta: {meta['uid']}"
+        )
+        raise conflict(route, meta["name"], message)
+    if options.resource_version and options.resource_version != meta["resourceVersion"]:
+        message = (
+            f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
+            f"ResourceVersion in object meta: {meta['resourceVersion']}"
+        )
+        raise conflict(route, meta["name"], message)
+
+
+def not_found(route: Route, name: str) -> NotFoundError:
+    return NotFoundError(404, "NotFound", f'{route.qualified} "{name}" not found')
+
+
+def conflict(route: Route, name: str, problem: str) -> ConflictError:
+    message = f'Operation cannot be fulfilled on {route.qualified} "{name}": {problem}'
+    return ConflictError(409, "Conflict", message)
