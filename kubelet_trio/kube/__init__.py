@@ -23,8 +23,10 @@ from kubelet_trio.kube.patches import (
     apply_strategic,
     make_strategic,
 )
+from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 __all__ = [
+    "ROUTES",
     "AlreadyExistsError",
     "Bookmark",
     "ConflictError",
@@ -36,6 +38,7 @@ __all__ = [
     "NotFoundError",
     "PatchError",
     "PatchKind",
+    "Route",
     "WatchEvent",
     "WatchEventKind",
     "apply_json_patch",
@@ -44,5 +47,6 @@ __all__ = [
     "error_of",
     "from_json",
     "make_strategic",
+    "route_of",
     "to_json",
 ]

@@ -14,11 +14,12 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     Listing,
     PatchKind,
+    Route,
     WatchEvent,
     from_json,
+    route_of,
     to_json,
 )
-from kubelet_trio.kube.resources import Route, route_of
 from kubelet_trio.testing.kube.desk import Desk
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.restriction import Anyone

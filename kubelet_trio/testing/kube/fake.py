@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.kube import from_json, to_json
-from kubelet_trio.kube.resources import route_of
+from kubelet_trio.kube import from_json, route_of, to_json
 from kubelet_trio.model import WallClock
 from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.kube.client import FakeKubeClient

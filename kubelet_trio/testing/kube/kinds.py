@@ -8,9 +8,8 @@ import re
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_qos
-from kubelet_trio.kube import KubeError, from_json, to_json
-from kubelet_trio.kube.resources import Route
-from kubelet_trio.sources.defaults import default_pod
+from kubelet_trio.kube import KubeError, Route, from_json, to_json
+from kubelet_trio.sources import default_pod
 from kubelet_trio.testing.kube.store import Json, Store
 
 WITH_STATUS = frozenset({

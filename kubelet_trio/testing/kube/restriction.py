@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kubelet_trio.kube import KubeError
-from kubelet_trio.kube.resources import Route
+from kubelet_trio.kube import KubeError, Route
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.kinds import forbidden
 from kubelet_trio.testing.kube.store import Json, Store

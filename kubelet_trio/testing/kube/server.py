@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubelet_trio.kube import (
+    ROUTES,
     AlreadyExistsError,
     ConflictError,
     GoneError,
@@ -16,11 +17,11 @@ from kubelet_trio.kube import (
     NotFoundError,
     PatchError,
     PatchKind,
+    Route,
     apply_json_patch,
     apply_merge,
     apply_strategic,
 )
-from kubelet_trio.kube.resources import ROUTES, Route
 from kubelet_trio.model import WallClock, rfc3339
 from kubelet_trio.testing.kube.kinds import forbidden, prepare_create, prepare_update
 from kubelet_trio.testing.kube.reviews import Reviews

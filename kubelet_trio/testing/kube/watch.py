@@ -11,11 +11,11 @@ import trio
 from kubelet_trio.kube import (
     Bookmark,
     KubeUnavailableError,
+    Route,
     WatchEvent,
     WatchEventKind,
     from_json,
 )
-from kubelet_trio.kube.resources import Route
 from kubelet_trio.testing.kube.desk import Desk
 from kubelet_trio.testing.kube.store import Json, Store
 
