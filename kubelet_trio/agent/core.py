@@ -19,6 +19,7 @@ from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.logs import log_children
+from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings, owned_by
@@ -50,6 +51,7 @@ from kubelet_trio.pods import (
     PodRegistry,
     PodServices,
     TerminationRequest,
+    UserNamespaces,
 )
 from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, SourceInfo, root_lock
 from kubelet_trio.server import SourceProblem as ShownProblem
@@ -140,6 +142,7 @@ class Agent:
             objects=self._objects,
             cgroups=_DriverCgroups(lambda: self.node().cgroup_driver, seams.cgroups),
             records=PodRecords(node.root_dir / "pods", seams.offload),
+            users=UserNamespaces(node.root_dir / "pods", seams.offload),
             statuses=self._statuses,
             events=events,
             clock=seams.clock,
@@ -251,6 +254,7 @@ class Agent:
     def _apply(self, desired: Desired) -> None:
         assert self._registry is not None
         self._objects.apply(desired.objects)  # before the pods that need them
+        desired = with_overhead(desired)
         if self.settings.instance:
             desired = _marked(desired, self.settings.instance)
         self._desired.value = desired

@@ -7,7 +7,7 @@ made by the pod's executor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightkube.models.core_v1 import Container, Pod
 
@@ -35,6 +35,7 @@ class ContainerInputs:
     mounts: tuple[v1.Mount, ...] = ()  # volumes and the hosts file
     termination_log_host_path: str = ""  # the message file; empty: none is mounted
     target_container_id: ContainerId | None = None  # whose processes to see, if ephemeral
+    users: v1.UserNamespace | None = None  # the pod's own user namespace, if it has one
 
 
 def container_config(
@@ -61,7 +62,7 @@ def container_config(
         envs=[
             v1.KeyValue(key=name, value=encode_value(value)) for name, value in variables.items()
         ],
-        mounts=[*inputs.mounts, *_termination_log(container, node, inputs)],
+        mounts=_mapped([*inputs.mounts, *_termination_log(container, node, inputs)], inputs.users),
         labels=container_labels(pod, spec),
         annotations=container_annotations(pod, container, inputs.restart_count),
         log_path=container_log_path(spec.name, inputs.restart_count),
@@ -99,6 +100,13 @@ def _termination_log(
     ]
 
 
+def _mapped(mounts: list[v1.Mount], users: v1.UserNamespace | None) -> list[v1.Mount]:
+    """Show files in a user namespace with the owners they have outside of it."""
+    if users is None:
+        return mounts
+    return [replace(m, uid_mappings=users.uids, gid_mappings=users.gids) for m in mounts]
+
+
 def _linux(
     pod: Pod, container: PodContainer, node: NodeSettings, inputs: ContainerInputs
 ) -> v1.LinuxContainerConfig:
@@ -113,5 +121,6 @@ def _linux(
         image_uid=inputs.image_uid,
         image_username=inputs.image_username,
         target=inputs.target_container_id,
+        users=inputs.users,
     )
     return v1.LinuxContainerConfig(resources=resources, security_context=security)

@@ -21,8 +21,12 @@ from kubelet_trio.model import pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 
 
-def sandbox_config(pod: Pod, node: NodeSettings, *, attempt: int) -> v1.PodSandboxConfig:
+def sandbox_config(
+    pod: Pod, node: NodeSettings, *, attempt: int, users: v1.UserNamespace | None = None
+) -> v1.PodSandboxConfig:
     """Return the config of a pod's sandbox: the same for the same pod, node and attempt.
+
+    `users` is the pod's user namespace, if it has one of its own.
 
     What had to be cut from its resolver settings is told by `pod_dns(...).warnings`.
     Raises `SandboxConfigError` for a name or quantity that cannot be.
@@ -39,7 +43,7 @@ def sandbox_config(pod: Pod, node: NodeSettings, *, attempt: int) -> v1.PodSandb
         port_mappings=list(port_mappings(pod)),
         labels=sandbox_labels(pod),
         annotations=sandbox_annotations(pod),
-        linux=_linux(pod, node),
+        linux=_linux(pod, node, users),
     )
 
 
@@ -60,11 +64,13 @@ def _hostname(pod: Pod, node: NodeSettings) -> str:
     return kernel_hostname(name, pod_spec(pod).setHostnameAsFQDN)
 
 
-def _linux(pod: Pod, node: NodeSettings) -> v1.LinuxPodSandboxConfig:
+def _linux(
+    pod: Pod, node: NodeSettings, users: v1.UserNamespace | None
+) -> v1.LinuxPodSandboxConfig:
     try:
         return v1.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_parent(pod, node),
-            security_context=sandbox_security(pod),
+            security_context=sandbox_security(pod, users),
             sysctls=_sysctls(pod),
             overhead=overhead_resources(pod, node),
             resources=sandbox_resources(pod, node),
@@ -86,7 +92,16 @@ def cgroup_parent(pod: Pod, node: NodeSettings) -> str:
 
 def _sysctls(pod: Pod) -> dict[str, str]:
     context = pod_spec(pod).securityContext
-    return {s.name: s.value for s in (context.sysctls if context else None) or ()}
+    return {dotted_sysctl(s.name): s.value for s in (context.sysctls if context else None) or ()}
+
+
+def dotted_sysctl(name: str) -> str:
+    """Return a sysctl's name with dots, as runtimes know it: `net/ipv4/x` is `net.ipv4.x`.
+
+    Where slashes separate, a dot is part of a name (an interface's) and becomes a slash.
+    """
+    first = next((char for char in name if char in "./"), ".")
+    return name if first == "." else name.translate(str.maketrans("./", "/."))
 
 
 def _distinct_ports(container: Container) -> Iterator[ContainerPort]:

@@ -8,6 +8,7 @@ decides whether a pod may ask for what it asks.
 from __future__ import annotations
 
 from lightkube.models.core_v1 import (
+    AppArmorProfile,
     Capabilities,
     Pod,
     PodSecurityContext,
@@ -19,17 +20,33 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.containers.errors import ContainerConfigError
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ContainerId, PodContainer, pod_containers
+from kubelet_trio.model import (
+    ContainerId,
+    PodContainer,
+    pod_annotations,
+    pod_containers,
+    pod_key,
+    pod_uid,
+)
 from kubelet_trio.model import spec as pod_spec
 
+APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
+
 _ROOT = 0
+_MAX_UID = 2**31 - 1
+_LOCALHOST = "localhost/"  # how AppArmor annotations name a profile of the host
+_PROFILE_TYPES = v1.SecurityProfileProfileType
+_APPARMOR_NAMES = {"RuntimeDefault": "runtime/default", "Unconfined": "unconfined"}
 
 
-def namespace_options(pod: Pod, target: ContainerId | None = None) -> v1.NamespaceOption:
+def namespace_options(
+    pod: Pod, target: ContainerId | None = None, users: v1.UserNamespace | None = None
+) -> v1.NamespaceOption:
     """Return which namespaces are the node's, the pod's or the container's own.
 
     `target` is the container whose processes an ephemeral container shall see; it has no
-    effect where the pod shares its processes anyway.
+    effect where the pod shares its processes anyway. `users` is the user namespace of a pod
+    that has one of its own.
     """
     spec = pod_spec(pod)
     modes = v1.NamespaceMode
@@ -43,6 +60,7 @@ def namespace_options(pod: Pod, target: ContainerId | None = None) -> v1.Namespa
         network=modes.NODE if spec.hostNetwork else modes.POD,
         pid=pid,
         ipc=modes.NODE if spec.hostIPC else modes.POD,
+        userns_options=users or v1.UserNamespace(mode=modes.NODE),
     )
     if target is not None and pid == modes.CONTAINER:
         options.pid = modes.TARGET
@@ -50,11 +68,13 @@ def namespace_options(pod: Pod, target: ContainerId | None = None) -> v1.Namespa
     return options
 
 
-def sandbox_security(pod: Pod) -> v1.LinuxSandboxSecurityContext:
+def sandbox_security(
+    pod: Pod, users: v1.UserNamespace | None = None
+) -> v1.LinuxSandboxSecurityContext:
     """Return the sandbox's own context: always under the runtime's seccomp profile."""
     context = pod_spec(pod).securityContext or PodSecurityContext()
     return v1.LinuxSandboxSecurityContext(
-        namespace_options=namespace_options(pod),
+        namespace_options=namespace_options(pod, users=users),
         selinux_options=_selinux(context.seLinuxOptions),
         run_as_user=_int64(context.runAsUser),
         run_as_group=_int64(context.runAsGroup),
@@ -73,6 +93,7 @@ def container_security(
     image_uid: int | None = None,
     image_username: str = "",
     target: ContainerId | None = None,
+    users: v1.UserNamespace | None = None,
 ) -> v1.LinuxContainerSecurityContext:
     """Return a container's context. Raises `ContainerConfigError` where it must not run.
 
@@ -80,6 +101,7 @@ def container_security(
         image_uid: the user the image names by number; None where it names none.
         image_username: the user the image names by name.
         target: the container whose PID namespace this one joins.
+        users: the pod's user namespace, if it has one of its own.
     """
     pod_context = pod_spec(pod).securityContext or PodSecurityContext()
     own = container.spec.securityContext or SecurityContext()
@@ -87,10 +109,10 @@ def container_security(
     group = own.runAsGroup if own.runAsGroup is not None else pod_context.runAsGroup
     _verify_non_root(pod, container, user, image_uid, image_username)
     unmasked = own.procMount == "Unmasked"
-    return v1.LinuxContainerSecurityContext(
+    made = v1.LinuxContainerSecurityContext(
         capabilities=_capabilities(own.capabilities),
         privileged=bool(own.privileged),
-        namespace_options=namespace_options(pod, target),
+        namespace_options=namespace_options(pod, target, users),
         selinux_options=_selinux(own.seLinuxOptions or pod_context.seLinuxOptions),
         run_as_user=_int64(image_uid if user is None else user),
         run_as_group=_int64(group),
@@ -103,6 +125,43 @@ def container_security(
         readonly_paths=[] if unmasked else list(node.readonly_paths),
         seccomp=_seccomp(own.seccompProfile or pod_context.seccompProfile, node),
     )
+    _set_apparmor(made, apparmor_profile(pod, container))
+    return made
+
+
+def apparmor_profile(pod: Pod, container: PodContainer) -> AppArmorProfile | None:
+    """Return the AppArmor profile of a container: its own, its annotation's, then the pod's.
+
+    An annotation names `runtime/default`, `unconfined` or `localhost/<name>`; any other is no
+    profile, as with the Go kubelet.
+    """
+    own = container.spec.securityContext
+    if own is not None and own.appArmorProfile is not None:
+        return own.appArmorProfile
+    noted = pod_annotations(pod).get(APPARMOR_ANNOTATION + container.spec.name, "")
+    if noted.startswith(_LOCALHOST):
+        return AppArmorProfile("Localhost", noted.removeprefix(_LOCALHOST))
+    for type_, name in _APPARMOR_NAMES.items():
+        if noted == name:
+            return AppArmorProfile(type_)
+    of_pod = pod_spec(pod).securityContext
+    return of_pod.appArmorProfile if of_pod is not None else None
+
+
+def _set_apparmor(made: v1.LinuxContainerSecurityContext, profile: AppArmorProfile | None) -> None:
+    if profile is None:
+        return
+    if profile.type == "Localhost":
+        name = profile.localhostProfile
+        if not name:
+            raise ContainerConfigError("missing localhost apparmor profile name")
+        made.apparmor = v1.SecurityProfile(
+            profile_type=_PROFILE_TYPES.Localhost, localhost_ref=name
+        )
+        made.apparmor_profile = _LOCALHOST + name  # for runtimes from before the field above
+        return
+    made.apparmor = v1.SecurityProfile(profile_type=_PROFILE_TYPES.from_string(profile.type))
+    made.apparmor_profile = _APPARMOR_NAMES[profile.type]
 
 
 def _verify_non_root(
@@ -113,20 +172,27 @@ def _verify_non_root(
     wanted = own.runAsNonRoot if own.runAsNonRoot is not None else pod_context.runAsNonRoot
     if not wanted:
         return
+    key, name = pod_key(pod), container.spec.name
+    where = f'(pod: "{key.name}_{key.namespace}({pod_uid(pod)})", container: {name})'
     if user is not None:
         if user == _ROOT:
-            raise ContainerConfigError("container's runAsUser breaks non-root policy")
-    elif image_username:
+            raise ContainerConfigError(f"container's runAsUser breaks non-root policy {where}")
+    elif image_uid is None and image_username:
         raise ContainerConfigError(
             f"container has runAsNonRoot and image has non-numeric user ({image_username}), "
-            "cannot verify user is non-root"
+            f"cannot verify user is non-root {where}"
         )
     elif not image_uid:  # root, or an image that names no user and so runs as root
-        raise ContainerConfigError("container has runAsNonRoot and image will run as root")
+        raise ContainerConfigError(f"container has runAsNonRoot and image will run as root {where}")
+    elif not 0 <= image_uid <= _MAX_UID:
+        raise ContainerConfigError(
+            f"container has runAsNonRoot and image has an invalid user id ({image_uid}). "
+            f"(Must be 1-({_MAX_UID})): must be between 0 and {_MAX_UID}, inclusive {where}"
+        )
 
 
 def _seccomp(profile: SeccompProfile | None, node: NodeSettings) -> v1.SecurityProfile:
-    types = v1.SecurityProfileProfileType
+    types = _PROFILE_TYPES
     if profile is None:
         default = types.RuntimeDefault if node.seccomp_default else types.Unconfined
         return v1.SecurityProfile(profile_type=default)

@@ -55,6 +55,10 @@ class Runtime(Protocol):
         """Return what the runtime's handlers can do, by name; "" is the default one's."""
         ...
 
+    async def features(self) -> v1.RuntimeFeatures:
+        """Return what the runtime can do whatever the handler."""
+        ...
+
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
         ...

@@ -50,6 +50,8 @@ class RuntimeState:
     version: str = ""
     cgroup_driver: CgroupDriverName | None = None  # as RuntimeConfig gives it, if it does
     recursive_read_only: frozenset[str] = frozenset()  # handlers ("": default) that can mount so
+    user_namespaces: frozenset[str] = frozenset()  # handlers that can give a pod its own users
+    supplemental_groups_policy: bool = False  # whether Strict is obeyed
 
     @property
     def is_ready(self) -> bool:
@@ -134,6 +136,7 @@ class RuntimeHealth:
         version = await self._runtime.version()
         driver = await self._runtime.cgroup_driver()
         handlers = await self._runtime.handlers()
+        features = await self._runtime.features()
         self._is_known = True
         return replace(
             before,
@@ -143,6 +146,8 @@ class RuntimeHealth:
             recursive_read_only=frozenset(
                 name for name, can in handlers.items() if can.recursive_read_only_mounts
             ),
+            user_namespaces=frozenset(n for n, can in handlers.items() if can.user_namespaces),
+            supplemental_groups_policy=features.supplemental_groups_policy,
         )
 
 

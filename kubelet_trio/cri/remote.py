@@ -88,6 +88,10 @@ class RemoteRuntime:
         answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
         return {h.name: h.features or v1.RuntimeHandlerFeatures() for h in answer.runtime_handlers}
 
+    async def features(self) -> v1.RuntimeFeatures:
+        answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
+        return answer.features or v1.RuntimeFeatures()
+
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
         try:

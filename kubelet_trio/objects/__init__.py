@@ -11,18 +11,21 @@ from kubelet_trio.objects.references import (
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.tokens import NoTokens, TokenRequest, TokenRequester
 from kubelet_trio.objects.types import (
+    API_VERSIONS,
     KINDS,
     ApiObject,
     ObjectKey,
     claim_key,
     config_map_key,
     object_key,
+    runtime_class_key,
     secret_key,
     volume_key,
 )
 from kubelet_trio.objects.view import NO_OBJECTS, ObjectView, read_objects
 
 __all__ = [
+    "API_VERSIONS",
     "KINDS",
     "NO_OBJECTS",
     "ApiObject",
@@ -42,6 +45,7 @@ __all__ = [
     "object_key",
     "pod_references",
     "read_objects",
+    "runtime_class_key",
     "secret_content",
     "secret_key",
     "volume_key",

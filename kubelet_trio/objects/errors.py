@@ -26,4 +26,5 @@ _RESOURCES = {
     "Secret": "secret",
     "PersistentVolumeClaim": "persistentvolumeclaim",
     "PersistentVolume": "persistentvolume",
+    "RuntimeClass": "runtimeclass.node.k8s.io",
 }

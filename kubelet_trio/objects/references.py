@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from lightkube.models.core_v1 import Container, Pod, Volume
 
 from kubelet_trio.model import pod_containers, pod_key, spec
-from kubelet_trio.objects.types import ObjectKey, claim_key, config_map_key, secret_key
+from kubelet_trio.objects.types import (
+    ObjectKey,
+    claim_key,
+    config_map_key,
+    runtime_class_key,
+    secret_key,
+)
 
 
 def container_references(namespace: str, container: Container) -> Iterator[ObjectKey]:
@@ -43,6 +49,8 @@ def volume_references(namespace: str, volume: Volume) -> Iterator[ObjectKey]:
 def pod_references(pod: Pod) -> Iterator[ObjectKey]:
     """Yield everything that a pod refers to."""
     namespace = pod_key(pod).namespace
+    if spec(pod).runtimeClassName:
+        yield runtime_class_key(spec(pod).runtimeClassName)
     for container in pod_containers(pod):
         yield from container_references(namespace, container.spec)
     for volume in spec(pod).volumes or ():

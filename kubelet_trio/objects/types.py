@@ -12,19 +12,24 @@ from lightkube.models.core_v1 import (
     Secret,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.node_v1 import RuntimeClass
 
-ApiObject: TypeAlias = ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume
+ApiObject: TypeAlias = ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume | RuntimeClass
 
 KINDS: Mapping[str, type[ApiObject]] = {
     "ConfigMap": ConfigMap,
     "Secret": Secret,
     "PersistentVolumeClaim": PersistentVolumeClaim,
     "PersistentVolume": PersistentVolume,
+    "RuntimeClass": RuntimeClass,
 }
+# The API versions of kinds that are not of the core.
+API_VERSIONS: Mapping[str, str] = {"RuntimeClass": "node.k8s.io/v1"}
+_CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass")
 
 
 class ObjectKey(NamedTuple):
-    """Kind, namespace ("" for a volume, which has none) and name."""
+    """Kind, namespace ("" for volumes and runtime classes, which have none) and name."""
 
     kind: str
     namespace: str
@@ -50,9 +55,13 @@ def volume_key(name: str | None) -> ObjectKey:
     return ObjectKey("PersistentVolume", "", name or "")
 
 
+def runtime_class_key(name: str | None) -> ObjectKey:
+    return ObjectKey("RuntimeClass", "", name or "")
+
+
 def object_key(value: ApiObject) -> ObjectKey:
     """Return the key of an object as it came from its source."""
     meta = value.metadata or ObjectMeta()
     kind = type(value).__name__
-    namespace = "" if kind == "PersistentVolume" else meta.namespace or "default"
+    namespace = "" if kind in _CLUSTER_WIDE else meta.namespace or "default"
     return ObjectKey(kind, namespace, meta.name or "")

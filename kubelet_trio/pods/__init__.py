@@ -9,6 +9,7 @@ from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.restart import restarts_after
 from kubelet_trio.pods.services import PodCgroups, PodObserver, PodServices
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
+from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.pods.worker import PodWorker
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "PodStage",
     "PodWorker",
     "TerminationRequest",
+    "UserNamespaces",
     "load_records",
     "restarts_after",
     "wanted_pods",

@@ -44,6 +44,7 @@ from kubelet_trio.pods.images import ImageError
 from kubelet_trio.pods.inputs import container_inputs
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper, hook_ip
+from kubelet_trio.pods.surroundings import surroundings
 from kubelet_trio.pods.together import run_together
 from kubelet_trio.pods.types import PodPlan, StartContainer, WaitingReason
 from kubelet_trio.volumes import VolumeError
@@ -147,12 +148,11 @@ class PodExecutor:
         for warning in pod_dns(pod, node).warnings:
             self._event(pod, None, "Warning", warning.reason, warning.message)
         try:
-            config = sandbox_config(pod, node, attempt=plan.sandbox_attempt)
+            around = await surroundings(self._services, pod)
+            config = sandbox_config(pod, node, attempt=plan.sandbox_attempt, users=around.users)
             await self._services.offload(PodFiles(pod, node).prepare)
             await self._services.volumes.mount(pod)
-            sandbox_id = await self._services.runtime.run_pod_sandbox(
-                config, spec(pod).runtimeClassName or ""
-            )
+            sandbox_id = await self._services.runtime.run_pod_sandbox(config, around.handler)
             await self._services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
         except VolumeError as exc:
             raise StepError("FailedMount", str(exc)) from exc
@@ -176,7 +176,11 @@ class PodExecutor:
         ips = sandbox.ips if sandbox is not None else ()
         attempt = sandbox.attempt if sandbox is not None else plan.sandbox_attempt
         # The same config that the sandbox was run with, as CRI asks.
-        config = sandbox_config(pod, node, attempt=attempt)
+        try:
+            around = await surroundings(self._services, pod)
+            config = sandbox_config(pod, node, attempt=attempt, users=around.users)
+        except SandboxConfigError as exc:
+            raise StepError("FailedSync", str(exc)) from exc
         for start in plan.start:
             try:
                 await self._start(pod, node, start, sandbox_id, config, ips)
@@ -201,7 +205,8 @@ class PodExecutor:
                 await self._services.images.ensure_volumes(pod, container, sandbox)
         except ImageError as exc:
             raise ContainerStartError(exc.waiting, exc.retry_at) from exc
-        config = await self._container_config(pod, node, start, image_ref, ips)
+        users = _own_users(sandbox)
+        config = await self._container_config(pod, node, start, image_ref, ips, users)
         try:
             container_id = await self._services.runtime.create_container(
                 sandbox_id, config, sandbox
@@ -283,6 +288,7 @@ class PodExecutor:
         start: StartContainer,
         image_ref: str,
         ips: Sequence[str],
+        users: v1.UserNamespace | None,
     ) -> v1.ContainerConfig:
         container = start.container
         try:
@@ -295,9 +301,9 @@ class PodExecutor:
                 image_ref=image_ref,
                 ips=ips,
             )
-            inputs = replace(inputs, target_container_id=self._target(pod, container))
+            inputs = replace(inputs, target_container_id=self._target(pod, container), users=users)
             return container_config(pod, container, node, inputs)
-        except (ContainerConfigError, VolumeError, OSError) as exc:
+        except (ContainerConfigError, RuntimeCallError, VolumeError, OSError) as exc:
             raise await self._failed(
                 pod, container, "CreateContainerConfigError", str(exc)
             ) from exc
@@ -363,3 +369,11 @@ class PodExecutor:
 def stop_message(container: ContainerRecord) -> str:
     """What is said of a container that stops because its pod or sandbox ends."""
     return f"Stopping container {container.name}"
+
+
+def _own_users(sandbox: v1.PodSandboxConfig) -> v1.UserNamespace | None:
+    """Return the user namespace that a sandbox has for itself."""
+    security = sandbox.linux.security_context if sandbox.linux is not None else None
+    options = security.namespace_options if security is not None else None
+    users = options.userns_options if options is not None else None
+    return users if users is not None and users.mode == v1.NamespaceMode.POD else None

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import (
+    ContainerConfigError,
     ContainerInputs,
     Environment,
     NodeSettings,
     PodFacts,
     container_env,
 )
+from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, spec
 from kubelet_trio.objects import container_references, read_objects
 from kubelet_trio.pods.files import PodFiles
@@ -35,20 +37,33 @@ async def container_inputs(
 ) -> ContainerInputs:
     """Gather the inputs of a container's config; `target_container_id` is left to the caller.
 
-    Raises `ContainerConfigError`, `VolumeError` and OSError.
+    Raises `ContainerConfigError`, `VolumeError`, `RuntimeCallError` and OSError.
     """
     environment = await container_environment(services, pod, container, node, ips)
     mounts = await services.volumes.container_mounts(pod, container, environment.variables)
+    user = await _image_user(services, image_ref)
     files = PodFiles(pod, node)
     own = await services.offload(files.container_files, container.spec, tuple(ips))
     return ContainerInputs(
         restart_count=attempt,
         image_ref=image_ref,
+        image_uid=user[0],
+        image_username=user[1],
         pod_ips=tuple(ips),
         variables=environment.variables,
         mounts=(*mounts, *own.mounts),
         termination_log_host_path=own.termination_log,
     )
+
+
+async def _image_user(services: PodServices, image_ref: str) -> tuple[int | None, str]:
+    """Return the user that an image names, by number or by name; root where it names none."""
+    image = await services.runtime.image_status(v1.ImageSpec(image=image_ref))
+    if image is None:
+        raise ContainerConfigError(f'image "{image_ref}" is not on the node any more')
+    if image.uid is not None:
+        return image.uid.value, ""
+    return (None, image.username) if image.username else (0, "")
 
 
 async def container_environment(

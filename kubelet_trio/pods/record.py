@@ -112,7 +112,14 @@ def _remove(directory: Path) -> None:
         if (directory / name).is_dir():
             _remove_empty(directory / name)
     # The record goes last: while it is there, a restart still knows the pod and comes back here.
-    for name in ("etc-hosts", f".{_FILE}.new", f"{Path(_FILE).stem}.corrupt", _FILE):
+    for name in (
+        "userns",
+        ".userns.new",
+        "etc-hosts",
+        f".{_FILE}.new",
+        f"{Path(_FILE).stem}.corrupt",
+        _FILE,
+    ):
         (directory / name).unlink(missing_ok=True)
     directory.rmdir()
 

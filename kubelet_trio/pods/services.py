@@ -24,6 +24,7 @@ from kubelet_trio.pods.backoff import BackOff
 from kubelet_trio.pods.images import ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.record import PodRecords
+from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.status import StatusStore
 from kubelet_trio.volumes import VolumeManager
@@ -74,6 +75,7 @@ class PodServices:
     objects: ObjectStore
     cgroups: PodCgroups
     records: PodRecords
+    users: UserNamespaces
     statuses: StatusStore
     events: EventSink
     clock: WallClock

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kubelet_trio.objects import KINDS
+from kubelet_trio.objects import API_VERSIONS, KINDS
 from kubelet_trio.sources._errors import FieldError, ManifestError
 from kubelet_trio.sources.yaml_documents import YamlError, yaml_documents
 
@@ -152,8 +152,12 @@ def _object_problem(item: Any, listed_as: str) -> tuple[str, str] | None:
         return "kind", f"Unsupported value: {quote(kind)}: a PodList holds Pods"
     if version is None:
         return "apiVersion", "Required value"
-    if version != "v1":
-        return "apiVersion", f'Unsupported value: {quote(version)}: supported values: "v1"'
+    known = API_VERSIONS.get(kind, "v1")
+    if version != known:
+        return (
+            "apiVersion",
+            f"Unsupported value: {quote(version)}: supported values: {quote(known)}",
+        )
     if kind in _LISTS:
         return ("kind", "a list inside a list") if listed_as else ("items", "expected a list")
     return None

@@ -38,37 +38,24 @@ def _api(resource: str, *inert: Any) -> Refusal:
 
 
 _TCP_HOOK = "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep"
-_SECURITY = _not_yet("security contexts are", *_EMPTY)
+_SECCOMP = Refusal("no kubelet obeys it since Kubernetes 1.27: use securityContext.seccompProfile")
 _RESOURCES = _not_yet("resources other than cpu, memory and huge pages are")
 _USER = _not_yet("owners of single files are")
 _VOLUME = _not_yet("volumes of this type are")
 
 NOT_YET: Mapping[str, Refusal] = {
     "spec.<c>[].env[].valueFrom.fileKeyRef": _not_yet("values from files are"),
-    "spec.<c>[].securityContext": _SECURITY,
     "spec.<c>[].volumeDevices": _not_yet("block devices are", *_EMPTY),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
     "spec.<c>[].restartPolicyRules[].action": _not_yet("actions other than Restart are", "Restart"),
     "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
-    "spec.hostUsers": _not_yet("user namespaces are", True),
-    "spec.os.name": _not_yet("operating systems other than linux are", "linux"),
-    "spec.overhead": _not_yet("runtime classes are", *_EMPTY),
     "spec.readinessGates": _not_yet("readiness gates are", *_EMPTY),
     "spec.resources": _not_yet("resources of the pod as a whole are", *_EMPTY),
-    "spec.runtimeClassName": _not_yet("runtime classes are", ""),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
-    "spec.securityContext.appArmorProfile": _SECURITY,
-    "spec.securityContext.runAsGroup": _SECURITY,
-    "spec.securityContext.runAsNonRoot": _SECURITY,
-    "spec.securityContext.runAsUser": _SECURITY,
-    "spec.securityContext.seLinuxChangePolicy": _SECURITY,
-    "spec.securityContext.seLinuxOptions": _SECURITY,
-    "spec.securityContext.seccompProfile": _SECURITY,
-    "spec.securityContext.supplementalGroups": _SECURITY,
-    "spec.securityContext.supplementalGroupsPolicy": _SECURITY,
-    "spec.securityContext.sysctls": _SECURITY,
-    "spec.securityContext.windowsOptions": _SECURITY,
+    "spec.securityContext.seLinuxChangePolicy": _not_yet(
+        "mounting volumes with an SELinux context is", "Recursive"
+    ),
     "spec.volumes[].emptyDir.mode": _not_yet("the mode of emptyDir volumes is"),
     "spec.volumes[].configMap.defaultUser": _USER,
     "spec.volumes[].configMap.items[].user": _USER,
@@ -131,9 +118,8 @@ _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 # Annotations that ask for something, as fields did before they were fields.
 _ANNOTATIONS: Mapping[str, Refusal] = {
-    "container.apparmor.security.beta.kubernetes.io/": _not_yet("AppArmor profiles are"),
-    "container.seccomp.security.alpha.kubernetes.io/": _not_yet("seccomp profiles are"),
-    "seccomp.security.alpha.kubernetes.io/": _not_yet("seccomp profiles are"),
+    "container.seccomp.security.alpha.kubernetes.io/": _SECCOMP,
+    "seccomp.security.alpha.kubernetes.io/": _SECCOMP,
     "kubernetes.io/config.mirror": Refusal("Forbidden: only the agent marks mirror pods"),
 }
 

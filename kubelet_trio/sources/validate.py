@@ -13,7 +13,6 @@ from lightkube.models.core_v1 import (
     HostAlias,
     Pod,
     PodDNSConfig,
-    PodSecurityContext,
     PodSpec,
     Toleration,
 )
@@ -23,11 +22,13 @@ from kubelet_trio.sources import syntax
 from kubelet_trio.sources._errors import FieldError
 from kubelet_trio.sources.field_errors import Errors
 from kubelet_trio.sources.validate_container import validate_containers
+from kubelet_trio.sources.validate_quantity import quantity
+from kubelet_trio.sources.validate_security import validate_pod_security
 from kubelet_trio.sources.validate_volume import validate_volumes
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
-FS_GROUP_CHANGE_POLICIES = ("Always", "OnRootMismatch")
+OPERATING_SYSTEMS = ("linux", "windows")
 
 _MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values
 _MAX_NAMESERVERS = 3
@@ -67,7 +68,7 @@ def _metadata(errors: Errors, meta: ObjectMeta) -> None:
 
 def _spec(errors: Errors, spec: PodSpec) -> None:
     volumes = validate_volumes(errors, spec.volumes or [])
-    _security(errors, spec.securityContext or PodSecurityContext())
+    validate_pod_security(errors, spec)
     validate_containers(errors, spec, volumes)
     errors.one_of("spec.restartPolicy", spec.restartPolicy, RESTART_POLICIES)
     errors.at_least("spec.terminationGracePeriodSeconds", spec.terminationGracePeriodSeconds, 0)
@@ -81,6 +82,9 @@ def _spec(errors: Errors, spec: PodSpec) -> None:
         _hostname_override(errors, spec, spec.hostnameOverride)
     if spec.shareProcessNamespace and spec.hostPID:
         errors.invalid("spec.shareProcessNamespace", True, "cannot be set together with hostPID")
+    if spec.os is not None:
+        errors.one_of("spec.os.name", spec.os.name, OPERATING_SYSTEMS)
+    _runtime_class(errors, spec)
     _dns(errors, spec)
     for index, alias in enumerate(spec.hostAliases or ()):
         _host_alias(errors, alias, f"spec.hostAliases[{index}]")
@@ -101,12 +105,11 @@ def _hostname_override(errors: Errors, spec: PodSpec, name: str) -> None:
             errors.forbidden(path, f"cannot be set together with {other}")
 
 
-def _security(errors: Errors, context: PodSecurityContext) -> None:
-    for name, value in (("fsGroup", context.fsGroup),):
-        if value is not None:
-            errors.within(f"spec.securityContext.{name}", value, 0, _MAX_INT32)
-    path, policy = "spec.securityContext.fsGroupChangePolicy", context.fsGroupChangePolicy
-    errors.one_of(path, policy, FS_GROUP_CHANGE_POLICIES)
+def _runtime_class(errors: Errors, spec: PodSpec) -> None:
+    if spec.runtimeClassName:
+        errors.check("spec.runtimeClassName", spec.runtimeClassName, syntax.dns_subdomain)
+    for name, text in (spec.overhead or {}).items():
+        quantity(errors, f"spec.overhead[{name}]", text)
 
 
 def _dns(errors: Errors, spec: PodSpec) -> None:

@@ -18,6 +18,7 @@ from kubelet_trio.sources.field_errors import Errors
 from kubelet_trio.sources.validate_env import validate_env
 from kubelet_trio.sources.validate_handlers import validate_handlers, validate_no_handlers
 from kubelet_trio.sources.validate_quantity import quantity
+from kubelet_trio.sources.validate_security import validate_container_security
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
@@ -44,6 +45,8 @@ def validate_containers(errors: Errors, spec: PodSpec, volumes: frozenset[str]) 
             errors.duplicate(f"{path}.name", container.name)
         seen.add(container.name)
         _container(errors, container, path, volumes)
+        own_users = spec.hostUsers is False
+        validate_container_security(errors, container, path, own_users=own_users)
         _ports(errors, container.ports or [], f"{path}.ports", bool(spec.hostNetwork))
         if (path, container) in init and container.restartPolicy != "Always":
             validate_no_handlers(errors, container, path)

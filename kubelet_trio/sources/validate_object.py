@@ -18,12 +18,14 @@ from lightkube.models.core_v1 import (
     Secret,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.node_v1 import RuntimeClass
 from msgspec.structs import replace
 
 from kubelet_trio.objects import ApiObject, config_map_content, secret_content
 from kubelet_trio.sources import syntax
 from kubelet_trio.sources._errors import FieldError
 from kubelet_trio.sources.field_errors import Errors
+from kubelet_trio.sources.validate_quantity import quantity
 
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values, as at the API server
 
@@ -48,7 +50,7 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 def default_object(value: ApiObject) -> ApiObject:
     """Return the object with the namespace it is in."""
     meta = value.metadata or ObjectMeta()
-    if isinstance(value, PersistentVolume) or meta.namespace:
+    if isinstance(value, PersistentVolume | RuntimeClass) or meta.namespace:
         return value
     defaulted: ApiObject = replace(value, metadata=replace(meta, namespace="default"))
     return defaulted
@@ -59,6 +61,11 @@ def validate_object(value: ApiObject) -> list[FieldError]:
     errors = Errors()
     meta = value.metadata or ObjectMeta()
     errors.need("metadata.name", meta.name, syntax.dns_subdomain)
+    if isinstance(value, RuntimeClass):
+        if meta.namespace:
+            errors.forbidden("metadata.namespace", "a runtime class has none")
+        _runtime_class(errors, value)
+        return errors.found
     if isinstance(value, PersistentVolume):
         if meta.namespace:
             errors.forbidden("metadata.namespace", "a volume has none")
@@ -73,6 +80,12 @@ def validate_object(value: ApiObject) -> list[FieldError]:
     else:
         _secret(errors, value)
     return errors.found
+
+
+def _runtime_class(errors: Errors, value: RuntimeClass) -> None:
+    errors.need("handler", value.handler, syntax.dns_label)
+    for name, text in ((value.overhead.podFixed if value.overhead else None) or {}).items():
+        quantity(errors, f"overhead.podFixed[{name}]", text)
 
 
 def config_key(text: str) -> str | None:

@@ -103,6 +103,7 @@ class FakeRuntime(FakeImageService):
         self.usage: Callable[[FakeContainer], FakeUsage] = lambda _container: FakeUsage()
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
+        self.runtime_features = v1.RuntimeFeatures()
         self.decoded = 0
 
     # For tests: look
@@ -223,6 +224,10 @@ class FakeRuntime(FakeImageService):
     async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
         await trio.lowlevel.checkpoint()
         return dict(self.handler_features)
+
+    async def features(self) -> v1.RuntimeFeatures:
+        await trio.lowlevel.checkpoint()
+        return self.runtime_features
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         async def effect() -> v1.CgroupDriver | None:

@@ -40,6 +40,18 @@ def test_metadata_names_and_directories() -> None:
     assert config.annotations == {"a": "b"}
 
 
+def test_sysctls_have_dots_between_their_parts() -> None:
+    named = [Sysctl("net/ipv4/conf/eth0.1/forwarding", "1"), Sysctl("kernel.shm_rmid_forced", "1")]
+    linux = sandbox_config(
+        pod(securityContext=PodSecurityContext(sysctls=named)), NODE, attempt=0
+    ).linux
+    assert linux is not None
+    assert linux.sysctls == {
+        "net.ipv4.conf.eth0/1.forwarding": "1",
+        "kernel.shm_rmid_forced": "1",
+    }
+
+
 def test_on_the_hosts_network_the_hostname_is_the_runtimes_to_set() -> None:
     assert sandbox_config(pod(hostNetwork=True), NODE, attempt=0).hostname == ""
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from lightkube.models.core_v1 import (
+    AppArmorProfile,
     Capabilities,
     PodSecurityContext,
     SeccompProfile,
@@ -11,7 +12,12 @@ from lightkube.models.core_v1 import (
     SELinuxOptions,
 )
 
-from kubelet_trio.containers import ContainerConfigError, ContainerInputs, container_config
+from kubelet_trio.containers import (
+    ContainerConfigError,
+    ContainerInputs,
+    container_config,
+    sandbox_config,
+)
 from kubelet_trio.cri import v1
 from tests.containers.make import NODE, container, main, pod
 
@@ -78,6 +84,77 @@ def test_only_an_explicit_no_forbids_new_privileges(allowed: bool | None, expect
     assert context(SecurityContext(allowPrivilegeEscalation=allowed)).no_new_privs is expected
 
 
+@pytest.mark.parametrize(
+    ("own", "noted", "of_pod", "expected"),
+    [
+        (None, "", None, None),
+        (None, "", AppArmorProfile("Unconfined"), (Types.Unconfined, "", "unconfined")),
+        (
+            None,
+            "runtime/default",
+            AppArmorProfile("Unconfined"),
+            (Types.RuntimeDefault, "", "runtime/default"),
+        ),
+        (None, "nonsense", None, None),
+        (
+            AppArmorProfile("Localhost", "mine"),
+            "unconfined",
+            None,
+            (Types.Localhost, "mine", "localhost/mine"),
+        ),
+        (None, "localhost/a/b", None, (Types.Localhost, "a/b", "localhost/a/b")),
+    ],
+)
+def test_the_nearest_apparmor_profile_holds(
+    own: AppArmorProfile | None,
+    noted: str,
+    of_pod: AppArmorProfile | None,
+    expected: tuple[Types, str, str] | None,
+) -> None:
+    spec = container(securityContext=SecurityContext(appArmorProfile=own))
+    annotations = {"container.apparmor.security.beta.kubernetes.io/main": noted} if noted else {}
+    of = pod(
+        spec,
+        meta={"annotations": annotations},
+        securityContext=PodSecurityContext(appArmorProfile=of_pod),
+    )
+    made = container_config(of, main(spec), NODE, ContainerInputs()).linux
+    assert made is not None
+    context = made.security_context
+    assert context is not None
+    if expected is None:
+        assert (context.apparmor, context.apparmor_profile) == (None, "")
+    else:
+        assert context.apparmor is not None
+        found = (context.apparmor.profile_type, context.apparmor.localhost_ref)
+        assert (*found, context.apparmor_profile) == expected
+
+
+def test_users_of_its_own_are_in_every_part_of_the_request() -> None:
+    mapping = [v1.IdMapping(host_id=131072, container_id=0, length=65536)]
+    users = v1.UserNamespace(mode=v1.NamespaceMode.POD, uids=mapping, gids=mapping)
+    of_pod = pod(hostUsers=False)
+    inputs = ContainerInputs(
+        users=users, mounts=(v1.Mount(container_path="/a"),), termination_log_host_path="/log"
+    )
+    spec = container(terminationMessagePath="/dev/termination-log")
+    made = container_config(pod(spec, hostUsers=False), main(spec), NODE, inputs)
+    sandbox = sandbox_config(of_pod, NODE, attempt=0, users=users)
+    for linux in (made.linux, sandbox.linux):
+        assert linux is not None
+        assert linux.security_context is not None
+        assert linux.security_context.namespace_options is not None
+        assert linux.security_context.namespace_options.userns_options == users
+    assert [m.container_path for m in made.mounts] == ["/a", "/dev/termination-log"]
+    assert all(m.uid_mappings == mapping == m.gid_mappings for m in made.mounts)
+
+
+def test_without_them_the_users_are_the_nodes() -> None:
+    options = context().namespace_options
+    assert options is not None
+    assert options.userns_options == v1.UserNamespace(mode=v1.NamespaceMode.NODE)
+
+
 def test_an_unmasked_proc_has_no_masks() -> None:
     made = context(SecurityContext(procMount="Unmasked"))
     assert (made.masked_paths, made.readonly_paths) == ([], [])
@@ -121,8 +198,22 @@ def test_a_local_profile_must_be_named() -> None:
 @pytest.mark.parametrize(
     ("user", "inputs", "message"),
     [
-        (0, ContainerInputs(), "container's runAsUser breaks non-root policy"),
-        (None, ContainerInputs(), "container has runAsNonRoot and image will run as root"),
+        (
+            0,
+            ContainerInputs(),
+            r"container's runAsUser breaks non-root policy "
+            r'\(pod: "web_default\(u-1\)", container: main\)',
+        ),
+        (
+            None,
+            ContainerInputs(image_uid=0),
+            "container has runAsNonRoot and image will run as root",
+        ),
+        (
+            None,
+            ContainerInputs(image_uid=2**31),
+            "container has runAsNonRoot and image has an invalid user id",
+        ),
         (
             None,
             ContainerInputs(image_username="www"),

@@ -37,7 +37,6 @@ C = "spec.containers[0]"
             f"{C}.lifecycle.preStop.tcpSocket",
             "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep",
         ),
-        (of_container(securityContext={"privileged": False}), f"{C}.securityContext", YET),
         (
             of_container(
                 env=[
@@ -64,10 +63,11 @@ C = "spec.containers[0]"
             f"{C}.restartPolicyRules[0].action",
             YET,
         ),
-        (manifest(hostUsers=False), "spec.hostUsers", YET),
-        (manifest(runtimeClassName="gvisor"), "spec.runtimeClassName", YET),
-        (manifest(os={"name": "windows"}), "spec.os.name", YET),
-        (manifest(securityContext={"runAsUser": 1}), "spec.securityContext.runAsUser", YET),
+        (
+            manifest(securityContext={"seLinuxChangePolicy": "MountOption"}),
+            "spec.securityContext.seLinuxChangePolicy",
+            YET,
+        ),
         (manifest(resources={"limits": {"cpu": 1}}), "spec.resources", YET),
         (of_volume(csi={"driver": "c"}), "spec.volumes[0].csi", YET),
         (
@@ -111,9 +111,9 @@ C = "spec.containers[0]"
             "Forbidden",
         ),
         (
-            annotated("container.apparmor.security.beta.kubernetes.io/main"),
-            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/main]",
-            "AppArmor",
+            annotated("container.seccomp.security.alpha.kubernetes.io/main"),
+            "metadata.annotations[container.seccomp.security.alpha.kubernetes.io/main]",
+            "use securityContext.seccompProfile",
         ),
     ],
 )

@@ -221,6 +221,8 @@ def unapplied(config: v1.ContainerConfig) -> Iterable[str]:
         "a seccomp profile": security.seccomp is not None
         and security.seccomp.profile_type != v1.SecurityProfileProfileType.Unconfined,
         "SELinux options": security.selinux_options,
+        "an AppArmor profile": security.apparmor is not None
+        and security.apparmor.profile_type != v1.SecurityProfileProfileType.Unconfined,
         "read-only mounts": any(mount.readonly for mount in config.mounts),
         "devices": config.devices,
     }

@@ -114,6 +114,11 @@ class ProcessRuntime(HostImages):
         await trio.lowlevel.checkpoint()
         return {}
 
+    async def features(self) -> v1.RuntimeFeatures:
+        await trio.lowlevel.checkpoint()
+        # Groups are set one by one here; only root may set any (`identity`).
+        return v1.RuntimeFeatures(supplemental_groups_policy=self._maker.own.uid == 0)
+
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         await trio.lowlevel.checkpoint()
         return v1.CgroupDriver.CGROUPFS
