@@ -40,7 +40,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.hooks import Hook, HookError, run_hook
-from kubelet_trio.pods.images import ImageError
+from kubelet_trio.pods.images import EnsuredImage, ImageError
 from kubelet_trio.pods.inputs import container_inputs
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper, hook_ip
@@ -200,13 +200,13 @@ class PodExecutor:
         """Image, config, create, start, log link: upstream's order of a container start."""
         container = start.container
         try:
-            image_ref = await self._services.images.ensure(pod, container, sandbox)
+            image = await self._services.images.ensure(pod, container, sandbox)
             if not self._services.runtime_state.value.no_image_volumes:
                 await self._services.images.ensure_volumes(pod, container, sandbox)
         except ImageError as exc:
             raise ContainerStartError(exc.waiting, exc.retry_at) from exc
         users = _own_users(sandbox)
-        config = await self._container_config(pod, node, start, image_ref, ips, users)
+        config = await self._container_config(pod, node, start, image, ips, users)
         try:
             container_id = await self._services.runtime.create_container(
                 sandbox_id, config, sandbox
@@ -286,7 +286,7 @@ class PodExecutor:
         pod: Pod,
         node: NodeSettings,
         start: StartContainer,
-        image_ref: str,
+        image: EnsuredImage,
         ips: Sequence[str],
         users: v1.UserNamespace | None,
     ) -> v1.ContainerConfig:
@@ -298,7 +298,7 @@ class PodExecutor:
                 container,
                 node,
                 attempt=start.attempt,
-                image_ref=image_ref,
+                image=image,
                 ips=ips,
             )
             inputs = replace(inputs, target_container_id=self._target(pod, container), users=users)

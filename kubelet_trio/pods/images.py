@@ -52,6 +52,14 @@ class ImageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class EnsuredImage:
+    """An image on the node: its ref, and what the runtime said of it, if it was asked."""
+
+    ref: str
+    image: v1.Image | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Wanted:
     pod: Pod
     container: PodContainer
@@ -85,8 +93,10 @@ class ImagePuller:
         self._slots = trio.CapacityLimiter(parallel_pulls or float("inf"))
         self._back_off = back_off or BackOff()
 
-    async def ensure(self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig) -> str:
-        """Return the ref of the container's image, pulled if its policy asks for it.
+    async def ensure(
+        self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
+    ) -> EnsuredImage:
+        """Return the container's image, pulled if its policy asks for it.
 
         Raises `ImageError`; `RuntimeUnavailableError` and the like for the runtime's own trouble
         come out as `ImageInspectError` waiting reasons too, as upstream reports them.
@@ -104,7 +114,7 @@ class ImagePuller:
                 policy = volume.image.pullPolicy or "IfNotPresent"
                 await self._ensure(_Wanted(pod, container, policy, image), sandbox)
 
-    async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
+    async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
         if not _REFERENCE.fullmatch(wanted.image):
             raise self._refuse(wanted, "InspectFailed", _invalid_name(wanted.image))
         present = await self._present(wanted)
@@ -115,27 +125,26 @@ class ImagePuller:
                 "Pulled",
                 f'Container image "{wanted.image}" already present on machine',
             )
-            return present
+            return EnsuredImage(present.id, present)
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
             raise self._refuse(
                 wanted, "ErrImageNeverPull", WaitingReason("ErrImageNeverPull", text)
             )
-        return await self._pull(wanted, sandbox)
+        return EnsuredImage(await self._pull(wanted, sandbox))
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
         self._back_off.forget(uid)
 
-    async def _present(self, wanted: _Wanted) -> str | None:
+    async def _present(self, wanted: _Wanted) -> v1.Image | None:
         try:
-            image = await self._runtime.image_status(wanted.spec)
+            return await self._runtime.image_status(wanted.spec)
         except RuntimeCallError as exc:
             text = f'Failed to inspect image "{wanted.image}": {exc}'
             raise self._refuse(
                 wanted, "InspectFailed", WaitingReason("ImageInspectError", text)
             ) from exc
-        return image.id if image is not None else None
 
     async def _pull(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
         now = self._clock.time()

@@ -22,6 +22,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, spec
 from kubelet_trio.objects import container_references, read_objects
 from kubelet_trio.pods.files import PodFiles
+from kubelet_trio.pods.images import EnsuredImage
 from kubelet_trio.pods.services import PodServices
 
 
@@ -32,7 +33,7 @@ async def container_inputs(
     node: NodeSettings,
     *,
     attempt: int,
-    image_ref: str,
+    image: EnsuredImage,
     ips: Sequence[str],
 ) -> ContainerInputs:
     """Gather the inputs of a container's config; `target_container_id` is left to the caller.
@@ -41,12 +42,12 @@ async def container_inputs(
     """
     environment = await container_environment(services, pod, container, node, ips)
     mounts = await services.volumes.container_mounts(pod, container, environment.variables)
-    user = await _image_user(services, image_ref)
+    user = await _image_user(services, pod, container, image)
     files = PodFiles(pod, node)
     own = await services.offload(files.container_files, container.spec, tuple(ips))
     return ContainerInputs(
         restart_count=attempt,
-        image_ref=image_ref,
+        image_ref=image.ref,
         image_uid=user[0],
         image_username=user[1],
         pod_ips=tuple(ips),
@@ -56,11 +57,21 @@ async def container_inputs(
     )
 
 
-async def _image_user(services: PodServices, image_ref: str) -> tuple[int | None, str]:
-    """Return the user that an image names, by number or by name; root where it names none."""
-    image = await services.runtime.image_status(v1.ImageSpec(image=image_ref))
+async def _image_user(
+    services: PodServices, pod: Pod, container: PodContainer, ensured: EnsuredImage
+) -> tuple[int | None, str]:
+    """Return the user that an image names, by number or by name; root where it names none.
+
+    It is not asked for where the pod says who runs its container.
+    """
+    contexts = (container.spec.securityContext, spec(pod).securityContext)
+    if any(context is not None and context.runAsUser is not None for context in contexts):
+        return None, ""
+    image = ensured.image
     if image is None:
-        raise ContainerConfigError(f'image "{image_ref}" is not on the node any more')
+        image = await services.runtime.image_status(v1.ImageSpec(image=ensured.ref))
+    if image is None:
+        raise ContainerConfigError(f'image "{ensured.ref}" is not on the node any more')
     if image.uid is not None:
         return image.uid.value, ""
     return (None, image.username) if image.username else (0, "")
