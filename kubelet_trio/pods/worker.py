@@ -230,7 +230,9 @@ class PodWorker:
         is_held = trio.current_time() < self._pod_held_until
         if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
             return self._idle_delay(plan)
-        await self._execute(plan, observed)
+        if not await self._execute(plan, observed):
+            self._last_step = None
+            return 0.0  # what failed is held back, and says so at once
         step = plan, replace(observed, observed_at=0.0)
         repeats, self._last_step = step == self._last_step, step
         # A runtime that says yes and does nothing must not keep us (and it) busy.
@@ -267,7 +269,8 @@ class PodWorker:
             ended=self._reporter.reported_ends(),
         )
 
-    async def _execute(self, plan: PodPlan, observed: RuntimePod) -> None:
+    async def _execute(self, plan: PodPlan, observed: RuntimePod) -> bool:
+        """Do a step; return whether all of it was done. What was not is held back."""
         try:
             failed = await self._execute_step(plan, observed)
         except StepError as exc:
@@ -275,7 +278,7 @@ class PodWorker:
             self._event("Warning", exc.reason, exc.message)
             self._pod_held_until = trio.current_time() + self._next_delay("")
             await self._look_again()
-            return
+            return False
         self._delays.pop("", None)
         for start in plan.start:
             name = start.container.spec.name
@@ -285,6 +288,7 @@ class PodWorker:
         for name, error in failed.items():
             until = error.retry_at or self.services.clock.time() + self._next_delay(name)
             self._holds[name] = Hold(until, error.waiting)
+        return not failed
 
     async def _execute_step(self, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
         self._is_busy = True
