@@ -131,6 +131,7 @@ class EndReason(enum.Enum):
     """Why a pod is ended; its values are on disk."""
 
     DELETED = "deleted"  # nobody wants it: it is to be gone entirely
+    ASKED = "asked"  # its deletion was asked for at the API server: the object goes last
     FINISHED = "finished"  # its containers have all ended, by themselves
     DEADLINE = "deadline"  # its activeDeadlineSeconds have passed
 

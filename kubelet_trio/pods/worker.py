@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import structlog
 import trio
 from lightkube.models.core_v1 import Pod
@@ -27,6 +28,8 @@ from kubelet_trio.model import (
     EventType,
     PodUid,
     RuntimePod,
+    is_static,
+    metadata,
     pod_containers,
     pod_key,
     pod_object_ref,
@@ -38,6 +41,7 @@ from kubelet_trio.pods.deadline import deadline_at, deadline_failure
 from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import merge_requests
+from kubelet_trio.pods.phase import is_terminal
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.reporter import PodReporter
@@ -98,6 +102,7 @@ class PodWorker:
             self._request = self.record.termination
             # Wanted again or not, what was to be gone is ended first; the registry starts it anew.
             self.is_wanted &= self._request.reason is not EndReason.DELETED
+        self._heed_api()
 
     def _make_probes(self) -> PodProbes:
         services = self.services
@@ -137,9 +142,23 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take the newest manifest of this UID."""
-        if pod is not self.pod and pod != self.pod:
-            self.pod = pod
+        if pod is self.pod or pod == self.pod:
+            return
+        before, self.pod = self.pod, pod
+        if msgspec.structs.replace(before, status=pod.status) == pod:
+            self.wake()  # a condition of somebody else's: it may be a readiness gate
+        else:
             self.objects_changed()
+        self._heed_api()
+
+    def _heed_api(self) -> None:
+        """Take what the API server says of the pod's end as a request like any other."""
+        meta, status = metadata(self.pod), self.pod.status
+        if meta.deletionTimestamp is not None:
+            grace = meta.deletionGracePeriodSeconds
+            self.request(TerminationRequest(self.uid, EndReason.ASKED, grace_period=grace))
+        elif status is not None and is_terminal(status) and not is_static(self.pod):
+            self.request(TerminationRequest(self.uid, EndReason.FINISHED))
 
     def request(self, request: TerminationRequest) -> None:
         """End the pod. Requests merge: the grace period only shrinks, the first reason stays."""
@@ -183,6 +202,8 @@ class PodWorker:
         await self.services.observer.wait_synced(self.uid)
         await self._sync_until_asked()
         await self._end()
+        if self.is_wanted:
+            self.services.statuses.finish(self.uid)
         while self.is_wanted:
             self._woken = trio.Event()
             await self._woken.wait()

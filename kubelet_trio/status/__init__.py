@@ -1,5 +1,5 @@
 """Pod statuses on their way out."""
 
-from kubelet_trio.status.store import StatusStore
+from kubelet_trio.status.store import StatusListener, StatusStore
 
-__all__ = ["StatusStore"]
+__all__ = ["StatusListener", "StatusStore"]

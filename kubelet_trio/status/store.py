@@ -8,12 +8,21 @@ they said last still leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.model import PodUid
+
+
+class StatusListener(Protocol):
+    """Who passes statuses on. Its methods do not block."""
+
+    def put(self, uid: PodUid, pod: Pod, *, is_finished: bool = False) -> None: ...
+
+    def forget(self, uid: PodUid) -> None: ...
 
 
 class StatusStore:
@@ -23,9 +32,11 @@ class StatusStore:
     changed, so a reader holds a consistent snapshot and a watcher compares by identity.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, listener: StatusListener | None = None) -> None:
+        self._listener = listener
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
+        self._finished: set[PodUid] = set()
         self._wake = trio.Event()
 
     def put(self, uid: PodUid, pod: Pod) -> None:
@@ -33,8 +44,16 @@ class StatusStore:
         self._pending[uid] = pod
         self._wake.set()
 
+    def finish(self, uid: PodUid) -> None:
+        """Note that nothing of a pod runs any more, nor will: its status is the last one."""
+        self._finished.add(uid)
+        pod = self._pending.get(uid) or self.pods.value.get(uid)
+        if pod is not None:
+            self.put(uid, pod)
+
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that is gone from the node."""
+        self._finished.discard(uid)
         self._pending[uid] = None
         self._wake.set()
 
@@ -53,4 +72,10 @@ class StatusStore:
         for uid, pod in pending.items():
             if pod is None:
                 view.pop(uid, None)
+        if self._listener is not None:
+            for uid, pod in pending.items():
+                if pod is None:
+                    self._listener.forget(uid)
+                else:
+                    self._listener.put(uid, pod, is_finished=uid in self._finished)
         self.pods.value = view
