@@ -17,14 +17,13 @@ from lightkube.models.core_v1 import (
     NodeStatus,
 )
 
+from kubelet_trio.kube import make_strategic
 from kubelet_trio.node.conditions import node_conditions
 from kubelet_trio.node.object import is_extended
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
 _NAMES_PER_IMAGE = 5
 _REQUIRED = ("cpu", "memory", "pods", "ephemeral-storage")
-# Lists of the status that a patch merges by a key; all others it replaces.
-_KEYED = {"conditions": "type"}
 
 
 def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> NodeStatus:
@@ -85,56 +84,29 @@ def _images(identity: NodeIdentity, view: NodeView) -> list[Any] | None:
     ] or None
 
 
-def has_changed(before: NodeStatus, after: NodeStatus) -> bool:
-    """Return whether more than heartbeats differ."""
-    return _without_heartbeats(before) != _without_heartbeats(after)
+def status_patch(before: Node, after: NodeStatus) -> dict[str, Any]:
+    """Return a strategic merge patch of `nodes/status`; empty where nothing differs."""
+    old = msgspec.to_builtins(before.status or NodeStatus())
+    return _patch(old, msgspec.to_builtins(after))
+
+
+def material_patch(before: NodeStatus, after: NodeStatus) -> dict[str, Any]:
+    """Return what differs beside heartbeats, as a patch; empty where nothing does."""
+    return _patch(_without_heartbeats(before), _without_heartbeats(after))
 
 
 def _without_heartbeats(status: NodeStatus) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(status)
-    conditions = plain.pop("conditions", None) or []
-    for condition in conditions:
+    for condition in plain.get("conditions") or ():
         condition.pop("lastHeartbeatTime", None)
-    # Others may have put theirs anywhere in the list.
-    return {**plain, "conditions": sorted(conditions, key=lambda c: str(c["type"]))}
+    return plain
 
 
-def status_patch(before: Node, after: NodeStatus) -> dict[str, Any]:
-    """Return a strategic merge patch of `nodes/status`; empty where nothing differs."""
-    old: dict[str, Any] = msgspec.to_builtins(before.status or NodeStatus())
-    new: dict[str, Any] = msgspec.to_builtins(after)
-    patch: dict[str, Any] = {}
-    for name in sorted({*old, *new}):
-        if old.get(name) == new.get(name):
-            continue
-        patch[name] = _field_patch(name, old.get(name), new.get(name))
-    return {"status": patch} if patch else {}
-
-
-def _field_patch(name: str, old: Any, new: Any) -> Any:
-    if name == "addresses" and new:
-        # The API says that this list merges by type, of which dual stack has two the same.
-        return [*new, {"$patch": "replace"}]
-    if name in _KEYED:
-        return _list_patch(_KEYED[name], old or [], new or [])
-    if isinstance(new, dict) and isinstance(old, dict):
-        return _map_patch(old, new)
-    return new
-
-
-def _list_patch(key: str, old: list[Any], new: list[Any]) -> list[Any]:
-    there = {item[key]: item for item in old}
-    changed = [item for item in new if there.get(item[key]) != item]
-    kept = {item[key] for item in new}
-    return changed + [{"$patch": "delete", key: item[key]} for item in old if item[key] not in kept]
-
-
-def _map_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return a merge patch of plain maps: what is gone is null."""
-    patch: dict[str, Any] = {name: None for name in old if name not in new}
-    for name, value in new.items():
-        if old.get(name) == value and name in old:
-            continue
-        inner = isinstance(value, dict) and isinstance(old.get(name), dict)
-        patch[name] = _map_patch(old[name], value) if inner else value
+def _patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    # The API says that addresses merge by type, of which dual stack has two the same.
+    before, after = old.pop("addresses", None), new.pop("addresses", None)
+    patch = make_strategic({"status": old}, {"status": new}, "Node")
+    if before != after:
+        whole = [{"$patch": "replace"}, *(after or ())]
+        patch.setdefault("status", {})["addresses"] = whole
     return patch

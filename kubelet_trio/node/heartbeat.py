@@ -1,0 +1,121 @@
+"""Keeps the node's status at the API server true.
+
+It is computed every `nodeStatusUpdateFrequency`, and at once when somebody wakes it (the
+runtime came or went, pressure began or ended). It is sent where more than heartbeats
+differ, else every `nodeStatusReportFrequency`, at a time of its own in each period.
+Source: syncNodeStatus and tryUpdateNodeStatus in kubelet_node_status.go.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Node, NodeStatus
+
+from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
+from kubelet_trio.model import EventSink, ObjectRef
+from kubelet_trio.node.conditions import transitions
+from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
+from kubelet_trio.node.status import material_patch, node_status, status_patch
+from kubelet_trio.node.types import NodeIdentity, NodeView
+
+log = structlog.get_logger()
+
+_RETRY_FIRST = 0.2
+_JITTER = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatPeriods:
+    """Seconds: of looking, and of telling what has not changed."""
+
+    update: float = 10.0
+    report: float = 300.0
+
+
+class NodeHeartbeat:
+    """See the module. One task runs it."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        identity: NodeIdentity,
+        node: NodeObject,
+        observe: Callable[[], Awaitable[NodeView]],
+        events: EventSink,
+        periods: HeartbeatPeriods | None = None,
+    ) -> None:
+        self._api = api
+        self._identity = identity
+        self._node = node
+        self._observe = observe
+        self._events = events
+        self._periods = periods or HeartbeatPeriods()
+        self._wake = trio.Event()
+        self._report_at = 0.0  # trio time
+        self._retry = 0.0
+        self._refused: dict[str, Any] = {}  # what the server does not take over
+
+    def wake(self) -> None:
+        """Something that the status tells has changed. Never blocks."""
+        self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Report until cancelled. Nothing is reported of a node that is not registered."""
+        task_status.started()
+        if self._identity.register:
+            await self._node.value.wait_value(lambda node: node is not None)
+        while True:
+            self._wake = trio.Event()
+            try:
+                with trio.fail_after(2 * CALL_LIMIT):
+                    await self.report()
+            except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
+                # While nothing answers nobody is told anything anyway: no need to be woken.
+                self._retry = min(max(self._retry * 2, _RETRY_FIRST), self._periods.update)
+                problem = str(exc) or "no answer in time"
+                log.warning("node.status_failed", error=problem, retry_in=self._retry)
+                await trio.sleep(self._retry)
+            else:
+                self._retry = 0.0
+                with trio.move_on_after(self._periods.update * random.uniform(1, 1 + _JITTER)):
+                    await self._wake.wait()
+
+    async def report(self) -> None:
+        """Tell the status if it is due. Raises `KubeError` or `KubeUnavailableError`."""
+        node = self._node.value.value
+        if node is None:
+            node = await self._api.get(Node, self._identity.name)
+            self._node.put(node)
+        before = node.status or NodeStatus()
+        status = node_status(self._identity, await self._observe(), before)
+        is_changed = material_patch(before, status) != self._refused
+        if not is_changed and trio.current_time() < self._report_at:
+            return
+        patch = status_patch(node, status)
+        try:
+            after = await self._api.patch(Node, self._identity.name, patch, subresource="status")
+        except NotFoundError:
+            self._node.forget()
+            raise
+        self._node.put(after)
+        self._refused = material_patch(after.status or NodeStatus(), status)
+        self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)
+        self._tell(node, before, status)
+
+    def _tell(self, node: Node, before: NodeStatus, after: NodeStatus) -> None:
+        name = self._identity.name
+        boot_before = before.nodeInfo.bootID if before.nodeInfo is not None else ""
+        boot = after.nodeInfo.bootID if after.nodeInfo is not None else ""
+        ref = ObjectRef("Node", name, uid=name)  # by which everybody looks for them
+        if boot_before and boot and boot != boot_before:
+            text = f"Node {name} has been rebooted, boot id: {boot}"
+            self._events.emit(ref, "Warning", "Rebooted", text)
+        for reason in transitions(before.conditions or (), after.conditions or ()):
+            self._events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
+            log.info("node.condition", reason=reason)

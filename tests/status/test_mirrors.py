@@ -1,0 +1,186 @@
+"""Mirror pods: made, made anew, taken away, and never more than a mirror."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import trio
+from lightkube.models.core_v1 import Namespace, Node, Pod
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock, wait_all_tasks_blocked
+from trio_util import AsyncValue
+
+from kubelet_trio.model import PodKey, metadata, pod_key
+from kubelet_trio.status.mirror_plan import MirrorPlan, is_mirror_of, mirror_of, plan_mirrors
+from kubelet_trio.status.mirrors import MirrorPods
+from kubelet_trio.testing import FakeKube
+from tests.status.make import NODE, add_node, observed, static_pod
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+POD = static_pod()
+KEY = pod_key(POD)
+MIRROR = mirror_of(POD, NODE, "node-uid")
+
+
+def dying(pod: Pod) -> Pod:
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(metadata(pod), deletionTimestamp=NOW)
+    )
+
+
+def test_a_mirror_is_the_static_pod_with_upstreams_marks() -> None:
+    meta = metadata(MIRROR)
+    assert meta.annotations == {
+        "kubernetes.io/config.hash": "hash-1",
+        "kubernetes.io/config.source": "file",
+        "kubernetes.io/config.mirror": "hash-1",
+    }
+    assert meta.ownerReferences is not None
+    owner = msgspec.to_builtins(meta.ownerReferences[0])
+    assert owner == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": NODE,
+        "uid": "node-uid",
+        "controller": True,
+    }
+    assert meta.uid is None
+    assert MIRROR.spec == POD.spec
+
+
+EDITED = static_pod(config="hash-2")
+
+
+@pytest.mark.parametrize(
+    ("static", "mirrors", "ending", "is_complete", "expected"),
+    [
+        ([POD], [], [], True, [MirrorPlan(KEY, create=POD)]),
+        ([POD], [], [], False, [MirrorPlan(KEY, create=POD)]),
+        ([POD], [MIRROR], [], True, []),
+        ([POD], [dying(MIRROR)], [], True, [MirrorPlan(KEY, dying(MIRROR), POD)]),
+        ([EDITED], [MIRROR], [], True, [MirrorPlan(KEY, MIRROR, EDITED)]),
+        ([], [MIRROR], [], True, [MirrorPlan(KEY, MIRROR)]),
+        ([], [MIRROR], [], False, []),
+        ([], [MIRROR], [KEY], True, []),
+    ],
+)
+def test_what_is_done_about_mirrors(
+    static: list[Pod],
+    mirrors: list[Pod],
+    ending: list[PodKey],
+    is_complete: bool,
+    expected: list[MirrorPlan],
+) -> None:
+    found = plan_mirrors(
+        {pod_key(p): p for p in static},
+        {pod_key(p): p for p in mirrors},
+        ending=ending,
+        is_complete=is_complete,
+    )
+    assert found == expected
+
+
+class World:
+    def __init__(self) -> None:
+        self.kube = FakeKube()
+        self.node: AsyncValue[Node | None] = AsyncValue(add_node(self.kube))
+        self.ending: set[PodKey] = set()
+        self.mirrors = MirrorPods(self.kube.node(NODE), self.node, lambda: self.ending)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.mirrors.run)
+            nursery.start_soon(self._watch)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self.mirrors.observe(observed(self.kube)[1])
+            await self.kube.server.store.wait_change()
+
+    def want(self, *pods: Pod, is_complete: bool = True) -> None:
+        self.mirrors.want({pod_key(pod): pod for pod in pods}, is_complete=is_complete)
+
+    def found(self, pod: Pod = POD) -> Pod | None:
+        key = pod_key(pod)
+        found = self.kube.find(Pod, key.name, key.namespace)
+        return found if found is not None and is_mirror_of(found, pod) else None
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(120):
+            await self.kube.wait_until(lambda _kube: condition())
+        await wait_all_tasks_blocked()
+
+
+async def test_a_static_pod_gets_its_mirror_and_loses_it(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        world.want(POD)
+        await world.wait(lambda: world.found() is not None)
+        world.ending = {KEY}
+        world.want()
+        await trio.sleep(60)
+        assert world.found() is not None
+        world.ending = set()
+        world.mirrors.wake()
+        await world.wait(lambda: world.found() is None)
+
+
+async def test_a_mirror_that_a_user_deletes_comes_back(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        world.want(POD)
+        await world.wait(lambda: world.found() is not None)
+        first = world.found()
+        for grace in (30, 0):
+            world.kube.remove(Pod, KEY.name, grace_period=grace)
+            await world.wait(
+                lambda: (
+                    (found := world.found()) is not None
+                    and metadata(found).deletionTimestamp is None
+                )
+            )
+            again = world.found()
+            assert first is not None
+            assert again is not None
+            assert metadata(again).uid != metadata(first).uid
+            first = again
+        assert trio.current_time() < 1
+
+
+async def test_an_edited_pod_gets_a_new_mirror(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        world.want(POD)
+        await world.wait(lambda: world.found() is not None)
+        world.want(EDITED)
+        await world.wait(lambda: world.found(EDITED) is not None)
+
+
+async def test_a_namespace_that_comes_later_is_waited_for(autojump_clock: MockClock) -> None:
+    world = World()
+    late = static_pod(namespace="late")
+    async with world.running():
+        world.want(late, POD)
+        await world.wait(lambda: world.found() is not None)  # the other waits for nothing
+        await trio.sleep(60)
+        world.kube.add(Namespace(metadata=ObjectMeta(name="late")))
+        await world.wait(lambda: world.found(late) is not None)
+        assert trio.current_time() < 60 + 11
+
+
+async def test_nothing_is_made_before_the_node_is_registered(autojump_clock: MockClock) -> None:
+    world = World()
+    node, world.node.value = world.node.value, None
+    async with world.running():
+        world.want(POD)
+        await trio.sleep(60)
+        assert world.found() is None
+        world.node.value = node
+        await world.wait(lambda: world.found() is not None)
