@@ -27,7 +27,7 @@ from kubelet_trio.containers import (
     masked_paths,
     read_resolv_conf,
 )
-from kubelet_trio.gc import LogRotationPolicy
+from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import NANO, PodUid, parse_quantity, pod_key, thread_offload, to_units
 from kubelet_trio.node import (
     Machine,
@@ -166,6 +166,19 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
                 max_workers=config.container_log_max_workers,
                 interval=config.container_log_monitor_interval,
             ),
+            container_gc=ContainerPolicy(
+                min_age=flags.minimum_container_ttl_duration,
+                max_per_container=flags.maximum_dead_containers_per_container,
+                max_total=flags.maximum_dead_containers,
+            ),
+            image_gc=ImagePolicy(
+                high_threshold=config.image_gc_high_threshold_percent,
+                low_threshold=config.image_gc_low_threshold_percent,
+                min_age=config.image_minimum_gc_age,
+                max_age=config.image_maximum_gc_age,
+                keep=tuple(flags.image_gc_keep),
+            ),
+            sandbox_image=flags.pod_infra_container_image,
             notes=settings.notes,
         ),
         Seams(

@@ -18,6 +18,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
@@ -114,6 +115,10 @@ class Agent:
         self._is_clearing = False
         self._registry: PodRegistry | None = None
         self._orphans = OrphanDirectories(self._services, self._require_registry)
+        self._node_pods = PodsOfNode(
+            self._require_registry, self._pleg, self._desired, self._statuses.pods
+        )
+        self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder)
         self._root = self._make_tree()
 
     def _make_services(self) -> PodServices:
@@ -153,6 +158,7 @@ class Agent:
             started_at=self._started_at,
             exec_orphans=seams.exec_orphans,
             sync_period=self.settings.sync_period,
+            dead_kept=self.settings.container_gc.kept(),
         )
 
     def _make_tree(self) -> Supervisor:
@@ -178,6 +184,7 @@ class Agent:
                 Supervisor(
                     "gc",
                     [
+                        *self._garbage.children(),
                         ChildSpec("pod-dirs", self._orphans.run),
                         *log_children(self.settings, seams, self._pleg),
                     ],

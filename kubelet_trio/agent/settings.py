@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import Runtime
-from kubelet_trio.gc import LogRotationPolicy
-from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
+from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
+from kubelet_trio.model import (
+    DiskSpace,
+    Offload,
+    SystemClock,
+    WallClock,
+    disk_space,
+    thread_offload,
+)
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodCgroups
 from kubelet_trio.probes import ExecOrphans
@@ -33,6 +40,10 @@ class AgentSettings:
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
     log_rotation: LogRotationPolicy = field(default_factory=LogRotationPolicy)
+    container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
+    # Off unless asked for: the images of a runtime may be somebody else's.
+    image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
+    sandbox_image: str = ""  # where the runtime neither names nor pins it
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
 
 
@@ -51,4 +62,5 @@ class Seams:
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
     memory_allocatable: int = 0
+    disk_space: Callable[[str], DiskSpace] = disk_space
     tmpfs_noswap: bool = False

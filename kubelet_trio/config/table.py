@@ -52,7 +52,6 @@ _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "the kubelet API server on port 10250"
 _PRESSURE = "eviction"
-_IMAGE_GC = "image garbage collection settings"
 _MANAGERS = "CPU, memory and topology managers"
 _SHUTDOWN = "graceful node shutdown"
 _RESERVE = "node allocatable enforcement"
@@ -106,14 +105,14 @@ FIELDS: tuple[Row, ...] = (
     row("registryBurst", "registry-burst", MOOT, "pulls that may start at once above registryPullQPS", "there is no limit by pull rate yet"),
     row("imagePullCredentialsVerificationPolicy", "", DEFAULT, "which images need their pull credentials checked again", "pull credential verification"),
     row("preloadedImagesVerificationAllowlist", "", DEFAULT, "images exempt from that check", "pull credential verification"),
-    row("imageMinimumGCAge", "minimum-image-ttl-duration", DEFAULT, "age before an unused image may be removed", _IMAGE_GC),
-    row("imageMaximumGCAge", "", DEFAULT, "age at which an unused image is removed anyway; 0s is never", _IMAGE_GC),
-    row("imageGCHighThresholdPercent", "image-gc-high-threshold", DEFAULT, "disk use at which images are removed", _IMAGE_GC),
-    row("imageGCLowThresholdPercent", "image-gc-low-threshold", DEFAULT, "disk use down to which images are removed", _IMAGE_GC),
     row("containerLogMaxSize", "container-log-max-size", YES, "size at which a container log is rotated; negative: never"),
     row("containerLogMaxFiles", "container-log-max-files", YES, "log files kept per container"),
     row("containerLogMaxWorkers", "", YES, "log rotations at a time"),
     row("containerLogMonitorInterval", "", YES, "how often log sizes are looked at"),
+    row("imageMinimumGCAge", "minimum-image-ttl-duration", YES, "age before an unused image may be removed"),
+    row("imageMaximumGCAge", "", YES, "age at which an unused image is removed anyway; 0s is never"),
+    row("imageGCHighThresholdPercent", "image-gc-high-threshold", YES, "disk use at which images are removed"),
+    row("imageGCLowThresholdPercent", "image-gc-low-threshold", YES, "disk use down to which images are removed"),
     # Network and names
     row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search beside the host's"),
     row("clusterDNS", "cluster-dns", YES, "DNS servers of pods with dnsPolicy ClusterFirst"),
@@ -238,6 +237,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "crash-loop-backoff-exempt-clean-exits", YES, "restart a container that exited with 0 without a pause (kubelet-trio only)"),
     row("", "process-allow-root", YES, "let containers of the process runtime run as root (kubelet-trio only)"),
     row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing behind (kubelet-trio only)"),
+    row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),
     row("", "kubeconfig", DEFAULT, "kubeconfig of the API server", "running with an API server"),
     row("", "bootstrap-kubeconfig", DEFAULT, "kubeconfig to get a client certificate with", "running with an API server"),
     row("", "cert-dir", MOOT, "directory of TLS certificates", "nothing is served over TLS yet"),
@@ -248,12 +248,12 @@ FLAGS: tuple[Row, ...] = (
     row("", "runtime-cgroups", MOOT, "cgroup of the runtime, for its statistics", "there are no such statistics yet"),
     row("", "image-credential-provider-config", DEFAULT, "file or directory of credential provider settings", "image credential providers"),
     row("", "image-credential-provider-bin-dir", DEFAULT, "directory of credential provider programs", "image credential providers"),
-    row("", "pod-infra-container-image", MOOT, "sandbox image to keep from removal", "the sandbox image is the runtime's; removed upstream"),
+    row("", "pod-infra-container-image", YES, "sandbox image to keep from removal, where the runtime neither names nor pins it (removed upstream)"),
     row("", "housekeeping-interval", MOOT, "how often cAdvisor looks", "there is no cAdvisor here"),
     row("", "max-housekeeping-interval", MOOT, "how rarely cAdvisor looks", "there is no cAdvisor here"),
-    row("", "minimum-container-ttl-duration", DEFAULT, "age before a dead container is removed", "container garbage collection settings"),
-    row("", "maximum-dead-containers-per-container", DEFAULT, "dead instances kept per container", "container garbage collection settings"),
-    row("", "maximum-dead-containers", DEFAULT, "dead containers kept in all; negative is no limit", "container garbage collection settings"),
+    row("", "minimum-container-ttl-duration", YES, "age before a dead container is removed"),
+    row("", "maximum-dead-containers-per-container", YES, "dead instances kept per container"),
+    row("", "maximum-dead-containers", YES, "dead containers kept in all; negative is no limit"),
     row("", "register-schedulable", MOOT, "register as schedulable", _API),
     row("", "experimental-allocatable-ignore-eviction", MOOT, "leave hard eviction thresholds out of allocatable", "nothing is computed from it yet"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),

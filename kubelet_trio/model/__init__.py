@@ -1,7 +1,8 @@
 """Model types: what every room may import and what imports nothing of any room."""
 
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
-from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, pod_ref
+from kubelet_trio.model.disk import DiskSpace, disk_space
+from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, node_ref, pod_ref
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.offload import Offload, inline_offload, thread_offload
@@ -49,6 +50,7 @@ __all__ = [
     "ContainerKind",
     "ContainerRecord",
     "ContainerState",
+    "DiskSpace",
     "Event",
     "EventSink",
     "EventType",
@@ -65,10 +67,12 @@ __all__ = [
     "WallClock",
     "as_container",
     "canonical_quantity",
+    "disk_space",
     "grace_period",
     "inline_offload",
     "is_static",
     "metadata",
+    "node_ref",
     "parse_quantity",
     "pod_annotations",
     "pod_containers",

@@ -41,3 +41,8 @@ class EventSink(Protocol):
 def pod_ref(namespace: str, name: str, uid: PodUid | str, field_path: str = "") -> ObjectRef:
     """Refer to a pod; `field_path` is e.g. `spec.containers{web}`."""
     return ObjectRef("Pod", name, namespace, uid, field_path)
+
+
+def node_ref(name: str) -> ObjectRef:
+    """Refer to the node as the Go kubelet does: its name stands for its UID too."""
+    return ObjectRef("Node", name, uid=name)

@@ -26,6 +26,7 @@ The plan says nothing about a pod that is being ended: that is the teardown's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -73,6 +74,7 @@ def plan_pod(
     pull: Mapping[str, Hold] | None = None,
     min_attempts: Mapping[str, int] | None = None,
     ended: Mapping[str, int] | None = None,
+    keep_dead: int | None = 1,
 ) -> PodPlan:
     """Return what to do next for a pod that is wanted.
 
@@ -91,6 +93,7 @@ def plan_pod(
             the runtime has no record of any more.
         ended: exit codes by name of containers that are known to have run, for those that the
             runtime has no record of any more (`reported_ends`).
+        keep_dead: how many dead instances of a container to keep; None: all.
 
     Returns:
         The plan. `finished`: every main container has ended and none will start again.
@@ -113,6 +116,7 @@ def plan_pod(
         started or {},
         unhealthy or {},
         ended or {},
+        keep_dead,
     )
     return planner.plan()
 
@@ -128,6 +132,7 @@ class _Planner:
     started: Mapping[ContainerId, bool]
     unhealthy: Mapping[ContainerId, str]
     ended: Mapping[str, int]
+    keep_dead: int | None
     stop: dict[ContainerId, StopContainer] = field(default_factory=dict)
     start: list[StartContainer] = field(default_factory=list)
     remove: dict[ContainerId, None] = field(default_factory=dict)
@@ -285,12 +290,12 @@ class _Planner:
 
     def _prune(self) -> None:
         """Remove dead instances but the newest of each name, and all others made obsolete."""
-        seen: set[str] = set()
+        seen: Counter[str] = Counter()
         for record in self.observed.containers:
             is_newest = self.observed.latest(record.name) is record
             if record.state is ContainerState.EXITED:
-                if record.name in seen:
+                if self.keep_dead is not None and seen[record.name] >= self.keep_dead:
                     self.remove[record.id] = None
-                seen.add(record.name)
+                seen[record.name] += 1
             elif record.state is not ContainerState.RUNNING and not is_newest:
                 self.remove[record.id] = None

@@ -19,7 +19,7 @@ from kubelet_trio.containers import container_info
 from kubelet_trio.model import PodUid, RuntimePod, pod_key
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
 from kubelet_trio.pods.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart
@@ -50,13 +50,27 @@ class PodRegistry:
         """Wait until every source has said what it wants."""
         await self._complete.wait()
 
+    def is_owned(self, uid: PodUid) -> bool:
+        """Whether a source wants the pod, a worker is at it, or the runtime holds any of it."""
+        return uid in self._desired.pods or uid in self._workers or uid in self._known_uids()
+
+    def has_ended(self, uid: PodUid) -> bool:
+        """Whether a pod is over: its worker has taken it down, or is only left to remove it."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.stage is PodStage.TERMINATED
+
+    def adopt(self, uid: PodUid) -> None:
+        """End a pod that the runtime holds something of, if nobody wants it and no one is at it."""
+        if uid not in self._workers:
+            self.wake(uid)
+
     @contextmanager
     def reclaiming(self, uid: PodUid) -> Iterator[bool]:
         """Keep a pod of this UID from starting while what is left of an earlier one goes.
 
         Yields False, and keeps nothing from anything, where the pod is somebody's.
         """
-        if uid in self._desired.pods or uid in self._workers or uid in self._known_uids():
+        if self.is_owned(uid) or uid in self._reclaimed:
             yield False
             return
         self._reclaimed.add(uid)

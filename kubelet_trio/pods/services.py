@@ -85,4 +85,5 @@ class PodServices:
     node: Callable[[], NodeSettings]
     started_at: float = 0.0  # Unix seconds at which the agent began
     exec_orphans: ExecOrphans | None = None  # what commands of probes leave behind
+    dead_kept: int | None = 1  # dead instances kept of each container; None: all
     sync_period: float = 60.0  # syncFrequency: a worker's round even if nothing wakes it

@@ -288,6 +288,7 @@ class PodWorker:
             pull={n: h for n, h in self._holds.items() if h.until - now <= _HOLD_MAX},
             min_attempts=attempts,
             ended=self._reporter.reported_ends(),
+            keep_dead=self.services.dead_kept,
         )
 
     async def _execute(self, plan: PodPlan, observed: RuntimePod) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
@@ -13,7 +14,7 @@ from trio_util import AsyncValue
 from kubelet_trio.agent import Agent, AgentSettings, Seams
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.model import Latest, PodUid, inline_offload, pod_uid
+from kubelet_trio.model import DiskSpace, Latest, PodUid, disk_space, inline_offload, pod_uid
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.pods import load_records
 from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
@@ -56,14 +57,19 @@ class Node:
         self.mounter = FakeMounter()
         self.agent: Agent | None = None
         self.feed = Feed()
+        self.disk_space: Callable[[str], DiskSpace] = disk_space
 
     @asynccontextmanager
     async def running(
-        self, *pods: Pod, objects: Iterable[ApiObject] = (), silent: bool = False
+        self,
+        *pods: Pod,
+        objects: Iterable[ApiObject] = (),
+        silent: bool = False,
+        **told: Any,
     ) -> AsyncIterator[Agent]:
         """Run an agent, its source delivering these pods (or nothing, if silent).
 
-        Cancelled at the end, not stopped.
+        Cancelled at the end, not stopped. `told` are further fields of its settings.
         """
         settings = NodeSettings(
             "node",
@@ -77,7 +83,7 @@ class Node:
         if not silent:
             self.feed.put(*pods, objects=objects)
         agent = Agent(
-            AgentSettings(settings, parallel_pulls=2),
+            AgentSettings(settings, parallel_pulls=2, **told),
             Seams(
                 self.runtime,
                 self.mounter,
@@ -86,6 +92,7 @@ class Node:
                 self.runtime.exit_waiter,
                 clock=TrioClock(),
                 offload=inline_offload,
+                disk_space=self.disk_space,
             ),
             load_records(self.base / "root" / "pods"),
         )

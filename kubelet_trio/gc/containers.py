@@ -1,0 +1,115 @@
+"""Which dead containers and old sandboxes may go: pure.
+
+Source: kuberuntime_gc.go (1.36). A pod that is gone is its worker's to remove, all of it; here
+it is about pods that are still wanted, whose containers have died again and again. Beyond the
+Go kubelet's rules, the record of how a wanted pod's container ended last stays for a while,
+whatever the limits: the pod's worker must have read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, RuntimePod, SandboxRecord
+
+# Seconds after its end during which the newest instance of a wanted container stays.
+SETTLE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPolicy:
+    """The limits; negative ones do not exist."""
+
+    min_age: float = 0.0  # seconds since its creation before a dead container may go
+    max_per_container: int = 1  # dead instances of each container of each pod
+    max_total: int = -1  # dead containers of the node
+
+    def kept(self) -> int | None:
+        """Return how many dead instances of a container its pod's worker shall keep at least."""
+        return None if self.max_per_container < 0 else max(1, self.max_per_container)
+
+
+def containers_to_remove(
+    pods: Iterable[RuntimePod],
+    policy: ContainerPolicy,
+    now: float,
+    has_ended: Callable[[PodUid], bool] = lambda _uid: False,
+    *,
+    all_unused: bool = False,
+) -> list[ContainerRecord]:
+    """Return the dead containers to remove, oldest first.
+
+    Args:
+        pods: what the runtime holds.
+        policy: the limits.
+        now: Unix seconds.
+        has_ended: whether a pod is over.
+        all_unused: under pressure every container of a pod that is over goes.
+    """
+    unused: list[ContainerRecord] = []
+    units: list[list[ContainerRecord]] = []
+    for pod in pods:
+        ended = has_ended(pod.uid)
+        for unit in _units(pod, policy, now, ended=ended):
+            if all_unused and ended:
+                unused += unit
+            else:
+                units.append(unit)
+    removed, units = _trim(units, policy.max_per_container)
+    removed += _trim_total(units, policy.max_total)
+    return sorted([*unused, *removed], key=lambda c: c.created_at)
+
+
+def _units(
+    pod: RuntimePod, policy: ContainerPolicy, now: float, *, ended: bool
+) -> list[list[ContainerRecord]]:
+    """Return the pod's dead containers that may go, by name, newest first."""
+    units: dict[str, list[ContainerRecord]] = {}
+    for record in pod.containers:
+        if record.state is not ContainerState.EXITED or now - record.created_at < policy.min_age:
+            continue
+        is_last = pod.latest(record.name) is record and not ended
+        if is_last and now - record.finished_at < SETTLE:
+            continue
+        units.setdefault(record.name, []).append(record)
+    return list(units.values())
+
+
+def _trim(
+    units: Sequence[list[ContainerRecord]], limit: int
+) -> tuple[list[ContainerRecord], list[list[ContainerRecord]]]:
+    """Take what is beyond the newest `limit` of each unit; return it, and what is left."""
+    if limit < 0:
+        return [], list(units)
+    taken = [record for unit in units for record in unit[limit:]]
+    return taken, [unit[:limit] for unit in units if unit[:limit]]
+
+
+def _trim_total(units: Sequence[list[ContainerRecord]], limit: int) -> list[ContainerRecord]:
+    """Take evenly from all units until the limit is met, the oldest of all after that."""
+    excess = sum(map(len, units)) - limit
+    if limit < 0 or excess <= 0 or not units:
+        return []
+    taken, left = _trim(units, max(1, limit // len(units)))
+    rest = sorted((c for unit in left for c in unit), key=lambda c: c.created_at)
+    return taken + rest[: max(0, len(rest) - limit)]
+
+
+def sandboxes_to_remove(
+    pods: Iterable[RuntimePod],
+    has_ended: Callable[[PodUid], bool] = lambda _uid: False,
+    *,
+    all_unused: bool = False,
+) -> list[SandboxRecord]:
+    """Return the sandboxes to remove: those that do not run and hold no container.
+
+    The newest of each pod stays, unless `all_unused` is set and the pod is over.
+    """
+    removed: list[SandboxRecord] = []
+    for pod in pods:
+        holding = {container.sandbox_id for container in pod.containers}
+        newest_first = sorted(pod.sandboxes, key=lambda s: s.created_at, reverse=True)
+        spare = 0 if all_unused and has_ended(pod.uid) else 1
+        removed += [s for s in newest_first[spare:] if not s.ready and s.id not in holding]
+    return removed

@@ -1,0 +1,237 @@
+"""Removing images that nobody uses: when their file system fills up, when they grow old, when
+the node is short of room.
+
+Every five minutes the images and the containers are listed and the file system is asked;
+removing is left to `images_to_remove`. One log line an image says why it stays or goes, as
+often as that changes while something is to be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import pod_identity
+from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError, v1
+from kubelet_trio.gc.images import (
+    NEEDED,
+    ImageBook,
+    ImagePolicy,
+    ImageRecord,
+    ImageVerdict,
+    bytes_to_free,
+    images_to_remove,
+    used_images,
+    used_percent,
+)
+from kubelet_trio.gc.node_pods import NodePods
+from kubelet_trio.model import (
+    DiskSpace,
+    EventSink,
+    Offload,
+    disk_space,
+    node_ref,
+    pod_containers,
+    pod_key,
+    spec,
+)
+
+log = structlog.get_logger()
+
+PERIOD = 300.0  # ImageGCPeriod
+
+
+class ImageGCError(Exception):
+    """Images could not be removed as they should; the text is an event's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The images as of now, and who uses them."""
+
+    images: Sequence[ImageRecord]
+    in_use: dict[str, str]
+
+
+@dataclass(slots=True)
+class ImageCollector:
+    """Collects images. `removed` counts them, by why."""
+
+    runtime: Runtime
+    pods: NodePods
+    policy: ImagePolicy
+    node_name: str
+    events: EventSink
+    offload: Offload
+    sandbox_image: str = ""  # as configured; the runtime's own is asked for too
+    space: Callable[[str], DiskSpace] = disk_space
+    removed: dict[str, int] = field(default_factory=lambda: {"age": 0, "space": 0})
+    _book: ImageBook | None = None
+    _told: dict[str, str] = field(default_factory=dict)  # why, by image id
+    _has_failed: bool = False
+    _turn: trio.Lock = field(default_factory=trio.Lock)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Collect until cancelled; with thresholds that say so, do nothing at all."""
+        task_status.started()
+        if self.policy.is_off:
+            await trio.sleep_forever()
+        await self.pods.wait_known()
+        while True:
+            await self._collect_and_tell()
+            await trio.sleep(PERIOD)
+
+    async def _collect_and_tell(self) -> None:
+        """As upstream: the first failure is only logged, those that follow are events."""
+        try:
+            await self.collect()
+        except RuntimeUnavailableError:
+            return  # health tells of it
+        except (RuntimeCallError, OSError, ImageGCError) as exc:
+            log.error("gc.images_failed", error=str(exc))
+            if self._has_failed:
+                self._event("ImageGCFailed", str(exc))
+            self._has_failed = True
+        else:
+            self._has_failed = False
+
+    async def collect(self) -> None:
+        """Bring the images' file system below its threshold, and remove what is too old.
+
+        Raises `ImageGCError`, `RuntimeCallError` and OSError.
+        """
+        async with self._turn:
+            look = await self._look()
+            place = await self._place()
+            if place is None:
+                return  # a runtime without images
+            mountpoint, space = place
+            if not space.capacity:
+                text = f'invalid capacity 0 on device at mount point "{mountpoint}"'
+                self._event("InvalidDiskCapacity", text)
+                raise ImageGCError(text)
+            to_free = bytes_to_free(space.capacity, space.available, self.policy)
+            if not to_free and not self.policy.max_age:
+                return
+            freed = await self._remove(look, to_free)
+            if freed < to_free:
+                text = _not_enough(space, freed)
+                self._event("FreeDiskSpaceFailed", text)
+                raise ImageGCError(text)
+
+    async def remove_unused(self) -> int:
+        """Remove every image that nobody uses; return the bytes they had. Raises as `collect`."""
+        async with self._turn:
+            return await self._remove(await self._look(), None)
+
+    async def _look(self) -> _Look:
+        images = [_record(image) for image in await self.runtime.list_images()]
+        containers = await self.runtime.list_containers()
+        users = [*_container_users(containers), *_pod_users(self.pods.wanted())]
+        in_use = used_images(images, users)
+        now = trio.current_time()
+        if self._book is None:
+            self._book = ImageBook(now)
+        return _Look(self._book.note(images, in_use, now), in_use)
+
+    async def _place(self) -> tuple[str, DiskSpace] | None:
+        answer = await self.runtime.image_fs_info()
+        for usage in answer.image_filesystems:
+            if usage.fs_id is not None and usage.fs_id.mountpoint:
+                mountpoint = usage.fs_id.mountpoint
+                return mountpoint, await self.offload(self.space, mountpoint)
+        return None
+
+    async def _remove(self, look: _Look, to_free: int | None) -> int:
+        assert self._book is not None
+        verdicts = images_to_remove(
+            look.images,
+            self.policy,
+            trio.current_time(),
+            to_free=to_free,
+            in_use=look.in_use,
+            sandbox_image=await self.runtime.sandbox_image() or self.sandbox_image,
+            began=self._book.began,
+        )
+        self._tell(verdicts)
+        freed, problems = 0, []
+        for verdict in verdicts:
+            if not verdict.remove or used_images([verdict.image], _pod_users(self.pods.wanted())):
+                continue  # a pod has come since
+            try:
+                await self.runtime.remove_image(v1.ImageSpec(image=verdict.image.id))
+            except RuntimeUnavailableError:
+                raise
+            except RuntimeCallError as exc:
+                problems.append(str(exc))
+            else:
+                freed += verdict.image.size
+                self.removed["space" if verdict.why is NEEDED else "age"] += 1
+        if problems:
+            wanted = "all" if to_free is None else str(to_free)
+            raise ImageGCError(
+                f"wanted to free {wanted} bytes, but freed {freed} bytes space with errors "
+                f"in image deletion: [{', '.join(problems)}]"
+            )
+        return freed
+
+    def _tell(self, verdicts: Sequence[ImageVerdict]) -> None:
+        """Say why each image stays or goes, if that is news."""
+        for verdict in verdicts:
+            image = verdict.image
+            if verdict.remove:
+                log.info("gc.image_removed", image=image.shown, id=image.id, why=verdict.why)
+            elif self._told.get(image.id) != verdict.why:
+                log.info("gc.image_kept", image=image.shown, id=image.id, why=verdict.why)
+        self._told = {v.image.id: v.why for v in verdicts if not v.remove}
+
+    def _event(self, reason: str, text: str) -> None:
+        self.events.emit(node_ref(self.node_name), "Warning", reason, text)
+
+
+def _container_users(containers: Iterable[v1.Container]) -> Iterator[tuple[str, str]]:
+    for container in containers:
+        name = container.metadata.name if container.metadata else container.id
+        pod = pod_identity(container.labels)
+        user = f"container {name}" + (f" of {pod.namespace}/{pod.name}" if pod else "")
+        named = container.image.image if container.image else ""
+        for reference in (container.image_id, container.image_ref, named):
+            yield reference, user
+
+
+def _pod_users(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
+    for pod in pods:
+        user = f"pod {pod_key(pod)}"
+        for container in pod_containers(pod):
+            yield container.spec.image or "", user
+        for volume in spec(pod).volumes or ():
+            if volume.image is not None:
+                yield volume.image.reference or "", user
+
+
+def _record(image: v1.Image) -> ImageRecord:
+    names = (*image.repo_tags, *image.repo_digests)
+    return ImageRecord(image.id, names, image.size, image.pinned)
+
+
+def _not_enough(space: DiskSpace, freed: int) -> str:
+    return (
+        "Insufficient free disk space on the node's image filesystem "
+        f"({used_percent(space.capacity, space.available)}% of {_size(space.capacity)} used). "
+        f"Failed to free sufficient space by deleting unused images (freed {freed} bytes). "
+        "Investigate disk usage, as it could be used by active images, logs, volumes, "
+        "or other data."
+    )
+
+
+def _size(count: float) -> str:
+    """Write bytes as upstream does: `89.9 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,200 @@
+"""Which images may go: pure.
+
+Source: image_gc_manager.go (1.36). Beyond its rules an image also stays while the spec of a pod
+that may still start containers names it, and while the administrator's keep-list does; the
+sandbox image stays whether or not the runtime pins it. Times are seconds of a clock that is
+never set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+NEVER = float("-inf")
+NEEDED = "unused, and space is needed"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePolicy:
+    """When images are removed."""
+
+    high_threshold: int = 85  # percent of the file system at which images go
+    low_threshold: int = 80  # percent down to which they go
+    min_age: float = 120.0  # seconds on the node before an image may go
+    max_age: float = 0.0  # seconds without use after which an image goes anyway; 0: never
+    keep: tuple[str, ...] = ()  # patterns of names that always stay
+
+    @property
+    def is_off(self) -> bool:
+        """Whether no image is ever removed."""
+        return self.high_threshold == 100 and self.max_age == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """One image on the node."""
+
+    id: str
+    names: tuple[str, ...] = ()  # tags and digests
+    size: int = 0  # bytes
+    pinned: bool = False
+    first_seen: float = NEVER  # NEVER: it was there before the agent
+    last_used: float = NEVER
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return self.names[0] if self.names else self.id
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVerdict:
+    """What becomes of one image, and why, in words for the log."""
+
+    image: ImageRecord
+    remove: bool
+    why: str
+
+
+@dataclass(slots=True)
+class ImageBook:
+    """When each image was first seen and last used."""
+
+    began: float  # since when anybody looks
+    _records: dict[str, ImageRecord] = field(default_factory=dict)
+    _is_first: bool = True
+
+    def note(
+        self, images: Iterable[ImageRecord], in_use: Collection[str], now: float
+    ) -> list[ImageRecord]:
+        """Take what is on the node now; return it with its times."""
+        noted: dict[str, ImageRecord] = {}
+        for image in images:
+            before = self._records.get(image.id)
+            if before is None:
+                before = replace(image, first_seen=NEVER if self._is_first else now)
+            used = now if image.id in in_use else before.last_used
+            noted[image.id] = replace(image, first_seen=before.first_seen, last_used=used)
+        self._records, self._is_first = noted, False
+        return list(noted.values())
+
+
+def bytes_to_free(capacity: int, available: int, policy: ImagePolicy) -> int:
+    """Return how much images are to give back; 0 below the high threshold."""
+    available = min(available, capacity)
+    if used_percent(capacity, available) < policy.high_threshold:
+        return 0
+    return max(0, capacity * (100 - policy.low_threshold) // 100 - available)
+
+
+def used_percent(capacity: int, available: int) -> int:
+    """Return how full a file system is, rounded up, as upstream counts."""
+    return 100 - min(available, capacity) * 100 // capacity
+
+
+def images_to_remove(
+    images: Iterable[ImageRecord],
+    policy: ImagePolicy,
+    now: float,
+    *,
+    to_free: int | None,
+    in_use: Mapping[str, str],
+    sandbox_image: str = "",
+    began: float = 0.0,
+) -> list[ImageVerdict]:
+    """Say of every image what becomes of it, in the order in which they would go.
+
+    Args:
+        images: all there are.
+        policy: when they go.
+        now: seconds, as the images' times.
+        to_free: bytes; None: all that is not used.
+        in_use: by image id, who uses it.
+        sandbox_image: the name of the image of sandboxes.
+        began: since when uses are known.
+    """
+    verdicts: list[ImageVerdict] = []
+    missing = float("inf") if to_free is None else float(to_free)
+    for image in sorted(images, key=lambda i: (i.last_used, i.first_seen, i.id)):
+        kept = _why_kept(image, policy, in_use, sandbox_image)
+        if kept:
+            verdicts.append(ImageVerdict(image, False, kept))
+            continue
+        remove, why = _unused(image, policy, now, began, missing)
+        verdicts.append(ImageVerdict(image, remove, why))
+        missing -= image.size if remove else 0
+    return verdicts
+
+
+def _why_kept(
+    image: ImageRecord, policy: ImagePolicy, in_use: Mapping[str, str], sandbox_image: str
+) -> str:
+    """Return why an image may not go whatever its age; "" if it may."""
+    if image.id in in_use:
+        return f"used by {in_use[image.id]}"
+    if image.pinned:
+        return "pinned by the runtime"
+    if sandbox_image and names_image(sandbox_image, image):
+        return "the sandbox image"
+    for pattern in policy.keep:
+        names = (*image.names, image.id)
+        if any(fnmatchcase(n, pattern) or n == full_name(pattern) for n in names):
+            return f"on the keep list: {pattern}"
+    return ""
+
+
+def _unused(
+    image: ImageRecord, policy: ImagePolicy, now: float, began: float, missing: float
+) -> tuple[bool, str]:
+    unused_for = now - max(image.last_used, image.first_seen, began)
+    if 0 < policy.max_age < unused_for:
+        return True, f"unused for {unused_for:.0f} s, longer than {policy.max_age:.0f} s"
+    if missing <= 0:
+        return False, "enough is free"
+    age = now - image.first_seen
+    if age < policy.min_age:
+        return False, f"on the node for {age:.0f} s, less than {policy.min_age:.0f} s"
+    return True, NEEDED
+
+
+def full_name(reference: str) -> str:
+    """Return an image reference as runtimes list it: with registry, and tag or digest.
+
+    `busybox` is `docker.io/library/busybox:latest`. Ids come back as they are.
+    """
+    if reference.startswith("sha256:"):
+        return reference
+    name, at, digest = reference.partition("@")
+    first, slash, _ = name.partition("/")
+    if not slash:
+        name = f"docker.io/library/{name}"
+    elif "." not in first and ":" not in first and first != "localhost":
+        name = f"docker.io/{name}"
+    if at:
+        return f"{_untagged(name)}@{digest}"
+    return name if _untagged(name) != name else f"{name}:latest"
+
+
+def _untagged(name: str) -> str:
+    path, slash, last = name.rpartition("/")
+    return f"{path}{slash}{last.partition(':')[0]}"
+
+
+def names_image(reference: str, image: ImageRecord) -> bool:
+    """Whether a reference (a name, a digest or an id) means an image."""
+    full = full_name(reference)
+    return reference == image.id or reference in image.names or full in image.names
+
+
+def used_images(images: Iterable[ImageRecord], users: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return by image id who uses it; `users` are references with the user's name."""
+    images = list(images)
+    by_name = {name: image.id for image in images for name in (*image.names, image.id)}
+    used: dict[str, str] = {}
+    for reference, user in users:
+        found = by_name.get(reference) or by_name.get(full_name(reference) if reference else "")
+        if found is not None:
+            used.setdefault(found, user)
+    return used

@@ -1,0 +1,217 @@
+"""Dead containers, old sandboxes, logs and images, on a whole agent in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.cri import v1
+from kubelet_trio.gc import ContainerPolicy, ImagePolicy
+from kubelet_trio.model import DiskSpace, pod_uid
+from kubelet_trio.testing import FaultKind
+from tests.agent.node import Node, make_pod, ready
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def attempts(node: Node, name: str) -> list[int]:
+    return [c.metadata.attempt for c in node.runtime.instances(name)]
+
+
+def logs(node: Node) -> list[str]:
+    return sorted(path.name for path in (node.base / "pods").glob("*/web/*"))
+
+
+async def test_a_crashing_container_keeps_its_last_end_and_its_log(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="exit-1")
+    async with node.running(pod):
+        await trio.sleep(1800)
+        assert len(attempts(node, "web-node")) <= 2
+        last = max(attempts(node, "web-node"))
+        assert last > 3
+        assert len(logs(node)) <= 3
+        assert f"{last}.log" in logs(node)
+    assert not node.runtime.violations
+
+
+async def test_more_dead_containers_are_kept_where_that_is_wished(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="exit-1")
+    async with node.running(pod, container_gc=ContainerPolicy(max_per_container=3)):
+        await trio.sleep(1800)
+        dead = [c for c in node.runtime.instances("web-node") if not c.alive]
+        assert 3 <= len(dead) <= 4
+
+
+async def test_old_sandboxes_go_and_the_newest_stays(node: Node, autojump_clock: MockClock) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        for _ in range(3):
+            await trio.sleep(20)
+            newest = max(node.runtime.sandboxes.values(), key=lambda s: s.created_at)
+            node.runtime.kill_sandbox(newest.id)
+        await trio.sleep(200)
+        assert ready(node.status(pod))
+        # One holds how the container ended last.
+        assert [s.ready for s in node.runtime.sandboxes.values()] == [False, True]
+    assert not node.runtime.violations
+
+
+async def test_logs_of_pods_that_are_gone_go_and_others_stay(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    left = node.base / "pods/default_gone_0f-1/web"
+    left.mkdir(parents=True)
+    (left / "0.log").touch()
+    (node.base / "pods/lost+found").mkdir()
+    links = node.base / "containers"
+    links.mkdir()
+    (links / "gone_default_web-1.log").symlink_to(left / "0.log")
+    (links / "notes.txt").symlink_to("/nowhere")
+    async with node.running(pod):
+        await trio.sleep(130)
+        assert sorted(p.name for p in (node.base / "pods").iterdir()) == sorted(
+            ["lost+found", f"default_web-node_{pod_uid(pod)}"]
+        )
+        assert len(list(links.iterdir())) == 2  # the notes, and the link to the pod's log
+        assert (links / "notes.txt").is_symlink()
+
+
+async def test_logs_stay_while_a_source_has_not_spoken(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    left = node.base / "pods/default_gone_0f-1"
+    left.mkdir(parents=True)
+    async with node.running(silent=True):
+        await trio.sleep(600)
+        assert left.is_dir()
+
+
+async def test_what_cannot_be_removed_is_told_and_tried_again(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod):
+        for _ in range(2):
+            await trio.sleep(20)
+            newest = max(node.runtime.sandboxes.values(), key=lambda s: s.created_at)
+            node.runtime.kill_sandbox(newest.id)
+        first = next(iter(node.runtime.sandboxes))
+        node.runtime.faults.add(FaultKind.ERROR, "RemovePodSandbox", times=1)
+        await trio.sleep(130)
+        assert "ContainerGCFailed" in node.reasons()
+        assert first not in node.runtime.sandboxes
+
+
+GB = 10**9
+
+
+def images_on(node: Node, *names: str, used: int = 90) -> None:
+    """Put images of 10 GB each on a disk of 100, so full in per cent without them."""
+    node.runtime.images.present |= set(names)
+    node.runtime.images.sizes |= dict.fromkeys(names, 10 * GB)
+    place = v1.FilesystemIdentifier(mountpoint="/images")
+    node.runtime.image_fs = v1.ImageFsInfoResponse(
+        image_filesystems=[v1.FilesystemUsage(fs_id=place)]
+    )
+    removed = node.runtime.images.removed
+
+    def space(path: str) -> DiskSpace:
+        assert path == "/images"
+        return DiskSpace(100 * GB, (100 - used + 10 * len(removed)) * GB)
+
+    node.disk_space = space
+
+
+def present(node: Node, names: Iterable[str]) -> set[str]:
+    return node.runtime.images.present & set(names)
+
+
+POLICY = ImagePolicy()
+
+
+async def test_images_go_until_the_disk_has_room_again(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "run", "a", "b", "c")
+    pod = make_pod(image="run")
+    async with node.running(pod, image_gc=POLICY):
+        await trio.sleep(400)
+        assert node.runtime.images.removed in (["a"], ["b"], ["c"])
+        assert "run" in node.runtime.images.present
+        assert ready(node.status(pod))
+
+
+async def test_images_that_are_wanted_pinned_or_the_sandboxes_stay_however_full_the_disk(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "run-soon", "pause:3", "pinned", "left", used=99)
+    node.runtime.images.pinned.add("pinned")
+    node.runtime.sandbox_image_name = "pause:3"
+    # Its container never starts, so the runtime knows of no user: the spec does.
+    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer", times=None)
+    pod = make_pod(image="run-soon")
+    async with node.running(pod, image_gc=POLICY):
+        await trio.sleep(1000)
+        assert node.runtime.images.removed == ["left"]
+        reasons = node.reasons()
+        assert "FreeDiskSpaceFailed" in reasons
+        assert "ImageGCFailed" in reasons
+
+
+async def test_a_full_disk_that_images_cannot_mend_is_told_in_upstreams_words(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, used=95)
+    async with node.running(image_gc=POLICY):
+        await trio.sleep(10)
+        assert node.agent is not None
+        (event,) = [e for e in node.agent.events.events() if e.reason == "FreeDiskSpaceFailed"]
+        assert (event.message or "").startswith(
+            "Insufficient free disk space on the node's image filesystem (95% of 93.1 GiB used). "
+        )
+        # As upstream, a first failure may be that of a node that is not up yet.
+        assert "ImageGCFailed" not in node.reasons()
+        await trio.sleep(300)
+        assert "ImageGCFailed" in node.reasons()
+
+
+async def test_images_stay_where_nobody_asked_for_collection(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "left", used=99)
+    async with node.running():
+        await trio.sleep(4000)
+    assert present(node, ["left"])
+    assert not node.calls("ListImages")
+
+
+async def test_an_old_image_goes_though_there_is_room(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "old", used=10)
+    async with node.running(image_gc=ImagePolicy(max_age=3600)):
+        await trio.sleep(3000)
+        assert present(node, ["old"])
+        await trio.sleep(1200)
+        assert not present(node, ["old"])
+
+
+async def test_a_runtime_that_is_away_is_no_failure(node: Node, autojump_clock: MockClock) -> None:
+    images_on(node, "left", used=99)
+    async with node.running(image_gc=POLICY):
+        await trio.sleep(1)
+        node.runtime.go_down()
+        await trio.sleep(1000)
+        assert not {"ImageGCFailed", "ContainerGCFailed"} & set(node.reasons())
