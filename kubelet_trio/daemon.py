@@ -19,7 +19,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, AgentSettings, Seams
 from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
-from kubelet_trio.config import KubeletConfiguration, Settings, reservations
+from kubelet_trio.config import KubeletConfiguration, KubeletFlags, Settings, reservations
 from kubelet_trio.containers import (
     NodeSettings,
     hugepage_sizes,
@@ -27,6 +27,7 @@ from kubelet_trio.containers import (
     masked_paths,
     read_resolv_conf,
 )
+from kubelet_trio.credentials import NodeKeyring, load_providers, make_plugins
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import NANO, PodUid, parse_quantity, pod_key, thread_offload, to_units
 from kubelet_trio.node import (
@@ -192,6 +193,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
             servers=lambda agent: _servers(agent, config),
+            keyring=_keyring(flags, node.root_dir),
             memory_allocatable=node.allocatable["memory"] // NANO,
             tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
         ),
@@ -239,6 +241,21 @@ def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity)
         masked_paths=masked_paths(),
         selinux=is_selinux_on(),
     )
+
+
+def _keyring(flags: KubeletFlags, root_dir: Path) -> NodeKeyring:
+    """Return what the node logs in with. Raises OSError and ValueError, naming the file."""
+    config, programs = (
+        flags.image_credential_provider_config,
+        flags.image_credential_provider_bin_dir,
+    )
+    if bool(config) != bool(programs):
+        raise ValueError(
+            "--image-credential-provider-config and --image-credential-provider-bin-dir "
+            "go together: set both"
+        )
+    plugins = make_plugins(load_providers(Path(config)), Path(programs)) if config else ()
+    return NodeKeyring(root_dir, thread_offload, plugins)
 
 
 def _container_logs_dir(config: KubeletConfiguration) -> Path:

@@ -129,7 +129,12 @@ class Agent:
             runtime_state=self._health.state,
             observer=self._pleg,
             images=ImagePuller(
-                seams.runtime, events, seams.clock, parallel_pulls=self.settings.parallel_pulls
+                seams.runtime,
+                events,
+                seams.clock,
+                parallel_pulls=self.settings.parallel_pulls,
+                keyring=seams.keyring,
+                objects=self._objects,
             ),
             volumes=VolumeManager(
                 node.root_dir,

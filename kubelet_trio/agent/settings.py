@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.credentials import Keyring
 from kubelet_trio.cri import Runtime
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
@@ -61,6 +62,7 @@ class Seams:
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
+    keyring: Keyring | None = None  # None: the pods' own secrets are all there is
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
     tmpfs_noswap: bool = False

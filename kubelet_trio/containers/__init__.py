@@ -92,6 +92,7 @@ from kubelet_trio.containers.resources import (
     pod_memory_limit,
 )
 from kubelet_trio.containers.sandbox import cgroup_parent, sandbox_config
+from kubelet_trio.containers.service_env import service_variables
 from kubelet_trio.containers.termination import (
     cut_message,
     make_termination_log,
@@ -196,6 +197,7 @@ __all__ = [
     "sandbox_config",
     "sandbox_labels",
     "sandbox_record",
+    "service_variables",
     "sub_path",
     "time_nanoseconds",
     "unlink_logs",

@@ -8,6 +8,7 @@ of a name wins and may refer to any before it.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -59,14 +60,22 @@ class Environment:
 
 
 def container_env(
-    pod: Pod, container: Container, facts: PodFacts | None = None, objects: ObjectView = NO_OBJECTS
+    pod: Pod,
+    container: Container,
+    facts: PodFacts | None = None,
+    objects: ObjectView = NO_OBJECTS,
+    services: Mapping[str, str] | None = None,
 ) -> Environment:
     """Return the environment of a container.
+
+    `services` are the variables of the services around the pod: others may refer to them, and
+    any other of a name replaces one.
 
     Raises `ContainerConfigError` where something that a variable needs is not there; its
     text is the one of the Go kubelet.
     """
     variables: dict[str, str] = {}
+    around = dict(services or {})
     warnings: list[str] = []
     sources = _Sources(pod, container, facts or PodFacts(), objects)
     try:
@@ -76,12 +85,13 @@ def container_env(
             if skipped:
                 warnings.append(_skipped(source, sources.namespace, skipped))
         for variable in container.env or ():
-            value = _value(variable, variables, sources)
+            around.pop(variable.name, None)
+            value = _value(variable, ChainMap(variables, around), sources)
             if value is not None:
                 variables[variable.name] = value
     except (ObjectError, ValueError) as exc:
         raise ContainerConfigError(str(exc)) from exc
-    return Environment(variables, tuple(warnings))
+    return Environment({**around, **variables}, tuple(warnings))
 
 
 def encode_value(value: str) -> bytes:

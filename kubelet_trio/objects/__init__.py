@@ -8,6 +8,7 @@ from kubelet_trio.objects.references import (
     pod_references,
     volume_references,
 )
+from kubelet_trio.objects.services import ServiceFacts, ServicePort, service_facts
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.tokens import NoTokens, TokenRequest, TokenRequester
 from kubelet_trio.objects.types import (
@@ -36,6 +37,8 @@ __all__ = [
     "ObjectNotFoundError",
     "ObjectStore",
     "ObjectView",
+    "ServiceFacts",
+    "ServicePort",
     "TokenRequest",
     "TokenRequester",
     "claim_key",
@@ -48,6 +51,7 @@ __all__ = [
     "runtime_class_key",
     "secret_content",
     "secret_key",
+    "service_facts",
     "volume_key",
     "volume_references",
 ]

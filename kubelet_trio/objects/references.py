@@ -51,6 +51,8 @@ def pod_references(pod: Pod) -> Iterator[ObjectKey]:
     namespace = pod_key(pod).namespace
     if spec(pod).runtimeClassName:
         yield runtime_class_key(spec(pod).runtimeClassName)
+    for secret in spec(pod).imagePullSecrets or ():
+        yield secret_key(namespace, secret.name)
     for container in pod_containers(pod):
         yield from container_references(namespace, container.spec)
     for volume in spec(pod).volumes or ():

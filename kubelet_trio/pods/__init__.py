@@ -1,7 +1,7 @@
 """The heart: a worker for each pod, and the decisions it carries out."""
 
 from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
-from kubelet_trio.pods.images import ImagePuller
+from kubelet_trio.pods.images import ImageError, ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.orphans import OrphanDirectories
 from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
@@ -16,6 +16,7 @@ __all__ = [
     "BackOff",
     "BackOffPolicy",
     "EndReason",
+    "ImageError",
     "ImagePuller",
     "OrphanDirectories",
     "PodCgroups",

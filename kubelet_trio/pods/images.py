@@ -12,18 +12,21 @@ from dataclasses import dataclass
 
 import structlog
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import Pod, Secret
 
+from kubelet_trio.credentials import Keyring, Logins, NoKeyring, secret_logins
 from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
 from kubelet_trio.model import (
     EventSink,
     PodContainer,
     PodUid,
     WallClock,
+    pod_key,
     pod_object_ref,
     pod_uid,
     spec,
 )
+from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
 from kubelet_trio.pods.backoff import BackOff
 from kubelet_trio.pods.types import WaitingReason
 
@@ -86,12 +89,17 @@ class ImagePuller:
         *,
         parallel_pulls: int | None = 1,
         back_off: BackOff | None = None,
+        keyring: Keyring | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
+        """Log in with what the pods' secrets in `objects` hold, and what `keyring` has."""
         self._runtime = runtime
         self._events = events
         self._clock = clock
         self._slots = trio.CapacityLimiter(parallel_pulls or float("inf"))
         self._back_off = back_off or BackOff()
+        self._keyring = keyring or NoKeyring()
+        self._objects = objects
 
     async def ensure(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
@@ -161,7 +169,7 @@ class ImagePuller:
             started = trio.current_time()
             self._event(wanted, "Normal", "Pulling", f'Pulling image "{wanted.image}"')
             try:
-                ref = await self._runtime.pull_image(wanted.spec, None, sandbox)
+                ref = await self._pull_with_logins(wanted, sandbox)
             except RuntimeCallError as exc:
                 raise self._pull_failed(wanted, exc) from exc
         self._back_off.reset(wanted.back_off_key)
@@ -174,6 +182,47 @@ class ImagePuller:
             f"({ended - asked:.3f}s including waiting)",
         )
         return ref
+
+    async def _pull_with_logins(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
+        """Try what there is to log in with, one after the other; anonymously if nothing."""
+        try:
+            own = await self._own_logins(wanted)
+        except ValueError as exc:
+            raise ImagePullError("PullImage", str(exc)) from exc
+        logins = await self._keyring.logins(wanted.image, own)
+        failure: RuntimeCallError | None = None
+        for login in logins:
+            auth = v1.AuthConfig(username=login.username, password=login.password)
+            try:
+                return await self._runtime.pull_image(wanted.spec, auth, sandbox)
+            except RuntimeCallError as exc:
+                failure = exc
+        if failure is not None:
+            raise failure
+        return await self._runtime.pull_image(wanted.spec, None, sandbox)
+
+    async def _own_logins(self, wanted: _Wanted) -> list[Logins]:
+        """Return what the pod's own secrets hold. Raises ValueError naming a broken one."""
+        names = [ref.name or "" for ref in spec(wanted.pod).imagePullSecrets or ()]
+        logins, missing = [], []
+        for name in dict.fromkeys(names):
+            key = secret_key(pod_key(wanted.pod).namespace, name)
+            try:
+                found = await self._objects.get(key) if self._objects is not None else None
+            except ObjectError:
+                found = None
+            if isinstance(found, Secret):
+                logins.append(secret_logins(found))
+            else:
+                missing.append(name)
+        if missing:
+            text = (
+                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); "
+                "attempting to pull the image may not succeed."
+            )
+            ref = pod_object_ref(wanted.pod)
+            self._events.emit(ref, "Warning", "FailedToRetrieveImagePullSecret", text)
+        return logins
 
     def _pull_failed(self, wanted: _Wanted, exc: RuntimeCallError) -> ImageError:
         reason = exc.reason if isinstance(exc, ImagePullError) else "ErrImagePull"

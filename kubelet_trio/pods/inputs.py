@@ -90,7 +90,8 @@ async def container_environment(
     """
     references = container_references(pod_key(pod).namespace, container.spec)
     objects = await read_objects(services.objects, references)
-    environment = container_env(pod, container.spec, pod_facts(pod, node, ips), objects)
+    around = await services.service_env.variables(pod)
+    environment = container_env(pod, container.spec, pod_facts(pod, node, ips), objects, around)
     for warning in environment.warnings:
         involved = pod_object_ref(pod)
         services.events.emit(involved, "Warning", "InvalidEnvironmentVariableNames", warning)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.containers import NodeSettings
@@ -57,6 +58,21 @@ class PodObserver(Protocol):
         ...
 
 
+class ServiceVariables(Protocol):
+    """What a pod is told of the services around it."""
+
+    async def variables(self, pod: Pod) -> Mapping[str, str]:
+        """Return a pod's variables. Raises `ContainerConfigError` while no services are known."""
+        ...
+
+
+class NoServices:
+    """A node without an API server knows of none."""
+
+    async def variables(self, pod: Pod) -> Mapping[str, str]:
+        return {}
+
+
 class PodCgroups(Protocol):
     """Removing a pod's cgroup once nothing of it runs."""
 
@@ -83,6 +99,7 @@ class PodServices:
     names: PodNames
     crash_back_off: BackOff
     node: Callable[[], NodeSettings]
+    service_env: ServiceVariables = field(default_factory=NoServices)
     started_at: float = 0.0  # Unix seconds at which the agent began
     exec_orphans: ExecOrphans | None = None  # what commands of probes leave behind
     dead_kept: int | None = 1  # dead instances kept of each container; None: all

@@ -148,6 +148,8 @@ class PodWorker:
         if msgspec.structs.replace(before, status=pod.status) == pod:
             self.wake()  # a condition of somebody else's: it may be a readiness gate
         else:
+            if self.stage is not PodStage.TERMINATED:
+                self.services.objects.hold(self.uid, pod_references(pod))
             self.objects_changed()
         self._heed_api()
 
@@ -362,6 +364,7 @@ class PodWorker:
         self._probes.stop(ProbeKind.LIVENESS, ProbeKind.STARTUP)
         self._is_removed = await self._tear_down_until_done()
         self.stage = next_stage(self.stage, StageEvent.TORN_DOWN)
+        self.services.objects.release(self.uid)  # a pod that has ended may be kept for long
         if not self._is_removed:
             await self._publish(self.services.observer.get(self.uid))
 

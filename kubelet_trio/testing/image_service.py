@@ -33,7 +33,7 @@ class FakeImageService:
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
         async def effect() -> str:
-            return await self.images.pull(image.image)
+            return await self.images.pull(image.image, auth)
 
         return await self._image_desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
 

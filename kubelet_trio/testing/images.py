@@ -30,6 +30,8 @@ class FakeImages:
     pulls_in_flight: int = 0
     max_pulls_in_flight: int = 0
     pulled: list[str] = field(default_factory=list)  # pulls that succeeded, in order
+    logins: dict[str, str] = field(default_factory=dict)  # user that a name is given to
+    tried: list[tuple[str, str]] = field(default_factory=list)  # name and user of each pull
     sizes: dict[str, int] = field(default_factory=dict)  # bytes; 1 MB where not told
     pinned: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)  # those that the runtime refuses to remove
@@ -55,8 +57,10 @@ class FakeImages:
             spec=v1.ImageSpec(image=name),
         )
 
-    async def pull(self, name: str) -> str:
+    async def pull(self, name: str, auth: v1.AuthConfig | None = None) -> str:
         """Fetch an image; return its id. Raises `ImagePullError`."""
+        user = auth.username if auth is not None else ""
+        self.tried.append((name, user))
         self.pulls_in_flight += 1
         self.max_pulls_in_flight = max(self.max_pulls_in_flight, self.pulls_in_flight)
         try:
@@ -65,6 +69,8 @@ class FakeImages:
             self.pulls_in_flight -= 1
         if name in self.broken:
             raise self.broken[name]
+        if user != self.logins.get(name, user):
+            raise ImagePullError("PullImage", f'failed to pull "{name}": 401 Unauthorized')
         if "missing" in name:
             raise ImagePullError(
                 "PullImage", f'failed to pull and unpack image "{name}": not found'

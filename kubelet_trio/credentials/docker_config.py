@@ -1,0 +1,120 @@
+"""Docker's files of logins, as secrets of pods and as the node's own.
+
+`config.json` (`{"auths": {LOCATION: {"username", "password"} or {"auth": BASE64}}}`) and the
+older `.dockercfg`, which is what `auths` holds. Errors never quote the content.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+from lightkube.models.core_v1 import Secret
+
+from kubelet_trio.credentials.matching import Login, Logins
+from kubelet_trio.objects import secret_content
+
+log = structlog.get_logger()
+
+_JSON_TYPE, _JSON_KEY = "kubernetes.io/dockerconfigjson", ".dockerconfigjson"
+_LEGACY_TYPE, _LEGACY_KEY = "kubernetes.io/dockercfg", ".dockercfg"
+
+
+def secret_logins(secret: Secret) -> Logins:
+    """Return the logins of a pull secret; none for a secret of another type.
+
+    Raises ValueError naming the secret where it is not in the form of its type.
+    """
+    meta = secret.metadata
+    name = f"{meta.namespace}/{meta.name}" if meta is not None else ""
+    try:
+        content = secret_content(secret)
+        if secret.type == _JSON_TYPE and content.get(_JSON_KEY):
+            return config_logins(content[_JSON_KEY])
+        if secret.type == _LEGACY_TYPE and content.get(_LEGACY_KEY):
+            return legacy_logins(content[_LEGACY_KEY])
+    except ValueError as exc:
+        raise ValueError(f"image pull secret {name}: {exc}") from None
+    return {}
+
+
+def config_logins(text: bytes) -> Logins:
+    """Return the logins of a `config.json`. Raises ValueError."""
+    return _logins(_object(_decoded(text)).get("auths"))
+
+
+def legacy_logins(text: bytes) -> Logins:
+    """Return the logins of a `.dockercfg`. Raises ValueError."""
+    return _logins(_decoded(text))
+
+
+def node_logins(root_dir: Path, home: Path | None) -> Logins:
+    """Return the logins of the first of the node's files that can be read.
+
+    The places are the Go kubelet's: `config.json` in the root directory, the working
+    directory, `~/.docker` and `/.docker`; then `.dockercfg` in the first two, `~` and `/`.
+    """
+    for path, read in _places(root_dir, home):
+        try:
+            return read(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as exc:
+            log.warning("credentials.file_unreadable", path=str(path), error=str(exc))
+    return {}
+
+
+def _places(root_dir: Path, home: Path | None) -> Iterator[tuple[Path, Callable[[bytes], Logins]]]:
+    own = [home / ".docker"] if home is not None else []
+    for directory in (root_dir, Path.cwd(), *own, Path("/.docker")):
+        yield directory / "config.json", config_logins
+    own = [home] if home is not None else []
+    for directory in (root_dir, Path.cwd(), *own, Path("/")):
+        yield directory / ".dockercfg", legacy_logins
+
+
+def home_directory() -> Path | None:
+    """Return $HOME; None where it is not set, as under systemd."""
+    return Path(os.environ["HOME"]) if os.environ.get("HOME") else None
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ValueError("not JSON") from None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _logins(entries: Any) -> Logins:
+    return {location: _login(_object(entry)) for location, entry in _object(entries).items()}
+
+
+def _login(entry: Mapping[str, Any]) -> Login:
+    for name in ("username", "password", "auth"):
+        if not isinstance(entry.get(name, ""), str):
+            raise ValueError(f"{name} is not a string")
+    if not entry.get("auth"):
+        return Login(entry.get("username", ""), entry.get("password", ""))
+    auth = entry["auth"].strip()
+    try:
+        text = base64.b64decode(auth + "=" * (-len(auth) % 4), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise ValueError("auth is not base64 of text") from None
+    username, colon, password = text.partition(":")
+    if not colon:
+        raise ValueError("auth is not of the form base64(username:password)")
+    return Login(username, password)

@@ -1,0 +1,63 @@
+"""All that the node knows to log in with: the pod's secrets, the node's files, programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+
+from kubelet_trio.credentials.docker_config import home_directory, node_logins
+from kubelet_trio.credentials.matching import Login, Logins, lookup, repository
+from kubelet_trio.credentials.plugins import Plugin, ProviderError
+from kubelet_trio.model import Offload
+
+log = structlog.get_logger()
+
+_FILES_KEPT = 300.0  # seconds for which the node's files are not read again
+
+
+class Keyring(Protocol):
+    """Gives the logins for an image."""
+
+    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
+        """Return what to try in turn, the pod's `own` first; nothing: pull without a login."""
+        ...
+
+
+class NodeKeyring:
+    """The real one. A source that fails is told in the log, and the others are used."""
+
+    def __init__(self, root_dir: Path, offload: Offload, plugins: Sequence[Plugin] = ()) -> None:
+        self._root_dir = root_dir
+        self._offload = offload
+        self._plugins = plugins
+        self._files: Logins = {}
+        self._read_again_at = float("-inf")
+
+    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
+        name = repository(image)
+        plugins = [await self._of_plugin(plugin, name) for plugin in self._plugins]
+        return lookup([*own, await self._of_files(), *plugins], name)
+
+    async def _of_files(self) -> Logins:
+        if trio.current_time() >= self._read_again_at:
+            self._files = await self._offload(node_logins, self._root_dir, home_directory())
+            self._read_again_at = trio.current_time() + _FILES_KEPT
+        return self._files
+
+    async def _of_plugin(self, plugin: Plugin, name: str) -> Logins:
+        try:
+            return await plugin.logins(name)
+        except ProviderError as exc:
+            log.error("credentials.provider_failed", image=name, error=str(exc))
+            return {}
+
+
+class NoKeyring:
+    """Knows of no logins but the pod's own."""
+
+    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
+        return lookup(list(own), repository(image))

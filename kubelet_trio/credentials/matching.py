@@ -1,0 +1,115 @@
+"""Which credentials count for which image: names and globs, after the Go kubelet's keyring.
+
+Pure. An image is looked up by its repository, `<registry>[:port]/<path>`, without tag and
+digest; what credentials are for is such a name too, or the beginning of one, and its
+host may hold globs (`*.registry.example`), a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from urllib.parse import SplitResult, urlsplit
+
+DOCKER_HUB = "docker.io"
+_DOCKER_HUB_KEYS = "index.docker.io"  # what its credentials are filed under
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user name and a password, or tokens of a registry."""
+
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"Login({self.username!r}, ...)"  # logs are no place for the rest
+
+
+Logins = Mapping[str, Login]  # by location, as a docker config has them
+
+
+def repository(image: str) -> str:
+    """Return an image's repository in full: `busybox:1` is `docker.io/library/busybox`."""
+    name = image.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    name = f"{head}{slash}{last.partition(':')[0]}"
+    first, slash, rest = name.partition("/")
+    if slash and (any(c in first for c in ".:") or first == "localhost" or first != first.lower()):
+        if first == _DOCKER_HUB_KEYS:
+            first = DOCKER_HUB
+        if first == DOCKER_HUB and "/" not in rest:
+            rest = f"library/{rest}"
+        return f"{first}/{rest}"
+    return f"{DOCKER_HUB}/{name if slash else f'library/{name}'}"
+
+
+def registry(image_repository: str) -> str:
+    """Return the host, and the port if it has one, of a repository."""
+    return image_repository.partition("/")[0]
+
+
+def matches(pattern: str, image_repository: str) -> bool:
+    """Return whether a location, globs allowed in its host, is for that repository.
+
+    Ports are equal or both missing; the host has as many parts; the path is how the
+    repository's begins.
+    """
+    try:
+        glob, target = _split(pattern), _split(image_repository)
+        ports = glob.port, target.port
+    except ValueError:
+        return False
+    if ports[0] != ports[1] or not target.path.startswith(glob.path):
+        return False
+    globs, parts = _host_parts(glob), _host_parts(target)
+    return len(globs) == len(parts) and all(map(fnmatchcase, parts, globs))
+
+
+def lookup(keyrings: Sequence[Logins], image_repository: str) -> list[Login]:
+    """Return the logins to try in turn: per keyring, those for the most of the path first."""
+    found: list[Login] = []
+    for logins in keyrings:
+        found += _lookup(logins, image_repository)
+    return list(dict.fromkeys(found))
+
+
+def _lookup(logins: Logins, image_repository: str) -> list[Login]:
+    filed: dict[str, list[Login]] = {}
+    for location, login in logins.items():
+        if (key := _key(location)) is not None:
+            filed.setdefault(key, []).append(login)
+    found = [
+        login
+        for key in sorted(filed, reverse=True)
+        if matches(key, image_repository)
+        for login in filed[key]
+    ]
+    if not found and registry(image_repository) == DOCKER_HUB:
+        return filed.get(_DOCKER_HUB_KEYS, [])
+    return found
+
+
+def _key(location: str) -> str | None:
+    """Return a location without scheme and API version; None for what is no URL."""
+    try:
+        url = _split(location)
+    except ValueError:
+        return None
+    path = url.path
+    if path.startswith(("/v1/", "/v2/")):
+        path = path[3:]
+    return url.netloc if path in ("", "/") else f"{url.netloc}{path}"
+
+
+def _split(location: str) -> SplitResult:
+    has_scheme = location.startswith(("http://", "https://"))
+    return urlsplit(location if has_scheme else f"https://{location}")
+
+
+def _host_parts(url: SplitResult) -> list[str]:
+    host = url.netloc.rpartition("@")[2]
+    if url.port is not None:
+        host = host.rpartition(":")[0]
+    return host.split(".")

@@ -1,0 +1,146 @@
+"""Programs that are asked for an image's logins (`--image-credential-provider-bin-dir`).
+
+A program gets a CredentialProviderRequest on its standard input and prints a
+CredentialProviderResponse. Its answers are kept as long as it says, by image, by registry or
+for all images, and no two runs of one program for one image overlap.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import trio
+
+from kubelet_trio.credentials.matching import Login, Logins, matches, registry
+from kubelet_trio.credentials.provider_config import Provider, parse_duration
+
+log = structlog.get_logger()
+
+_LIMIT = 60.0  # seconds that a program may take
+_OUTPUT = 1 << 20  # bytes that it may print
+_KEYS: Mapping[str, Callable[[str], str]] = {
+    "Image": lambda image: f"image:{image}",
+    "Registry": lambda image: f"registry:{registry(image)}",
+    "Global": lambda _image: "global",
+}
+
+
+class ProviderError(Exception):
+    """A program gave no usable answer. The text holds nothing that it printed on stdout."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    logins: Logins
+    until: float  # trio time
+
+
+@dataclass(slots=True, eq=False)
+class Plugin:
+    """One provider with its answers."""
+
+    provider: Provider
+    program: Path
+    _answers: dict[str, _Answer] = field(default_factory=dict)
+    _asking: dict[str, trio.Lock] = field(default_factory=dict)
+
+    async def logins(self, image: str) -> Logins:
+        """Return what it gives for a repository; nothing for one that it is not for.
+
+        Raises `ProviderError`.
+        """
+        if not any(matches(pattern, image) for pattern in self.provider.match_images):
+            return {}
+        lock = self._asking.setdefault(image, trio.Lock())
+        try:
+            async with lock:
+                known = self._known(image)
+                return known if known is not None else await self._ask(image)
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._asking.pop(image, None)
+
+    def _known(self, image: str) -> Logins | None:
+        now = trio.current_time()
+        self._answers = {key: a for key, a in self._answers.items() if a.until > now}
+        answers = (self._answers.get(key(image)) for key in _KEYS.values())
+        return next((answer.logins for answer in answers if answer is not None), None)
+
+    async def _ask(self, image: str) -> Logins:
+        provider = self.provider
+        request = {
+            "kind": "CredentialProviderRequest",
+            "apiVersion": provider.api_version,
+            "image": image,
+        }
+        printed = await self._run(msgspec.json.encode(request))
+        try:
+            answer = msgspec.json.decode(printed)
+            logins, key, kept = _response(answer, provider)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
+            raise ProviderError(f"credential provider {provider.name}: {exc}") from None
+        if kept > 0:
+            self._answers[_KEYS[key](image)] = _Answer(logins, trio.current_time() + kept)
+        return logins
+
+    async def _run(self, request: bytes) -> bytes:
+        name = self.provider.name
+        command = [str(self.program), *self.provider.args]
+        try:
+            with trio.fail_after(_LIMIT):
+                done = await trio.run_process(
+                    command,
+                    stdin=request,
+                    capture_stdout=True,
+                    capture_stderr=True,
+                    check=False,
+                    env={**os.environ, **dict(self.provider.env)},
+                )
+        except trio.TooSlowError:
+            raise ProviderError(f"credential provider {name} took more than {_LIMIT:g} s") from None
+        except (OSError, subprocess.SubprocessError) as exc:
+            raise ProviderError(f"credential provider {name}: {exc}") from exc
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()[-500:]
+            raise ProviderError(f"credential provider {name} exited {done.returncode}: {said}")
+        if len(done.stdout) > _OUTPUT:
+            raise ProviderError(f"credential provider {name} printed more than {_OUTPUT} bytes")
+        return done.stdout
+
+
+def make_plugins(providers: Sequence[Provider], directory: Path) -> tuple[Plugin, ...]:
+    """Return the plugins. Raises ValueError naming a program that is not there."""
+    plugins = []
+    for provider in providers:
+        program = directory / provider.name
+        if not os.access(program, os.X_OK):
+            raise ValueError(f"credential provider {provider.name}: no program {program}")
+        plugins.append(Plugin(provider, program))
+    return tuple(plugins)
+
+
+def _response(answer: Any, provider: Provider) -> tuple[Logins, str, float]:
+    """Return logins, kind of cache key and seconds. Raises ValueError."""
+    if not isinstance(answer, dict) or answer.get("kind") != "CredentialProviderResponse":
+        raise ValueError("its answer is no CredentialProviderResponse")
+    if answer.get("apiVersion") != provider.api_version:
+        raise ValueError(f"apiVersion: its answer is not in {provider.api_version}")
+    key = answer.get("cacheKeyType")
+    if key not in _KEYS:
+        raise ValueError(f"cacheKeyType: {key!r} is not one of {', '.join(_KEYS)}")
+    kept = provider.default_cache_duration
+    if answer.get("cacheDuration") is not None:
+        kept = parse_duration(answer["cacheDuration"])
+    logins = {}
+    for location, auth in (answer.get("auth") or {}).items():
+        if not isinstance(auth, dict):
+            raise ValueError("auth: not an object of logins")
+        logins[location] = Login(str(auth.get("username", "")), str(auth.get("password", "")))
+    return logins, str(key), kept

@@ -1,0 +1,145 @@
+"""Programs are real ones here: shell scripts that count their runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from kubelet_trio.credentials import (
+    Login,
+    Plugin,
+    Provider,
+    ProviderError,
+    load_providers,
+    make_plugins,
+)
+
+API = "credentialprovider.kubelet.k8s.io/v1"
+
+
+def answer(cache: str = "Image", duration: str = '"cacheDuration": "1h",') -> str:
+    return (
+        f'{{"kind": "CredentialProviderResponse", "apiVersion": "{API}", "cacheKeyType": "{cache}",'
+        f' {duration} "auth": {{"*.example": {{"username": "u", "password": "p"}}}}}}'
+    )
+
+
+def make(directory: Path, script: str, kept: float = 0.0) -> Plugin:
+    program = directory / "provider"
+    program.write_text(f"#!/bin/sh\ncat >>{directory}/asked; echo >>{directory}/asked\n{script}\n")
+    program.chmod(0o755)
+    provider = Provider("provider", ("*.example",), kept, API, ("--flag",), (("NAME", "value"),))
+    return make_plugins([provider], directory)[0]
+
+
+def asked(directory: Path) -> list[str]:
+    file = directory / "asked"
+    return file.read_text().split("\n")[:-1] if file.exists() else []
+
+
+async def test_a_program_is_asked_with_its_arguments_and_environment(tmp_path: Path) -> None:
+    plugin = make(tmp_path, f"echo \"$1 $NAME\" >{tmp_path}/told; echo '{answer()}'")
+    assert await plugin.logins("reg.example/app") == {"*.example": Login("u", "p")}
+    assert (tmp_path / "told").read_text() == "--flag value\n"
+    assert asked(tmp_path) == [
+        f'{{"kind":"CredentialProviderRequest","apiVersion":"{API}","image":"reg.example/app"}}'
+    ]
+
+
+@pytest.mark.parametrize(("cache", "others"), [("Image", 3), ("Registry", 2), ("Global", 1)])
+async def test_answers_are_kept_as_the_program_says(
+    tmp_path: Path, cache: str, others: int
+) -> None:
+    plugin = make(tmp_path, f"echo '{answer(cache)}'")
+    for image in ("a.example/one", "a.example/one", "a.example/two", "b.example/one"):
+        assert await plugin.logins(image)
+    assert len(asked(tmp_path)) == others
+
+
+async def test_without_a_duration_the_configured_one_counts_and_zero_keeps_nothing(
+    tmp_path: Path,
+) -> None:
+    plugin = make(tmp_path, f"echo '{answer(duration='')}'", kept=0.0)
+    await plugin.logins("reg.example/app")
+    await plugin.logins("reg.example/app")
+    assert len(asked(tmp_path)) == 2
+
+
+async def test_images_of_others_ask_nobody(tmp_path: Path) -> None:
+    plugin = make(tmp_path, "exit 1")
+    assert await plugin.logins("docker.io/library/busybox") == {}
+    assert asked(tmp_path) == []
+
+
+async def test_two_pods_of_one_image_ask_once(tmp_path: Path) -> None:
+    plugin = make(tmp_path, f"echo '{answer()}'")
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(plugin.logins, "reg.example/app")
+    assert len(asked(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("echo no login >&2; exit 3", "credential provider provider exited 3: no login"),
+        ("echo nothing", "credential provider provider: "),
+        ("echo '{}'", "no CredentialProviderResponse"),
+        (
+            f"echo '{answer('Other')}'",
+            "cacheKeyType: 'Other' is not one of Image, Registry, Global",
+        ),
+    ],
+)
+async def test_a_bad_answer_is_an_error_that_names_the_program(
+    tmp_path: Path, script: str, wanted: str
+) -> None:
+    with pytest.raises(ProviderError, match=wanted):
+        await make(tmp_path, script).logins("reg.example/app")
+
+
+CONFIG = """\
+apiVersion: kubelet.config.k8s.io/v1
+kind: CredentialProviderConfig
+providers:
+  - name: provider
+    apiVersion: credentialprovider.kubelet.k8s.io/v1
+    matchImages: ["*.example"]
+    defaultCacheDuration: 1h30m
+    env: [{name: A, value: b}]
+"""
+
+
+def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "10.yaml").write_text(CONFIG)
+    (tmp_path / "20.yaml").write_text(CONFIG.replace("name: provider", "name: other"))
+    wanted = Provider("provider", ("*.example",), 5400.0, API, (), (("A", "b"),))
+    assert load_providers(tmp_path / "10.yaml") == (wanted,)
+    assert [p.name for p in load_providers(tmp_path)] == ["provider", "other"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wanted"),
+    [
+        ("1h30m", "soon", "defaultCacheDuration: 'soon' is not a duration"),
+        ("name: provider", "name: a/b", "name: 'a/b' is not a program's name"),
+        ('["*.example"]', "[]", "matchImages: at least one is required"),
+        ("env:", "tokenAttributes: {}\n    env:", "tokenAttributes: .*not supported"),
+        ("kind: C", "kind: X", "kind: CredentialProviderConfig is expected"),
+        ("    apiVersion: credentialprovider", "    apiVersion: x", "apiVersion: .*v1 is expected"),
+    ],
+)
+def test_a_wrong_configuration_names_file_and_field(
+    tmp_path: Path, old: str, new: str, wanted: str
+) -> None:
+    file = tmp_path / "providers.yaml"
+    file.write_text(CONFIG.replace(old, new))
+    with pytest.raises(ValueError, match=f"{file}: .*{wanted}"):
+        load_providers(file)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"credential provider p: no program {tmp_path}/p"):
+        make_plugins([Provider("p", ("*",), 0.0, API)], tmp_path)
