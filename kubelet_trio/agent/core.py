@@ -20,6 +20,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.logs import log_children
+from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import CgroupDriver
@@ -30,6 +31,7 @@ from kubelet_trio.model import (
     INSTANCE,
     ContainerId,
     ContainerState,
+    PodKey,
     PodUid,
     RuntimePod,
     metadata,
@@ -119,6 +121,8 @@ class Agent:
             self._require_registry, self._pleg, self._desired, self._statuses.pods
         )
         self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder)
+        if seams.cluster is not None:
+            seams.cluster.attach(self._cluster_parts())
         self._root = self._make_tree()
 
     def _make_services(self) -> PodServices:
@@ -169,12 +173,14 @@ class Agent:
     def _make_tree(self) -> Supervisor:
         seams = self._seams
         connection = (seams.connection,) if seams.connection is not None else ()
+        cluster = seams.cluster.children() if seams.cluster is not None else ()
         return Supervisor(
             "kubelet",
             [
                 Supervisor("health", seams.servers(self), policy=_TOP),
                 ChildSpec("events", self.events_recorder.run, policy=_TOP),
                 ChildSpec("status", self._statuses.run, policy=_TOP),
+                *cluster[:1],
                 Supervisor(
                     "runtime",
                     [
@@ -186,6 +192,7 @@ class Agent:
                 ),
                 self._pods,
                 self._sources,
+                *cluster[1:],
                 Supervisor(
                     "gc",
                     [
@@ -197,6 +204,20 @@ class Agent:
                 ),
             ],
         )
+
+    def _cluster_parts(self) -> AgentParts:
+        return AgentParts(
+            runtime=self._health.state,
+            events=self.events_recorder,
+            statuses=self._statuses,
+            pleg_problem=lambda: self._pleg.healthy(trio.current_time()),
+            running=self._pod_names,
+            images=self._seams.runtime.list_images,
+        )
+
+    def _pod_names(self) -> set[PodKey]:
+        workers = self._registry.workers.values() if self._registry is not None else ()
+        return {pod_key(worker.pod) for worker in workers}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop` is called; ready when every part runs, connected or not.
@@ -274,6 +295,8 @@ class Agent:
             # Nothing is wanted any more, whatever a source has yet to say.
             desired = replace(desired, pods={}, all_ready=True)
         self._registry.apply(desired)
+        if self._seams.cluster is not None:
+            self._seams.cluster.apply(desired)
 
     # Wires
 
@@ -290,6 +313,8 @@ class Agent:
             self._pleg.relist_soon()
         if self._registry is not None:
             self._registry.wake_all()
+        if self._seams.cluster is not None:
+            self._seams.cluster.runtime_changed()
 
     def _on_pod_crash(self, name: str, failure: BaseException, restarts: int) -> None:
         """A bug in a worker: the pod's trouble, told to whoever looks at the pod."""

@@ -27,6 +27,7 @@ from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.agent.core import Agent
 
 
@@ -59,6 +60,7 @@ class Seams:
     exit_waiter: ExitWaiter | None
     connection: ChildSpec | None = None  # what keeps the runtime connected
     servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
+    cluster: Cluster | None = None  # an API server; its source is among `sources`
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload

@@ -51,6 +51,7 @@ class RuntimeState:
     cgroup_driver: CgroupDriverName | None = None  # as RuntimeConfig gives it, if it does
     recursive_read_only: frozenset[str] = frozenset()  # handlers ("": default) that can mount so
     user_namespaces: frozenset[str] = frozenset()  # handlers that can give a pod its own users
+    handlers: frozenset[str] = frozenset()  # that runtime classes may name; "": the default
     supplemental_groups_policy: bool = False  # whether Strict is obeyed
 
     @property
@@ -143,6 +144,7 @@ class RuntimeHealth:
             name=version.runtime_name,
             version=version.runtime_version,
             cgroup_driver=_DRIVERS[driver.name] if driver is not None else None,
+            handlers=frozenset(handlers),
             recursive_read_only=frozenset(
                 name for name, can in handlers.items() if can.recursive_read_only_mounts
             ),

@@ -81,14 +81,14 @@ class Correlator:
         self._similar: _Lru[tuple[ObjectRef, str, str], _Similar] = _Lru()
         self._told: _Lru[Key, Told] = _Lru()
         self._buckets: _Lru[ObjectRef, _Bucket] = _Lru()
+        self._last_name = 0
 
     def correlate(self, event: Event) -> Told | None:
         """Take in one occurrence; return what to tell of it, None if it is dropped."""
         event, key = self._aggregate(event)
         before = self._told.get(key)
         if before is None:
-            name = f"{event.involved.name}.{int(event.time * 10**9):x}"
-            told = Told(key, name, event, 1, event.time)
+            told = Told(key, self._name(event), event, 1, event.time)
         else:
             told = replace(before, event=event, count=before.count + 1)
         # Counted even if it is dropped, so that the next one that passes tells of all.
@@ -100,10 +100,15 @@ class Correlator:
         told = self._told.get(key)
         if told is None:
             return None
-        name = f"{told.event.involved.name}.{int(told.event.time * 10**9):x}"
-        anew = replace(told, name=name, count=1, first=told.event.time)
+        anew = replace(told, name=self._name(told.event), count=1, first=told.event.time)
         self._told.put(key, anew)
         return anew
+
+    def _name(self, event: Event) -> str:
+        """Name an event by the time in nanoseconds, as upstream, and no two the same."""
+        stamp = int(event.time * 10**9)
+        self._last_name = stamp if stamp > self._last_name else self._last_name + 1
+        return f"{event.involved.name}.{self._last_name:x}"
 
     def _aggregate(self, event: Event) -> tuple[Event, Key]:
         involved = replace(event.involved, field_path="")

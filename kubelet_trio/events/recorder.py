@@ -9,6 +9,7 @@ the channel is still there.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -26,6 +27,7 @@ class EventRecorder:
         self.ring = ring
         self.dropped = 0
         self._clock = clock
+        self.forward: Callable[[Event], None] | None = None  # to an API server; never blocks
         self._send, self._receive = trio.open_memory_channel[Event](waiting)
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
@@ -55,6 +57,8 @@ class EventRecorder:
 
     def _fold(self, event: Event) -> None:
         count = self.ring.fold(event)
+        if self.forward is not None:
+            self.forward(event)
         involved = event.involved
         say = log.info if count == 1 else log.debug
         say(

@@ -16,6 +16,7 @@ from kubelet_trio.kube.api import (
     error_of,
 )
 from kubelet_trio.kube.codec import from_json, to_json
+from kubelet_trio.kube.follow import follow
 from kubelet_trio.kube.patches import (
     PatchError,
     apply_json_patch,
@@ -45,6 +46,7 @@ __all__ = [
     "apply_merge",
     "apply_strategic",
     "error_of",
+    "follow",
     "from_json",
     "make_strategic",
     "route_of",

@@ -88,6 +88,11 @@ def is_static(pod: Pod) -> bool:
     return pod_annotations(pod).get(CONFIG_SOURCE, "api") != "api"
 
 
+def is_mirror(pod: Pod) -> bool:
+    """Whether an API object stands for a static pod of its node."""
+    return CONFIG_MIRROR in pod_annotations(pod)
+
+
 def pod_containers(pod: Pod) -> Iterator[PodContainer]:
     """Yield init, main and ephemeral containers, in spec order."""
     body = spec(pod)

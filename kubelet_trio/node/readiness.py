@@ -31,7 +31,3 @@ class RuntimeWatch:
         if state.network_problem and (state.is_ready or self.last_well is None):
             found.append(f"container runtime network not ready: {state.network_problem}")
         return found
-
-    def due(self, state: RuntimeState) -> float | None:
-        """Return the trio time at which a runtime that is away counts as down."""
-        return None if state.is_ready or self.last_well is None else self.last_well + RUNTIME_LIMIT

@@ -16,7 +16,7 @@ import msgspec
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
 from kubelet_trio.kube import make_strategic
-from kubelet_trio.model import CONFIG_MIRROR, metadata, pod_annotations
+from kubelet_trio.model import is_mirror, metadata
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 # Conditions that are the node's alone; it takes them away, too.
@@ -40,11 +40,6 @@ _THEIRS = (
     "nodeAllocatableResourceClaimStatuses",
 )
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
-
-
-def is_mirror(pod: Pod) -> bool:
-    """Return whether an API object stands for a static pod of its node."""
-    return CONFIG_MIRROR in pod_annotations(pod)
 
 
 def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> PodStatus:

@@ -23,6 +23,8 @@ from kubelet_trio.status.retry import Retry
 
 log = structlog.get_logger()
 
+_ENDING = 1.0  # seconds between looks at a pod that is being taken down
+
 
 class MirrorPods:
     """See the module. One task runs it; the other methods never block."""
@@ -59,10 +61,6 @@ class MirrorPods:
         self._mirrors = mirrors
         self._wake.set()
 
-    def wake(self) -> None:
-        """A pod was taken down, or the node was registered: look again."""
-        self._wake.set()
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Bring the mirrors into line until cancelled."""
         task_status.started()
@@ -77,18 +75,21 @@ class MirrorPods:
     async def _watch_node(self) -> None:
         while True:
             await self._node.wait_transition()
-            self.wake()
+            self._wake.set()
 
     async def _round(self) -> float:
         """Do what there is to do; return the seconds until something is tried again."""
         node = self._node.value
         if node is None or node.metadata is None or self._mirrors is None:
             return float("inf")
+        ending = self._ending()
         plans = plan_mirrors(
-            self._static, self._mirrors, ending=self._ending(), is_complete=self._is_complete
+            self._static, self._mirrors, ending=ending, is_complete=self._is_complete
         )
         self._retries = {p.key: self._retries[p.key] for p in plans if p.key in self._retries}
-        now, waits = trio.current_time(), []
+        now, waits = trio.current_time(), [float("inf")]
+        if any(key in ending and key not in self._static for key in self._mirrors):
+            waits.append(_ENDING)  # it goes when its pod is gone
         for plan in plans:
             retry = self._retries.setdefault(plan.key, Retry())
             if retry.until > now:
@@ -103,7 +104,7 @@ class MirrorPods:
                 # What the watch tells next ends it. If that does not come, it is done again.
                 retry.until = trio.current_time() + retry.cap
                 waits.append(retry.cap)
-        return min(waits, default=float("inf"))
+        return min(waits)
 
     async def _carry_out(self, plan: MirrorPlan, node_name: str, node_uid: str) -> None:
         key = plan.key

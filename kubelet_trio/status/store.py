@@ -33,7 +33,7 @@ class StatusStore:
     """
 
     def __init__(self, listener: StatusListener | None = None) -> None:
-        self._listener = listener
+        self.listener = listener
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
@@ -72,10 +72,10 @@ class StatusStore:
         for uid, pod in pending.items():
             if pod is None:
                 view.pop(uid, None)
-        if self._listener is not None:
+        if self.listener is not None:
             for uid, pod in pending.items():
                 if pod is None:
-                    self._listener.forget(uid)
+                    self.listener.forget(uid)
                 else:
-                    self._listener.put(uid, pod, is_finished=uid in self._finished)
+                    self.listener.put(uid, pod, is_finished=uid in self._finished)
         self.pods.value = view

@@ -209,7 +209,6 @@ def test_a_runtime_may_be_away_for_a_moment() -> None:
     ]
     assert watch.problems(well, 1.0) == []
     assert watch.problems(away, 30.9) == []
-    assert watch.due(away) == 31.0
     assert watch.problems(away, 31.0) == ["container runtime is down"]
     assert watch.problems(well, 32.0) == []
 

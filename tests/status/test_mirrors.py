@@ -128,7 +128,6 @@ async def test_a_static_pod_gets_its_mirror_and_loses_it(autojump_clock: MockClo
         await trio.sleep(60)
         assert world.found() is not None
         world.ending = set()
-        world.mirrors.wake()
         await world.wait(lambda: world.found() is None)
 
 

@@ -1,0 +1,221 @@
+"""What an agent does at an API server, wired: imported only where there is one.
+
+    node, its status and lease          node/registration, heartbeat, lease
+    the pods bound to it                sources/apiserver
+    statuses, mirrors, events           status/manager, mirrors, events/api
+
+Everything here may be built before there is a connection and runs without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+from lightkube.models.core_v1 import (
+    ContainerImage,
+    Node,
+    NodeFeatures,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
+    NodeSystemInfo,
+    Pod,
+)
+
+from kubelet_trio.agent.parts import AgentParts
+from kubelet_trio.cri import RuntimeCallError, RuntimeState
+from kubelet_trio.events.api import ApiEvents
+from kubelet_trio.kube import KubeApi, follow
+from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, is_static, pod_key
+from kubelet_trio.node import NodeIdentity, NodeResources, NodeView, Pressure
+from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
+from kubelet_trio.node.lease import NodeLease
+from kubelet_trio.node.readiness import RuntimeWatch
+from kubelet_trio.node.registration import NodeObject, Registration
+from kubelet_trio.sources import Desired
+from kubelet_trio.sources.apiserver import ApiSource
+from kubelet_trio.status.manager import StatusManager
+from kubelet_trio.status.mirrors import MirrorPods
+from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
+
+log = structlog.get_logger()
+
+# Seconds for which a list of images is good enough for the node's status.
+_IMAGES_AGE = 30.0
+
+
+def _handlers(runtime: RuntimeState) -> tuple[NodeRuntimeHandler, ...]:
+    return tuple(
+        NodeRuntimeHandler(
+            name=name,
+            features=NodeRuntimeHandlerFeatures(
+                recursiveReadOnlyMounts=name in runtime.recursive_read_only,
+                userNamespaces=name in runtime.user_namespaces,
+            ),
+        )
+        for name in sorted(runtime.handlers)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What the agent was told of its place in a cluster, in plain values."""
+
+    identity: NodeIdentity
+    resources: NodeResources
+    info: Callable[[str], NodeSystemInfo]  # the machine, given what runs its containers
+    host_ips: tuple[str, ...] = ()
+    host: str = ""  # of the API server, for people
+    periods: HeartbeatPeriods = field(default_factory=HeartbeatPeriods)
+    lease_seconds: int = 40
+
+
+class Cluster:
+    """See the module. `attach` once, before its children run."""
+
+    def __init__(
+        self, api: KubeApi, settings: ClusterSettings, clock: WallClock, heartbeat: KubeApi
+    ) -> None:
+        """Build every part.
+
+        Args:
+            api: the API server.
+            settings: the node.
+            clock: wall time.
+            heartbeat: the API server once more, with a rate limit and connections of its own,
+                so that a node with much to say is not taken for dead.
+        """
+        self._api = api
+        self._heartbeat_api = heartbeat
+        self._settings = settings
+        self._clock = clock
+        self.node = NodeObject()
+        self._statuses = StatusManager(api, clock)
+        self._events = ApiEvents(api, settings.identity.name)
+        self.source = ApiSource(api, settings.identity.name, clock, self._observed, settings.host)
+        self._watch = RuntimeWatch()
+        self._images: tuple[ContainerImage, ...] | None = None
+        self._images_at = -_IMAGES_AGE
+        self._parts: AgentParts | None = None
+        self._mirrors = MirrorPods(api, self.node.value, self._ending)
+        self._heartbeat: NodeHeartbeat | None = None
+
+    def attach(self, parts: AgentParts) -> None:
+        """Meet the agent: from here on its statuses and events go to the API server too."""
+        self._parts = parts
+        self._heartbeat = NodeHeartbeat(
+            self._heartbeat_api,
+            self._settings.identity,
+            self.node,
+            self._observe,
+            parts.events,
+            self._settings.periods,
+        )
+        parts.events.forward = self._events.put
+        parts.statuses.listener = self._statuses
+        ref = ObjectRef("Node", self._settings.identity.name, uid=self._settings.identity.name)
+        parts.events.emit(ref, "Normal", "Starting", "Starting kubelet.")
+
+    def children(self) -> tuple[Supervisor, Supervisor]:
+        """Return `api`, which ends after the pods' workers, and `node`."""
+        assert self._heartbeat is not None
+        identity, node = self._settings.identity, self.node
+        registration = Registration(self._heartbeat_api, identity, node, self._observe)
+        lease = NodeLease(self._heartbeat_api, node, self._clock, self._settings.lease_seconds)
+        policy = RestartPolicy(limit=3)
+        return (
+            Supervisor(
+                "api",
+                [
+                    ChildSpec("events", self._events.run, stop=self._events.stop),
+                    ChildSpec("status", self._statuses.run, stop=self._statuses.stop),
+                    ChildSpec("mirrors", self._mirrors.run),
+                ],
+                policy=policy,
+            ),
+            Supervisor(
+                "node",
+                [
+                    ChildSpec("watch", self._follow_node),
+                    ChildSpec("register", registration.run, Restart.TRANSIENT),
+                    ChildSpec("status", self._heartbeat.run),
+                    ChildSpec("lease", lease.run),
+                ],
+                strategy=Strategy.REST_FOR_ONE,
+                policy=policy,
+            ),
+        )
+
+    # What the agent tells
+
+    def apply(self, desired: Desired) -> None:
+        """Take over what is wanted: static pods get mirrors."""
+        static = {pod_key(p): p for p in desired.pods.values() if is_static(p)}
+        self._mirrors.want(static, is_complete=desired.all_ready)
+
+    def runtime_changed(self) -> None:
+        """The runtime came or went: the node's readiness with it."""
+        if self._heartbeat is not None:
+            self._heartbeat.wake()
+
+    # Wires
+
+    def _ending(self) -> set[PodKey]:
+        assert self._parts is not None
+        return self._parts.running()
+
+    def _observed(self, pods: Mapping[PodUid, Pod], mirrors: Mapping[PodKey, Pod]) -> None:
+        self._statuses.observe(pods, mirrors)
+        self._mirrors.observe(mirrors)
+
+    async def _follow_node(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        name = self._settings.identity.name
+        await follow(self._api, Node, self._take_node, field_selector=f"metadata.name={name}")
+
+    def _take_node(self, nodes: Mapping[str, Node]) -> None:
+        for node in nodes.values():
+            self.node.put(node)
+
+    async def _observe(self) -> NodeView:
+        """Look at the node, for its status."""
+        parts, settings = self._parts, self._settings
+        assert parts is not None
+        runtime, now = parts.runtime.value, trio.current_time()
+        not_ready = self._watch.problems(runtime, now)
+        pleg = parts.pleg_problem()
+        if pleg is not None:
+            not_ready.append(f"PLEG is not healthy: {pleg}")
+        version = f"{runtime.name}://{runtime.version or 'Unknown'}"
+        return NodeView(
+            now=self._clock.time(),
+            host_ips=settings.host_ips,
+            resources=settings.resources,
+            info=settings.info(version),
+            not_ready=tuple(not_ready),
+            pressure=parts.pressure.value if parts.pressure is not None else Pressure(),
+            images=await self._list_images(parts, runtime, now),
+            handlers=_handlers(runtime),
+            features=NodeFeatures(supplementalGroupsPolicy=runtime.supplemental_groups_policy),
+        )
+
+    async def _list_images(
+        self, parts: AgentParts, runtime: RuntimeState, now: float
+    ) -> tuple[ContainerImage, ...] | None:
+        if not runtime.is_ready or now < self._images_at + _IMAGES_AGE:
+            return self._images
+        try:
+            found = await parts.images()
+        except RuntimeCallError as exc:
+            log.info("node.images_failed", error=str(exc))
+        else:
+            self._images = tuple(
+                ContainerImage(names=[*i.repo_digests, *i.repo_tags], sizeBytes=i.size)
+                for i in found
+            )
+        self._images_at = now
+        return self._images

@@ -1,0 +1,27 @@
+"""What of the agent its place in a cluster needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from trio_util import AsyncValue
+
+from kubelet_trio.cri import RuntimeState, v1
+from kubelet_trio.events import EventRecorder
+from kubelet_trio.model import PodKey
+from kubelet_trio.node import Pressure
+from kubelet_trio.status import StatusStore
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """See the module."""
+
+    runtime: AsyncValue[RuntimeState]
+    events: EventRecorder
+    statuses: StatusStore
+    pleg_problem: Callable[[], str | None]
+    running: Callable[[], set[PodKey]]  # names of pods that have a worker
+    images: Callable[[], Awaitable[list[v1.Image]]]
+    pressure: AsyncValue[Pressure] | None = None

@@ -1,0 +1,326 @@
+"""A whole agent at an API server: fake runtime, fake server, virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from lightkube.models import core_v1
+from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.model import inline_offload, metadata
+from kubelet_trio.node import NodeIdentity, NodeResources
+from kubelet_trio.pods import load_records
+from kubelet_trio.supervision import ChildState
+from kubelet_trio.testing import FakeKube, TrioClock
+from tests.agent.node import Cgroups, Feed, make_pod
+from tests.agent.node import Node as Host
+from tests.node.make import AMOUNTS, INFO
+
+NAME = "node"
+
+
+class World:
+    """One machine and one API server; agents come and go."""
+
+    def __init__(self, base: Path) -> None:
+        self.host = Host(base)
+        self.kube = FakeKube()
+        self.clock = TrioClock()
+        self.feed = Feed()
+        self.agent: Agent | None = None
+
+    @asynccontextmanager
+    async def running(self, *static: Pod) -> AsyncIterator[Agent]:
+        api = self.kube.node(NAME)
+        settings = NodeSettings(
+            NAME,
+            NAME,
+            root_dir=self.host.base / "root",
+            pod_logs_dir=self.host.base / "pods",
+            container_logs_dir=self.host.base / "containers",
+            host_ips=("192.0.2.7",),
+        )
+        cluster = Cluster(
+            api,
+            ClusterSettings(
+                NodeIdentity(NAME),
+                NodeResources(AMOUNTS, AMOUNTS),
+                lambda _runtime: INFO,
+                ("192.0.2.7",),
+            ),
+            self.clock,
+            api,
+        )
+        self.feed = Feed()
+        self.feed.put(*static)
+        agent = self.agent = Agent(
+            AgentSettings(settings, parallel_pulls=2),
+            Seams(
+                self.host.runtime,
+                self.host.mounter,
+                lambda _driver: Cgroups(),
+                (self.feed, cluster.source),
+                self.host.runtime.exit_waiter,
+                cluster=cluster,
+                clock=self.clock,
+                offload=inline_offload,
+            ),
+            load_records(self.host.base / "root" / "pods"),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(agent.run)
+            yield agent
+            nursery.cancel_scope.cancel()
+
+    def bind(self, name: str = "web", image: str = "web", **spec: object) -> Pod:
+        """Make a pod that the scheduler has bound to the node."""
+        container = Container(name="web", image=image, imagePullPolicy="IfNotPresent")
+        body = PodSpec(containers=[container], nodeName=NAME, **spec)  # type: ignore[arg-type]
+        meta = ObjectMeta(name=name, namespace="default")
+        return self.kube.add(Pod(metadata=meta, spec=body))
+
+    def status(self, name: str = "web") -> PodStatus:
+        found = self.kube.find(Pod, name)
+        return (found.status if found is not None else None) or PodStatus()
+
+    def is_ready(self, name: str = "web") -> bool:
+        conditions = self.status(name).conditions or ()
+        return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+    def is_node_ready(self) -> bool:
+        node = self.kube.find(Node, NAME)
+        conditions = (node.status.conditions if node and node.status else None) or ()
+        return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+    async def wait(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
+        with trio.fail_after(limit):
+            await self.kube.wait_until(lambda _kube: condition())
+        await wait_all_tasks_blocked()
+
+    def gone(self, name: str = "web") -> bool:
+        return self.kube.find(Pod, name) is None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_pod_lives_from_its_binding_to_the_end_of_its_object(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        await world.wait(world.is_node_ready)
+        assert trio.current_time() < 1
+        world.bind()
+        await world.wait(world.is_ready)
+        status = world.status()
+        assert status.phase == "Running"
+        assert status.hostIP == "192.0.2.7"
+        assert status.podIP
+        world.kube.remove(Pod, "web", grace_period=5)
+        await world.wait(world.gone)
+        last = [(r.verb, r.resource) for r in world.kube.requests if r.name == "web"]
+        assert last[-2:] == [("patch", "pods/status"), ("delete", "pods")]
+        await trio.sleep(5)
+        assert world.host.leftovers() == []
+    assert world.host.runtime.violations == []
+
+
+async def test_an_agent_that_finds_no_server_runs_its_static_pods(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.kube.go_down()
+    async with world.running(make_pod("etcd")) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(
+                lambda pods: any(p.status and p.status.phase == "Running" for p in pods.values())
+            )
+        await trio.sleep(60)
+        world.kube.come_back()
+        await world.wait(world.is_node_ready)
+        await world.wait(lambda: world.is_ready("etcd-node"))
+        mirror = world.kube.find(Pod, "etcd-node")
+        assert mirror is not None
+        assert "kubernetes.io/config.mirror" in (metadata(mirror).annotations or {})
+
+
+async def test_what_runs_goes_on_without_a_server_and_is_told_when_it_is_back(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+        world.kube.hang()
+        await trio.sleep(600)
+        (container,) = world.host.runtime.alive()
+        world.host.runtime.kill(container.id, 1)
+        await trio.sleep(600)
+        assert len(world.host.runtime.alive()) == 1
+        world.kube.come_back()
+        await world.wait(
+            lambda: any(c.restartCount == 1 for c in world.status().containerStatuses or ())
+        )
+        assert world.is_ready()
+
+
+async def test_an_agent_that_starts_anew_restarts_nothing_and_says_nothing_twice(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running(make_pod("etcd")):
+        world.bind()
+        await world.wait(lambda: world.is_ready() and world.is_ready("etcd-node"))
+        await trio.sleep(30)
+    before = world.status()
+    world.kube.requests.clear()
+    async with world.running(make_pod("etcd")):
+        await trio.sleep(60)
+        assert world.status() == before
+        written = [
+            r
+            for r in world.kube.requests
+            if r.resource.startswith("pods") and r.verb not in "list watch"
+        ]
+        assert written == []
+    creates = world.host.calls("CreateContainer")
+    assert len(creates) == 2
+    assert world.host.runtime.violations == []
+
+
+async def test_a_pod_that_went_while_the_agent_was_down_is_taken_down(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+    world.kube.remove(Pod, "web", grace_period=0)
+    async with world.running():
+        await trio.sleep(60)
+        assert not world.host.runtime.alive()
+        assert world.host.leftovers() == []
+
+
+async def test_nothing_is_taken_down_before_the_server_has_spoken(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+    world.kube.go_down()
+    async with world.running():
+        await trio.sleep(600)
+        assert len(world.host.runtime.alive()) == 1
+        world.kube.come_back()
+        await trio.sleep(60)
+        assert len(world.host.runtime.alive()) == 1
+        assert len(world.host.calls("CreateContainer")) == 1
+
+
+async def test_a_forced_deletion_ends_the_pod_and_a_new_one_of_its_name_starts(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+        world.kube.remove(Pod, "web", grace_period=0)
+        world.bind()
+        await world.wait(world.is_ready)
+        assert len(world.host.runtime.alive()) == 1
+    assert world.host.runtime.violations == []
+
+
+async def test_a_pod_that_runs_to_its_end_stays_until_it_is_deleted(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.bind("job", "exit-0", restartPolicy="Never")
+        await world.wait(lambda: world.status("job").phase == "Succeeded")
+        await trio.sleep(600)
+        assert not world.gone("job")
+        world.kube.remove(Pod, "job")
+        await world.wait(lambda: world.gone("job"))
+
+
+async def test_a_mirror_that_a_user_deletes_changes_nothing_on_the_node(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running(make_pod("etcd")):
+        await world.wait(lambda: world.is_ready("etcd-node"))
+        world.kube.remove(Pod, "etcd-node")
+        await world.wait(
+            lambda: (
+                not world.gone("etcd-node")
+                and world.is_ready("etcd-node")
+                and metadata(world.kube.find(Pod, "etcd-node") or Pod()).deletionTimestamp is None
+            )
+        )
+        assert len(world.host.calls("CreateContainer")) == 1
+        world.feed.put()
+        await world.wait(lambda: world.gone("etcd-node"))
+
+
+async def test_a_readiness_gate_of_somebody_else_makes_a_pod_ready(
+    world: World, autojump_clock: MockClock
+) -> None:
+    gate = core_v1.PodReadinessGate(conditionType="example.com/gate")
+    async with world.running():
+        world.bind(readinessGates=[gate])
+        await world.wait(lambda: world.status().phase == "Running")
+        await trio.sleep(30)
+        assert not world.is_ready()
+        condition = {"type": "example.com/gate", "status": "True"}
+        world.kube.change(Pod, "web", {"status": {"conditions": [condition]}}, subresource="status")
+        at = trio.current_time()
+        await world.wait(world.is_ready)
+        assert trio.current_time() - at < 1
+
+
+async def test_what_happened_is_told_as_events(world: World, autojump_clock: MockClock) -> None:
+    async with world.running():
+        world.bind()
+        await world.wait(world.is_ready)
+        await trio.sleep(5)
+    reasons = {e.reason for e in world.kube.all(core_v1.Event)}
+    assert {"Starting", "Pulling", "Pulled", "Created", "Started"} <= reasons
+
+
+async def test_a_quiet_node_asks_little(world: World, autojump_clock: MockClock) -> None:
+    async with world.running(make_pod("etcd")):
+        for i in range(30):
+            world.bind(f"p{i}")
+        await world.wait(lambda: all(world.is_ready(f"p{i}") for i in range(30)), 600)
+        await trio.sleep(120)
+        world.kube.requests.clear()
+        await trio.sleep(3600)
+        assert len(world.kube.requests) / 60 <= 12
+
+
+async def test_the_tree_stands_whatever_the_server_does(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running(make_pod("etcd")) as agent:
+        for _ in range(5):
+            world.bind(f"p{_}")
+            await trio.sleep(3)
+            world.kube.go_down()
+            await trio.sleep(40)
+            world.kube.come_back()
+            world.kube.compact()
+            await trio.sleep(40)
+        await world.wait(lambda: all(world.is_ready(f"p{i}") for i in range(5)), 600)
+        restarted = [
+            part.name
+            for top in agent.tree().children
+            for part in top.children
+            if part.state is not ChildState.RUNNING and part.name != "register"
+        ]
+        assert restarted == []
