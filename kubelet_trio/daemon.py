@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +17,15 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
-from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
-from kubelet_trio.config import KubeletConfiguration, KubeletFlags, Settings, reservations
+from kubelet_trio.agent import Agent, AgentSettings, CgroupPolicy, ReservedCgroup, Seams
+from kubelet_trio.cgroups import (
+    CgroupDriver,
+    PodCgroups,
+    SystemdBus,
+    cgroup_host,
+    has_swap_controller,
+)
+from kubelet_trio.config import PROCESS, KubeletConfiguration, KubeletFlags, Settings, reservations
 from kubelet_trio.containers import (
     NodeSettings,
     hugepage_sizes,
@@ -33,6 +39,7 @@ from kubelet_trio.model import NANO, PodUid, parse_quantity, pod_key, thread_off
 from kubelet_trio.node import (
     Machine,
     NodeCapacity,
+    Reservations,
     host_ips,
     node_capacity,
     read_machine,
@@ -140,7 +147,10 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
     """
     config, flags = settings.config, settings.flags
     machine = read_machine(Path(flags.root_dir))
-    capacity = _node_capacity(config, machine)
+    reserved = reservations(config, machine.cpus)
+    capacity = node_capacity(
+        machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
+    )
     node = _node_settings(settings, machine, capacity)
     seam = make_runtime(
         config.container_runtime_endpoint,
@@ -150,6 +160,11 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
         allow_root=flags.process_allow_root,
     )
     host = cgroup_host()
+
+    def cgroups(driver: CgroupDriver) -> PodCgroups:
+        units = SystemdBus(host.version) if driver == "systemd" else None
+        return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
+
     return Agent(
         AgentSettings(
             node,
@@ -180,15 +195,16 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
                 keep=tuple(flags.image_gc_keep),
             ),
             sandbox_image=flags.pod_infra_container_image,
+            cgroups=_cgroup_policy(config, capacity, reserved),
             notes=settings.notes,
         ),
         Seams(
             runtime=seam.runtime,
             connection=seam.connection,
             mounter=KernelMounter(),
-            cgroups=lambda driver: PodCgroups(
-                host, driver, thread_offload, root=config.cgroup_root
-            ),
+            cgroups=cgroups,
+            # The process runtime makes what it needs; without QoS cgroups nobody makes any.
+            cgroup_tree=cgroups if _keeps_cgroups(config) else None,
             sources=_sources(config, node, wanted_pods(records)),
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
@@ -201,14 +217,37 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
     )
 
 
-def _node_capacity(config: KubeletConfiguration, machine: Machine) -> NodeCapacity:
-    """Raises ValueError for reservations of more than there is."""
-    return node_capacity(
-        machine,
-        reservations(config, machine.cpus),
-        max_pods=config.max_pods,
-        pods_per_core=config.pods_per_core,
+def _cgroup_policy(
+    config: KubeletConfiguration, capacity: NodeCapacity, reserved: Reservations
+) -> CgroupPolicy:
+    """Return the policy that a validated configuration asks for."""
+    enforced = set(config.enforce_node_allocatable)
+    percent = config.qos_reserved.get("memory")
+    return CgroupPolicy(
+        # The cgroup of all pods is limited in any case: its default CPU weight would starve it.
+        budget=capacity.enforceable if "pods" in enforced else capacity.internal,
+        pids_limit=config.pod_pids_limit,
+        reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
+        reserve_percent=int(percent.removesuffix("%")) if percent else None,
     )
+
+
+def _reserved_cgroups(
+    config: KubeletConfiguration, enforced: set[str], reserved: Reservations
+) -> Iterator[ReservedCgroup]:
+    places: tuple[tuple[str, str, str, Mapping[str, int]], ...] = (
+        ("System Reserved", "system-reserved", config.system_reserved_cgroup, reserved.system),
+        ("Kube Reserved", "kube-reserved", config.kube_reserved_cgroup, reserved.kube),
+    )
+    for label, key, path, budget in places:
+        if key in enforced:
+            yield ReservedCgroup(label, path, budget)
+        elif key + "-compressible" in enforced:
+            yield ReservedCgroup(f"{label} Compressible", path, budget, compressible_only=True)
+
+
+def _keeps_cgroups(config: KubeletConfiguration) -> bool:
+    return config.cgroups_per_qos and config.container_runtime_endpoint != PROCESS
 
 
 def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity) -> NodeSettings:
@@ -236,6 +275,11 @@ def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity)
         allocatable=capacity.allocatable,
         hugepage_sizes=hugepage_sizes(),
         swap_controller=has_swap_controller(host),
+        swap_capacity=machine.swap,
+        limited_swap=config.memory_swap.swap_behavior == "LimitedSwap",
+        memory_qos=config.feature_gates.get("MemoryQoS", False),
+        memory_throttling_factor=config.memory_throttling_factor,
+        memory_reservation=config.memory_reservation_policy == "TieredReservation",
         single_process_oom_kill=bool(config.single_process_oom_kill),
         seccomp_default=config.seccomp_default,
         masked_paths=masked_paths(),

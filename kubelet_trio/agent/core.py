@@ -9,7 +9,7 @@ is wired here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,12 +18,12 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
-from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState
 from kubelet_trio.events import EventRecorder, EventRing
@@ -47,7 +47,6 @@ from kubelet_trio.pods import (
     EndReason,
     ImagePuller,
     OrphanDirectories,
-    PodCgroups,
     PodNames,
     PodRecord,
     PodRecords,
@@ -104,6 +103,9 @@ class Agent:
             owns=owned_by(settings.instance),
         )
         self._objects = LocalObjects(self._on_object_change)
+        self._cgroups = make_cgroups(
+            settings, seams, self.node, self.events_recorder, self._statuses.pods, self._health
+        )
         self._services = self._make_services()
         self._sources = Supervisor(
             "sources",
@@ -154,7 +156,7 @@ class Agent:
                 selinux=node.selinux,
             ),
             objects=self._objects,
-            cgroups=_DriverCgroups(lambda: self.node().cgroup_driver, seams.cgroups),
+            cgroups=self._cgroups,
             records=PodRecords(node.root_dir / "pods", seams.offload),
             users=UserNamespaces(node.root_dir / "pods", seams.offload),
             statuses=self._statuses,
@@ -174,6 +176,9 @@ class Agent:
         seams = self._seams
         connection = (seams.connection,) if seams.connection is not None else ()
         cluster = seams.cluster.children() if seams.cluster is not None else ()
+        upkeep, orphans = cgroup_children(
+            self._cgroups, self._require_registry, self._services.observer.wait_synced
+        )
         return Supervisor(
             "kubelet",
             [
@@ -190,6 +195,7 @@ class Agent:
                     ],
                     policy=_TOP,
                 ),
+                *upkeep,
                 self._pods,
                 self._sources,
                 *cluster[1:],
@@ -198,6 +204,7 @@ class Agent:
                     [
                         *self._garbage.children(),
                         ChildSpec("pod-dirs", self._orphans.run),
+                        *orphans,
                         *log_children(self.settings, seams, self._pleg),
                     ],
                     policy=_TOP,
@@ -418,17 +425,6 @@ class Agent:
             c.id == container_id and c.state is ContainerState.RUNNING
             for c in self._pleg.get(uid).containers
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _DriverCgroups:
-    """Pod cgroups under whichever driver the runtime turns out to use."""
-
-    driver: Callable[[], CgroupDriver]
-    make: Callable[[CgroupDriver], PodCgroups]
-
-    async def remove(self, uid: PodUid) -> None:
-        await self.make(self.driver()).remove(uid)
 
 
 def _marked(desired: Desired, instance: str) -> Desired:

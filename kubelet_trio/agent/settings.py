@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import Keyring
@@ -20,7 +21,7 @@ from kubelet_trio.model import (
     thread_offload,
 )
 from kubelet_trio.pleg import ExitWaiter
-from kubelet_trio.pods import BackOffPolicy, PodCgroups
+from kubelet_trio.pods import BackOffPolicy
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec
@@ -40,6 +41,7 @@ class AgentSettings:
     sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
     parallel_pulls: int | None = 1  # None: as many as there are
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
+    cgroups: CgroupPolicy = field(default_factory=CgroupPolicy)
     notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
     log_rotation: LogRotationPolicy = field(default_factory=LogRotationPolicy)
     container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
@@ -55,7 +57,7 @@ class Seams:
 
     runtime: Runtime
     mounter: Mounter
-    cgroups: Callable[[CgroupDriver], PodCgroups]  # by driver
+    cgroups: Callable[[CgroupDriver], PodCgroupRemover]  # by driver
     sources: tuple[Source, ...]
     exit_waiter: ExitWaiter | None
     connection: ChildSpec | None = None  # what keeps the runtime connected
@@ -65,6 +67,7 @@ class Seams:
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
     keyring: Keyring | None = None  # None: the pods' own secrets are all there is
+    cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None  # None: it is the runtime's
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
     tmpfs_noswap: bool = False

@@ -1,4 +1,4 @@
-"""Cgroups: their names under both drivers, which version the host has, and their removal."""
+"""Cgroups: names under both drivers, the version the host has, limits, and their end."""
 
 from kubelet_trio.cgroups.detect import (
     CgroupHost,
@@ -7,6 +7,16 @@ from kubelet_trio.cgroups.detect import (
     has_swap_controller,
     is_swap_on,
     parse_cgroup_mounts,
+)
+from kubelet_trio.cgroups.limits import (
+    MIN_SHARES,
+    UNBOUNDED_HUGEPAGES,
+    UNLIMITED,
+    CgroupLimits,
+    milli_cpu_to_quota,
+    milli_cpu_to_shares,
+    page_size_name,
+    settings,
 )
 from kubelet_trio.cgroups.names import (
     CgroupDriver,
@@ -19,24 +29,39 @@ from kubelet_trio.cgroups.names import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
-from kubelet_trio.cgroups.pods import CgroupBusyError, PodCgroups
+from kubelet_trio.cgroups.pods import CgroupBusyError, PodCgroups, SystemdUnits
+from kubelet_trio.cgroups.systemd import SystemdBus
+from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
 
 __all__ = [
+    "MIN_SHARES",
+    "UNBOUNDED_HUGEPAGES",
+    "UNLIMITED",
     "CgroupBusyError",
     "CgroupDriver",
+    "CgroupError",
     "CgroupHost",
+    "CgroupLimits",
     "CgroupName",
+    "CgroupsDeniedError",
     "PodCgroups",
     "QosClass",
+    "SystemdBus",
+    "SystemdUnits",
+    "Written",
     "cgroup_host",
     "cgroup_path",
     "cgroup_version",
     "has_swap_controller",
     "is_swap_on",
+    "milli_cpu_to_quota",
+    "milli_cpu_to_shares",
+    "page_size_name",
     "parse_cgroup",
     "parse_cgroup_mounts",
     "pod_cgroup",
     "pod_cgroup_parent",
     "qos_cgroup",
+    "settings",
     "uid_of_pod_cgroup",
 ]

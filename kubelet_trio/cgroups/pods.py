@@ -1,4 +1,4 @@
-"""The pods' cgroups on disk: finding those that are left, and removing them.
+"""The pods' cgroups: made and limited, found where they are left, and removed.
 
 Containers' cgroups below a pod's are the runtime's, and it removes them with the
 containers. What is removed here is empty by then. If it is not, the runtime has lost
@@ -17,17 +17,19 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Protocol, get_args
 
 import structlog
 
 from kubelet_trio.cgroups.detect import CgroupHost
+from kubelet_trio.cgroups.limits import CgroupLimits, settings
 from kubelet_trio.cgroups.names import (
     CgroupDriver,
+    CgroupName,
     QosClass,
     cgroup_path,
     parse_cgroup,
@@ -35,11 +37,17 @@ from kubelet_trio.cgroups.names import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
+from kubelet_trio.cgroups.write import (
+    Written,
+    cgroup_directories,
+    make_cgroup,
+    memory_usage,
+    write_settings,
+)
 from kubelet_trio.model import Offload, PodUid
 
 log = structlog.get_logger()
 
-_SYSTEMCTL_TIMEOUT = 10.0  # seconds
 _KILL_TIMEOUT = 1.0  # seconds, for one process
 _QOS_CLASSES: tuple[QosClass, ...] = get_args(QosClass)
 
@@ -52,26 +60,53 @@ class CgroupBusyError(Exception):
         self.path = path
 
 
-def stop_slice(unit: str) -> None:
-    """Have systemd forget a slice whose cgroup is gone; that it never knew it is no error."""
-    import subprocess  # only nodes with the systemd driver need it
+class SystemdUnits(Protocol):
+    """What is asked of systemd where it owns the cgroups: see `systemd.SystemdBus`."""
 
-    command = ["systemctl", "stop", unit]
-    try:
-        subprocess.run(command, check=False, capture_output=True, timeout=_SYSTEMCTL_TIMEOUT)
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        log.warning("cgroup.stop_slice_failed", unit=unit, error=str(exc))
+    async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
+        """Have a slice, with these limits. Raises `CgroupError`."""
+        ...
+
+    async def stop_slice(self, unit: str) -> None:
+        """Forget a slice whose cgroup is gone; that there was none is no error."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodCgroups:
-    """The pods' cgroups below one cgroup root."""
+    """The pods' cgroups, and those above them, below one cgroup root."""
 
     host: CgroupHost
     driver: CgroupDriver
     offload: Offload
     root: str = ""  # `--cgroup-root`
-    stop_unit: Callable[[str], None] = stop_slice
+    units: SystemdUnits | None = None  # only asked under the systemd driver
+
+    async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+        """Have a cgroup with these limits; what could not be limited is returned.
+
+        Raises `CgroupsDeniedError` where this process may make none, else `CgroupError`.
+        """
+        path = cgroup_path(name, self.driver)
+        if self.driver == "systemd" and self.units is not None:
+            # It would take its own values back at the next reload, had it none of ours.
+            await self.units.start_slice(Path(path).name, limits)
+        await self.offload(make_cgroup, self.host, path)
+        return await self.limit(path, limits)
+
+    async def limit(self, path: str, limits: CgroupLimits) -> Written:
+        """Limit a cgroup that is there, by its path below the mount; it is not made."""
+        wanted = settings(limits, self.host.version)
+        return await self.offload(write_settings, self.host, path, wanted)
+
+    async def exists(self, path: str) -> bool:
+        """Whether a cgroup is there in every hierarchy that limits something."""
+        directories = cgroup_directories(self.host, path).values()
+        return bool(directories) and await self.offload(_all_there, tuple(directories))
+
+    async def memory_usage(self, name: CgroupName) -> int | None:
+        """Return the bytes charged to a cgroup; None where that cannot be read."""
+        return await self.offload(memory_usage, self.host, cgroup_path(name, self.driver))
 
     async def remove(self, uid: PodUid) -> None:
         """Remove a pod's cgroup in every hierarchy; one that is gone is no error.
@@ -79,25 +114,39 @@ class PodCgroups:
         Called when the runtime has nothing of the pod any more: what is still in it is
         killed. Raises `CgroupBusyError` if that does not come to an end in good time.
         """
-        await self.offload(self._remove, uid)
+        await self._forget(await self.offload(self._remove, uid, kill=True))
+
+    async def remove_empty(self, uid: PodUid) -> None:
+        """Remove a pod's cgroup if nothing runs in it. Raises `CgroupBusyError` if it does."""
+        await self._forget(await self.offload(self._remove, uid, kill=False))
 
     async def list_pods(self) -> frozenset[PodUid]:
         """Return the pods that have a cgroup: what orphans are looked for among."""
         return await self.offload(self._list)
 
-    def _remove(self, uid: PodUid) -> None:
+    async def _forget(self, removed: list[str]) -> None:
+        if self.driver == "systemd" and self.units is not None:
+            # Stopping a slice kills what is in it: only now is it sure that nothing is.
+            for name in removed:
+                await self.units.stop_slice(Path(name).name)
+
+    def _remove(self, uid: PodUid, *, kill: bool) -> list[str]:
+        """Remove it, and return the names under which there was one."""
+        found = []
         for qos in _QOS_CLASSES:
             name = cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)
             paths = [hierarchy / name.lstrip("/") for hierarchy in self.host.hierarchies()]
             try:
                 removed = [remove_cgroup(path) for path in paths]
             except CgroupBusyError:
+                if not kill:
+                    raise
                 for path in paths:
                     kill_processes(path)
                 removed = [remove_cgroup(path) for path in paths]
-            # Stopping a slice kills what is in it: only now is it sure that nothing is.
-            if self.driver == "systemd" and any(removed):
-                self.stop_unit(Path(name).name)
+            if any(removed):
+                found.append(name)
+        return found
 
     def _list(self) -> frozenset[PodUid]:
         return frozenset(
@@ -114,11 +163,17 @@ class PodCgroups:
                 yield hierarchy / cgroup_path(name, self.driver).lstrip("/")
 
 
+def _all_there(directories: tuple[Path, ...]) -> bool:
+    return all(directory.is_dir() for directory in directories)
+
+
 def remove_cgroup(path: Path) -> bool:
     """Remove a cgroup and those below it, from the bottom up; False where there was none.
 
     Raises `CgroupBusyError`.
     """
+    if not path.is_dir():
+        return False  # a read-only file system refuses even what is not there
     for entry in _subdirectories(path):
         remove_cgroup(path / entry)
     try:

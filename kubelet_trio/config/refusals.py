@@ -31,6 +31,8 @@ def startup_refusals(config: KubeletConfiguration, facts: HostFacts) -> list[str
         )
     if facts.cgroup_version == 1 and config.single_process_oom_kill is False:
         refusals.append("singleProcessOOMKill must not be set to false on cgroup v1")
+    if facts.cgroup_version == 1 and config.memory_swap.swap_behavior == "LimitedSwap":
+        refusals.append("memorySwap.swapBehavior LimitedSwap is not supported on cgroup v1")
     if facts.swaps and config.fail_swap_on:
         refusals.append(
             "running with swap on is not supported, please disable swap or set "

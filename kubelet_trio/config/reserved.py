@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,25 @@ def reserved_problems(config: KubeletConfiguration) -> Iterator[str]:
             parse_cpus(config.reserved_system_cpus)
         except ValueError as exc:
             yield f"reservedSystemCPUs (--reserved-cpus): {exc}"
+
+    yield from _gated(config)
+
+
+def _gated(config: KubeletConfiguration) -> Iterator[str]:
+    """Yield what is set and would do nothing, for its gate is off, or cannot be read."""
+    gates = config.feature_gates
+    if config.memory_reservation_policy != "None" and not gates.get("MemoryQoS"):
+        yield (
+            f"memoryReservationPolicy {config.memory_reservation_policy} needs the feature gate "
+            "MemoryQoS"
+        )
+    if config.qos_reserved and not gates.get("QOSReserved"):
+        yield "qosReserved (--qos-reserved) needs the feature gate QOSReserved"
+    for name, share in config.qos_reserved.items():
+        if name != "memory":
+            yield f"qosReserved (--qos-reserved): {name!r}: only memory can be reserved"
+        elif not re.fullmatch(r"(\d|[1-9]\d|100)%", share):
+            yield f"qosReserved (--qos-reserved): memory: {share!r} is not 0% to 100%"
 
 
 def reservations(config: KubeletConfiguration, cpus: int) -> Reservations:

@@ -54,7 +54,6 @@ _SERVER = "the kubelet API server on port 10250"
 _PRESSURE = "eviction"
 _MANAGERS = "CPU, memory and topology managers"
 _SHUTDOWN = "graceful node shutdown"
-_RESERVE = "node allocatable enforcement"
 _EVICTION_HARD = {
     "memory.available": "100Mi",
     "nodefs.available": "10%",
@@ -88,7 +87,7 @@ FIELDS: tuple[Row, ...] = (
     row("podLogsDir", "", YES, "directory of the pods' log files"),
     row("maxPods", "max-pods", DEFAULT, "most pods on this node", "admission by pod count"),
     row("podsPerCore", "pods-per-core", DEFAULT, "most pods per CPU core; 0 is no limit", "admission by pod count"),
-    row("podPidsLimit", "pod-max-pids", DEFAULT, "most processes in one pod; -1 is the node's limit", "per-pod PID limits"),
+    row("podPidsLimit", "pod-max-pids", YES, "most processes in one pod; -1 is the node's limit"),
     row("podCIDR", "pod-cidr", MOOT, "CIDR of pod IPs in standalone mode", _NONE_UPSTREAM + ": networks are the runtime's"),
     row("runOnce", "runonce", YES, "start the pods of the manifests once, report, and exit"),
     row("crashLoopBackOff.maxContainerRestartPeriod", "", YES, "longest pause between restarts of a crashing container, 1s to 300s"),
@@ -129,19 +128,19 @@ FIELDS: tuple[Row, ...] = (
     row("cpuCFSQuotaPeriod", "cpu-cfs-quota-period", YES, "period of the CFS quota, 1ms to 1s"),
     row("failCgroupV1", "fail-cgroupv1", YES, "refuse to start on cgroup v1"),
     row("failSwapOn", "fail-swap-on", YES, "refuse to start where swap is on"),
-    row("memorySwap.swapBehavior", "", DEFAULT, "swap for containers: NoSwap or LimitedSwap", "swap for containers", ("NoSwap",)),
+    row("memorySwap.swapBehavior", "", YES, "swap for containers: NoSwap or LimitedSwap"),
     row("singleProcessOOMKill", "", YES, "kill one process, not the container, when memory runs out"),
-    row("memoryThrottlingFactor", "", MOOT, "share of the limit at which memory is throttled", "needs the MemoryQoS gate, which is off"),
-    row("memoryReservationPolicy", "", DEFAULT, "how memory.min and memory.low are set", "the MemoryQoS gate"),
+    row("memoryThrottlingFactor", "", YES, "share of the limit at which memory is throttled; needs the MemoryQoS gate"),
+    row("memoryReservationPolicy", "", YES, "None or TieredReservation: whether memory.min and memory.low are set; needs the MemoryQoS gate"),
     row("kubeletCgroups", "kubelet-cgroups", DEFAULT, "cgroup to move the agent into", "moving the agent between cgroups"),
     row("systemCgroups", "system-cgroups", DEFAULT, "cgroup to move other processes into", "moving processes between cgroups"),
     row("systemReserved", "system-reserved", YES, "resources kept for the system"),
     row("kubeReserved", "kube-reserved", YES, "resources kept for Kubernetes' own daemons"),
-    row("systemReservedCgroup", "system-reserved-cgroup", DEFAULT, "cgroup on which systemReserved is enforced", _RESERVE),
-    row("kubeReservedCgroup", "kube-reserved-cgroup", DEFAULT, "cgroup on which kubeReserved is enforced", _RESERVE),
+    row("systemReservedCgroup", "system-reserved-cgroup", YES, "cgroup on which systemReserved is enforced"),
+    row("kubeReservedCgroup", "kube-reserved-cgroup", YES, "cgroup on which kubeReserved is enforced"),
     row("reservedSystemCPUs", "reserved-cpus", YES, "CPUs kept for the system"),
-    row("enforceNodeAllocatable", "enforce-node-allocatable", DEFAULT, "where allocatable is enforced: none, pods, ...", _RESERVE, (["none"], [])),
-    row("qosReserved", "qos-reserved", DEFAULT, "memory reserved per QoS class", "the QOSReserved gate"),
+    row("enforceNodeAllocatable", "enforce-node-allocatable", YES, "where allocatable is enforced: none, pods, ..."),
+    row("qosReserved", "qos-reserved", YES, "memory kept for better QoS classes, `memory=50%`; needs the QOSReserved gate"),
     row("cpuManagerPolicy", "cpu-manager-policy", DEFAULT, "none or static", _MANAGERS, ("",)),
     row("cpuManagerPolicyOptions", "cpu-manager-policy-options", DEFAULT, "options of the CPU manager", _MANAGERS),
     row("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", MOOT, "how often CPU sets are checked", "the CPU manager policy is none"),

@@ -83,11 +83,14 @@ from kubelet_trio.containers.paths import (
     log_link,
     pod_log_directory,
 )
+from kubelet_trio.containers.pod_cgroup import (
+    node_cgroup_limits,
+    pod_cgroup_limits,
+    qos_cgroup_limits,
+)
 from kubelet_trio.containers.records import container_record, container_state, sandbox_record
 from kubelet_trio.containers.resources import (
     container_resources,
-    milli_cpu_to_quota,
-    milli_cpu_to_shares,
     oom_score_adj,
     pod_memory_limit,
 )
@@ -168,15 +171,15 @@ __all__ = [
     "masked_paths",
     "memory_capacity",
     "message_limit",
-    "milli_cpu_to_quota",
-    "milli_cpu_to_shares",
     "mounts_own_hosts",
     "newest_log",
     "next_restart_count",
+    "node_cgroup_limits",
     "oom_score_adj",
     "owned_by",
     "parse_line",
     "parse_resolv_conf",
+    "pod_cgroup_limits",
     "pod_dns",
     "pod_hostname",
     "pod_identity",
@@ -187,6 +190,7 @@ __all__ = [
     "pod_qos",
     "pod_requests",
     "poll_watch",
+    "qos_cgroup_limits",
     "read_log",
     "read_resolv_conf",
     "read_termination_message",

@@ -57,6 +57,11 @@ class NodeSettings:
     allocatable: Mapping[str, int] = field(default_factory=dict)  # what of it is for pods
     hugepage_sizes: tuple[str, ...] = ()  # as the kernel's controller names them: 2MB, 1GB
     swap_controller: bool = False  # whether the memory controller can limit swap
+    swap_capacity: int = 0
+    limited_swap: bool = False  # memorySwap.swapBehavior: LimitedSwap; else containers get none
+    memory_qos: bool = False  # the gate: memory.high below limits, on version 2
+    memory_throttling_factor: float = 0.9
+    memory_reservation: bool = False  # memoryReservationPolicy: TieredReservation
     single_process_oom_kill: bool = False
     seccomp_default: bool = False
     selinux: bool = False  # whether files must be labelled for containers to read them

@@ -8,10 +8,12 @@ container's missing limits.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterable, Mapping
 
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
+from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares, page_size_name
 from kubelet_trio.containers.amounts import (
     HUGEPAGES,
     amounts,
@@ -23,28 +25,16 @@ from kubelet_trio.containers.amounts import (
     total_amounts,
 )
 from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.pod_cgroup import reserved_memory
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer, parse_quantity, to_milli, to_units
+from kubelet_trio.model import PodContainer, is_critical, parse_quantity, to_milli, to_units
 from kubelet_trio.model import spec as pod_spec
-
-MIN_SHARES = 2
-MAX_SHARES = 262144
-MIN_QUOTA = 1000  # microseconds
 
 GUARANTEED_OOM_SCORE_ADJ = -997
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
 _MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
 SYSTEM_NODE_CRITICAL = "system-node-critical"
-
-
-def milli_cpu_to_shares(milli_cpu: int) -> int:
-    """Return CPU shares (1024 a core), within the kernel's bounds."""
-    return min(max(milli_cpu * 1024 // 1000, MIN_SHARES), MAX_SHARES)
-
-
-def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
-    """Return the CFS quota in microseconds for a period in microseconds; 0 is no limit."""
-    return max(milli_cpu * period // 1000, MIN_QUOTA) if milli_cpu else 0
+_PAGE = resource.getpagesize()
 
 
 def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> int:
@@ -83,7 +73,9 @@ def container_resources(
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity)
     resources.hugepage_limits = hugepage_limits(limits, node.hugepage_sizes)
     if node.swap_controller:
-        _forbid_swap(resources, node)
+        _limit_swap(resources, pod, container, node)
+    if node.memory_qos and node.cgroup_version == 2:
+        resources.unified.update(memory_protection(pod, container, node))
     return resources
 
 
@@ -107,7 +99,7 @@ def hugepage_limits(limits: Mapping[str, int], sizes: Iterable[str]) -> list[v1.
     wanted = dict.fromkeys(sizes, 0)
     for name, nano in limits.items():
         if name.startswith(HUGEPAGES):
-            size = _page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
+            size = page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
             wanted[size] = to_units(nano)
     return [v1.HugepageLimit(page_size=size, limit=limit) for size, limit in wanted.items()]
 
@@ -130,12 +122,55 @@ def _linux_resources(
     return resources
 
 
-def _forbid_swap(resources: v1.LinuxContainerResources, node: NodeSettings) -> None:
+def _limit_swap(
+    resources: v1.LinuxContainerResources, pod: Pod, container: PodContainer, node: NodeSettings
+) -> None:
     if node.cgroup_version == 2:
-        resources.unified["memory.swap.max"] = "0"
+        resources.unified["memory.swap.max"] = str(swap_limit(pod, container, node))
     else:
         # v1 limits memory and swap together: no more of both than of memory alone.
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
+
+
+def swap_limit(pod: Pod, container: PodContainer, node: NodeSettings) -> int:
+    """Return the bytes of swap a container may use: under LimitedSwap its memory's share.
+
+    None for whoever has memory of its own for certain (guaranteed, or request and limit are
+    equal), nothing to reckon with (no request), or is critical.
+    """
+    own = container.spec.resources or ResourceRequirements()
+    request = to_units(amounts(own.requests).get("memory", 0))
+    limit = to_units(amounts(own.limits).get("memory", 0))
+    if (
+        not node.limited_swap
+        or is_critical(pod)
+        or pod_qos(pod) != "Burstable"
+        or request == limit
+        or not 0 <= request <= node.memory_capacity
+        or not node.memory_capacity
+    ):
+        return 0
+    return request * node.swap_capacity // node.memory_capacity
+
+
+def memory_protection(pod: Pod, container: PodContainer, node: NodeSettings) -> dict[str, str]:
+    """Return what the MemoryQoS gate sets on a container, by the file's name.
+
+    `memory.high` lies between request and limit (or what the node has for pods, without one):
+    above it the kernel throttles before it kills. A container whose request is its limit is
+    never throttled.
+    """
+    own = container.spec.resources or ResourceRequirements()
+    request = to_units(amounts(own.requests).get("memory", 0))
+    limit = to_units(amounts(own.limits).get("memory", 0))
+    found = reserved_memory(pod_qos(pod), request, node)
+    top = limit or to_units(node.allocatable.get("memory", 0))
+    if (request != limit or not request) and top:
+        high = int(request + (top - request) * node.memory_throttling_factor)
+        high = high // _PAGE * _PAGE
+        if high > request:
+            found["memory.high"] = str(high)
+    return found
 
 
 def _memory_request(container: Container) -> int:
@@ -153,15 +188,6 @@ def _spare_memory_request(pod: Pod) -> int:
         total_amounts(pod, "requests").get("memory", 0)
     )
     return spare // count
-
-
-def _page_size_name(size: int) -> str:
-    """Return the kernel's name of a page size: 2097152 is 2MB."""
-    for unit in ("", "KB", "MB"):
-        if size < 1024 or size % 1024:
-            return f"{size}{unit}"
-        size //= 1024
-    return f"{size}GB"
 
 
 def pod_memory_limit(pod: Pod) -> int:

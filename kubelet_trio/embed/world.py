@@ -17,10 +17,10 @@ from kubelet_trio.cri import Runtime
 from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent import PodCgroupRemover
     from kubelet_trio.cgroups import CgroupDriver
     from kubelet_trio.containers import NodeSettings
     from kubelet_trio.pleg import ExitWaiter
-    from kubelet_trio.pods import PodCgroups
     from kubelet_trio.probes import ExecOrphans
     from kubelet_trio.supervision import ChildSpec
     from kubelet_trio.volumes import Mounter
@@ -33,7 +33,7 @@ class World:
     runtime: Runtime
     node: NodeSettings
     mounter: Mounter
-    cgroups: Callable[[CgroupDriver], PodCgroups]
+    cgroups: Callable[[CgroupDriver], PodCgroupRemover]
     exit_waiter: ExitWaiter | None
     connection: ChildSpec | None = None
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see

@@ -58,6 +58,9 @@ def metadata(pod: Pod) -> ObjectMeta:
     return pod.metadata
 
 
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000  # scheduling.SystemCriticalPriority
+
+
 def spec(pod: Pod) -> PodSpec:
     """Return the spec of a defaulted pod."""
     assert pod.spec is not None
@@ -91,6 +94,12 @@ def is_static(pod: Pod) -> bool:
 def is_mirror(pod: Pod) -> bool:
     """Whether an API object stands for a static pod of its node."""
     return CONFIG_MIRROR in pod_annotations(pod)
+
+
+def is_critical(pod: Pod) -> bool:
+    """Whether the node is not to do without it: static, or of a system-critical priority."""
+    priority = spec(pod).priority
+    return is_static(pod) or (priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY)
 
 
 def pod_containers(pod: Pod) -> Iterator[PodContainer]:

@@ -71,6 +71,7 @@ class NodeCapacity:
     capacity: Amounts
     allocatable: Amounts
     enforceable: Amounts
+    internal: Amounts  # capacity with `pid`, and without `pods`: what cgroups can be limited to
 
 
 class ReservationError(ValueError):
@@ -106,6 +107,7 @@ def node_capacity(
     return NodeCapacity(
         capacity={**resources, "pods": pods * NANO},
         allocatable={**allocatable, "pods": pods * NANO},
+        internal=inner,
         enforceable={n: max(amount - kept.get(n, 0), 0) for n, amount in inner.items()},
     )
 

@@ -16,6 +16,7 @@ from functools import partial
 import structlog
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.cgroups import CgroupError
 from kubelet_trio.containers import (
     ContainerConfigError,
     NodeSettings,
@@ -150,10 +151,14 @@ class PodExecutor:
         try:
             around = await surroundings(self._services, pod)
             config = sandbox_config(pod, node, attempt=plan.sandbox_attempt, users=around.users)
+            await self._services.cgroups.ensure(pod)
             await self._services.offload(PodFiles(pod, node).prepare)
             await self._services.volumes.mount(pod)
             sandbox_id = await self._services.runtime.run_pod_sandbox(config, around.handler)
             await self._services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
+        except CgroupError as exc:
+            message = f"unable to ensure pod container exists: {exc}"
+            raise StepError("FailedCreatePodContainer", message) from exc
         except VolumeError as exc:
             raise StepError("FailedMount", str(exc)) from exc
         except OSError as exc:

@@ -74,7 +74,11 @@ class NoServices:
 
 
 class PodCgroups(Protocol):
-    """Removing a pod's cgroup once nothing of it runs."""
+    """A pod's cgroup: there before anything of it runs, gone once nothing does."""
+
+    async def ensure(self, pod: Pod) -> None:
+        """Have it, limited to what the pod may use. Raises `CgroupError`."""
+        ...
 
     async def remove(self, uid: PodUid) -> None: ...
 

@@ -8,10 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.cgroups import CgroupHost, PodCgroups, cgroup_host
+from kubelet_trio.cgroups import CgroupHost, CgroupLimits, PodCgroups, cgroup_host
 from kubelet_trio.model import PodUid, inline_offload, thread_offload
 
 UID = PodUid("5ba8fe55-1c2d")
+
+
+class FakeUnits:
+    """What systemd was asked for."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, CgroupLimits]] = []
+        self.stopped: list[str] = []
+
+    async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
+        self.started.append((unit, limits))
+
+    async def stop_slice(self, unit: str) -> None:
+        self.stopped.append(unit)
 
 
 def host(root: Path) -> CgroupHost:
@@ -38,16 +52,14 @@ async def test_a_pods_cgroup_is_found_under_any_class(tmp_path: Path) -> None:
 
 
 async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
-    stopped: list[str] = []
-    cgroups = PodCgroups(
-        CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, stop_unit=stopped.append
-    )
+    units = FakeUnits()
+    cgroups = PodCgroups(CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, units=units)
     name = "kubepods-besteffort-pod5ba8fe55_1c2d.slice"
     (tmp_path / "kubepods.slice/kubepods-besteffort.slice" / name).mkdir(parents=True)
     assert await cgroups.list_pods() == {UID}
     await cgroups.remove(UID)
     await cgroups.remove(UID)
-    assert stopped == [name]
+    assert units.stopped == [name]
     assert await cgroups.list_pods() == frozenset()
 
 

@@ -93,7 +93,7 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
         ("--anonymous-auth", "not supported yet: authentication.anonymous.enabled (--anonymous"),
         ("--read-only-port=10255", "not supported yet: readOnlyPort (--read-only-port): "),
         ("--max-pods=250", "leave it at its default (110)"),
-        ("--feature-gates=MemoryQoS=true", "not supported yet: feature gate MemoryQoS=true"),
+        ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
         ("--lock-file=/x", "not supported yet: --lock-file: "),
         ("--eviction-hard=memory.available<1Gi", "not supported yet: evictionHard"),

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
+from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares
 from kubelet_trio.containers import (
     container_resources,
-    milli_cpu_to_quota,
-    milli_cpu_to_shares,
     oom_score_adj,
     pod_memory_limit,
     pod_qos,
@@ -196,3 +195,71 @@ def test_a_pods_memory_is_limited_if_all_its_containers_are(
 ) -> None:
     assert pod_memory_limit(pod(*containers)) == limit
     assert pod_memory_limit(pod(*containers, resources=own(None, {"memory": "3Gi"}))) == 3 * GIB
+
+
+SWAPPY = replace(
+    NODE, cgroup_version=2, swap_controller=True, limited_swap=True,
+    memory_capacity=8 * GIB, swap_capacity=2 * GIB,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "swap"),
+    [
+        (sized(requests={"memory": "1Gi"}, limits={"memory": "2Gi"}), str(GIB // 4)),
+        (sized(requests={"memory": "1Gi"}), str(GIB // 4)),
+        (sized(requests={"cpu": "1"}), "0"),  # no memory to reckon with
+        (sized(requests={"memory": "1Gi"}, limits={"memory": "1Gi"}), "0"),
+        (sized(requests={"memory": "9Gi"}, limits={"memory": "10Gi"}), "0"),
+        (sized(), "0"),
+    ],
+)
+def test_swap_is_limited_to_the_memory_requests_share(spec: Container, swap: str) -> None:
+    resources = container_resources(pod(spec), main(spec), SWAPPY)
+    assert resources.unified["memory.swap.max"] == swap
+    none = container_resources(pod(spec), main(spec), replace(SWAPPY, limited_swap=False))
+    assert none.unified["memory.swap.max"] == "0"
+
+
+def test_critical_pods_do_not_swap() -> None:
+    spec = sized(requests={"memory": "1Gi"}, limits={"memory": "2Gi"})
+    for critical in (
+        pod(spec, priority=2_000_000_000),
+        pod(spec, meta={"annotations": {"kubernetes.io/config.source": "file"}}),
+    ):
+        assert container_resources(critical, main(spec), SWAPPY).unified["memory.swap.max"] == "0"
+
+
+THROTTLED = replace(
+    NODE, cgroup_version=2, memory_qos=True, allocatable={"memory": 10 * GIB * 10**9}
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "high"),
+    [
+        (sized(requests={"memory": "1Gi"}, limits={"memory": "2Gi"}), int(1.9 * GIB)),
+        (sized(requests={"memory": "1Gi"}), int(9.1 * GIB)),  # of what the node has for pods
+        (sized(limits={"memory": "1Gi"}), int(0.9 * GIB)),
+        (sized(), 9 * GIB),
+        (sized(requests={"memory": "1Gi"}, limits={"memory": "1Gi"}), None),
+    ],
+)
+def test_memory_is_throttled_between_request_and_limit(spec: Container, high: int | None) -> None:
+    unified = container_resources(pod(spec), main(spec), THROTTLED).unified
+    wanted = None if high is None else str(high // 4096 * 4096)
+    assert unified.get("memory.high") == wanted
+    assert (unified["memory.min"], unified["memory.low"]) == ("0", "0")
+    off = container_resources(pod(spec), main(spec), replace(THROTTLED, memory_qos=False))
+    assert not {"memory.high", "memory.min", "memory.low"} & off.unified.keys()
+
+
+def test_containers_memory_is_reserved_by_class() -> None:
+    node = replace(THROTTLED, memory_reservation=True)
+    both = {"cpu": "1", "memory": "1Gi"}
+    certain = sized(requests=both, limits=both)
+    unified = container_resources(pod(certain), main(certain), node).unified
+    assert (unified["memory.min"], unified["memory.low"]) == (str(GIB), "0")
+    burstable = sized(requests={"memory": "1Gi"})
+    unified = container_resources(pod(burstable), main(burstable), node).unified
+    assert (unified["memory.min"], unified["memory.low"]) == ("0", str(GIB))

@@ -1,0 +1,114 @@
+"""What a cgroup is limited to, and how either version of the kernel's files spells it.
+
+Pure. CPU shares become a weight on version 2 by the line from 2..262144 to 1..10000, which
+is what the Go kubelet writes for the cgroups that are its own (containers' are the
+runtime's, and newer runtimes use another curve there). A limit that is None is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MIN_SHARES = 2
+MAX_SHARES = 262144
+MIN_QUOTA = 1000  # microseconds
+UNLIMITED = -1
+# As the Go kubelet has it for the QoS classes: more than any machine, less than overflows.
+UNBOUNDED_HUGEPAGES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupLimits:
+    """Memory and huge pages in bytes, times in microseconds; UNLIMITED (-1) lifts a limit."""
+
+    cpu_shares: int | None = None
+    cpu_quota: int | None = None
+    cpu_period: int | None = None
+    memory: int | None = None
+    pids: int | None = None
+    hugepages: Mapping[str, int] = field(default_factory=dict)  # by size: 2MB, 1GB
+    unified: Mapping[str, str] = field(default_factory=dict)  # files of version 2 as they are
+
+
+class Setting(NamedTuple):
+    """One file of a cgroup and what to write to it."""
+
+    controller: str
+    file: str
+    value: str
+
+
+def milli_cpu_to_shares(milli_cpu: int) -> int:
+    """Return CPU shares (1024 a core), within the kernel's bounds."""
+    return min(max(milli_cpu * 1024 // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
+    """Return the CFS quota in microseconds for a period in microseconds; 0 is no limit."""
+    return max(milli_cpu * period // 1000, MIN_QUOTA) if milli_cpu else 0
+
+
+def shares_to_weight(shares: int) -> int:
+    """Return version 2's weight of version 1's shares."""
+    return 1 + (min(max(shares, MIN_SHARES), MAX_SHARES) - MIN_SHARES) * 9999 // 262142
+
+
+def page_size_name(size: int) -> str:
+    """Return the kernel's name of a page size: 2097152 is 2MB."""
+    for unit in ("", "KB", "MB"):
+        if size < 1024 or size % 1024:
+            return f"{size}{unit}"
+        size //= 1024
+    return f"{size}GB"
+
+
+def settings(limits: CgroupLimits, version: int) -> list[Setting]:
+    """Return what to write, in the order to write it: a quota after its period."""
+    return _settings_v2(limits) if version == 2 else _settings_v1(limits)
+
+
+def _settings_v1(limits: CgroupLimits) -> list[Setting]:
+    found = []
+    if limits.cpu_shares is not None:
+        found.append(Setting("cpu", "cpu.shares", str(limits.cpu_shares)))
+    if limits.cpu_quota is not None:
+        if limits.cpu_period is not None:
+            found.append(Setting("cpu", "cpu.cfs_period_us", str(limits.cpu_period)))
+        found.append(Setting("cpu", "cpu.cfs_quota_us", str(_quota(limits.cpu_quota))))
+    if limits.memory is not None:
+        found.append(Setting("memory", "memory.limit_in_bytes", str(limits.memory)))
+    if limits.pids is not None:
+        found.append(Setting("pids", "pids.max", _or_max(limits.pids)))
+    for size, amount in limits.hugepages.items():
+        found.append(Setting("hugetlb", f"hugetlb.{size}.limit_in_bytes", str(amount)))
+    return found
+
+
+def _settings_v2(limits: CgroupLimits) -> list[Setting]:
+    found = []
+    if limits.cpu_shares is not None:
+        weight = shares_to_weight(limits.cpu_shares)
+        found.append(Setting("cpu", "cpu.weight", str(weight)))
+    if limits.cpu_quota is not None:
+        quota = _or_max(_quota(limits.cpu_quota))
+        period = "" if limits.cpu_period is None else f" {limits.cpu_period}"
+        found.append(Setting("cpu", "cpu.max", quota + period))
+    if limits.memory is not None:
+        found.append(Setting("memory", "memory.max", _or_max(limits.memory)))
+    if limits.pids is not None:
+        found.append(Setting("pids", "pids.max", _or_max(limits.pids)))
+    for size, amount in limits.hugepages.items():
+        found.append(Setting("hugetlb", f"hugetlb.{size}.max", str(amount)))
+    for file, value in limits.unified.items():
+        found.append(Setting(file.partition(".")[0], file, value))
+    return found
+
+
+def _quota(quota: int) -> int:
+    return quota if quota > 0 else UNLIMITED
+
+
+def _or_max(value: int) -> str:
+    return "max" if value == UNLIMITED else str(value)

@@ -1,0 +1,189 @@
+"""Slices of systemd, asked for over D-Bus: who makes the cgroups under the systemd driver.
+
+A slice carries the limits as its properties, or systemd would write its own values over ours
+at the next reload. What it knows no property for is written to the cgroup as under the other
+driver. Each request has a connection of its own: there are few, and none to keep alive.
+
+Properties and units as the Go kubelet's library asks for them
+(github.com/opencontainers/cgroups, systemd/v1.go and v2.go).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import trio
+
+from kubelet_trio.cgroups.limits import CgroupLimits, shares_to_weight
+from kubelet_trio.cgroups.write import CgroupError
+
+if TYPE_CHECKING:
+    from jeepney import DBusAddress
+    from jeepney.io.trio import DBusRouter
+
+log = structlog.get_logger()
+
+_LIMIT = 30.0  # seconds for a request, its job included
+_INFINITY = 2**64 - 1
+_EXISTS = "org.freedesktop.systemd1.UnitExists"
+_NO_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+
+Property = tuple[str, tuple[str, Any]]  # name, D-Bus signature, value
+
+
+def parent_slice(unit: str) -> str:
+    """Return the slice that a slice is in, by its name: `a-b.slice` is in `a.slice`."""
+    parts = unit.removesuffix(".slice").split("-")
+    return "-".join(parts[:-1]) + ".slice" if len(parts) > 1 else "-.slice"
+
+
+def limit_properties(limits: CgroupLimits, version: int) -> list[Property]:
+    """Return limits as properties of a unit; huge pages have none."""
+    found: list[Property] = []
+    if limits.cpu_shares is not None:
+        if version == 2:
+            found.append(("CPUWeight", ("t", shares_to_weight(limits.cpu_shares))))
+        else:
+            found.append(("CPUShares", ("t", limits.cpu_shares)))
+    if limits.cpu_quota is not None:
+        if limits.cpu_period is not None:
+            found.append(("CPUQuotaPeriodUSec", ("t", limits.cpu_period)))
+        found.append(("CPUQuotaPerSecUSec", ("t", _per_second(limits))))
+    if limits.memory is not None:
+        name = "MemoryMax" if version == 2 else "MemoryLimit"
+        found.append((name, ("t", _INFINITY if limits.memory < 0 else limits.memory)))
+    if limits.pids is not None:
+        found.append(("TasksMax", ("t", _INFINITY if limits.pids < 0 else limits.pids)))
+    for file, name in (("memory.min", "MemoryMin"), ("memory.low", "MemoryLow")):
+        if version == 2 and file in limits.unified:
+            found.append((name, ("t", int(limits.unified[file]))))
+    return found
+
+
+def slice_properties(unit: str, limits: CgroupLimits, version: int) -> list[Property]:
+    """Return all that a new slice is made with."""
+    io = "IOAccounting" if version == 2 else "BlockIOAccounting"
+    return [
+        ("Description", ("s", f"pods of a Kubernetes node: {unit}")),
+        ("Wants", ("as", [parent_slice(unit)])),
+        ("MemoryAccounting", ("b", True)),
+        ("CPUAccounting", ("b", True)),
+        (io, ("b", True)),
+        ("TasksAccounting", ("b", True)),
+        ("DefaultDependencies", ("b", False)),
+        *limit_properties(limits, version),
+    ]
+
+
+def _per_second(limits: CgroupLimits) -> int:
+    """Return the quota for a second, in whole hundredths of a CPU: systemd keeps no less."""
+    assert limits.cpu_quota is not None
+    if limits.cpu_quota <= 0:
+        return _INFINITY
+    quota = limits.cpu_quota * 1_000_000 // (limits.cpu_period or 100_000)
+    return -(-quota // 10_000) * 10_000
+
+
+class SystemdBus:
+    """The real systemd; `bus` is an address as D-Bus has them, `SYSTEM` the machine's own."""
+
+    def __init__(self, version: int, bus: str = "SYSTEM") -> None:
+        self._version = version
+        self._bus = bus
+
+    async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
+        """Have a slice with these limits, new or not. Raises `CgroupError`."""
+        try:
+            with trio.fail_after(_LIMIT):
+                await self._start(unit, limits)
+        except trio.TooSlowError as exc:
+            raise CgroupError(f"systemd did not start {unit} within {_LIMIT:.0f} s") from exc
+        except OSError as exc:
+            raise CgroupError(f"cannot ask systemd for {unit}: {exc}") from exc
+
+    async def stop_slice(self, unit: str) -> None:
+        """Have systemd forget a slice; that it never knew it is no error, nor that it is away."""
+        try:
+            with trio.fail_after(_LIMIT):
+                await self._stop(unit)
+        except (trio.TooSlowError, OSError, CgroupError) as exc:
+            log.warning("cgroups.stop_slice_failed", unit=unit, error=str(exc))
+
+    async def _start(self, unit: str, limits: CgroupLimits) -> None:
+        from jeepney.io.trio import open_dbus_router
+
+        async with open_dbus_router(self._bus) as router:
+            made = slice_properties(unit, limits, self._version)
+            if not await self._run_job(
+                router, unit, "StartTransientUnit", "ssa(sv)a(sa(sv))", (unit, "replace", made, [])
+            ):
+                changed = limit_properties(limits, self._version)
+                if changed:
+                    await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, changed))
+
+    async def _stop(self, unit: str) -> None:
+        from jeepney.io.trio import open_dbus_router
+
+        async with open_dbus_router(self._bus) as router:
+            await self._run_job(router, unit, "StopUnit", "ss", (unit, "replace"))
+
+    async def _run_job(
+        self, router: DBusRouter, unit: str, method: str, signature: str, body: tuple[Any, ...]
+    ) -> bool:
+        """Call a method that queues a job, and wait for its end; False where it is moot.
+
+        Raises `CgroupError`.
+        """
+        from jeepney import MatchRule, message_bus
+        from jeepney.io.trio import Proxy
+
+        rule = MatchRule(
+            type="signal",
+            interface="org.freedesktop.systemd1.Manager",
+            member="JobRemoved",
+            path="/org/freedesktop/systemd1",
+        )
+        with router.filter(rule, bufsize=1000) as removed:
+            await Proxy(message_bus, router).AddMatch(rule)
+            try:
+                (job,) = await self._call(router, method, signature, body)
+            except _MootError:
+                return False
+            async for signal in removed:
+                _, path, _, result = signal.body
+                if path == job:
+                    break
+            if result != "done":
+                raise CgroupError(f"systemd: {method} of {unit}: {result}")
+        return True
+
+    async def _call(
+        self, router: DBusRouter, method: str, signature: str, body: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        from jeepney import DBusErrorResponse, new_method_call
+        from jeepney.wrappers import unwrap_msg
+
+        reply = await router.send_and_get_reply(
+            new_method_call(_address(), method, signature, body)
+        )
+        try:
+            return tuple(unwrap_msg(reply))
+        except DBusErrorResponse as exc:
+            if exc.name in (_EXISTS, _NO_UNIT):
+                raise _MootError(exc.name) from exc
+            raise CgroupError(f"systemd: {method} of {body[0]}: {exc}") from exc
+
+
+class _MootError(Exception):
+    """What was asked for is so already."""
+
+
+def _address() -> DBusAddress:
+    from jeepney import DBusAddress
+
+    return DBusAddress(
+        "/org/freedesktop/systemd1",
+        bus_name="org.freedesktop.systemd1",
+        interface="org.freedesktop.systemd1.Manager",
+    )

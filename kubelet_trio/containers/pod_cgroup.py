@@ -1,0 +1,154 @@
+"""What the cgroups above containers are limited to: a pod's own, its QoS class', the node's.
+
+Pure. The pod's cgroup holds all its containers to the pod's sum, its runtime class' overhead
+included. The burstable class weighs as much as its pods request together, the best-effort
+one as little as can be; guaranteed pods stand beside both. Huge pages are limited on pods
+and unbounded on classes.
+
+Rules: ResourceConfigForPod, qosContainerManagerImpl and getCgroupConfig of pkg/kubelet/cm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.cgroups import (
+    MIN_SHARES,
+    UNBOUNDED_HUGEPAGES,
+    UNLIMITED,
+    CgroupLimits,
+    QosClass,
+    milli_cpu_to_quota,
+    milli_cpu_to_shares,
+    page_size_name,
+)
+from kubelet_trio.containers.amounts import (
+    HUGEPAGES,
+    declares_limit,
+    pod_limits,
+    pod_qos,
+    pod_requests,
+)
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.model import parse_quantity, to_milli, to_units
+
+_PID = "pid"
+MEMORY_MIN, MEMORY_LOW = "memory.min", "memory.low"
+
+
+def pod_cgroup_limits(pod: Pod, node: NodeSettings, pids_limit: int = UNLIMITED) -> CgroupLimits:
+    """Return the limits of a pod's own cgroup; `pids_limit` is `podPidsLimit`.
+
+    CPU and memory of a burstable pod are limited only if they are at every moment of its life.
+    Raises ValueError for a quantity that does not parse.
+    """
+    qos = pod_qos(pod)
+    requests, limits = pod_requests(pod), pod_limits(pod)
+    common: dict[str, int] = {}
+    if qos != "BestEffort" and (qos == "Guaranteed" or declares_limit(pod, "cpu")):
+        period = round(node.cpu_cfs_quota_period * 1_000_000)
+        quota = milli_cpu_to_quota(to_milli(limits.get("cpu", 0)), period)
+        common["cpu_quota"] = quota if node.cpu_cfs_quota and quota else UNLIMITED
+        common["cpu_period"] = period
+    if qos != "BestEffort" and (qos == "Guaranteed" or declares_limit(pod, "memory")):
+        common["memory"] = to_units(limits.get("memory", 0)) or UNLIMITED
+    if pids_limit > 0:
+        common["pids"] = pids_limit
+    shares = MIN_SHARES if qos == "BestEffort" else _shares(requests)
+    return CgroupLimits(
+        cpu_shares=shares,
+        **common,
+        hugepages=_hugepages(requests, node.hugepage_sizes),
+        unified=reserved_memory(qos, to_units(requests.get("memory", 0)), node),
+    )
+
+
+def qos_cgroup_limits(
+    pods: Iterable[Pod],
+    node: NodeSettings,
+    *,
+    allocatable_memory: int = 0,
+    reserve_percent: int | None = None,
+) -> dict[QosClass, CgroupLimits]:
+    """Return the limits of the classes for the pods that are there (those that ended are not).
+
+    `reserve_percent` of what better classes request (`qosReserved`) is kept from the memory
+    of the worse ones; `allocatable_memory` is in bytes. Of Guaranteed, which is the node's own
+    cgroup, only what the pods decide is returned.
+    """
+    cpu = 0
+    memory: dict[QosClass, int] = {"Guaranteed": 0, "Burstable": 0, "BestEffort": 0}
+    for pod in pods:
+        qos, requests = pod_qos(pod), pod_requests(pod)
+        memory[qos] += to_units(requests.get("memory", 0))
+        cpu += to_milli(requests.get("cpu", 0)) if qos == "Burstable" else 0
+    unbounded = dict.fromkeys(node.hugepage_sizes, UNBOUNDED_HUGEPAGES)
+    burstable = best_effort = None
+    if reserve_percent is not None and allocatable_memory:
+        burstable = max(allocatable_memory - memory["Guaranteed"] * reserve_percent // 100, 0)
+        best_effort = max(burstable - memory["Burstable"] * reserve_percent // 100, 0)
+    return {
+        "Guaranteed": CgroupLimits(
+            unified=_min_of(memory["Guaranteed"] + memory["Burstable"], node)
+        ),
+        "Burstable": CgroupLimits(
+            cpu_shares=milli_cpu_to_shares(cpu),
+            memory=burstable,
+            hugepages=unbounded,
+            unified=reserved_memory("Burstable", memory["Burstable"], node),
+        ),
+        "BestEffort": CgroupLimits(cpu_shares=MIN_SHARES, memory=best_effort, hugepages=unbounded),
+    }
+
+
+def node_cgroup_limits(
+    budget: Mapping[str, int], sizes: Iterable[str] = (), *, compressible_only: bool = False
+) -> CgroupLimits:
+    """Return the limits of a cgroup that may use `budget` (nano-units): CPU is only a weight.
+
+    For the cgroup of all pods, and those that `kubeReserved` and `systemReserved` name.
+    """
+    shares = _shares(budget) if "cpu" in budget else None
+    if compressible_only:
+        return CgroupLimits(cpu_shares=shares)
+    return CgroupLimits(
+        cpu_shares=shares,
+        memory=to_units(budget["memory"]) if "memory" in budget else None,
+        pids=to_units(budget[_PID]) if _PID in budget else None,
+        hugepages=_hugepages(budget, sizes),
+    )
+
+
+def reserved_memory(qos: QosClass, request: int, node: NodeSettings) -> dict[str, str]:
+    """Return what of `request` bytes the kernel shall not reclaim (the MemoryQoS gate).
+
+    Under TieredReservation a guaranteed pod's memory is never taken, a burstable one's only
+    for want of any other. Both are written, so that no older value stays.
+    """
+    if not node.memory_qos or node.cgroup_version != 2:
+        return {}
+    kept = request if node.memory_reservation else 0
+    return {
+        MEMORY_MIN: str(kept if qos == "Guaranteed" else 0),
+        MEMORY_LOW: str(kept if qos == "Burstable" else 0),
+    }
+
+
+def _min_of(request: int, node: NodeSettings) -> dict[str, str]:
+    return reserved_memory("Guaranteed", request, node)
+
+
+def _shares(amounts: Mapping[str, int]) -> int:
+    return milli_cpu_to_shares(to_milli(amounts.get("cpu", 0)))
+
+
+def _hugepages(amounts: Mapping[str, int], sizes: Iterable[str]) -> dict[str, int]:
+    """Return a limit for every page size the node has: 0 where none is asked for."""
+    wanted = dict.fromkeys(sizes, 0)
+    for name, nano in amounts.items():
+        if name.startswith(HUGEPAGES):
+            size = page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
+            wanted[size] = to_units(nano)
+    return wanted

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubelet_trio.cgroups import (
+    UNBOUNDED_HUGEPAGES,
+    UNLIMITED,
+    CgroupLimits,
+    milli_cpu_to_quota,
+    milli_cpu_to_shares,
+    page_size_name,
+    settings,
+)
+from kubelet_trio.cgroups.limits import shares_to_weight
+
+LIMITS = CgroupLimits(
+    cpu_shares=512,
+    cpu_quota=50_000,
+    cpu_period=100_000,
+    memory=64 << 20,
+    pids=500,
+    hugepages={"2MB": 0, "1GB": 1 << 30},
+    unified={"memory.min": "1048576"},
+)
+FREE = CgroupLimits(
+    cpu_quota=UNLIMITED,
+    cpu_period=100_000,
+    memory=UNLIMITED,
+    pids=UNLIMITED,
+    hugepages={"2MB": UNBOUNDED_HUGEPAGES},
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "version", "written"),
+    [
+        (
+            LIMITS,
+            1,
+            [
+                ("cpu", "cpu.shares", "512"),
+                ("cpu", "cpu.cfs_period_us", "100000"),
+                ("cpu", "cpu.cfs_quota_us", "50000"),
+                ("memory", "memory.limit_in_bytes", "67108864"),
+                ("pids", "pids.max", "500"),
+                ("hugetlb", "hugetlb.2MB.limit_in_bytes", "0"),
+                ("hugetlb", "hugetlb.1GB.limit_in_bytes", "1073741824"),
+            ],
+        ),
+        (
+            LIMITS,
+            2,
+            [
+                ("cpu", "cpu.weight", "20"),
+                ("cpu", "cpu.max", "50000 100000"),
+                ("memory", "memory.max", "67108864"),
+                ("pids", "pids.max", "500"),
+                ("hugetlb", "hugetlb.2MB.max", "0"),
+                ("hugetlb", "hugetlb.1GB.max", "1073741824"),
+                ("memory", "memory.min", "1048576"),
+            ],
+        ),
+        (
+            FREE,
+            1,
+            [
+                ("cpu", "cpu.cfs_period_us", "100000"),
+                ("cpu", "cpu.cfs_quota_us", "-1"),
+                ("memory", "memory.limit_in_bytes", "-1"),
+                ("pids", "pids.max", "max"),
+                ("hugetlb", "hugetlb.2MB.limit_in_bytes", "4611686018427387904"),
+            ],
+        ),
+        (
+            FREE,
+            2,
+            [
+                ("cpu", "cpu.max", "max 100000"),
+                ("memory", "memory.max", "max"),
+                ("pids", "pids.max", "max"),
+                ("hugetlb", "hugetlb.2MB.max", "4611686018427387904"),
+            ],
+        ),
+        (CgroupLimits(), 1, []),
+        (CgroupLimits(), 2, []),
+    ],
+)
+def test_limits_are_spelled_as_the_kernel_has_them(
+    limits: CgroupLimits, version: int, written: list[tuple[str, str, str]]
+) -> None:
+    assert [tuple(setting) for setting in settings(limits, version)] == written
+
+
+@pytest.mark.parametrize(
+    ("shares", "weight"),
+    [(0, 1), (2, 1), (28, 1), (29, 2), (245, 10), (1024, 39), (262144, 10000), (300000, 10000)],
+)
+def test_shares_become_weights(shares: int, weight: int) -> None:
+    assert shares_to_weight(shares) == weight
+
+
+@given(st.integers(0, 10**7), st.integers(0, 10**7))
+def test_more_cpu_never_weighs_less(left: int, right: int) -> None:
+    low, high = sorted((left, right))
+    assert milli_cpu_to_shares(low) <= milli_cpu_to_shares(high)
+    assert shares_to_weight(milli_cpu_to_shares(low)) <= shares_to_weight(milli_cpu_to_shares(high))
+    if low:
+        assert 1000 <= milli_cpu_to_quota(low, 100_000) <= milli_cpu_to_quota(high, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(2 << 20, "2MB"), (1 << 30, "1GB"), (64 << 10, "64KB"), (512 << 20, "512MB")]
+)
+def test_page_sizes_have_the_kernels_names(size: int, name: str) -> None:
+    assert page_size_name(size) == name
