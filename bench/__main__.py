@@ -1,41 +1,93 @@
-"""`python -m bench [--json FILE] [--idle SECONDS]`: root, and what the containerd suite needs."""
+"""`python -m bench [--peer /path/to/kubelet]`: root, and what the containerd suite needs."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from bench.measure import Bench
-from bench.report import machine, table
-from tests.harness import Agent, Containerd, CriClient, missing
+from bench.contender import Contender, GoKubelet, Ours
+from bench.loads import LOADS, Bench
+from bench.report import Round, machine, plots, rows, table
+from bench.runtime import Runtime
+from tests.harness import Containerd, CriClient, missing
+
+Make = Callable[[Path, Containerd], Contender]
 
 
 @click.command()
 @click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write results here too."
+    "--peer", type=click.Path(path_type=Path, exists=True), help="A Go kubelet to measure beside."
 )
-@click.option("--idle", default=60.0, help="How long to watch the agent do nothing, in seconds.")
-def main(json_file: Path | None, idle: float) -> None:
-    """Measure the agent on a private containerd."""
+@click.option("--rounds", default=3, show_default=True, help="Each contender once a round.")
+@click.option("--loads", default=",".join(LOADS), show_default=True, help="Which, by comma.")
+@click.option("--idle", default=60.0, show_default=True, help="Seconds to watch it do nothing.")
+@click.option("--scale", default=1.0, show_default=True, help="Of the pods' numbers, for a trial.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write results here.")
+@click.option("--plots", "plot_dir", type=click.Path(path_type=Path), help="Write PNGs here.")
+def main(
+    peer: Path | None,
+    rounds: int,
+    loads: str,
+    idle: float,
+    scale: float,
+    json_file: Path | None,
+    plot_dir: Path | None,
+) -> None:
+    """Run the same loads on this agent and on a peer, in turn, on one private containerd."""
     if lacks := missing():
         raise click.ClickException(f"this machine cannot run it: {', '.join(lacks)}")
+    chosen = loads.split(",")
+    if unknown := [load for load in chosen if load not in LOADS]:
+        there = ", ".join(LOADS)
+        raise click.BadParameter(f"no such load: {', '.join(unknown)} (there are: {there})")
+    makers: list[Make] = [Ours]
+    if peer is not None:
+        makers.append(lambda base, containerd: GoKubelet(peer.absolute(), base, containerd))
     described = machine()
-    with tempfile.TemporaryDirectory() as base, Containerd() as containerd:
-        agent = Agent(Path(base) / "agent", containerd)
-        try:
-            with CriClient(containerd.socket) as cri:
-                results = Bench(agent, cri, idle).run()
-        finally:
-            agent.close()
+    taken: list[Round] = []
+    names: list[str] = []
+    for number in range(rounds):
+        found: dict[str, dict[str, float]] = {}
+        # Whoever comes second finds a warm page cache: they take turns.
+        for make in makers if number % 2 == 0 else reversed(makers):
+            name, results = _turn(make, chosen, idle, scale)
+            found[name] = results
+            names = list(dict.fromkeys([*names, name]))
+            click.echo(f"round {number + 1} of {rounds}: {name} is done", err=True)
+        taken.append(found)
+        _write(json_file, described, taken)
+    theirs = next((name for name in names if name != Ours.name), None)
+    merged = rows(taken, Ours.name, theirs)
     click.echo("\n".join(f"- {name}: {value}" for name, value in described.items()))
     click.echo()
-    click.echo("\n".join(table(results)))
-    if json_file is not None:
-        found = {"machine": described, "results": results}
-        json_file.write_text(json.dumps(found, indent=1) + "\n")
+    click.echo("\n".join(table(merged, Ours.name, theirs)))
+    if plot_dir is not None and theirs is not None:
+        click.echo(f"\n{plots(merged, Ours.name, theirs, plot_dir)}")
+
+
+def _turn(make: Make, loads: list[str], idle: float, scale: float) -> tuple[str, dict[str, float]]:
+    """Run the loads on one contender, on a containerd of its own; return name and figures."""
+    with tempfile.TemporaryDirectory() as base, Containerd(metrics=True) as containerd:
+        contender = make(Path(base) / "agent", containerd)
+        try:
+            with CriClient(containerd.socket) as cri:
+                contender.start()
+                bench = Bench(contender, Runtime(containerd, cri), idle, scale)
+                for load in loads:
+                    click.echo(f"{contender.name}: {load}", err=True)
+                    LOADS[load](bench)
+        finally:
+            contender.close()
+    return contender.name, bench.results
+
+
+def _write(path: Path | None, described: dict[str, str], taken: list[Round]) -> None:
+    if path is not None:
+        path.write_text(json.dumps({"machine": described, "rounds": taken}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

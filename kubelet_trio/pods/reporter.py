@@ -43,6 +43,7 @@ class PodReporter:
         self._services = services
         self._record = record
         self._status: PodStatus | None = record.pod.status if record is not None else None
+        self._shown: Pod | None = None  # as last told
         self._messages: dict[ContainerId, str] = {}
         self._pre_stopped = record.pre_stopped if record is not None else ()
         # Probes are told of while a teardown goes on: two tasks of one worker.
@@ -81,7 +82,8 @@ class PodReporter:
             await self._read_messages(pod, observed)
             given = self._given(stage, request, waiting or {}, started or {}, ready or {})
             status = pod_status(pod, observed, given)
-            if status != self._status:
+            # An edit of labels changes no status, and is to be seen all the same.
+            if status != self._status or pod is not self._shown:
                 self._status = status
                 self._put(pod, status, request)
                 await self._write(pod, request)
@@ -139,6 +141,7 @@ class PodReporter:
             self._record = record
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
+        self._shown = pod
         shown = msgspec.structs.replace(pod, status=status)
         if request is not None and request.reason is EndReason.DELETED:
             shown = _marked_deleted(shown, request)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kubelet_trio.cri import RuntimeUnavailableError
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import metadata, pod_uid
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
@@ -68,6 +69,22 @@ async def test_a_pods_life_costs_few_runtime_calls(node: Node, autojump_clock: M
             "ListPodSandbox",
             "ListContainers",
         ]
+
+
+async def test_an_edit_that_changes_no_status_is_told(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(1)
+        labelled = msgspec.structs.replace(metadata(pod), labels={"edit": "1"})
+        edited = msgspec.structs.replace(pod, metadata=labelled)
+        node.feed.put(edited)
+        await trio.sleep(1)
+        (told,) = agent.pods.value.values()
+        assert metadata(told).labels == {"edit": "1"}
+        assert ready(node.status(pod))
+    assert node.runtime.violations == []
 
 
 async def test_a_killed_container_is_started_again_as_soon_as_the_runtime_says_it_died(

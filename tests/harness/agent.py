@@ -24,6 +24,7 @@ from tests.harness import leftovers
 from tests.harness.containerd import Containerd
 from tests.harness.cri import CriClient
 from tests.harness.pods import NODE, Json, WaitTimeoutError, Watch, is_ready, pod_name
+from tests.harness.ports import free_port
 
 PROGRAM = Path(sys.executable).with_name("kubelet-trio")
 
@@ -54,7 +55,7 @@ class Agent:
         self.log_links = base / "containers"
         self.control = self.root / "kubelet-trio.sock"
         self.arguments, self.environment = arguments, environment or {}
-        self.healthz_port = _free_port()
+        self.healthz_port = free_port()
         self.notified: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
@@ -275,9 +276,3 @@ class Agent:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

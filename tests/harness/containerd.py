@@ -25,6 +25,7 @@ import grpc
 from tests.harness import images, leftovers
 from tests.harness.cri import CriClient
 from tests.harness.machine import busybox, cni_bin_dir
+from tests.harness.ports import free_port
 
 NUMBERS = range(200)
 NETWORK = "kubelet-trio-test"
@@ -65,13 +66,19 @@ class Layout:
 class Containerd:
     """One private containerd, from `open()` to `close()`, with outages in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, metrics: bool = False) -> None:
         self.layout, self._lock = _claim()
+        self.metrics_port = free_port() if metrics else 0  # of its own Prometheus endpoint
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def socket(self) -> Path:
         return self.layout.socket
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def endpoint(self) -> str:
@@ -83,7 +90,7 @@ class Containerd:
         for name in ("root", "run", "cni", "ipam", "images", "work"):
             (base / name).mkdir()
         (base / "cni" / "10-net.conflist").write_text(json.dumps(_conflist(self.layout)))
-        (base / "config.toml").write_text(_config(self.layout))
+        (base / "config.toml").write_text(_config(self.layout, self.metrics_port))
         leftovers.note_before(base)
         leftovers.make_cgroups(self.layout.cgroup)
         self.start()
@@ -239,8 +246,9 @@ def _conflist(layout: Layout) -> dict[str, object]:
     return {"cniVersion": "0.4.0", "name": layout.network, "plugins": [bridge, portmap]}
 
 
-def _config(layout: Layout) -> str:
+def _config(layout: Layout, metrics_port: int) -> str:
     base = layout.base
+    metrics = f'[metrics]\n  address = "127.0.0.1:{metrics_port}"\n' if metrics_port else ""
     # restrict_oom_score_adj: in a container of its own, a root without CAP_SYS_RESOURCE
     # may not lower oom_score_adj, and every start would fail.
     return f"""\
@@ -260,6 +268,7 @@ disabled_plugins = [
 [ttrpc]
   address = "{layout.socket}.ttrpc"
 
+{metrics}
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{images.PAUSE}"
   restrict_oom_score_adj = true

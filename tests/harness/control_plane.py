@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import yaml
 
 from tests.harness.authority import Authority, Pair
 from tests.harness.pods import Json, WaitTimeoutError
+from tests.harness.ports import free_port
 
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 _STARTED = 90.0  # seconds that a start may take
@@ -82,7 +82,7 @@ class ControlPlane:
     def open(self) -> None:
         """Start both and return when the API server is ready."""
         for attempt in range(_ATTEMPTS):
-            self._etcd_port, self._port = _free_port(), _free_port()
+            self._etcd_port, self._port = free_port(), free_port()
             try:
                 self._start_etcd()
                 self.start_server()
@@ -313,12 +313,6 @@ def _certificate_user(pair: Pair) -> Json:
 
 def _file_name(name: str) -> str:
     return name.replace(":", "-")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":
