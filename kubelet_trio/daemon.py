@@ -176,6 +176,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
                 cap=config.crash_loop_back_off.max_container_restart_period,
                 spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
             ),
+            volume_stats_period=config.volume_stats_agg_period,
             log_rotation=LogRotationPolicy(
                 max_size=to_units(parse_quantity(config.container_log_max_size)),
                 max_files=config.container_log_max_files,

@@ -24,6 +24,7 @@ from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState
 from kubelet_trio.events import EventRecorder, EventRing
@@ -125,6 +126,7 @@ class Agent:
         self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder)
         if seams.cluster is not None:
             seams.cluster.attach(self._cluster_parts())
+        self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
         self._root = self._make_tree()
 
     def _make_services(self) -> PodServices:
@@ -209,6 +211,7 @@ class Agent:
                     ],
                     policy=_TOP,
                 ),
+                ChildSpec("stats", self.stats.run, policy=_TOP),
             ],
         )
 

@@ -30,6 +30,7 @@ from kubelet_trio.volumes import Mounter
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.agent.core import Agent
+    from kubelet_trio.stats import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class AgentSettings:
     # Off unless asked for: the images of a runtime may be somebody else's.
     image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
     sandbox_image: str = ""  # where the runtime neither names nor pins it
+    volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
 
 
@@ -71,3 +73,4 @@ class Seams:
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
     tmpfs_noswap: bool = False
+    stats_host: Host | None = None  # where the kernel's files are; None: found out

@@ -221,7 +221,7 @@ FIELDS: tuple[Row, ...] = (
     row("shutdownGracePeriodByPodPriority", "", DEFAULT, "shutdown time by priority", _SHUTDOWN),
     # Volumes and the host
     row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
-    row("volumeStatsAggPeriod", "volume-stats-agg-period", DEFAULT, "how often volume use is measured", "volume statistics"),
+    row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured use holds; negative: volumes are not measured"),
     row("localStorageCapacityIsolation", "local-storage-capacity-isolation", DEFAULT, "manage local storage as a resource", "local storage accounting", (False,)),
     row("protectKernelDefaults", "protect-kernel-defaults", DEFAULT, "refuse kernel settings other than the kubelet's", "kernel tunables"),
 )

@@ -63,19 +63,19 @@ def _read(path: Path) -> bytes:
 
 
 @pytest.fixture
-async def node(tmp_path: Path, autojump_clock: MockClock) -> Node:
+async def node(tmp_path: Path) -> Node:
     node = Node(tmp_path, LogRotationPolicy(max_size=100, max_files=4, interval=10))
     await node.start()
     return node
 
 
-async def test_a_small_log_is_left_alone(node: Node) -> None:
+async def test_a_small_log_is_left_alone(node: Node, autojump_clock: MockClock) -> None:
     node.write(1)
     await node.rotation.sweep()
     assert node.names() == ["0.log"]
 
 
-async def test_a_flood_is_rotated_compressed_and_cut(node: Node) -> None:
+async def test_a_flood_is_rotated_compressed_and_cut(node: Node, autojump_clock: MockClock) -> None:
     for _ in range(6):
         node.write()
         await node.rotation.sweep()
@@ -89,7 +89,7 @@ async def test_a_flood_is_rotated_compressed_and_cut(node: Node) -> None:
     assert node.rotation.rotations == 6
 
 
-async def test_it_looks_at_every_interval(node: Node) -> None:
+async def test_it_looks_at_every_interval(node: Node, autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(node.rotation.run)
         node.write()
@@ -100,7 +100,9 @@ async def test_it_looks_at_every_interval(node: Node) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_failed_reopening_gives_the_log_its_name_back(node: Node) -> None:
+async def test_a_failed_reopening_gives_the_log_its_name_back(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.write()
     node.runtime.faults.add(FaultKind.ERROR, "ReopenContainerLog")
     await node.rotation.sweep()
@@ -110,7 +112,9 @@ async def test_a_failed_reopening_gives_the_log_its_name_back(node: Node) -> Non
     assert node.content() == LINE * 10
 
 
-async def test_a_reply_that_is_lost_does_not_undo_the_reopening(node: Node) -> None:
+async def test_a_reply_that_is_lost_does_not_undo_the_reopening(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.write()
     node.runtime.faults.add(FaultKind.LOST_REPLY, "ReopenContainerLog")
     await node.rotation.sweep()
@@ -118,7 +122,9 @@ async def test_a_reply_that_is_lost_does_not_undo_the_reopening(node: Node) -> N
     assert node.path.read_bytes() == b""
 
 
-async def test_an_agent_that_dies_between_rename_and_reopening(node: Node) -> None:
+async def test_an_agent_that_dies_between_rename_and_reopening(
+    node: Node, autojump_clock: MockClock
+) -> None:
     """The container writes on into the rotated file; the next agent has it reopened."""
     node.write()
     aside = node.path.rename(node.path.with_name("0.log.20240501-100000"))
@@ -127,7 +133,9 @@ async def test_an_agent_that_dies_between_rename_and_reopening(node: Node) -> No
     assert node.rotation.rotations == 0
 
 
-async def test_an_agent_that_is_stopped_while_the_runtime_hangs(node: Node) -> None:
+async def test_an_agent_that_is_stopped_while_the_runtime_hangs(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.write()
     node.runtime.faults.add(FaultKind.HANG, "ReopenContainerLog")
     with trio.move_on_after(1):
@@ -138,7 +146,9 @@ async def test_an_agent_that_is_stopped_while_the_runtime_hangs(node: Node) -> N
     assert node.content() == LINE * 10
 
 
-async def test_a_crash_while_compressing_leaves_nothing_behind(node: Node) -> None:
+async def test_a_crash_while_compressing_leaves_nothing_behind(
+    node: Node, autojump_clock: MockClock
+) -> None:
     rotated = node.path.with_name("0.log.20240501-100000")
     rotated.write_bytes(LINE)
     rotated.with_name(f"{rotated.name}.tmp").write_bytes(b"half")
@@ -149,7 +159,9 @@ async def test_a_crash_while_compressing_leaves_nothing_behind(node: Node) -> No
     assert node.content() == LINE * 11
 
 
-async def test_a_log_that_stays_away_is_not_asked_for_at_every_round(node: Node) -> None:
+async def test_a_log_that_stays_away_is_not_asked_for_at_every_round(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.runtime.node.write_logs = False
     node.path.unlink()
     for _ in range(20):
@@ -158,7 +170,9 @@ async def test_a_log_that_stays_away_is_not_asked_for_at_every_round(node: Node)
     assert len(node.runtime.calls_of("ReopenContainerLog")) == 1
 
 
-async def test_a_container_that_ends_meanwhile_keeps_its_log(node: Node) -> None:
+async def test_a_container_that_ends_meanwhile_keeps_its_log(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.write()
     running = node.running()
     node.runtime.forget(node.id)
@@ -168,7 +182,7 @@ async def test_a_container_that_ends_meanwhile_keeps_its_log(node: Node) -> None
     assert node.content() == LINE * 10
 
 
-async def test_compressed_files_keep_their_mode(node: Node) -> None:
+async def test_compressed_files_keep_their_mode(node: Node, autojump_clock: MockClock) -> None:
     node.path.chmod(0o640)
     for _ in range(2):
         node.write()

@@ -1,0 +1,208 @@
+"""Wires the stats room to what runs: the child `stats`, and what the server asks.
+
+Nothing of the room is imported, and no file read, before somebody asks for the first time: most
+nodes on their own are never asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+from lightkube.models.core_v1 import Pod, PodSpec
+
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.cgroups import (
+    cgroup_host,
+    cgroup_path,
+    parse_cgroup,
+    qos_cgroup,
+    uid_of_pod_cgroup,
+)
+from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, RuntimePod
+from kubelet_trio.pleg import Pleg
+from kubelet_trio.status import StatusStore
+
+if TYPE_CHECKING:
+    from kubelet_trio.stats import (
+        ContainerSubject,
+        Host,
+        MachineInfo,
+        PodSubject,
+        StatsProvider,
+        VolumeUsage,
+    )
+
+
+class AgentStats:
+    """What the node and its pods use. `provider` may be asked at any time."""
+
+    def __init__(
+        self, settings: AgentSettings, seams: Seams, pleg: Pleg, statuses: StatusStore
+    ) -> None:
+        self._settings = settings
+        self._seams = seams
+        self._pleg = pleg
+        self._statuses = statuses
+        self._asked = trio.Event()
+        self._provider: StatsProvider | None = None
+        self._volumes: VolumeUsage | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Measure volumes for those who ask, until cancelled; idle before that."""
+        task_status.started()
+        await self._asked.wait()
+        assert self._volumes is not None
+        await self._volumes.run()
+
+    async def provider(self) -> StatsProvider:
+        """Return what answers `/stats/summary` and the metrics pages."""
+        if self._provider is None:
+            host, machine = await self._seams.offload(_look_at_host)
+            if self._provider is None:  # nobody was faster
+                self._provider = self._make(host, machine)
+                self._asked.set()
+        return self._provider
+
+    def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
+        from kubelet_trio.stats import StatsProvider, StatsSettings, VolumeUsage
+
+        node, seams = self._settings.node, self._seams
+        root = parse_cgroup(node.cgroup_root)
+        kubepods = qos_cgroup("Guaranteed", root)
+        self._volumes = VolumeUsage(
+            str(node.root_dir),
+            seams.offload,
+            seams.clock,
+            period=self._settings.volume_stats_period,
+        )
+        return StatsProvider(
+            StatsSettings(
+                node.node_name,
+                str(node.root_dir),
+                (cgroup_path(kubepods, "systemd"), cgroup_path(kubepods, "cgroupfs")),
+                machine,
+            ),
+            seams.stats_host or host,
+            seams.runtime,
+            lambda: pod_subjects(self._pleg, self._statuses.pods.value),
+            _pod_of_cgroup,
+            seams.clock,
+            seams.offload,
+            self._volumes,
+        )
+
+
+def pod_subjects(pleg: Pleg, pods: Mapping[PodUid, Pod]) -> Iterator[PodSubject]:
+    """Yield the pods of which something runs, with their running containers."""
+    for uid in sorted(pleg.known_uids):
+        observed = pleg.get(uid)
+        sandboxes = [s for s in observed.sandboxes if s.ready]
+        running = [c for c in observed.containers if c.state is ContainerState.RUNNING]
+        if sandboxes or running:
+            yield _pod_subject(observed, running, pods.get(uid))
+
+
+def _pod_subject(
+    observed: RuntimePod, running: list[ContainerRecord], pod: Pod | None
+) -> PodSubject:
+    from kubelet_trio.stats import PodSubject
+
+    sandbox = next(iter(observed.sandboxes), None)
+    spec = pod.spec if pod is not None else None
+    volumes = (spec.volumes if spec is not None else None) or ()
+    return PodSubject(
+        observed.uid,
+        observed.name,
+        observed.namespace,
+        tuple(_container_subject(c) for c in running),
+        sandbox_id=sandbox.id if sandbox is not None else None,
+        sandbox_created_at=sandbox.created_at if sandbox is not None else 0.0,
+        started_at=sandbox.created_at if sandbox is not None else 0.0,
+        host_network=sandbox.host_network if sandbox is not None else False,
+        claims={
+            v.name: v.persistentVolumeClaim.claimName for v in volumes if v.persistentVolumeClaim
+        },
+        volumes=frozenset(v.name for v in volumes),
+        local_volumes=_local_volumes(spec),
+    )
+
+
+def _container_subject(record: ContainerRecord) -> ContainerSubject:
+    from kubelet_trio.stats import ContainerSubject
+
+    return ContainerSubject(
+        record.id,
+        record.name,
+        record.image,
+        record.pid,
+        started_at=record.started_at or record.created_at,
+        created_at=record.created_at,
+        log_dir=str(Path(record.log_path).parent) if record.log_path else "",
+    )
+
+
+def _local_volumes(spec: PodSpec | None) -> frozenset[str]:
+    """The volumes that a pod's ephemeral storage counts (util.IsLocalEphemeralVolume)."""
+    return frozenset(
+        v.name
+        for v in (spec.volumes if spec is not None else None) or ()
+        if v.configMap is not None or (v.emptyDir is not None and not v.emptyDir.medium)
+    )
+
+
+def _pod_of_cgroup(name: str) -> PodUid | None:
+    return uid_of_pod_cgroup(name, "systemd") or uid_of_pod_cgroup(name, "cgroupfs")
+
+
+def _look_at_host() -> tuple[Host, MachineInfo]:
+    """Find out where cgroups are, and what machine this is. Blocks."""
+    import kubelet_trio
+    from kubelet_trio.stats import Host, MachineInfo
+
+    found = cgroup_host()
+    cores, sockets = _cpu_topology(_text("/proc/cpuinfo"))
+    return (
+        Host(found.version, {name: str(path) for name, path in found.mounts.items()}),
+        MachineInfo(
+            cores=os.cpu_count() or 0,
+            physical_cores=cores,
+            sockets=sockets,
+            machine_id=_text("/etc/machine-id"),
+            system_uuid=_text("/sys/class/dmi/id/product_uuid"),
+            boot_id=_text("/proc/sys/kernel/random/boot_id"),
+            kernel=os.uname().release,
+            os=_os_name(_text("/etc/os-release")),
+            version=kubelet_trio.__version__,
+        ),
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _os_name(release: str) -> str:
+    for line in release.splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return ""
+
+
+def _cpu_topology(cpuinfo: str) -> tuple[int, int]:
+    """Return the physical cores and the sockets that /proc/cpuinfo tells of."""
+    cores, sockets, socket = set[tuple[str, str]](), set[str](), ""
+    for line in cpuinfo.splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name == "physical id":
+            socket = value
+            sockets.add(value)
+        elif name == "core id":
+            cores.add((socket, value))
+    return len(cores), len(sockets)

@@ -1,0 +1,278 @@
+"""A cgroup's files, as texts, become `Usage`: for version 1 and version 2. No I/O.
+
+The meaning of each number is what cAdvisor gives it (lib/container/libcontainer/handler.go), so
+that dashboards made for the Go kubelet hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kubelet_trio.stats.usage import Cpu, DeviceIo, Memory, Pressure, Psi, Usage
+
+# What is read of a cgroup on version 2; those after the first are for Prometheus alone.
+FILES_V2 = (
+    "cpu.stat",
+    "memory.current",
+    "memory.stat",
+    "memory.max",
+    "memory.swap.current",
+    "memory.swap.max",
+    "cpu.pressure",
+    "memory.pressure",
+    "io.pressure",
+    "pids.current",
+    "cgroup.procs",
+)
+MORE_FILES_V2 = (
+    "memory.peak",
+    "memory.events",
+    "memory.low",
+    "cpu.max",
+    "cpu.weight",
+    "io.stat",
+    "pids.max",
+)
+# By controller on version 1.
+FILES_V1: Mapping[str, tuple[str, ...]] = {
+    "cpuacct": ("cpuacct.usage", "cpuacct.stat"),
+    "memory": (
+        "memory.usage_in_bytes",
+        "memory.stat",
+        "memory.limit_in_bytes",
+        "memory.memsw.usage_in_bytes",
+        "memory.memsw.limit_in_bytes",
+    ),
+    "pids": ("pids.current", "cgroup.procs"),
+}
+MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("cpu.stat", "cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+    "memory": (
+        "memory.max_usage_in_bytes",
+        "memory.failcnt",
+        "memory.soft_limit_in_bytes",
+        "memory.kmem.usage_in_bytes",
+        "memory.oom_control",
+    ),
+    "blkio": ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"),
+    "pids": ("pids.max",),
+}
+
+_NANO = 1_000_000_000
+_TICK = _NANO // 100  # USER_HZ is 100 on every architecture that Kubernetes has
+_UNLIMITED = 1 << 62  # limits above this are none: version 1 writes the largest page count
+_NONE = "max"
+
+
+def parse_v2(files: Mapping[str, str], time: float) -> Usage:
+    """Return what a cgroup of version 2 uses; `files` holds those that could be read."""
+    threads = files.get("pids.current")
+    return Usage(
+        time=time,
+        cpu=_cpu_v2(files),
+        memory=_memory_v2(files),
+        io=_io_v2(files.get("io.stat", "")),
+        io_psi=_psi(files.get("io.pressure")),
+        threads=_number(threads) if threads else None,
+        threads_max=_limit(files.get("pids.max")),
+        pids=_pids(files.get("cgroup.procs", "")),
+    )
+
+
+def parse_v1(files: Mapping[str, str], time: float) -> Usage:
+    """Return what a cgroup of version 1 uses; `files` holds those of all its hierarchies."""
+    threads = files.get("pids.current")
+    return Usage(
+        time=time,
+        cpu=_cpu_v1(files),
+        memory=_memory_v1(files),
+        io=_io_v1(files),
+        threads=_number(threads) if threads else None,
+        threads_max=_limit(files.get("pids.max")),
+        pids=_pids(files.get("cgroup.procs", "")),
+    )
+
+
+def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
+    if "cpu.stat" not in files:
+        return None
+    stat = flat(files["cpu.stat"])
+    quota, _, period = files.get("cpu.max", "max 100000").strip().partition(" ")
+    weight = files.get("cpu.weight")
+    return Cpu(
+        usage=stat.get("usage_usec", 0) * 1000,
+        user=stat.get("user_usec", 0) * 1000,
+        system=stat.get("system_usec", 0) * 1000,
+        periods=stat.get("nr_periods", 0),
+        throttled_periods=stat.get("nr_throttled", 0),
+        throttled=stat.get("throttled_usec", 0) * 1000,
+        shares=shares_of_weight(_number(weight)) if weight else None,
+        quota=None if quota == _NONE else _number(quota),
+        period=_number(period) or 100_000,
+        psi=_psi(files.get("cpu.pressure")),
+    )
+
+
+def shares_of_weight(weight: int) -> int:
+    """Return version 1's cpu.shares of a cpu.weight, as cAdvisor converts it."""
+    return max(2 + ((weight - 1) * 262142) // 9999, 2) if weight > 0 else 0
+
+
+def _cpu_v1(files: Mapping[str, str]) -> Cpu | None:
+    if "cpuacct.usage" not in files:
+        return None
+    ticks, stat = flat(files.get("cpuacct.stat", "")), flat(files.get("cpu.stat", ""))
+    quota, shares = files.get("cpu.cfs_quota_us"), files.get("cpu.shares")
+    return Cpu(
+        usage=_number(files["cpuacct.usage"]),
+        user=ticks.get("user", 0) * _TICK,
+        system=ticks.get("system", 0) * _TICK,
+        periods=stat.get("nr_periods", 0),
+        throttled_periods=stat.get("nr_throttled", 0),
+        throttled=stat.get("throttled_time", 0),
+        shares=_number(shares) if shares else None,
+        quota=_number(quota) if quota and not quota.startswith("-") else None,
+        period=_number(files.get("cpu.cfs_period_us", "")) or 100_000,
+    )
+
+
+def _memory_v2(files: Mapping[str, str]) -> Memory | None:
+    if "memory.stat" not in files:
+        return None
+    stat = flat(files["memory.stat"])
+    events = flat(files.get("memory.events", ""))
+    usage, swap = files.get("memory.current"), files.get("memory.swap.current")
+    faults, major = stat.get("pgfault", 0), stat.get("pgmajfault", 0)
+    return Memory(
+        # The root has no memory.current: its sum is what the node's reader fills in.
+        usage=_number(usage) if usage else stat.get("anon", 0) + stat.get("file", 0),
+        inactive_file=stat.get("inactive_file", 0),
+        active_file=stat.get("active_file", 0),
+        rss=stat.get("anon", 0),
+        cache=stat.get("file", 0),
+        mapped_file=stat.get("file_mapped", 0),
+        kernel=stat.get("kernel", stat.get("slab", 0) + stat.get("kernel_stack", 0)),
+        max_usage=_number(files.get("memory.peak", "")),
+        failcnt=events.get("max", 0),
+        page_faults=faults,
+        major_page_faults=major,
+        own_page_faults=faults,
+        own_major_page_faults=major,
+        oom_kills=events.get("oom_kill", 0),
+        limit=_limit(files.get("memory.max")),
+        reservation=_number(files.get("memory.low", "")) or None,
+        swap=_number(swap) if swap else None,
+        swap_limit=_limit(files.get("memory.swap.max")),
+        psi=_psi(files.get("memory.pressure")),
+    )
+
+
+def _memory_v1(files: Mapping[str, str]) -> Memory | None:
+    if "memory.usage_in_bytes" not in files:
+        return None
+    stat = flat(files.get("memory.stat", ""))
+    usage = _number(files["memory.usage_in_bytes"])
+    limit = _limit(files.get("memory.limit_in_bytes"))
+    both, both_limit = files.get("memory.memsw.usage_in_bytes"), None
+    if both:
+        both_limit = _limit(files.get("memory.memsw.limit_in_bytes"))
+    return Memory(
+        usage=usage,
+        inactive_file=stat.get("total_inactive_file", 0),
+        active_file=stat.get("total_active_file", 0),
+        rss=stat.get("total_rss", 0),
+        cache=stat.get("total_cache", 0),
+        mapped_file=stat.get("total_mapped_file", 0),
+        kernel=_number(files.get("memory.kmem.usage_in_bytes", "")),
+        max_usage=_number(files.get("memory.max_usage_in_bytes", "")),
+        failcnt=_number(files.get("memory.failcnt", "")),
+        page_faults=stat.get("total_pgfault", 0),
+        major_page_faults=stat.get("total_pgmajfault", 0),
+        own_page_faults=stat.get("pgfault", 0),
+        own_major_page_faults=stat.get("pgmajfault", 0),
+        oom_kills=flat(files.get("memory.oom_control", "")).get("oom_kill", 0),
+        limit=limit,
+        reservation=_limit(files.get("memory.soft_limit_in_bytes")),
+        swap=max(_number(both) - usage, 0) if both else None,
+        swap_limit=None if both_limit is None else max(both_limit - (limit or 0), 0),
+    )
+
+
+def _io_v2(text: str) -> dict[str, DeviceIo]:
+    devices = {}
+    for line in text.splitlines():
+        device, *pairs = line.split() or [""]
+        counts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        if "rbytes" in counts:
+            devices[device] = DeviceIo(
+                *(_number(counts.get(name, "")) for name in ("rbytes", "wbytes", "rios", "wios"))
+            )
+    return devices
+
+
+def _io_v1(files: Mapping[str, str]) -> dict[str, DeviceIo]:
+    moved = _by_device(files.get("blkio.throttle.io_service_bytes", ""))
+    served = _by_device(files.get("blkio.throttle.io_serviced", ""))
+    return {
+        device: DeviceIo(
+            moved.get(device, {}).get("Read", 0),
+            moved.get(device, {}).get("Write", 0),
+            served.get(device, {}).get("Read", 0),
+            served.get(device, {}).get("Write", 0),
+        )
+        for device in dict.fromkeys((*moved, *served))
+    }
+
+
+def _by_device(text: str) -> dict[str, dict[str, int]]:
+    devices: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        parts = line.split()
+        if len(parts) == 3:
+            devices.setdefault(parts[0], {})[parts[1]] = _number(parts[2])
+    return devices
+
+
+def parse_pressure(text: str) -> Psi:
+    """Read a pressure file; a line that is missing (`full` of CPU) counts as zero."""
+    lines: dict[str, Pressure] = {}
+    for line in text.splitlines():
+        kind, *pairs = line.split() or [""]
+        values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        avg10, avg60, avg300 = (float(values.get(f"avg{n}", "0")) for n in (10, 60, 300))
+        lines[kind] = Pressure(avg10, avg60, avg300, _number(values.get("total", "")))
+    return Psi(lines.get("some", Pressure()), lines.get("full", Pressure()))
+
+
+def _psi(text: str | None) -> Psi | None:
+    return parse_pressure(text) if text else None
+
+
+def flat(text: str) -> dict[str, int]:
+    """Read lines of a name and a number; others are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if number.isdecimal():
+            found[name] = int(number)
+    return found
+
+
+def _number(text: str) -> int:
+    text = text.strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def _limit(text: str | None) -> int | None:
+    if text is None or not text.strip().isdecimal():
+        return None
+    value = int(text)
+    return value if value < _UNLIMITED else None
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    return tuple(pid for pid in map(int, _decimals(text.split())) if pid)
+
+
+def _decimals(words: Iterable[str]) -> Iterable[str]:
+    return (word for word in words if word.isdecimal())

@@ -1,0 +1,54 @@
+"""What a runtime says of a container becomes `Usage`. No I/O.
+
+Used where there is no cgroup to read: the embedded runtime without rights to make any, sandboxes
+with a kernel of their own.
+"""
+
+from __future__ import annotations
+
+from kubelet_trio.cri import v1
+from kubelet_trio.stats.usage import Cpu, Filesystem, Memory, Usage
+
+
+def told_usage(stats: v1.ContainerStats, now: float) -> Usage:
+    """Return what was told; `now` where the runtime names no time."""
+    cpu, memory = stats.cpu, stats.memory
+    stamp = max(cpu.timestamp if cpu else 0, memory.timestamp if memory else 0)
+    return Usage(
+        time=stamp / 1e9 if stamp else now,
+        cpu=None if cpu is None else Cpu(usage=_value(cpu.usage_core_nano_seconds)),
+        memory=None if memory is None else _memory(memory, stats.swap),
+    )
+
+
+def writable_layer(stats: v1.ContainerStats, now: float) -> Filesystem | None:
+    """Return what the container has written into its own layer."""
+    layer = stats.writable_layer
+    if layer is None:
+        return None
+    return Filesystem(
+        layer.timestamp / 1e9 if layer.timestamp else now,
+        used=_value(layer.used_bytes),
+        inodes_used=_value(layer.inodes_used),
+    )
+
+
+def _memory(memory: v1.MemoryUsage, swap: v1.SwapUsage | None) -> Memory:
+    working_set = _value(memory.working_set_bytes)
+    usage = _value(memory.usage_bytes) or working_set
+    faults, major = _value(memory.page_faults), _value(memory.major_page_faults)
+    return Memory(
+        usage=usage,
+        inactive_file=usage - working_set,
+        rss=_value(memory.rss_bytes),
+        page_faults=faults,
+        major_page_faults=major,
+        own_page_faults=faults,
+        own_major_page_faults=major,
+        limit=working_set + memory.available_bytes.value if memory.available_bytes else None,
+        swap=swap.swap_usage_bytes.value if swap and swap.swap_usage_bytes else None,
+    )
+
+
+def _value(value: v1.UInt64Value | None) -> int:
+    return 0 if value is None else value.value

@@ -1,0 +1,242 @@
+"""Answers for `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`, made when asked.
+
+There is no housekeeping loop: nothing is read while nobody asks. Answers within `_FRESH` seconds
+come from one reading, and those who ask at the same time share it. The rate of CPU use is taken
+between this reading and one that is some seconds older; the first answer has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import trio
+
+from kubelet_trio.cri import Runtime, RuntimeCallError, v1
+from kubelet_trio.model import Offload, PodUid, WallClock
+from kubelet_trio.stats import api
+from kubelet_trio.stats.cadvisor import MachineInfo, cadvisor_text
+from kubelet_trio.stats.cri_usage import told_usage, writable_layer
+from kubelet_trio.stats.read import (
+    Host,
+    HostReading,
+    disk_usage,
+    file_usage,
+    read_filesystem,
+    read_host,
+    read_networks,
+)
+from kubelet_trio.stats.resource import resource_text
+from kubelet_trio.stats.subjects import Disk, PodSubject, find_places
+from kubelet_trio.stats.summary import Snapshot, make_summary
+from kubelet_trio.stats.usage import Filesystem, Interface, Usage
+from kubelet_trio.stats.volumes import VolumeUsage
+
+_FRESH = 1.0  # seconds that an answer holds
+_RATE_BASE = 5.0  # seconds: the shortest time that a rate is taken over, once there is a base
+_RUNTIME_LIMIT = 10.0  # seconds for the runtime's part of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSettings:
+    """What does not change while the agent runs."""
+
+    node_name: str
+    root_dir: str
+    pod_roots: tuple[str, ...]  # paths of cgroups that may hold the pods, by driver
+    machine: MachineInfo = field(default_factory=MachineInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuTime:
+    time: float  # Unix seconds
+    used: int  # ns
+
+
+@dataclass(slots=True)
+class StatsProvider:
+    """Reads on demand. Any number of tasks may ask at the same time."""
+
+    settings: StatsSettings
+    host: Host
+    runtime: Runtime
+    pods: Callable[[], Iterable[PodSubject]]
+    pod_of: Callable[[str], PodUid | None]  # from the name of a pod's cgroup
+    clock: WallClock
+    offload: Offload
+    volumes: VolumeUsage | None = None
+    _cache: dict[str, tuple[float, Snapshot]] = field(default_factory=dict)
+    _locks: dict[str, trio.Lock] = field(default_factory=dict)
+    _bases: dict[str, tuple[_CpuTime, _CpuTime]] = field(default_factory=dict)
+
+    async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
+        """Return the JSON of `/stats/summary`."""
+        snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
+        return msgspec.json.encode(
+            make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
+        )
+
+    async def summary_object(self, *, only_cpu_and_memory: bool = False) -> api.Summary:
+        """Return the summary as values, for the command line and the node page."""
+        snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
+        return make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
+
+    async def resource(self) -> str:
+        """Return the page of `/metrics/resource`."""
+        return resource_text(await self.snapshot("cpu"))
+
+    async def cadvisor(self) -> str:
+        """Return the page of `/metrics/cadvisor`."""
+        snapshot = await self.snapshot("metrics")
+        return cadvisor_text(snapshot, self.settings.machine)
+
+    async def snapshot(self, kind: str) -> Snapshot:
+        """Return what was read within the last second, or read it now.
+
+        Args:
+            kind: `cpu` (CPU and memory), `all` (what the summary has) or `metrics`.
+        """
+        async with self._locks.setdefault(kind, trio.Lock()):
+            cached = self._cache.get(kind)
+            if cached is not None and trio.current_time() - cached[0] < _FRESH:
+                return cached[1]
+            snapshot = await self._take(kind)
+            self._note_rates(snapshot)
+            self._cache[kind] = (trio.current_time(), snapshot)
+            return snapshot
+
+    async def _take(self, kind: str) -> Snapshot:
+        pods, now = tuple(self.pods()), self.clock.time()
+        reading, networks = await self.offload(
+            _read, self.host, self.settings.pod_roots, pods, kind, now
+        )
+        ids: set[str] = {c.id for pod in pods for c in pod.containers}
+        ids |= {pod.sandbox_id for pod in pods if pod.sandbox_id}
+        root = next((r for r in self.settings.pod_roots if r in reading.cgroups), "")
+        snapshot = Snapshot(
+            node_name=self.settings.node_name,
+            pods_root=root,
+            reading=reading,
+            pods=pods,
+            places=find_places(reading.cgroups, ids, self.pod_of),
+            networks=networks,
+        )
+        if kind == "cpu" and all(
+            snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers
+        ):
+            return snapshot
+        stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}
+        told = {i: told_usage(s, now) for i, s in stats.items()}
+        disk = Disk() if kind == "cpu" else await self._disk(pods, stats, now)
+        return replace(snapshot, told=told, disk=disk)
+
+    async def _ask_runtime(self) -> list[v1.ContainerStats]:
+        """Return the runtime's stats; none where it does not answer in time."""
+        with trio.move_on_after(_RUNTIME_LIMIT):
+            try:
+                return await self.runtime.list_container_stats()
+            except RuntimeCallError:
+                return []
+        return []
+
+    async def _disk(
+        self, pods: tuple[PodSubject, ...], stats: Mapping[str, v1.ContainerStats], now: float
+    ) -> Disk:
+        images = containers = None
+        with trio.move_on_after(_RUNTIME_LIMIT):
+            try:
+                info = await self.runtime.image_fs_info()
+            except RuntimeCallError:
+                pass
+            else:
+                images = await self._image_fs(info.image_filesystems, now)
+                containers = await self._image_fs(info.container_filesystems, now)
+        own = await self.offload(_read_disk, self.settings.root_dir, pods, now)
+        return replace(
+            own,
+            images=images or own.node,
+            containers=containers or images or own.node,
+            writable={i: w for i, s in stats.items() if (w := writable_layer(s, now))},
+            volumes=await self.volumes.usage(pods) if self.volumes is not None else {},
+        )
+
+    async def _image_fs(
+        self, usages: Iterable[v1.FilesystemUsage], now: float
+    ) -> Filesystem | None:
+        for usage in usages:
+            path = usage.fs_id.mountpoint if usage.fs_id else ""
+            whole = await self.offload(read_filesystem, path, now) if path else None
+            if whole is not None:
+                return replace(
+                    whole,
+                    used=usage.used_bytes.value if usage.used_bytes else None,
+                    inodes_used=usage.inodes_used.value if usage.inodes_used else None,
+                )
+        return None
+
+    # The rate of CPU use
+
+    def _rate(self, key: str, usage: Usage) -> int | None:
+        """Return nanocores since the base, None where there is none yet."""
+        base = self._bases.get(key)
+        if base is None or usage.cpu is None or usage.time <= base[0].time:
+            return None
+        used = usage.cpu.usage - base[0].used
+        return max(int(used / (usage.time - base[0].time)), 0)
+
+    def _note_rates(self, snapshot: Snapshot) -> None:
+        """Keep two earlier CPU times of everything: a base, and the one to become it."""
+        bases = {}
+        for key, current in _cpu_times(snapshot):
+            old, new = self._bases.get(key, (current, current))
+            if current.used < new.used:  # begun again
+                old = new = current
+            elif current.time - new.time >= _RATE_BASE:
+                old, new = new, current
+            bases[key] = (old, new)
+        self._bases = bases
+
+
+def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
+    reading = snapshot.reading
+    usages: list[tuple[str, Usage | None]] = [("/", reading.node.usage)]
+    usages += [
+        (path, reading.cgroups.get(path))
+        for path in (snapshot.pods_root, reading.own_cgroup)
+        if path
+    ]
+    for pod in snapshot.pods:
+        usages.append((pod.uid, snapshot.of_pod(pod)))
+        usages += [(c.id, snapshot.of_container(c.id)) for c in pod.containers]
+    for key, usage in usages:
+        if usage is not None and usage.cpu is not None:
+            yield key, _CpuTime(usage.time, usage.cpu.usage)
+
+
+def _read(
+    host: Host, roots: tuple[str, ...], pods: tuple[PodSubject, ...], kind: str, now: float
+) -> tuple[HostReading, dict[str, tuple[Interface, ...]]]:
+    reading = read_host(host, roots, everything=kind == "metrics", now=now)
+    if kind == "cpu":
+        return reading, {}
+    pids: dict[str, int] = {
+        pod.uid: next((c.pid for c in pod.containers if c.pid > 0), 0)
+        for pod in pods
+        if not pod.host_network
+    }
+    return reading, read_networks(host, pids)
+
+
+def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> Disk:
+    logs: dict[str, Filesystem] = {}
+    hosts: dict[PodUid, Filesystem] = {}
+    for pod in pods:
+        for container in pod.containers:
+            size = disk_usage(container.log_dir) if container.log_dir else None
+            if size is not None:
+                logs[container.id] = Filesystem(now, used=size[0], inodes_used=size[1])
+        own = file_usage(f"{root_dir}/pods/{pod.uid}/etc-hosts")
+        if own is not None:
+            hosts[pod.uid] = Filesystem(now, used=own, inodes_used=1)
+    return Disk(node=read_filesystem(root_dir, now), logs=logs, hosts=hosts)

@@ -1,0 +1,289 @@
+"""Reads the kernel's files in one go: cgroups, /proc, filesystems. Everything blocks.
+
+One `read_host` is one call to a worker thread, whatever the number of pods. A cgroup or a process
+that goes away meanwhile is left out; nothing here raises for that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from kubelet_trio.stats import cgroup_parse as parse
+from kubelet_trio.stats import proc_parse
+from kubelet_trio.stats.usage import Filesystem, Interface, Memory, Psi, Usage
+
+_DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and what a runtime adds
+_MOST = 1 << 18  # bytes of one file
+_MOST_FDS = 4096  # open files looked at in one scrape; the rest is not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Where the kernel's files are. `mounts` is by controller; on version 2 its key is ""."""
+
+    version: int
+    mounts: Mapping[str, str]
+    proc: str = "/proc"
+    sys: str = "/sys"
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What the processes of one cgroup have open."""
+
+    fds: int = 0
+    sockets: int = 0
+    max_open_files: int | None = None  # the first process' soft limit; -1: none
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """The machine as a whole."""
+
+    usage: Usage
+    memory_capacity: int
+    swap_total: int = 0
+    swap_free: int = 0
+    network: tuple[Interface, ...] = ()
+    max_pid: int | None = None
+    processes: int | None = None
+    boot_time: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostReading:
+    """All that was read at one moment."""
+
+    node: NodeUsage
+    cgroups: Mapping[str, Usage]  # by path below the mount, such as /kubepods/burstable
+    own_cgroup: str | None = None  # the agent's
+    devices: Mapping[str, str] = field(default_factory=dict)  # `major:minor` to /dev/…
+    processes: Mapping[str, Processes] = field(default_factory=dict)  # by cgroup
+
+
+def read_host(
+    host: Host, roots: Iterable[str], *, everything: bool, now: float | None = None
+) -> HostReading:
+    """Read the machine and the cgroups at and below `roots`.
+
+    Args:
+        host: where to look.
+        roots: paths below the cgroup mount; those that do not exist are left out.
+        everything: also what only Prometheus wants; it doubles the number of files.
+        now: Unix seconds; None: the clock's.
+    """
+    moment = time.time() if now is None else now
+    paths = dict.fromkeys(path for root in roots for path in walk(host, root))
+    own = proc_parse.parse_own_cgroup(_read(f"{host.proc}/self/cgroup") or "", host.version)
+    if own and own != "/":
+        paths.setdefault(own)
+    cgroups = {path: read_cgroup(host, path, everything, moment) for path in paths}
+    node = _read_node(host, everything, moment)
+    devices: dict[str, str] = {}
+    processes: dict[str, Processes] = {}
+    if everything:
+        numbers = {number for usage in (node.usage, *cgroups.values()) for number in usage.io}
+        devices = {number: _device_name(host, number) for number in numbers}
+        processes = _read_processes(host, cgroups)
+    return HostReading(node, cgroups, own, devices, processes)
+
+
+def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
+    """Yield a cgroup and those below it, parents first."""
+    base = host.mounts.get("" if host.version == 2 else "memory")
+    if base is None or not os.path.isdir(base + root):
+        return
+    yield root
+    if depth <= 1:
+        return
+    try:
+        with os.scandir(base + root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for name in sorted(names):
+        yield from walk(host, f"{root.rstrip('/')}/{name}", depth - 1)
+
+
+def read_cgroup(host: Host, path: str, everything: bool, now: float) -> Usage:
+    """Read one cgroup; what cannot be read is None in the result."""
+    files: dict[str, str] = {}
+    if host.version == 2:
+        names = parse.FILES_V2 + (parse.MORE_FILES_V2 if everything else ())
+        _read_into(files, host.mounts[""] + path, names)
+        return parse.parse_v2(files, now)
+    for wanted in (parse.FILES_V1, parse.MORE_FILES_V1 if everything else {}):
+        for controller, names in wanted.items():
+            if controller in host.mounts:
+                _read_into(files, host.mounts[controller] + path, names)
+    return parse.parse_v1(files, now)
+
+
+def _read_into(files: dict[str, str], directory: str, names: Iterable[str]) -> None:
+    for name in names:
+        content = _read(f"{directory}/{name}")
+        if content is not None:
+            files[name] = content
+
+
+def _read(path: str) -> str | None:
+    """Return a small file's content; None where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, _MOST).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
+    usage = read_cgroup(host, "/", everything, now)
+    info = proc_parse.parse_meminfo(_read(f"{host.proc}/meminfo") or "")
+    if host.version == 2:
+        usage = _with_root_sums(host, usage, info)
+    limits = (
+        _whole(_read(f"{host.proc}/sys/kernel/{name}")) for name in ("pid_max", "threads-max")
+    )
+    return NodeUsage(
+        usage,
+        memory_capacity=info.get("MemTotal", 0),
+        swap_total=info.get("SwapTotal", 0),
+        swap_free=info.get("SwapFree", 0),
+        network=proc_parse.parse_net_dev(_read(f"{host.proc}/net/dev") or ""),
+        max_pid=min((limit for limit in limits if limit), default=None),
+        processes=proc_parse.parse_process_count(_read(f"{host.proc}/loadavg") or ""),
+        boot_time=proc_parse.parse_boot_time(_read(f"{host.proc}/stat") or ""),
+    )
+
+
+def _with_root_sums(host: Host, usage: Usage, info: Mapping[str, int]) -> Usage:
+    """Fill in what the root cgroup of version 2 does not tell, from /proc."""
+    memory = usage.memory or Memory()
+    memory = replace(
+        memory,
+        usage=info.get("MemTotal", 0) - info.get("MemFree", 0),
+        rss=memory.rss or info.get("AnonPages", 0),
+        inactive_file=memory.inactive_file or info.get("Inactive(file)", 0),
+        active_file=memory.active_file or info.get("Active(file)", 0),
+        psi=_node_psi(host, "memory"),
+    )
+    cpu = None if usage.cpu is None else replace(usage.cpu, psi=_node_psi(host, "cpu"))
+    return replace(usage, memory=memory, cpu=cpu, io_psi=_node_psi(host, "io"))
+
+
+def _node_psi(host: Host, resource: str) -> Psi | None:
+    text = _read(f"{host.proc}/pressure/{resource}")
+    return parse.parse_pressure(text) if text else None
+
+
+def read_networks(host: Host, pids: Mapping[str, int]) -> dict[str, tuple[Interface, ...]]:
+    """Return the interfaces that processes see, by the keys given; those gone are left out."""
+    found = {}
+    for key, pid in pids.items():
+        text = _read(f"{host.proc}/{pid}/net/dev") if pid > 0 else None
+        if text is not None:
+            found[key] = proc_parse.parse_net_dev(text)
+    return found
+
+
+def read_filesystem(path: str, now: float) -> Filesystem | None:
+    """Return how full the filesystem of a path is; None where it cannot be told."""
+    try:
+        stat = os.statvfs(path)
+    except OSError:
+        return None
+    return Filesystem(
+        now,
+        capacity=stat.f_blocks * stat.f_frsize,
+        available=stat.f_bavail * stat.f_frsize,
+        used=(stat.f_blocks - stat.f_bfree) * stat.f_frsize,
+        inodes=stat.f_files,
+        inodes_free=stat.f_ffree,
+        inodes_used=stat.f_files - stat.f_ffree,
+    )
+
+
+def disk_usage(
+    path: str, is_over: Callable[[], bool] = lambda: False, *, cross: bool = False
+) -> tuple[int, int] | None:
+    """Return the bytes and inodes that a directory takes, as du counts; None if cut short.
+
+    Files with several names count once. Other filesystems mounted below do not count unless
+    `cross`. What goes away meanwhile is left out.
+    """
+    try:
+        top = os.lstat(path)
+    except OSError:
+        return None
+    size, inodes, seen, left = top.st_blocks * 512, 1, set[tuple[int, int]](), [path]
+    while left:
+        if is_over():
+            return None
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    stat = entry.stat(follow_symlinks=False)
+                    if stat.st_dev != top.st_dev and not cross:
+                        continue
+                    if stat.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                        if (stat.st_dev, stat.st_ino) in seen:
+                            continue
+                        seen.add((stat.st_dev, stat.st_ino))
+                    size += stat.st_blocks * 512
+                    inodes += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+        except OSError:
+            continue
+    return size, inodes
+
+
+def file_usage(path: str) -> int | None:
+    """Return the bytes that one file takes; None if it is not there."""
+    try:
+        return os.lstat(path).st_blocks * 512
+    except OSError:
+        return None
+
+
+def _read_processes(host: Host, cgroups: Mapping[str, Usage]) -> dict[str, Processes]:
+    left, found = _MOST_FDS, {}
+    for path, usage in cgroups.items():
+        fds = sockets = 0
+        for pid in usage.pids:
+            if left <= 0:
+                break
+            targets = _open_files(host, pid)
+            left -= len(targets)
+            fds += len(targets)
+            sockets += sum(target.startswith("socket:") for target in targets)
+        if usage.pids:
+            limits = _read(f"{host.proc}/{usage.pids[0]}/limits") or ""
+            found[path] = Processes(fds, sockets, proc_parse.parse_open_files_limit(limits))
+    return found
+
+
+def _open_files(host: Host, pid: int) -> list[str]:
+    directory = f"{host.proc}/{pid}/fd"
+    try:
+        return [os.readlink(f"{directory}/{fd}") for fd in os.listdir(directory)]
+    except OSError:
+        return []
+
+
+def _device_name(host: Host, number: str) -> str:
+    try:
+        return "/dev/" + os.path.basename(os.readlink(f"{host.sys}/dev/block/{number}"))
+    except OSError:
+        return ""
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.strip().isdecimal() else None

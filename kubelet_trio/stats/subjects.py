@@ -1,0 +1,87 @@
+"""Whose each cgroup is: a pod's, a container's, a sandbox's. No I/O.
+
+A container's cgroup is found by its name, which carries the id: `<id>` (cgroupfs),
+`cri-containerd-<id>.scope`, `crio-<id>.scope` (systemd). The runtimes tell nobody where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kubelet_trio.model import ContainerId, PodUid, SandboxId
+from kubelet_trio.stats.usage import Filesystem
+
+_SCOPE = ".scope"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSubject:
+    """A running container."""
+
+    id: ContainerId
+    name: str
+    image: str = ""
+    pid: int = 0
+    started_at: float = 0.0  # Unix seconds
+    created_at: float = 0.0
+    log_dir: str = ""  # where all its logs are
+
+
+@dataclass(frozen=True, slots=True)
+class PodSubject:
+    """A pod that has something running."""
+
+    uid: PodUid
+    name: str
+    namespace: str
+    containers: tuple[ContainerSubject, ...] = ()
+    sandbox_id: SandboxId | None = None
+    sandbox_created_at: float = 0.0
+    started_at: float = 0.0  # Unix seconds
+    host_network: bool = False
+    claims: Mapping[str, str] = field(default_factory=dict)  # volume name to claim name
+    volumes: frozenset[str] = frozenset()  # names of all its volumes
+    local_volumes: frozenset[str] = frozenset()  # those that count as ephemeral storage
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which cgroup is whose: paths by id."""
+
+    pods: Mapping[PodUid, str]
+    containers: Mapping[str, str]  # containers' and sandboxes' ids alike
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What is known of disks beside the pods' cgroups."""
+
+    node: Filesystem | None = None
+    images: Filesystem | None = None
+    containers: Filesystem | None = None
+    writable: Mapping[str, Filesystem] = field(default_factory=dict)  # by container id
+    logs: Mapping[str, Filesystem] = field(default_factory=dict)  # by container id
+    volumes: Mapping[PodUid, Mapping[str, Filesystem]] = field(default_factory=dict)
+    hosts: Mapping[PodUid, Filesystem] = field(default_factory=dict)  # the pods' hosts files
+
+
+def find_places(
+    paths: Iterable[str], ids: Iterable[str], pod_of: Callable[[str], PodUid | None]
+) -> Places:
+    """Sort cgroups; `pod_of` tells a pod's UID from the name of its cgroup's directory."""
+    known = frozenset(ids)
+    pods: dict[PodUid, str] = {}
+    containers: dict[str, str] = {}
+    for path in paths:
+        name = path.rpartition("/")[2]
+        uid = pod_of(name)
+        if uid is not None:
+            pods.setdefault(uid, path)
+            continue
+        identity = name.removesuffix(_SCOPE)
+        for candidate in (identity, identity.rpartition("-")[2]):
+            if candidate in known:
+                containers.setdefault(candidate, path)
+                break
+    return Places(pods, containers)

@@ -1,0 +1,122 @@
+"""What one cgroup uses: plain values, whichever cgroup version they were read from.
+
+None is what the kernel, the version or the controller does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """One line of a pressure file: averages in percent, `total` in microseconds."""
+
+    avg10: float = 0.0
+    avg60: float = 0.0
+    avg300: float = 0.0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Psi:
+    some: Pressure = Pressure()
+    full: Pressure = Pressure()
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    usage: int = 0  # ns
+    user: int = 0  # ns
+    system: int = 0  # ns
+    periods: int = 0
+    throttled_periods: int = 0
+    throttled: int = 0  # ns
+    shares: int | None = None  # as version 1 counts them
+    quota: int | None = None  # µs per period; None: no limit
+    period: int = 100_000  # µs
+    psi: Psi | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes and counts. `limit` and `swap_limit` are None where there is no limit."""
+
+    usage: int = 0
+    inactive_file: int = 0
+    active_file: int = 0
+    rss: int = 0
+    cache: int = 0
+    mapped_file: int = 0
+    kernel: int = 0
+    max_usage: int = 0
+    failcnt: int = 0
+    page_faults: int = 0
+    major_page_faults: int = 0
+    own_page_faults: int = 0  # without those of the cgroups below
+    own_major_page_faults: int = 0
+    oom_kills: int = 0
+    limit: int | None = None
+    reservation: int | None = None
+    swap: int | None = None
+    swap_limit: int | None = None  # of swap alone
+    psi: Psi | None = None
+
+    @property
+    def working_set(self) -> int:
+        """What cannot be had back without effort: usage without inactive file pages."""
+        return max(self.usage - self.inactive_file, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIo:
+    """What was read from and written to one device: bytes and operations."""
+
+    read_bytes: int = 0
+    write_bytes: int = 0
+    reads: int = 0
+    writes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """All of one cgroup at one moment (`time`: Unix seconds)."""
+
+    time: float
+    cpu: Cpu | None = None
+    memory: Memory | None = None
+    io: Mapping[str, DeviceIo] = field(default_factory=dict)  # by `major:minor`
+    io_psi: Psi | None = None
+    threads: int | None = None
+    threads_max: int | None = None  # None: no limit
+    pids: tuple[int, ...] = ()  # of its own processes, without those of the cgroups below
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Counters of one network interface."""
+
+    name: str
+    rx_bytes: int
+    rx_packets: int
+    rx_errors: int
+    rx_dropped: int
+    tx_bytes: int
+    tx_packets: int
+    tx_errors: int
+    tx_dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """A filesystem as statvfs tells of it, or what of one a directory takes (`used` only)."""
+
+    time: float
+    capacity: int | None = None
+    available: int | None = None
+    used: int | None = None
+    inodes: int | None = None
+    inodes_free: int | None = None
+    inodes_used: int | None = None
+    device: str = ""

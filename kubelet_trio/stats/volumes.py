@@ -1,0 +1,104 @@
+"""What pods' volumes take, measured off the path of those who ask.
+
+Walking a volume may take minutes, so answers come from a cache that is at most `period` old when
+the disk keeps up (`volumeStatsAggPeriod`, 1m). Being asked for a pod that is due wakes the child
+`stats`, which measures one pod after the other; whoever asked waits a moment for it, so that a
+small node has its figures in the first answer. Nothing is measured while nobody asks.
+
+A volume of the pod's own on a shared filesystem is measured file by file, one that is a mount point
+by what its filesystem says, as upstream does for each.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from kubelet_trio.model import Offload, PodUid, WallClock
+from kubelet_trio.stats.read import disk_usage, read_filesystem
+from kubelet_trio.stats.subjects import PodSubject
+from kubelet_trio.stats.usage import Filesystem
+
+_PATIENCE = 0.5  # seconds that an answer waits for figures that are due
+_WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has capacity only
+
+
+@dataclass(slots=True)
+class VolumeUsage:
+    """The cache, and the task that fills it."""
+
+    root_dir: str
+    offload: Offload
+    clock: WallClock
+    period: float = 60.0  # less than or equal to 0: volumes are not measured
+    _known: dict[PodUid, tuple[float, Mapping[str, Filesystem]]] = field(default_factory=dict)
+    _due: dict[PodUid, PodSubject] = field(default_factory=dict)
+    _wake: trio.Event = field(default_factory=trio.Event)
+    _done: trio.Event = field(default_factory=trio.Event)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Measure what is asked for until cancelled; ready at once."""
+        task_status.started()
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._due:
+                uid, pod = next(iter(self._due.items()))
+                found = await self.offload(measure_volumes, self.root_dir, pod, self.clock.time())
+                self._known[uid] = (trio.current_time(), found)
+                self._due.pop(uid, None)
+            self._done.set()
+            self._done = trio.Event()
+
+    async def usage(self, pods: Iterable[PodSubject]) -> dict[PodUid, Mapping[str, Filesystem]]:
+        """Return what is known of these pods' volumes, and have measured what is due."""
+        wanted = {pod.uid: pod for pod in pods if pod.volumes}
+        self._known = {uid: entry for uid, entry in self._known.items() if uid in wanted}
+        self._due = {uid: pod for uid, pod in wanted.items() if self._is_due(uid)}
+        if self._due and self.period > 0:
+            done = self._done
+            self._wake.set()
+            with trio.move_on_after(_PATIENCE):
+                await done.wait()
+        return {uid: entry[1] for uid, entry in self._known.items()}
+
+    def _is_due(self, uid: PodUid) -> bool:
+        entry = self._known.get(uid)
+        return entry is None or trio.current_time() - entry[0] >= self.period
+
+
+def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Filesystem]:
+    """Return the volumes of one pod by name, those of them that are on disk. Blocks."""
+    base = f"{root_dir}/pods/{pod.uid}/volumes"
+    found: dict[str, Filesystem] = {}
+    for plugin in _names(base):
+        for volume in _names(f"{base}/{plugin}"):
+            if volume in pod.volumes:
+                measured = _measure(f"{base}/{plugin}/{volume}", now)
+                if measured is not None:
+                    found[volume] = measured
+    return found
+
+
+def _measure(path: str, now: float) -> Filesystem | None:
+    # A CSI volume is mounted one level below its directory.
+    inner = f"{path}/mount"
+    path = inner if os.path.ismount(inner) else path
+    whole = read_filesystem(path, now)
+    if whole is None or os.path.ismount(path):
+        return whole
+    end = time.monotonic() + _WALK_LIMIT
+    size = disk_usage(path, lambda: time.monotonic() > end)
+    used, inodes = size if size is not None else (None, None)
+    return replace(whole, used=used, inodes_used=inodes)
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []

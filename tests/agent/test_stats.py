@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.model import pod_uid
+from tests.agent.node import Node, make_pod, ready
+
+
+def is_ready(pod: Pod | None) -> bool:
+    return pod is not None and pod.status is not None and ready(pod.status)
+
+
+async def test_the_summary_tells_of_what_runs(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    async with node.running(pod) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        provider = await agent.stats.provider()
+        answer = msgspec.json.decode(await provider.summary())
+    (found,) = answer["pods"]
+    assert found["podRef"] == {"name": "web-node", "namespace": "default", "uid": pod_uid(pod)}
+    assert [c["name"] for c in found["containers"]] == ["web"]
+    assert found["containers"][0]["logs"]["inodesUsed"] == 2  # the directory and its log
+    assert answer["node"]["nodeName"] == "node"
+
+
+async def test_logs_are_rotated_while_pods_run(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    async with node.running(pod) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        (container,) = node.runtime.alive()
+        log = Path(container.log_path)
+        log.write_bytes(b"x" * (10 << 20))
+        await trio.sleep(25)
+        assert log.stat().st_size == 0
+        assert len(list(log.parent.iterdir())) == 2

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import ContainerId, PodUid, SandboxId, inline_offload
+from kubelet_trio.stats import (
+    ContainerSubject,
+    Host,
+    PodSubject,
+    StatsProvider,
+    StatsSettings,
+    VolumeUsage,
+)
+from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
+from tests.stats import trees
+
+UID = PodUid(trees.UID)
+
+
+class World:
+    """A host on disk, a runtime, and a provider that reads both."""
+
+    def __init__(self, base: Path, cgroups: bool = True) -> None:
+        self.base = base
+        self.root = base / "root"
+        self.cgroup = trees.CONTAINER_V2
+        paths = (trees.POD_V2, self.cgroup) if cgroups else ()
+        self.host: Host = trees.write_v2(base, *paths)
+        self.runtime = FakeRuntime()
+        self.container = ContainerId(trees.CONTAINER)
+        self.volumes = VolumeUsage(str(self.root), inline_offload, TrioClock())
+        self.pod = PodSubject(
+            UID,
+            "web-0",
+            "prod",
+            (ContainerSubject(self.container, "web", "web:1", 101),),
+            sandbox_id=SandboxId(trees.SANDBOX),
+            volumes=frozenset({"scratch"}),
+            local_volumes=frozenset({"scratch"}),
+        )
+        self.provider = StatsProvider(
+            StatsSettings("node", str(self.root), ("/kubepods.slice", "/kubepods")),
+            self.host,
+            self.runtime,
+            lambda: (self.pod,),
+            lambda name: UID if name.startswith("kubepods-burstable-pod") else None,
+            TrioClock(),
+            inline_offload,
+            self.volumes,
+        )
+        (self.root / "pods" / UID / "volumes" / "kubernetes.io~empty-dir" / "scratch").mkdir(
+            parents=True
+        )
+
+    def set_cpu(self, microseconds: int) -> None:
+        path = self.base / "cgroup" / self.cgroup.lstrip("/") / "cpu.stat"
+        path.write_text(f"usage_usec {microseconds}\n")
+
+    async def ask(self, *, only: bool = False) -> Any:
+        answer = msgspec.json.decode(await self.provider.summary(only_cpu_and_memory=only))
+        return answer["pods"][0]["containers"][0]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_answers_within_a_second_are_one_reading(
+    world: World, autojump_clock: MockClock
+) -> None:
+    first = await world.ask()
+    world.set_cpu(9_000_000)
+    assert (await world.ask())["cpu"] == first["cpu"]
+    await trio.sleep(1.5)
+    assert (await world.ask())["cpu"]["usageCoreNanoSeconds"] == 9_000_000_000
+
+
+async def test_the_rate_is_taken_between_two_readings(
+    world: World, autojump_clock: MockClock
+) -> None:
+    assert "usageNanoCores" not in (await world.ask(only=True))["cpu"]
+    world.set_cpu(2_500_000 + 5_000_000)
+    await trio.sleep(10)
+    assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 500_000_000
+    world.set_cpu(2_500_000 + 5_000_000 + 20_000_000)
+    await trio.sleep(10)
+    assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 2_000_000_000
+
+
+async def test_a_container_that_begins_again_has_no_negative_rate(
+    world: World, autojump_clock: MockClock
+) -> None:
+    await world.ask(only=True)
+    world.set_cpu(0)
+    await trio.sleep(10)
+    assert "usageNanoCores" not in (await world.ask(only=True))["cpu"]
+
+
+async def test_those_who_ask_at_once_share_a_reading(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(world.ask)
+    assert len(world.runtime.calls_of("ListContainerStats")) == 1
+
+
+async def test_cpu_and_memory_need_no_runtime_where_there_are_cgroups(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.runtime.go_down()
+    container = await world.ask(only=True)
+    assert container["cpu"]["usageCoreNanoSeconds"] == 2_500_000_000
+    assert world.runtime.calls_of("ListContainerStats") == []
+
+
+async def test_a_runtime_that_hangs_delays_the_answer_and_does_not_stop_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.runtime.faults.add(FaultKind.HANG, times=None)
+    with trio.fail_after(60):
+        container = await world.ask()
+    assert container["cpu"]["usageCoreNanoSeconds"] == 2_500_000_000
+
+
+async def test_without_cgroups_the_runtime_is_believed(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, cgroups=False)
+    stats = v1.ContainerStats(
+        attributes=v1.ContainerAttributes(id=world.container),
+        cpu=v1.CpuUsage(timestamp=1, usage_core_nano_seconds=v1.UInt64Value(value=77)),
+        memory=v1.MemoryUsage(
+            working_set_bytes=v1.UInt64Value(value=5), usage_bytes=v1.UInt64Value(value=8)
+        ),
+        writable_layer=v1.FilesystemUsage(used_bytes=v1.UInt64Value(value=9)),
+    )
+
+    async def told(uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        await trio.lowlevel.checkpoint()
+        return [stats]
+
+    monkeypatch.setattr(world.runtime, "list_container_stats", told)
+    container = await world.ask()
+    assert container["cpu"]["usageCoreNanoSeconds"] == 77
+    assert container["memory"]["workingSetBytes"] == 5
+    assert container["rootfs"]["usedBytes"] == 9
+
+
+async def test_volumes_are_measured_once_a_period(world: World, autojump_clock: MockClock) -> None:
+    volume = world.root / "pods" / UID / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+
+    async def used() -> int:
+        answer = msgspec.json.decode(await world.provider.summary())
+        (found,) = answer["pods"][0]["volume"]
+        assert found["name"] == "scratch"
+        return int(found["usedBytes"])
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.volumes.run)
+        before = await used()
+        (volume / "file").write_bytes(b"x" * 100_000)
+        await trio.sleep(30)
+        assert await used() == before
+        await trio.sleep(31)
+        assert await used() >= before + 100_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_pages(world: World, autojump_clock: MockClock) -> None:
+    assert 'container="web"' in await world.provider.resource()
+    assert 'pod="web-0"' in await world.provider.cadvisor()
