@@ -1,0 +1,199 @@
+"""Who the client is: tokens, certificates and contexts of TLS, renewed as their sources change.
+
+A certificate and its key are two files and change one after the other. While they do not
+fit, the pair before is used on.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import ssl
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+import trio
+
+from kubelet_trio.kube.exec_plugin import CredentialsError, ExecCredentials, run_plugin
+from kubelet_trio.kube.kubeconfig import ClientConfig, Source
+from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
+
+log = structlog.get_logger(__name__)
+
+_LOOK = 5.0  # seconds between two looks at files
+_LEEWAY = 10.0  # seconds before its end that a token from a program is renewed
+
+Signature = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """The bytes that TLS needs; equal ones make equal connections."""
+
+    ca: bytes = b""
+    certificate: bytes = b""
+    key: bytes = b""
+
+
+class Credentials:
+    """The credentials of one client configuration, as they are now."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        offload: Offload = thread_offload,
+        clock: WallClock | None = None,
+    ) -> None:
+        self.config = config
+        self._offload = offload
+        self._clock = clock or SystemClock()
+        self._lock = trio.Lock()
+        self._looked = -math.inf  # trio's time of the last look at files
+        self._seen: Signature = ()
+        self._token = config.token
+        self._executed: ExecCredentials | None = None
+        self.material: Material | None = None  # None before the first `refresh`
+
+    async def refresh(self, *, refused: bool = False) -> None:
+        """Look whether anything has changed; `refused` by the server: read all again.
+
+        Raises:
+            CredentialsError: there are none, and there were none before.
+        """
+        async with self._lock:
+            if self.config.exec_plugin is not None and (refused or self._expired()):
+                self._executed = await run_plugin(self.config.exec_plugin, self.config)
+                self._looked = -math.inf
+            now = trio.current_time()
+            if self.material is None or refused or now - self._looked >= _LOOK:
+                self._looked = now
+                await self._look()
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """What says who the client is, in every request."""
+        config = self.config
+        headers = list(config.impersonate)
+        token = (self._executed.token if self._executed is not None else "") or self._token
+        if token:
+            headers.append(("Authorization", f"Bearer {token}"))
+        elif config.username:
+            pair = base64.b64encode(f"{config.username}:{config.password}".encode()).decode()
+            headers.append(("Authorization", f"Basic {pair}"))
+        return headers
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing can change: a refusal is then final."""
+        config = self.config
+        files = (config.certificate.file, config.key.file, config.ca.file, config.token_file)
+        return config.exec_plugin is None and not any(files)
+
+    def _expired(self) -> bool:
+        if self._executed is None:
+            return True
+        return self._executed.expires - _LEEWAY <= self._clock.time()
+
+    async def _look(self) -> None:
+        seen = await self._offload(_signature, self.config)
+        if self.material is not None and seen == self._seen and self._executed is None:
+            return
+        try:
+            material, token = await self._offload(_read, self.config)
+            if self._executed is not None and self._executed.key:
+                executed = self._executed
+                material = replace(material, certificate=executed.certificate, key=executed.key)
+            if material != self.material:
+                await self._offload(make_context, self.config, material)  # does it fit?
+        except CredentialsError as exc:
+            if self.material is None:
+                raise
+            log.warning("kube.credentials", origin=self.config.origin, error=str(exc))
+            return  # `_seen` stays: the next look tries again
+        self.material, self._token, self._seen = material, token, seen
+
+
+def make_context(config: ClientConfig, material: Material) -> ssl.SSLContext:
+    """Return a context of TLS. Blocks.
+
+    Raises:
+        CredentialsError: a certificate that is none, or a key that does not fit it.
+    """
+    # Not `create_default_context`: from Python 3.13 it refuses authorities without a key
+    # identifier, as many a cluster has.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.insecure_skip_tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif material.ca:
+        try:
+            context.load_verify_locations(cadata=material.ca.decode("ascii"))
+        except (ssl.SSLError, ValueError) as exc:
+            raise _bad(config, config.ca, f"no certificates in PEM: {exc}") from exc
+    else:
+        context.load_default_certs()
+    if material.certificate:
+        try:
+            _load_pair(context, material)
+        except (ssl.SSLError, OSError, ValueError) as exc:
+            problem = f"no pair of certificate and key in PEM: {exc}"
+            raise _bad(config, config.certificate, problem) from exc
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, material: Material) -> None:
+    """Load a pair, which OpenSSL takes from files only: one that is memory and has no name."""
+    descriptor = os.memfd_create("client", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(material.certificate + b"\n" + material.key)
+        file.flush()
+        # A passphrase would be asked for at the terminal.
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_passphrase)
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase")
+
+
+def _signature(config: ClientConfig) -> Signature:
+    """Return what differs when a file has changed."""
+    sources = (config.ca.file, config.certificate.file, config.key.file, config.token_file)
+    return tuple(_stat(path) for path in sources if path is not None)
+
+
+def _stat(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _read(config: ClientConfig) -> tuple[Material, str]:
+    """Return what the files hold now."""
+    material = Material(
+        *(_bytes(config, source) for source in (config.ca, config.certificate, config.key))
+    )
+    token = config.token
+    if config.token_file is not None:
+        token = _bytes(config, Source(file=config.token_file, field="tokenFile")).decode().strip()
+        if not token:
+            raise CredentialsError(f"{config.token_file}: read empty token")
+    return material, token
+
+
+def _bytes(config: ClientConfig, source: Source) -> bytes:
+    try:
+        return source.read()
+    except OSError as exc:
+        raise _bad(config, source, exc.strerror or str(exc)) from exc
+
+
+def _bad(config: ClientConfig, source: Source, problem: str) -> CredentialsError:
+    place = f"{source.field}: " if source.field else ""
+    file = f"{source.file}: " if source.file is not None else ""
+    return CredentialsError(f"{config.origin}: {place}{file}{problem}")

@@ -1,0 +1,278 @@
+"""One request to an API server: attempts, time limits and what errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx2
+import structlog
+import trio
+
+from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
+from kubelet_trio.kube.codec import decode_status, error_from
+from kubelet_trio.kube.connections import Connections
+from kubelet_trio.kube.exec_plugin import CredentialsError
+from kubelet_trio.kube.limits import TokenBucket
+
+log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 10  # of a request that the server asks to repeat, as client-go
+_BROKEN = 2  # times that a read is repeated at once after its connection broke
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between attempts
+_LARGEST = 256 * 2**20  # bytes of an answer
+# When an idle connection was closed by the other side just as it was to be used again.
+_STALE = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError, httpx2.CloseError)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One attempt, for `rest_client_*` metrics. `code` is `<error>` without an answer."""
+
+    method: str
+    host: str
+    code: str
+    seconds: float  # to the last byte; of a watch to its beginning
+    waited: float = 0.0  # seconds for the rate limit
+
+
+Observer = Callable[[Exchange], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. Query parameters without a value are left out."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    content_type: str = ""
+
+    @property
+    def shown(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    code: int
+    body: bytes
+    retry_after: float | None
+
+
+class Sender:
+    """Sends requests over some connections."""
+
+    def __init__(self, connections: Connections, observe: Observer | None = None) -> None:
+        self._connections = connections
+        self._observe = observe
+        config = connections.credentials.config
+        self.host = urlsplit(config.server).netloc.rpartition("@")[2]
+        self._server_name = config.tls_server_name
+        self._compressed = not config.disable_compression
+        self._agent = user_agent()
+
+    async def send(self, request: Request, bucket: TokenBucket, limit: float) -> bytes:
+        """Return the body of a good answer.
+
+        Raises:
+            KubeError: the server refused.
+            KubeUnavailableError: there was no usable answer.
+        """
+        broken = refused = attempts = 0
+        wait = _FIRST_WAIT
+        while True:
+            waited = await bucket.take()
+            try:
+                answer = await self._attempt(request, limit, waited)
+            except _STALE as exc:
+                broken += 1
+                if request.method != "GET" or broken > _BROKEN:
+                    raise self._unavailable(request, exc) from exc
+                continue
+            except (httpx2.HTTPError, httpx2.InvalidURL, CredentialsError) as exc:
+                raise self._unavailable(request, exc) from exc
+            if 200 <= answer.code < 300:
+                return answer.body
+            if answer.code == 401 and not refused:
+                refused += 1
+                if await self._reread():
+                    continue
+            error = self._refusal(request, answer)
+            attempts += 1
+            again = answer.code == 429 or (answer.code >= 500 and answer.retry_after is not None)
+            if not again or attempts >= _ATTEMPTS:
+                raise error
+            await trio.sleep(min(answer.retry_after or wait, _LONGEST_WAIT))
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, request: Request, limit: float) -> AsyncIterator[httpx2.Response]:
+        """Hold the answer to a watch, whose body is still to come.
+
+        Raises:
+            KubeError: the server refused.
+            KubeUnavailableError: there was no usable answer within the limit.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                response = await self._begin(request, limit, stack)
+            except (httpx2.HTTPError, httpx2.InvalidURL, CredentialsError) as exc:
+                raise self._unavailable(request, exc) from exc
+            yield response
+
+    async def _begin(
+        self, request: Request, limit: float, stack: contextlib.AsyncExitStack
+    ) -> httpx2.Response:
+        for is_second in (False, True):
+            line = await stack.enter_async_context(self._connections.use())
+            with self._timed(request, 0.0) as outcome, _limited(request, limit):
+                built = self._built(line.watches, request)
+                response = await line.watches.send(built, stream=True)
+                outcome.code = str(response.status_code)
+                stack.push_async_callback(_close, response)
+                if response.status_code == 200:
+                    return response
+                body = await _read(response, request)
+            if response.status_code == 401 and not is_second and await self._reread():
+                continue
+            answer = _Answer(response.status_code, body, _retry_after(response))
+            raise self._refusal(request, answer)
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, request: Request, limit: float, waited: float) -> _Answer:
+        async with self._connections.use() as line:
+            finished = False
+            try:
+                with self._timed(request, waited) as outcome, _limited(request, limit):
+                    built = self._built(line.calls, request)
+                    response = await line.calls.send(built, stream=True)
+                    try:
+                        outcome.code = str(response.status_code)
+                        body = await _read(response, request)
+                    finally:
+                        await _close(response)
+                finished = True
+            finally:
+                if not finished:
+                    # What was given up may sit in the middle of a shared connection.
+                    self._connections.retire(line)
+            return _Answer(response.status_code, body, _retry_after(response))
+
+    def _built(self, client: httpx2.AsyncClient, request: Request) -> httpx2.Request:
+        headers = [
+            ("Accept", "application/json"),
+            ("User-Agent", self._agent),
+            ("Accept-Encoding", "gzip" if self._compressed else "identity"),
+            *self._connections.credentials.headers,
+        ]
+        if request.content_type:
+            headers.append(("Content-Type", request.content_type))
+        extensions = {"sni_hostname": self._server_name} if self._server_name else {}
+        return client.build_request(
+            request.method,
+            request.path,
+            params={key: value for key, value in request.query.items() if value},
+            content=request.body or None,
+            headers=headers,
+            extensions=extensions,
+        )
+
+    async def _reread(self) -> bool:
+        """Read the credentials anew after a refusal; False if that cannot change a thing."""
+        credentials = self._connections.credentials
+        if credentials.is_fixed:
+            return False
+        try:
+            await credentials.refresh(refused=True)
+        except CredentialsError as exc:
+            log.warning("kube.credentials", error=str(exc))
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _timed(self, request: Request, waited: float) -> Iterator[_Outcome]:
+        outcome, began = _Outcome(), trio.current_time()
+        try:
+            yield outcome
+        finally:
+            if self._observe is not None:
+                seconds = trio.current_time() - began
+                self._observe(Exchange(request.method, self.host, outcome.code, seconds, waited))
+
+    def _refusal(self, request: Request, answer: _Answer) -> KubeError | KubeUnavailableError:
+        status = decode_status(answer.body)
+        if status is not None and status.code >= 400:
+            return error_from(status, answer.retry_after)
+        text = answer.body[:200].decode(errors="replace").strip()
+        if answer.code in _PLAIN:  # what proxies and the server's own filters say in words
+            message = text or f"{request.shown}: {answer.code}"
+            return error_of(answer.code, _PLAIN[answer.code], message, answer.retry_after)
+        return KubeUnavailableError(
+            f"{self.host}: {request.shown}: answered {answer.code}, no API server's: {text!r}"
+        )
+
+    def _unavailable(self, request: Request, exc: Exception) -> KubeUnavailableError:
+        text = str(exc) or type(exc).__name__
+        return KubeUnavailableError(f"{self.host}: {request.shown}: {text}")
+
+
+_PLAIN = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    410: "Gone",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+@dataclass(slots=True)
+class _Outcome:
+    code: str = "<error>"
+
+
+@contextlib.contextmanager
+def _limited(request: Request, seconds: float) -> Iterator[None]:
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except trio.TooSlowError as exc:
+        raise httpx2.ReadTimeout(f"no answer within {seconds:g} s") from exc
+
+
+async def _read(response: httpx2.Response, request: Request) -> bytes:
+    body = bytearray()
+    async with aclosing(response.aiter_bytes()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > _LARGEST:
+                raise httpx2.DecodingError(f"an answer larger than {_LARGEST // 2**20} MiB")
+    return bytes(body)
+
+
+async def _close(response: httpx2.Response) -> None:
+    """Give the connection back, or end it when the answer was not read to its end."""
+    with trio.move_on_after(5, shield=True):
+        await response.aclose()
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Return the seconds of `Retry-After`; API servers send no dates."""
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else None
+
+
+def user_agent() -> str:
+    """Return the agent's name for the server's logs."""
+    from kubelet_trio import __version__
+
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return f"kubelet-trio/v{__version__} ({platform.system().lower()}/{machine})"

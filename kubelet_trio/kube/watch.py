@@ -1,0 +1,87 @@
+"""The body of a watch: one JSON event a line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TypeVar
+
+import httpx2
+import msgspec
+import trio
+
+from kubelet_trio.kube.api import Bookmark, KubeUnavailableError, WatchEvent, WatchEventKind
+from kubelet_trio.kube.codec import RawEvent, decode, decode_status, error_from
+
+T = TypeVar("T")
+
+_LONGEST = 32 * 2**20  # bytes of a line
+_INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Marked(msgspec.Struct):
+    metadata: _Meta
+
+
+async def watch_events(
+    response: httpx2.Response, model: type[T], what: str
+) -> AsyncGenerator[WatchEvent[T] | Bookmark, None]:
+    """Yield what a watch tells, until the server ends it.
+
+    Raises:
+        KubeError: the server says that the watch cannot go on.
+        KubeUnavailableError: the connection broke, or that was no event.
+    """
+    async with aclosing(_lines(response, what)) as lines:
+        async for line in lines:
+            # A full buffer holds many events: let others run between them.
+            await trio.lowlevel.checkpoint()
+            yield read_event(line, model, what)
+
+
+def read_event(line: bytes, model: type[T], what: str) -> WatchEvent[T] | Bookmark:
+    """Return the event in a line; see `watch_events` for what it raises."""
+    event = decode(line, RawEvent, what)
+    if event.type == "BOOKMARK":
+        # Nothing but metadata: required fields of the model may be null.
+        meta = decode(event.object, _Marked, what).metadata
+        ends = (meta.annotations or {}).get(_INITIAL_EVENTS_END) == "true"
+        return Bookmark(meta.resource_version, ends)
+    if event.type == "ERROR":
+        status = decode_status(event.object)
+        if status is None or not status.code:
+            shown = bytes(event.object)[:200].decode(errors="replace")
+            raise KubeUnavailableError(f"{what}: the watch ended with {shown}")
+        raise error_from(status)
+    try:
+        kind = WatchEventKind(event.type)
+    except ValueError as exc:
+        raise KubeUnavailableError(f"{what}: unknown watch event {event.type!r}") from exc
+    return WatchEvent(kind, decode(event.object, model, what))
+
+
+async def _lines(response: httpx2.Response, what: str) -> AsyncGenerator[bytes, None]:
+    rest = bytearray()
+    try:
+        async with aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                # Only the new part is searched: a line may come in many chunks.
+                start, end = 0, chunk.find(b"\n")
+                while end >= 0:
+                    rest += chunk[start:end]
+                    if rest.strip():
+                        yield bytes(rest)
+                    rest.clear()
+                    start, end = end + 1, chunk.find(b"\n", end + 1)
+                rest += chunk[start:]
+                if len(rest) > _LONGEST:
+                    raise KubeUnavailableError(f"{what}: a line over {_LONGEST // 2**20} MiB")
+    except httpx2.HTTPError as exc:
+        raise KubeUnavailableError(f"{what}: the watch broke: {exc or type(exc).__name__}") from exc
+    if rest.strip():
+        raise KubeUnavailableError(f"{what}: the watch broke in the middle of an event")
