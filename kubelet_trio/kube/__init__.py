@@ -1,5 +1,9 @@
 """The API server: client, reflector, credentials."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kubelet_trio.kube.api import (
     AlreadyExistsError,
     Bookmark,
@@ -26,15 +30,37 @@ from kubelet_trio.kube.patches import (
 )
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
+if TYPE_CHECKING:
+    from kubelet_trio.kube.client import KubeClient, open_client
+    from kubelet_trio.kube.kubeconfig import (
+        ClientConfig,
+        KubeconfigError,
+        in_cluster_config,
+        load_kubeconfig,
+    )
+
+# What brings an HTTP client or YAML along is loaded by those who have a cluster.
+_DEFERRED = {
+    "ClientConfig": "kubeconfig",
+    "KubeClient": "client",
+    "KubeconfigError": "kubeconfig",
+    "in_cluster_config": "kubeconfig",
+    "load_kubeconfig": "kubeconfig",
+    "open_client": "client",
+}
+
 __all__ = [
     "ROUTES",
     "AlreadyExistsError",
     "Bookmark",
+    "ClientConfig",
     "ConflictError",
     "GoneError",
     "KubeApi",
+    "KubeClient",
     "KubeError",
     "KubeUnavailableError",
+    "KubeconfigError",
     "Listing",
     "NotFoundError",
     "PatchError",
@@ -48,7 +74,18 @@ __all__ = [
     "error_of",
     "follow",
     "from_json",
+    "in_cluster_config",
+    "load_kubeconfig",
     "make_strategic",
+    "open_client",
     "route_of",
     "to_json",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _DEFERRED:
+        import importlib
+
+        return getattr(importlib.import_module(f"{__name__}.{_DEFERRED[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

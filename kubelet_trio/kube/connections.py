@@ -2,7 +2,8 @@
 
 Requests share connections: over TLS the server chooses HTTP/2. Each watch has an HTTP/1.1
 connection of its own, because the library ends a response on HTTP/2 without telling the
-server, which would go on sending for ever; closing a connection says it clearly.
+server, which would go on sending for ever; closing a connection says it clearly. Watches go
+through the pool below httpx2: its own streams cannot be left halfway without litter.
 
 All connections of one time, with one set of certificates, are a `Line`. A line retires when
 the credentials change, or when a request on it was not answered (what is behind a shared
@@ -45,7 +46,7 @@ class Line:
         self.users = 0
         # A context each: the pools set what they speak on theirs.
         self.calls = _client(config, material, http2=http2)
-        self.watches = _client(config, material, http2=False)
+        self.watches = _pool(config, material)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -139,6 +140,23 @@ def _client(config: ClientConfig, material: Material, *, http2: bool) -> httpx2.
         trust_env=False,
         follow_redirects=False,
         timeout=httpx2.Timeout(None, connect=_CONNECT),
+    )
+
+
+def _pool(config: ClientConfig, material: Material) -> httpcore2.AsyncConnectionPool:
+    proxy = _proxy(config)
+    options: dict[str, Any] = {
+        "ssl_context": make_context(config, material),
+        "max_connections": None,
+        "max_keepalive_connections": 10,
+        "keepalive_expiry": _IDLE,
+        "network_backend": _Network(),
+        "socket_options": list(_KEEPALIVE),
+    }
+    if proxy is None:
+        return httpcore2.AsyncConnectionPool(**options)
+    return httpcore2.AsyncHTTPProxy(
+        str(proxy.url), proxy_auth=proxy.raw_auth, proxy_headers=proxy.headers.raw, **options
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import httpcore2
 import httpx2
 import structlog
 import trio
@@ -24,9 +24,15 @@ log = structlog.get_logger(__name__)
 _ATTEMPTS = 10  # of a request that the server asks to repeat, as client-go
 _BROKEN = 2  # times that a read is repeated at once after its connection broke
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between attempts
-_LARGEST = 256 * 2**20  # bytes of an answer
 # When an idle connection was closed by the other side just as it was to be used again.
 _STALE = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError, httpx2.CloseError)
+# What the pool below httpx2 raises.
+NETWORK_ERRORS = (
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+    httpcore2.TimeoutException,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class Sender:
             wait = min(wait * 2, _LONGEST_WAIT)
 
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request, limit: float) -> AsyncIterator[httpx2.Response]:
+    async def stream(self, request: Request, limit: float) -> AsyncIterator[httpcore2.Response]:
         """Hold the answer to a watch, whose body is still to come.
 
         Raises:
@@ -122,39 +128,48 @@ class Sender:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 response = await self._begin(request, limit, stack)
-            except (httpx2.HTTPError, httpx2.InvalidURL, CredentialsError) as exc:
+            except (*NETWORK_ERRORS, httpx2.HTTPError, CredentialsError) as exc:
                 raise self._unavailable(request, exc) from exc
             yield response
 
     async def _begin(
         self, request: Request, limit: float, stack: contextlib.AsyncExitStack
-    ) -> httpx2.Response:
-        for is_second in (False, True):
+    ) -> httpcore2.Response:
+        refused = False
+        while True:
             line = await stack.enter_async_context(self._connections.use())
-            with self._timed(request, 0.0) as outcome, _limited(request, limit):
-                built = self._built(line.watches, request)
-                response = await line.watches.send(built, stream=True)
-                outcome.code = str(response.status_code)
+            with self._timed(request, 0.0) as outcome, _limited(limit):
+                built = self._built(line.calls, request)
+                response = await line.watches.handle_async_request(
+                    httpcore2.Request(
+                        request.method,
+                        str(built.url),
+                        headers=built.headers.raw,
+                        extensions=dict(built.extensions),
+                    )
+                )
+                outcome.code = str(response.status)
                 stack.push_async_callback(_close, response)
-                if response.status_code == 200:
+                if response.status == 200:
                     return response
-                body = await _read(response, request)
-            if response.status_code == 401 and not is_second and await self._reread():
-                continue
-            answer = _Answer(response.status_code, body, _retry_after(response))
-            raise self._refusal(request, answer)
-        raise AssertionError("unreachable")
+                body = await response.aread()
+            if response.status == 401 and not refused:
+                refused = True
+                if await self._reread():
+                    continue
+            headers = httpx2.Headers(response.headers)
+            raise self._refusal(request, _Answer(response.status, body, _retry_after(headers)))
 
     async def _attempt(self, request: Request, limit: float, waited: float) -> _Answer:
         async with self._connections.use() as line:
             finished = False
             try:
-                with self._timed(request, waited) as outcome, _limited(request, limit):
+                with self._timed(request, waited) as outcome, _limited(limit):
                     built = self._built(line.calls, request)
                     response = await line.calls.send(built, stream=True)
                     try:
                         outcome.code = str(response.status_code)
-                        body = await _read(response, request)
+                        body = await response.aread()
                     finally:
                         await _close(response)
                 finished = True
@@ -162,13 +177,15 @@ class Sender:
                 if not finished:
                     # What was given up may sit in the middle of a shared connection.
                     self._connections.retire(line)
-            return _Answer(response.status_code, body, _retry_after(response))
+            return _Answer(response.status_code, body, _retry_after(response.headers))
 
     def _built(self, client: httpx2.AsyncClient, request: Request) -> httpx2.Request:
+        is_watch = "watch" in request.query
         headers = [
             ("Accept", "application/json"),
             ("User-Agent", self._agent),
-            ("Accept-Encoding", "gzip" if self._compressed else "identity"),
+            # A watch's lines must not wait in a compressor.
+            ("Accept-Encoding", "gzip" if self._compressed and not is_watch else "identity"),
             *self._connections.credentials.headers,
         ]
         if request.content_type:
@@ -240,7 +257,7 @@ class _Outcome:
 
 
 @contextlib.contextmanager
-def _limited(request: Request, seconds: float) -> Iterator[None]:
+def _limited(seconds: float) -> Iterator[None]:
     try:
         with trio.fail_after(seconds):
             yield
@@ -248,25 +265,15 @@ def _limited(request: Request, seconds: float) -> Iterator[None]:
         raise httpx2.ReadTimeout(f"no answer within {seconds:g} s") from exc
 
 
-async def _read(response: httpx2.Response, request: Request) -> bytes:
-    body = bytearray()
-    async with aclosing(response.aiter_bytes()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > _LARGEST:
-                raise httpx2.DecodingError(f"an answer larger than {_LARGEST // 2**20} MiB")
-    return bytes(body)
-
-
-async def _close(response: httpx2.Response) -> None:
+async def _close(response: httpx2.Response | httpcore2.Response) -> None:
     """Give the connection back, or end it when the answer was not read to its end."""
     with trio.move_on_after(5, shield=True):
         await response.aclose()
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _retry_after(headers: httpx2.Headers) -> float | None:
     """Return the seconds of `Retry-After`; API servers send no dates."""
-    text = response.headers.get("Retry-After", "")
+    text = headers.get("Retry-After", "")
     return float(text) if text.isdecimal() else None
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import httpx2
+import httpcore2
 import msgspec
 import trio
 
 from kubelet_trio.kube.api import Bookmark, KubeUnavailableError, WatchEvent, WatchEventKind
 from kubelet_trio.kube.codec import RawEvent, decode, decode_status, error_from
+from kubelet_trio.kube.request import NETWORK_ERRORS
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class _Marked(msgspec.Struct):
 
 
 async def watch_events(
-    response: httpx2.Response, model: type[T], what: str
+    response: httpcore2.Response, model: type[T], what: str
 ) -> AsyncGenerator[WatchEvent[T] | Bookmark, None]:
     """Yield what a watch tells, until the server ends it.
 
@@ -65,10 +66,10 @@ def read_event(line: bytes, model: type[T], what: str) -> WatchEvent[T] | Bookma
     return WatchEvent(kind, decode(event.object, model, what))
 
 
-async def _lines(response: httpx2.Response, what: str) -> AsyncGenerator[bytes, None]:
+async def _lines(response: httpcore2.Response, what: str) -> AsyncGenerator[bytes, None]:
     rest = bytearray()
     try:
-        async with aclosing(response.aiter_bytes()) as chunks:
+        async with aclosing(_chunks(response)) as chunks:
             async for chunk in chunks:
                 # Only the new part is searched: a line may come in many chunks.
                 start, end = 0, chunk.find(b"\n")
@@ -81,7 +82,13 @@ async def _lines(response: httpx2.Response, what: str) -> AsyncGenerator[bytes, 
                 rest += chunk[start:]
                 if len(rest) > _LONGEST:
                     raise KubeUnavailableError(f"{what}: a line over {_LONGEST // 2**20} MiB")
-    except httpx2.HTTPError as exc:
+    except NETWORK_ERRORS as exc:
         raise KubeUnavailableError(f"{what}: the watch broke: {exc or type(exc).__name__}") from exc
     if rest.strip():
         raise KubeUnavailableError(f"{what}: the watch broke in the middle of an event")
+
+
+def _chunks(response: httpcore2.Response) -> AsyncGenerator[bytes, None]:
+    stream: Any = response.stream
+    chunks: AsyncGenerator[bytes, None] = stream.__aiter__()
+    return chunks

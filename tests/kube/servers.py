@@ -13,7 +13,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from kubelet_trio.kube import KubeApi
 from kubelet_trio.testing import FakeKube
 
-_numbers = itertools.count(1)
+numbers = itertools.count(1)
 
 
 class Place(Protocol):
@@ -48,7 +48,7 @@ class FakePlace:
         self.fake.add(ServiceAccount(metadata=ObjectMeta(name="default")), namespace="test")
 
     def unique(self, prefix: str) -> str:
-        return f"{prefix}-{next(_numbers)}"
+        return f"{prefix}-{next(numbers)}"
 
     async def bind(self, pod: str, node: str) -> None:
         self.fake.bind(pod, node, self.namespace)

@@ -224,16 +224,17 @@ async def test_a_pods_spec_is_fixed(api: KubeApi, place: Place) -> None:
     assert changed.spec.containers[0].image == "registry.example/web:2"
 
 
-async def test_a_patch_for_another_uid_conflicts(api: KubeApi, place: Place) -> None:
-    await api.create(pod(), namespace=place.namespace)
+async def test_another_uid_is_refused(api: KubeApi, place: Place) -> None:
+    made = await api.create(pod(), namespace=place.namespace)
+    assert made.metadata is not None
+    patch = {"metadata": {"uid": "another"}, "status": {"phase": "Running"}}
+    with pytest.raises(KubeError) as invalid:
+        await api.patch(Pod, "web", patch, namespace=place.namespace, subresource="status")
+    assert invalid.value.code == 422
+    assert "metadata.uid" in invalid.value.message
+    made.metadata.uid = "another"
     with pytest.raises(ConflictError) as refused:
-        await api.patch(
-            Pod,
-            "web",
-            {"metadata": {"uid": "another"}, "status": {"phase": "Running"}},
-            namespace=place.namespace,
-            subresource="status",
-        )
+        await api.update(made, namespace=place.namespace)
     assert "UID in precondition: another" in refused.value.message
 
 
@@ -445,15 +446,16 @@ async def test_a_watch_tells_what_came_after_a_version(api: KubeApi, place: Plac
         assert await following(events, 1) == [(ADDED, made)]
         await api.delete(Pod, "web", namespace=place.namespace)
         await api.delete(Pod, "web", namespace=place.namespace, grace_period=0)
-        (first, marked), (second, gone) = await following(events, 2)
-        assert (first, second) == (MODIFIED, DELETED)
+        # Marked, marked with no grace left, and gone.
+        (first, marked), (second, _), (third, gone) = await following(events, 3)
+        assert (first, second, third) == (MODIFIED, MODIFIED, DELETED)
         assert marked.metadata is not None
         assert marked.metadata.deletionGracePeriodSeconds == 30
         assert int(version(gone)) > int(version(marked))
     async with api.watch(
         Pod, namespace=place.namespace, resource_version=version(marked)
     ) as events:
-        assert [kind for kind, _ in await following(events, 1)] == [DELETED]
+        assert [kind for kind, _ in await following(events, 2)] == [MODIFIED, DELETED]
 
 
 async def test_a_watch_without_a_version_begins_with_what_is_there(

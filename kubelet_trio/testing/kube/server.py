@@ -23,7 +23,7 @@ from kubelet_trio.kube import (
     apply_strategic,
 )
 from kubelet_trio.model import WallClock, rfc3339
-from kubelet_trio.testing.kube.kinds import forbidden, prepare_create, prepare_update
+from kubelet_trio.testing.kube.kinds import forbidden, invalid, prepare_create, prepare_update
 from kubelet_trio.testing.kube.reviews import Reviews
 from kubelet_trio.testing.kube.selectors import Match, selector
 from kubelet_trio.testing.kube.store import Json, Store
@@ -149,7 +149,7 @@ class Server:
         except PatchError as exc:
             code, reason = (422, "Invalid") if kind is PatchKind.JSON else (400, "BadRequest")
             raise KubeError(code, reason, str(exc)) from exc
-        return self._replace(route, old, copy.deepcopy(new), subresource, check)
+        return self._replace(route, old, copy.deepcopy(new), subresource, check, is_patch=True)
 
     def delete(
         self, route: Route, name: str, namespace: str = "", options: DeleteOptions | None = None
@@ -163,10 +163,12 @@ class Server:
         grace = _grace(route, old, options.grace_period)
         meta = old["metadata"]
         deleting = "deletionTimestamp" in meta
-        if grace == 0 and not meta.get("finalizers"):
+        at_once = grace == 0 and not meta.get("finalizers")
+        if at_once and route.kind != "Pod":
             return self.store.remove(route.kind, old)
         if deleting and meta.get("deletionGracePeriodSeconds", 0) <= grace:
-            return old  # grace may only shrink
+            # Grace may only shrink.
+            return self.store.remove(route.kind, old) if at_once else old
         new = {**old, "metadata": {**meta, "deletionGracePeriodSeconds": grace}}
         shorter = grace - meta.get("deletionGracePeriodSeconds", 0)
         new["metadata"]["deletionTimestamp"] = (
@@ -174,15 +176,27 @@ class Server:
         )
         if meta.get("generation") and not deleting:
             new["metadata"]["generation"] = meta["generation"] + 1
-        return self.store.put(route.kind, new)
+        new = self.store.put(route.kind, new)
+        # A pod is marked before it goes, even where it goes at once.
+        return self.store.remove(route.kind, new) if at_once else new
 
     def now(self, later: float = 0.0) -> str:
         return rfc3339(self.clock.time() + later)
 
     def _replace(
-        self, route: Route, old: Json, body: Json, subresource: str, check: Check | None
+        self,
+        route: Route,
+        old: Json,
+        body: Json,
+        subresource: str,
+        check: Check | None,
+        *,
+        is_patch: bool = False,
     ) -> Json:
         meta, was, name = body.get("metadata") or {}, old["metadata"], old["metadata"]["name"]
+        if is_patch and meta.get("uid", was["uid"]) != was["uid"]:
+            problem = f'metadata.uid: Invalid value: "{meta["uid"]}": field is immutable'
+            raise invalid(route, name, problem)
         if meta.get("uid", was["uid"]) != was["uid"]:
             message = (
                 f"Precondition failed: UID in precondition: {meta['uid']}, "
