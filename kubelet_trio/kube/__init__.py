@@ -28,6 +28,7 @@ from kubelet_trio.kube.patches import (
     apply_strategic,
     make_strategic,
 )
+from kubelet_trio.kube.reflector import Delivery, Reflector
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "Bookmark",
     "ClientConfig",
     "ConflictError",
+    "Delivery",
     "GoneError",
     "KubeApi",
     "KubeClient",
@@ -65,6 +67,7 @@ __all__ = [
     "NotFoundError",
     "PatchError",
     "PatchKind",
+    "Reflector",
     "Route",
     "WatchEvent",
     "WatchEventKind",

@@ -1,0 +1,291 @@
+"""The reflector, on a fake API server in virtual time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kubelet_trio.kube import KubeError, Reflector
+from kubelet_trio.testing import FakeKube, KubeFaultKind
+
+
+def config_map(name: str, **data: str) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name=name), data=data or None)
+
+
+def pod(name: str, node: str) -> Pod:
+    spec = PodSpec(containers=[Container(name="main", image="i")], nodeName=node)
+    return Pod(metadata=ObjectMeta(name=name), spec=spec)
+
+
+@asynccontextmanager
+async def following(reflector: Reflector[ConfigMap]) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reflector.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def contents(reflector: Reflector[ConfigMap]) -> dict[str, dict[str, str]]:
+    return {name: obj.data or {} for (_, name), obj in reflector.objects.items()}
+
+
+def verbs(kube: FakeKube) -> list[str]:
+    return [request.verb for request in kube.requests]
+
+
+async def until(reflector: Reflector[ConfigMap], expected: dict[str, dict[str, str]]) -> None:
+    with trio.fail_after(600):
+        while contents(reflector) != expected or not reflector.synced.is_set():
+            await reflector.wait_delivery()
+        await reflector.connected.wait_value(True)
+
+
+@pytest.fixture(params=[True, False], ids=["streaming", "lists"])
+def kube(request: pytest.FixtureRequest) -> FakeKube:
+    fake = FakeKube()
+    fake.streaming_lists = request.param
+    return fake
+
+
+def reflector_of(kube: FakeKube, **options: object) -> Reflector[ConfigMap]:
+    return Reflector(kube, ConfigMap, namespace="default", **options)  # type: ignore[arg-type]
+
+
+async def test_what_is_there_comes_first_and_changes_after(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    kube.add(config_map("a", x="1"))
+    kube.add(config_map("b"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        first = await reflector.wait_delivery()
+        assert first.changed == {("default", "a"), ("default", "b")}
+        assert set(first.objects) == first.changed
+        kube.change(ConfigMap, "a", {"data": {"x": "2"}})
+        second = await reflector.wait_delivery()
+        assert second.changed == {("default", "a")}
+        assert contents(reflector) == {"a": {"x": "2"}, "b": {}}
+        # What was handed out is a moment that stays.
+        kept = first.objects["default", "a"].data
+        assert kept == {"x": "1"}
+        kube.remove(ConfigMap, "b")
+        third = await reflector.wait_delivery()
+        assert third.changed == {("default", "b")}
+        assert contents(reflector) == {"a": {"x": "2"}}
+        assert set(first.objects) == {("default", "a"), ("default", "b")}
+
+
+async def test_nothing_at_all_is_delivered_too(kube: FakeKube, autojump_clock: MockClock) -> None:
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        delivery = await reflector.wait_delivery()
+    assert (dict(delivery.objects), delivery.changed) == ({}, frozenset())
+
+
+async def test_changes_in_between_are_one_delivery(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await reflector.wait_delivery()
+        first = kube.add(config_map("a", x="1"))
+        kube.remove(ConfigMap, "a")
+        second = kube.add(config_map("a", x="2"))
+        kube.add(config_map("b"))
+        await wait_all_tasks_blocked()
+        delivery = await reflector.wait_delivery()
+    assert delivery.changed == {("default", "a"), ("default", "b")}
+    found = delivery.objects["default", "a"].metadata
+    assert found is not None
+    assert first.metadata is not None
+    assert second.metadata is not None
+    assert found.uid == second.metadata.uid != first.metadata.uid
+
+
+async def test_only_what_the_selector_lets_through(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    kube.add(pod("mine", "n1"))
+    kube.add(pod("other", "n2"))
+    reflector = Reflector(kube.node("n1"), Pod, field_selector="spec.nodeName=n1")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reflector.run)
+        assert set((await reflector.wait_delivery()).objects) == {("default", "mine")}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_cut_watch_goes_on_where_it_was(kube: FakeKube, autojump_clock: MockClock) -> None:
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.requests.clear()
+        kube.cut()
+        kube.add(config_map("b"))
+        await until(reflector, {"a": {}, "b": {}})
+    assert verbs(kube) == ["watch"]
+
+
+async def test_forgotten_changes_are_listed_anew(kube: FakeKube, autojump_clock: MockClock) -> None:
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.requests.clear()
+        kube.cut()
+        kube.remove(ConfigMap, "a")
+        kube.add(config_map("b"))
+        kube.compact()
+        await until(reflector, {"b": {}})
+        await reflector.connected.wait_value(True)
+    expected = ["watch", "watch"] if kube.streaming_lists else ["watch", "list", "watch"]
+    assert verbs(kube) == expected
+
+
+async def test_bookmarks_spare_a_list(autojump_clock: MockClock) -> None:
+    """Changes of others move the version on; what is then forgotten was seen."""
+    kube = FakeKube()
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await reflector.wait_delivery()
+        kube.add(pod("elsewhere", "n1"))
+        await trio.sleep(61)
+        kube.compact()
+        kube.requests.clear()
+        kube.cut()
+        kube.add(config_map("a"))
+        await until(reflector, {"a": {}})
+    assert verbs(kube) == ["watch"]
+
+
+async def test_a_server_that_is_down_changes_nothing(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.go_down()
+        await trio.sleep(3600)
+        assert contents(reflector) == {"a": {}}
+        assert not reflector.connected.value
+        assert "connection refused" in reflector.trouble
+        kube.come_back()
+        kube.add(config_map("b"))
+        await until(reflector, {"a": {}, "b": {}})
+        assert reflector.connected.value
+        assert reflector.trouble == ""
+
+
+async def test_waits_double_up_to_a_cap(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.go_down()
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await trio.sleep(600)
+    times = [request.time for request in kube.requests if request.verb == "watch"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    for gap, base in zip(gaps, (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30), strict=False):
+        assert base <= gap <= 2 * base
+    assert all(30 <= gap <= 60 for gap in gaps[6:])
+
+
+async def test_a_hanging_server_is_left_for_another_try(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    """A watch on which nothing comes, no bookmark either, is dead."""
+    kube.add(config_map("a"))
+    reflector = reflector_of(kube, idle_limit=150.0)
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+        kube.requests.clear()
+        kube.hang()
+        kube.add(config_map("b"))
+        await trio.sleep(200)
+        assert verbs(kube)[:1] == ["watch"]
+        assert not reflector.connected.value
+        kube.come_back()
+        await until(reflector, {"a": {}, "b": {}})
+
+
+async def test_bookmarks_keep_a_quiet_watch_alive(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await reflector.wait_delivery()
+        await reflector.connected.wait_value(True)
+        kube.requests.clear()
+        await trio.sleep(3000)
+    assert kube.requests == []
+
+
+async def test_retry_after_is_obeyed(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    refusal = KubeError(429, "TooManyRequests", "too many requests", retry_after=45.0)
+    kube.faults.add(KubeFaultKind.ERROR, "watch", error=refusal)
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await reflector.wait_delivery()
+    first, second = (request.time for request in kube.requests[:2])
+    assert second - first >= 45
+
+
+async def test_a_server_without_streaming_lists_is_asked_once(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.streaming_lists = False
+    reflector = reflector_of(kube)
+    async with following(reflector):
+        await reflector.wait_delivery()
+        await reflector.connected.wait_value(True)
+        assert verbs(kube) == ["watch", "list", "watch"]
+        kube.requests.clear()
+        kube.cut()
+        kube.add(config_map("a"))
+        kube.compact()
+        await until(reflector, {"a": {}})
+        assert verbs(kube)[:2] == ["watch", "list"]
+
+
+async def test_pages_whose_moment_is_forgotten(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.streaming_lists = False
+    for number in range(1200):
+        kube.add(config_map(f"c{number}"))
+    reflector = reflector_of(kube)
+    # A first list that failed as too old makes the next a consistent one, in pages.
+    from kubelet_trio.kube import GoneError
+
+    kube.faults.add(KubeFaultKind.ERROR, "list", error=GoneError(410, "Expired", "too old"))
+    original = kube.server.list
+
+    def compacting(*args: object, **kwargs: object) -> object:
+        page = original(*args, **kwargs)  # type: ignore[arg-type]
+        if page.continue_token:
+            kube.add(config_map(f"late-{page.version}"))
+            kube.compact()
+        return page
+
+    kube.server.list = compacting  # type: ignore[method-assign, assignment]
+    async with following(reflector):
+        delivery = await reflector.wait_delivery()
+    assert len(delivery.objects) >= 1200
+    assert {("default", f"c{n}") for n in range(1200)} <= set(delivery.objects)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 5, 45])
+async def test_cancelling_leaves_nothing_behind(seconds: float, autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.latency = 10
+    reflector = reflector_of(kube)
+    with trio.move_on_after(seconds):
+        await reflector.run()
+    assert trio.current_time() == pytest.approx(seconds)
