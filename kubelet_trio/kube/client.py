@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-import trio
+import httpcore2
 
 from kubelet_trio.kube.api import (
     Bookmark,
@@ -21,7 +21,7 @@ from kubelet_trio.kube.api import (
     PatchKind,
     WatchEvent,
 )
-from kubelet_trio.kube.codec import RawList, decode, encode, to_json
+from kubelet_trio.kube.codec import RawList, decode, decode_items, encode, to_json
 from kubelet_trio.kube.connections import Connections
 from kubelet_trio.kube.credentials import Credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig
@@ -34,7 +34,6 @@ from kubelet_trio.model import Offload, thread_offload
 T = TypeVar("T")
 
 _JSON = "application/json"
-_SLICE = 20  # objects decoded between two checkpoints: a few milliseconds at most
 
 __all__ = ["Exchange", "KubeClient", "open_client"]
 
@@ -49,6 +48,7 @@ async def open_client(
     http2: bool = True,
     observe: Observer | None = None,
     offload: Offload = thread_offload,
+    network: httpcore2.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[KubeClient]:
     """Open a client; connections are made when they are needed, and closed at the end.
 
@@ -59,8 +59,10 @@ async def open_client(
         request_timeout: seconds for one attempt, answer included.
         http2: offer HTTP/2 for requests other than watches.
         observe: told of every attempt.
+        network: stands in for the network.
     """
-    connections = Connections(Credentials(config, offload=offload), http2=http2, offload=offload)
+    credentials = Credentials(config, offload=offload)
+    connections = Connections(credentials, http2=http2, offload=offload, network=network)
     try:
         sender = Sender(connections, observe)
         yield KubeClient(sender, TokenBucket(qps, burst), request_timeout)
@@ -115,9 +117,7 @@ class KubeClient:
             "resourceVersion": resource_version,
         }
         page = decode(await self._send("GET", path, query), RawList, path)
-        items: tuple[T, ...] = ()
-        if page.items:
-            items = tuple([item async for item in _decoded(page.items, model, path)])
+        items = await decode_items(page.items or (), model, path)
         return Listing(items, page.metadata.resource_version, page.metadata.continue_)
 
     @contextlib.asynccontextmanager
@@ -216,11 +216,3 @@ class KubeClient:
     ) -> bytes:
         request = Request(method, path, query, body, content_type)
         return await self._sender.send(request, self._bucket, self._timeout)
-
-
-async def _decoded(items: Sequence[Any], model: type[T], path: str) -> AsyncIterator[T]:
-    """Yield the objects of a list, letting others run in between."""
-    for start in range(0, len(items), _SLICE):
-        await trio.lowlevel.checkpoint()
-        for item in items[start : start + _SLICE]:
-            yield decode(item, model, path)

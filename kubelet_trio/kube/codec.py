@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
+import trio
 
 from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
 
 T = TypeVar("T")
 
+SLICE = 20  # objects decoded between two checkpoints: a few milliseconds at most
 _MICRO_TIMES = frozenset({"renewTime", "acquireTime", "eventTime", "lastObservedTime"})
 
 
@@ -86,6 +88,17 @@ def decode(data: bytes | msgspec.Raw, model: type[T], what: str = "") -> T:
             f"{what or model.__name__}: the answer is no {model.__name__}: {exc}"
         ) from exc
     return result
+
+
+async def decode_items(
+    items: Sequence[msgspec.Raw], model: type[T], what: str = ""
+) -> tuple[T, ...]:
+    """Return the objects of a list, letting other tasks run in between."""
+    found: list[T] = []
+    for start in range(0, len(items), SLICE):
+        await trio.lowlevel.checkpoint()
+        found += [decode(item, model, what) for item in items[start : start + SLICE]]
+    return tuple(found)
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status | None:

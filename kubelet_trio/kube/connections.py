@@ -35,18 +35,21 @@ _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
+Network = httpcore2.AsyncNetworkBackend | None  # None is the real one
 
 
 class Line:
     """The connections of one time."""
 
-    def __init__(self, config: ClientConfig, material: Material, *, http2: bool) -> None:
+    def __init__(
+        self, config: ClientConfig, material: Material, *, http2: bool, network: Network = None
+    ) -> None:
         self.material = material
         self.retired = False
         self.users = 0
         # A context each: the pools set what they speak on theirs.
-        self.calls = _client(config, material, http2=http2)
-        self.watches = _pool(config, material)
+        self.calls = _client(config, material, network, http2=http2)
+        self.watches = _pool(config, material, network)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -59,11 +62,17 @@ class Connections:
     """The line in use, and those that retire. Close it at the end."""
 
     def __init__(
-        self, credentials: Credentials, *, http2: bool = True, offload: Offload = thread_offload
+        self,
+        credentials: Credentials,
+        *,
+        http2: bool = True,
+        offload: Offload = thread_offload,
+        network: Network = None,
     ) -> None:
         self.credentials = credentials
         self._http2 = http2
         self._offload = offload
+        self._network = network
         self._lock = trio.Lock()
         self._line: Line | None = None
         self._lines: list[Line] = []
@@ -104,7 +113,11 @@ class Connections:
                 self.retire(self._line)
             if self._line is None:
                 self._line = await self._offload(
-                    Line, self.credentials.config, material, http2=self._http2
+                    Line,
+                    self.credentials.config,
+                    material,
+                    http2=self._http2,
+                    network=self._network,
                 )
                 self._lines.append(self._line)
             line = self._line
@@ -119,7 +132,9 @@ class Connections:
             await line.close()
 
 
-def _client(config: ClientConfig, material: Material, *, http2: bool) -> httpx2.AsyncClient:
+def _client(
+    config: ClientConfig, material: Material, network: Network, *, http2: bool
+) -> httpx2.AsyncClient:
     context = make_context(config, material)
     transport = httpx2.AsyncHTTPTransport(
         verify=context,
@@ -133,7 +148,7 @@ def _client(config: ClientConfig, material: Material, *, http2: bool) -> httpx2.
         socket_options=list(_KEEPALIVE),
     )
     pool: Any = transport._pool  # the library has no public way to a pool's network
-    pool._network_backend = _Network()
+    pool._network_backend = _Network(network)
     return httpx2.AsyncClient(
         transport=transport,
         base_url=config.server,
@@ -143,14 +158,16 @@ def _client(config: ClientConfig, material: Material, *, http2: bool) -> httpx2.
     )
 
 
-def _pool(config: ClientConfig, material: Material) -> httpcore2.AsyncConnectionPool:
+def _pool(
+    config: ClientConfig, material: Material, network: Network
+) -> httpcore2.AsyncConnectionPool:
     proxy = _proxy(config)
     options: dict[str, Any] = {
         "ssl_context": make_context(config, material),
         "max_connections": None,
         "max_keepalive_connections": 10,
         "keepalive_expiry": _IDLE,
-        "network_backend": _Network(),
+        "network_backend": _Network(network),
         "socket_options": list(_KEEPALIVE),
     }
     if proxy is None:
@@ -166,8 +183,11 @@ def _proxy(config: ClientConfig) -> httpx2.Proxy | None:
     return httpx2.Proxy(config.proxy_url)
 
 
-class _Network(httpcore2.TrioBackend):
-    """Trio's network, whose streams are closed when a handshake is cancelled."""
+class _Network(httpcore2.AsyncNetworkBackend):
+    """A network whose streams are closed when a handshake is cancelled."""
+
+    def __init__(self, network: httpcore2.AsyncNetworkBackend | None) -> None:
+        self._network = network or httpcore2.TrioBackend()
 
     async def connect_tcp(
         self,
@@ -177,8 +197,11 @@ class _Network(httpcore2.TrioBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
+        stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
         return _Stream(stream)
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
 
 
 class _Stream(httpcore2.AsyncNetworkStream):

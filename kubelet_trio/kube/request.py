@@ -114,7 +114,7 @@ class Sender:
             again = answer.code == 429 or (answer.code >= 500 and answer.retry_after is not None)
             if not again or attempts >= _ATTEMPTS:
                 raise error
-            await trio.sleep(min(answer.retry_after or wait, _LONGEST_WAIT))
+            await trio.sleep(_pause(answer.retry_after, wait))
             wait = min(wait * 2, _LONGEST_WAIT)
 
     @contextlib.asynccontextmanager
@@ -263,6 +263,11 @@ def _limited(seconds: float) -> Iterator[None]:
             yield
     except trio.TooSlowError as exc:
         raise httpx2.ReadTimeout(f"no answer within {seconds:g} s") from exc
+
+
+def _pause(asked: float | None, own: float) -> float:
+    """Return the seconds to wait: the server's word first, within reason."""
+    return min(own if asked is None else asked, _LONGEST_WAIT)
 
 
 async def _close(response: httpx2.Response | httpcore2.Response) -> None:
