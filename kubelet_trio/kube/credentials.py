@@ -134,7 +134,7 @@ def make_context(config: ClientConfig, material: Material) -> ssl.SSLContext:
             context.load_verify_locations(cadata=material.ca.decode("ascii"))
         except (ssl.SSLError, ValueError) as exc:
             raise _bad(config, config.ca, f"no certificates in PEM: {exc}") from exc
-    else:
+    elif config.server.startswith("https:"):
         context.load_default_certs()
     if material.certificate:
         try:

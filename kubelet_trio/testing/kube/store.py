@@ -112,6 +112,11 @@ class Store:
         """Wait for the next change of anything."""
         await self._changed.wait()
 
+    @property
+    def changed(self) -> trio.Event:
+        """Set at the next change; take it before looking, and nothing is missed."""
+        return self._changed
+
     def wake(self) -> None:
         """Wake all who wait, without a change."""
         self._changed.set()

@@ -86,7 +86,8 @@ class FakeWatch(Generic[T]):
             waits = [self._desk.wait_answering]
             until = float("inf")
         else:
-            waits = [self._store.wait_change]
+            # Taken here and now: a change before the task below has begun counts too.
+            waits = [self._store.changed.wait]
             until = min(self._next_bookmark, self._ends_at)
         with trio.move_on_at(until):
             async with trio.open_nursery() as nursery:
