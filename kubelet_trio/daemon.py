@@ -147,7 +147,11 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
     """
     config, flags = settings.config, settings.flags
     machine = read_machine(Path(flags.root_dir))
-    reserved = reservations(config, machine.cpus)
+    reserved = reservations(
+        config,
+        machine.cpus,
+        ignore_eviction=flags.experimental_allocatable_ignore_eviction,
+    )
     capacity = node_capacity(
         machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
     )

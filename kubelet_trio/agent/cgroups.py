@@ -36,6 +36,7 @@ from kubelet_trio.cgroups import (
     Written,
     cgroup_path,
     parse_cgroup,
+    parse_existing,
     pod_cgroup,
     qos_cgroup,
 )
@@ -258,7 +259,8 @@ class NodeCgroups:
         for reserved in self._policy.reserved:
             if reserved.label in self._enforced:
                 continue
-            path = cgroup_path(parse_cgroup(reserved.path), self._node().cgroup_driver)
+            driver = self._node().cgroup_driver
+            path = cgroup_path(parse_existing(reserved.path, driver), driver)
             if not await self._tree().exists(path):
                 failures: tuple[str, ...] = (f'"{reserved.path}" cgroup does not exist',)
             else:

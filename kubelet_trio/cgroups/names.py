@@ -35,6 +35,14 @@ def parse_cgroup(path: str) -> CgroupName:
     return tuple(part for part in path.split("/") if part)
 
 
+def parse_existing(path: str, driver: CgroupDriver) -> CgroupName:
+    """Return the name of a cgroup that is there, such as `/system.slice` under systemd."""
+    if driver == "cgroupfs":
+        return parse_cgroup(path)
+    unit = path.rstrip("/").rpartition("/")[2].removesuffix(_SLICE)
+    return tuple(part.replace("_", "-") for part in unit.split("-") if part)
+
+
 def qos_cgroup(qos: QosClass, root: CgroupName = ()) -> CgroupName:
     """Return the cgroup that all pods of a QoS class are in."""
     return (*root, "kubepods", *_QOS_PARTS[qos])

@@ -10,6 +10,8 @@ Properties and units as the Go kubelet's library asks for them
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -94,42 +96,60 @@ class SystemdBus:
 
     async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
         """Have a slice with these limits, new or not. Raises `CgroupError`."""
-        try:
-            with trio.fail_after(_LIMIT):
-                await self._start(unit, limits)
-        except trio.TooSlowError as exc:
-            raise CgroupError(f"systemd did not start {unit} within {_LIMIT:.0f} s") from exc
-        except OSError as exc:
-            raise CgroupError(f"cannot ask systemd for {unit}: {exc}") from exc
+        await self._session(unit, partial(self._start, unit=unit, limits=limits))
 
     async def stop_slice(self, unit: str) -> None:
         """Have systemd forget a slice; that it never knew it is no error, nor that it is away."""
+        body = (unit, "replace")
+        stop = partial(self._run_job, unit=unit, method="StopUnit", signature="ss", body=body)
         try:
-            with trio.fail_after(_LIMIT):
-                await self._stop(unit)
-        except (trio.TooSlowError, OSError, CgroupError) as exc:
+            await self._session(unit, stop)
+        except CgroupError as exc:
             log.warning("cgroups.stop_slice_failed", unit=unit, error=str(exc))
 
-    async def _start(self, unit: str, limits: CgroupLimits) -> None:
+    async def _session(self, unit: str, work: Callable[[DBusRouter], Awaitable[object]]) -> None:
+        """Do some work with a connection of its own. Raises `CgroupError`, and nothing else."""
+        from jeepney.auth import AuthenticationError
+        from jeepney.io.common import RouterClosed
         from jeepney.io.trio import open_dbus_router
 
-        async with open_dbus_router(self._bus) as router:
-            made = slice_properties(unit, limits, self._version)
-            if not await self._run_job(
-                router, unit, "StartTransientUnit", "ssa(sv)a(sa(sv))", (unit, "replace", made, [])
-            ):
-                changed = limit_properties(limits, self._version)
-                if changed:
-                    await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, changed))
+        lost = (OSError, EOFError, trio.BrokenResourceError, RouterClosed, AuthenticationError)
+        failure: BaseException | None = None
+        try:
+            with trio.fail_after(_LIMIT):
+                async with open_dbus_router(self._bus) as router:
+                    try:
+                        await work(router)
+                    except CgroupError as exc:
+                        failure = exc  # the router's nursery would wrap it in a group
+        except trio.TooSlowError as exc:
+            raise CgroupError(f"systemd: {unit}: no answer within {_LIMIT:.0f} s") from exc
+        except lost as exc:
+            failure = exc
+        except ExceptionGroup as group:
+            if group.split(lost)[1] is not None:
+                raise
+            failure = group
+        if isinstance(failure, CgroupError):
+            raise failure
+        if failure is not None:
+            raise CgroupError(f"systemd: {unit}: cannot ask over D-Bus: {failure}") from failure
 
-    async def _stop(self, unit: str) -> None:
-        from jeepney.io.trio import open_dbus_router
-
-        async with open_dbus_router(self._bus) as router:
-            await self._run_job(router, unit, "StopUnit", "ss", (unit, "replace"))
+    async def _start(self, router: DBusRouter, *, unit: str, limits: CgroupLimits) -> None:
+        made = slice_properties(unit, limits, self._version)
+        is_new = await self._run_job(
+            router,
+            unit=unit,
+            method="StartTransientUnit",
+            signature="ssa(sv)a(sa(sv))",
+            body=(unit, "replace", made, []),
+        )
+        changed = limit_properties(limits, self._version)
+        if changed and not is_new:
+            await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, changed))
 
     async def _run_job(
-        self, router: DBusRouter, unit: str, method: str, signature: str, body: tuple[Any, ...]
+        self, router: DBusRouter, *, unit: str, method: str, signature: str, body: tuple[Any, ...]
     ) -> bool:
         """Call a method that queues a job, and wait for its end; False where it is moot.
 
@@ -144,7 +164,7 @@ class SystemdBus:
             member="JobRemoved",
             path="/org/freedesktop/systemd1",
         )
-        with router.filter(rule, bufsize=1000) as removed:
+        async with router.filter(rule, bufsize=1000) as removed:
             await Proxy(message_bus, router).AddMatch(rule)
             try:
                 (job,) = await self._call(router, method, signature, body)
@@ -153,10 +173,10 @@ class SystemdBus:
             async for signal in removed:
                 _, path, _, result = signal.body
                 if path == job:
-                    break
-            if result != "done":
-                raise CgroupError(f"systemd: {method} of {unit}: {result}")
-        return True
+                    if result != "done":
+                        raise CgroupError(f"systemd: {method} of {unit}: {result}")
+                    return True
+        raise CgroupError(f"systemd: {method} of {unit}: the bus went away")
 
     async def _call(
         self, router: DBusRouter, method: str, signature: str, body: tuple[Any, ...]

@@ -54,8 +54,13 @@ def _gated(config: KubeletConfiguration) -> Iterator[str]:
             yield f"qosReserved (--qos-reserved): memory: {share!r} is not 0% to 100%"
 
 
-def reservations(config: KubeletConfiguration, cpus: int) -> Reservations:
-    """Return the reservations on a machine with `cpus` CPUs. Raises ValueError."""
+def reservations(
+    config: KubeletConfiguration, cpus: int, *, ignore_eviction: bool = False
+) -> Reservations:
+    """Return the reservations on a machine with `cpus` CPUs. Raises ValueError.
+
+    `ignore_eviction` leaves the eviction thresholds out of them.
+    """
     from kubelet_trio.node import (
         DEFAULT_EVICTION_HARD,
         Reservations,
@@ -64,10 +69,11 @@ def reservations(config: KubeletConfiguration, cpus: int) -> Reservations:
         with_reserved_cpus,
     )
 
+    thresholds = config.eviction_hard or DEFAULT_EVICTION_HARD
     reserved = Reservations(
         system=parse_reservation("systemReserved", config.system_reserved),
         kube=parse_reservation("kubeReserved", config.kube_reserved),
-        eviction_hard=config.eviction_hard or DEFAULT_EVICTION_HARD,
+        eviction_hard={} if ignore_eviction else thresholds,
     )
     kept = parse_cpus(config.reserved_system_cpus)
     if missing := sorted(cpu for cpu in kept if cpu >= cpus):

@@ -254,7 +254,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "maximum-dead-containers-per-container", YES, "dead instances kept per container"),
     row("", "maximum-dead-containers", YES, "dead containers kept in all; negative is no limit"),
     row("", "register-schedulable", MOOT, "register as schedulable", _API),
-    row("", "experimental-allocatable-ignore-eviction", MOOT, "leave hard eviction thresholds out of allocatable", "nothing is computed from it yet"),
+    row("", "experimental-allocatable-ignore-eviction", YES, "leave hard eviction thresholds out of allocatable"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
 )
 # fmt: on

@@ -8,6 +8,7 @@ from kubelet_trio.cgroups import (
     QosClass,
     cgroup_path,
     parse_cgroup,
+    parse_existing,
     pod_cgroup,
     pod_cgroup_parent,
     qos_cgroup,
@@ -85,3 +86,18 @@ def test_a_directory_tells_its_pod(
     directory: str, driver: CgroupDriver, uid: PodUid | None
 ) -> None:
     assert uid_of_pod_cgroup(directory, driver) == uid
+
+
+@pytest.mark.parametrize(
+    ("path", "driver", "name"),
+    [
+        ("/system", "cgroupfs", ("system",)),
+        ("/system.slice", "systemd", ("system",)),
+        ("/kube.slice/kube-daemons_all.slice", "systemd", ("kube", "daemons-all")),
+    ],
+)
+def test_cgroups_of_others_are_named_as_they_are(
+    path: str, driver: CgroupDriver, name: tuple[str, ...]
+) -> None:
+    assert parse_existing(path, driver) == name
+    assert cgroup_path(name, driver) == path

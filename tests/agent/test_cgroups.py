@@ -1,0 +1,315 @@
+"""The node's cgroups as the agent keeps them, over a tree that remembers what it was told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+from lightkube.models.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from lightkube.models.meta_v1 import ObjectMeta
+from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked
+from trio_util import AsyncValue
+
+from kubelet_trio.agent import CgroupPolicy, ReservedCgroup
+from kubelet_trio.agent.cgroups import NodeCgroups, OrphanCgroups
+from kubelet_trio.cgroups import (
+    CgroupBusyError,
+    CgroupError,
+    CgroupLimits,
+    CgroupName,
+    CgroupsDeniedError,
+    Written,
+)
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid
+from kubelet_trio.pods import PodRegistry
+
+KUBEPODS = ("kubepods",)
+BURSTABLE = ("kubepods", "burstable")
+BEST_EFFORT = ("kubepods", "besteffort")
+
+
+def make_pod(uid: str, cpu: str, phase: str = "Running") -> Pod:
+    resources = ResourceRequirements(requests={"cpu": cpu})
+    return Pod(
+        metadata=ObjectMeta(name=uid, namespace="default", uid=uid),
+        spec=PodSpec(containers=[Container(name="main", resources=resources)]),
+        status=PodStatus(phase=phase),
+    )
+
+
+@dataclass
+class FakeTree:
+    """Cgroups in memory; what it is told to refuse, it refuses."""
+
+    there: dict[CgroupName, CgroupLimits] = field(default_factory=dict)
+    reserved: set[str] = field(default_factory=set)
+    refused: dict[CgroupName | str, str] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    busy: set[PodUid] = field(default_factory=set)
+    usage: int = 0
+    error: CgroupError | None = None
+
+    async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+        await trio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        if name[:-1] and name[:-1] not in self.there:
+            raise AssertionError(f"{name} is made before what it is in")
+        self.there[name] = limits
+        return self._written(name, limits)
+
+    async def limit(self, path: str, limits: CgroupLimits) -> Written:
+        await trio.lowlevel.checkpoint()
+        name = tuple(path.strip("/").split("/"))
+        if name in self.there or path in self.reserved:
+            self.there[name] = limits
+        return self._written(path, limits)
+
+    def _written(self, name: CgroupName | str, limits: CgroupLimits) -> Written:
+        failure = self.refused.get(name)
+        if failure and limits.memory is not None and limits.memory >= self.usage > 0:
+            failure = None
+        return Written(self.missing, (failure,) if failure else ())
+
+    async def exists(self, path: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        return path in self.reserved
+
+    async def memory_usage(self, name: CgroupName) -> int | None:
+        await trio.lowlevel.checkpoint()
+        return self.usage
+
+    async def list_pods(self) -> frozenset[PodUid]:
+        await trio.lowlevel.checkpoint()
+        last = (name[-1] for name in self.there)
+        return frozenset(PodUid(part[3:]) for part in last if part.startswith("pod"))
+
+    async def remove(self, uid: PodUid) -> None:
+        await trio.lowlevel.checkpoint()
+        self.there = {n: limits for n, limits in self.there.items() if n[-1] != f"pod{uid}"}
+
+    async def remove_empty(self, uid: PodUid) -> None:
+        if uid in self.busy:
+            raise CgroupBusyError(Path(f"pod{uid}"))
+        await self.remove(uid)
+
+
+@dataclass
+class Events:
+    seen: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        assert (involved.kind, involved.name) == ("Node", "node")
+        self.seen.append((type_, reason, message))
+
+
+class World:
+    def __init__(self, policy: CgroupPolicy | None = None) -> None:
+        self.tree, self.events = FakeTree(), Events()
+        self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
+        self.runtime = trio.Event()
+        budget = {"cpu": 2 * NANO, "memory": 4096 * NANO, "pid": 900 * NANO}
+        self.cgroups = NodeCgroups(
+            policy or CgroupPolicy(budget, pids_limit=64),
+            lambda _driver: self.tree,
+            lambda: NodeSettings("node", "node"),
+            self.events,
+            self.pods,
+            self.runtime.wait,
+        )
+
+    def show(self, *pods: Pod) -> None:
+        self.pods.value = {PodUid(pod.metadata.uid or ""): pod for pod in pods if pod.metadata}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.runtime.set()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.cgroups.run)
+            await settle()
+            yield
+            nursery.cancel_scope.cancel()
+
+
+async def settle() -> None:
+    await trio.sleep(1)  # more than what it gathers, less than its period
+    await wait_all_tasks_blocked()
+
+
+async def test_a_pods_cgroup_comes_after_those_it_is_in(autojump_clock: MockClock) -> None:
+    world = World()
+    await world.cgroups.ensure(make_pod("u1", "500m"))
+    assert list(world.tree.there) == [KUBEPODS, BURSTABLE, BEST_EFFORT, (*BURSTABLE, "podu1")]
+    assert world.tree.there[KUBEPODS] == CgroupLimits(2048, memory=4096, pids=900)
+    assert world.tree.there[*BURSTABLE, "podu1"] == CgroupLimits(512, pids=64)
+    assert world.events.seen == [
+        ("Normal", "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+    ]
+
+
+async def test_classes_follow_the_pods_that_are_there(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        assert world.tree.there[BURSTABLE].cpu_shares == 2
+        world.show(make_pod("u1", "1"), make_pod("u2", "1"), make_pod("over", "1", "Succeeded"))
+        await settle()
+        assert world.tree.there[BURSTABLE].cpu_shares == 2048
+        world.show(make_pod("u2", "1"))
+        await settle()
+        assert world.tree.there[BURSTABLE].cpu_shares == 1024
+        assert world.tree.there[BEST_EFFORT].cpu_shares == 2
+        # Whoever else changed them: within a minute they are as they shall be.
+        world.tree.there[BURSTABLE] = CgroupLimits(cpu_shares=7)
+        await trio.sleep(61)
+        assert world.tree.there[BURSTABLE].cpu_shares == 1024
+    assert len(world.events.seen) == 1
+
+
+async def test_nothing_is_made_before_the_runtime_has_told_its_driver(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.cgroups.run)
+        await trio.sleep(200)
+        assert world.tree.there == {}
+        nursery.cancel_scope.cancel()
+
+
+async def test_pods_of_an_earlier_life_are_limited_once_and_never_made(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    old = (*BURSTABLE, "podold")
+    world.tree.there = {KUBEPODS: CgroupLimits(), BURSTABLE: CgroupLimits(), old: CgroupLimits()}
+    world.show(make_pod("old", "1"), make_pod("gone", "1"))
+    async with world.running():
+        assert world.tree.there[old] == CgroupLimits(1024, pids=64)
+        assert (*BURSTABLE, "podgone") not in world.tree.there
+        await world.cgroups.remove(PodUid("old"))
+        await settle()
+        assert old not in world.tree.there
+
+
+async def test_a_machine_that_lets_us_write_none_is_said_once(autojump_clock: MockClock) -> None:
+    world = World()
+    world.tree.error = CgroupsDeniedError("cannot make cgroup /c/kubepods: Read-only file system")
+    with capture_logs() as logs:
+        async with world.running():
+            for uid in ("u1", "u2"):
+                await world.cgroups.ensure(make_pod(uid, "1"))
+            await trio.sleep(200)
+            assert await world.cgroups.list_pods() == frozenset()
+    assert [entry["event"] for entry in logs] == ["cgroups.denied"]
+    assert "Read-only file system" in logs[0]["error"]
+
+
+async def test_missing_controllers_are_said_once_and_cost_no_pod(autojump_clock: MockClock) -> None:
+    world = World()
+    world.tree.missing = frozenset({"pids", "hugetlb"})
+    with capture_logs() as logs:
+        for uid in ("u1", "u2"):
+            await world.cgroups.ensure(make_pod(uid, "1"))
+    assert [entry["controllers"] for entry in logs] == [["pids"]]
+    assert await world.cgroups.list_pods() == {"u1", "u2"}
+
+
+async def test_what_the_kernel_refuses_of_a_pod_is_the_pods_trouble() -> None:
+    world = World()
+    world.tree.refused[*BURSTABLE, "podu1"] = "cannot write '1' to x: Invalid argument"
+    with pytest.raises(CgroupError, match="Invalid argument"):
+        await world.cgroups.ensure(make_pod("u1", "1"))
+    await world.cgroups.ensure(make_pod("u2", "1"))
+
+
+async def test_the_nodes_budget_is_tried_until_it_holds(autojump_clock: MockClock) -> None:
+    world = World()
+    world.tree.refused[KUBEPODS] = "cannot write '4096' to memory.max: Device or resource busy"
+    async with world.running():
+        assert world.events.seen[0][:2] == ("Warning", "FailedNodeAllocatableEnforcement")
+        assert world.events.seen[0][2].startswith(
+            "Failed to update Node Allocatable Limits ['kubepods']: cannot write '4096'"
+        )
+        world.tree.refused.clear()
+        await trio.sleep(61)
+        assert world.events.seen[-1][1] == "NodeAllocatableEnforced"
+
+
+async def test_the_daemons_own_cgroups_are_held_to_what_is_reserved(
+    autojump_clock: MockClock,
+) -> None:
+    system = ReservedCgroup("System Reserved", "/system", {"cpu": NANO, "memory": 512 * NANO})
+    kube = ReservedCgroup("Kube Reserved Compressible", "/kube", {"cpu": NANO}, True)
+    world = World(CgroupPolicy({"cpu": NANO}, reserved=(system, kube)))
+    world.tree.reserved = {"/system"}
+    async with world.running():
+        assert world.tree.there["system",] == CgroupLimits(1024, memory=512)
+        assert ("kube",) not in world.tree.there
+        assert (
+            "Warning",
+            "FailedNodeAllocatableEnforcement",
+            "Failed to enforce Kube Reserved Compressible Cgroup Limits on '/kube': "
+            '"/kube" cgroup does not exist',
+        ) in world.events.seen
+        world.tree.reserved.add("/kube")
+        await trio.sleep(61)
+        assert world.tree.there["kube",] == CgroupLimits(1024)
+    done = [message for _, reason, message in world.events.seen if "Enforced" in reason]
+    assert done == [
+        "Updated Node Allocatable limit across pods",
+        "Updated limits on system reserved cgroup /system",
+        "Updated limits on kube reserved cgroup /kube",
+    ]
+
+
+async def test_a_class_that_uses_more_than_is_left_to_it_may_at_least_not_grow(
+    autojump_clock: MockClock,
+) -> None:
+    world = World(CgroupPolicy({"memory": 1000 * NANO}, reserve_percent=100))
+    world.tree.refused[BEST_EFFORT] = "cannot write: Device or resource busy"
+    world.tree.usage = 3000
+    async with world.running():
+        assert world.tree.there[BEST_EFFORT].memory == 3000
+
+
+class Registry:
+    """What is somebody's is not reclaimed."""
+
+    def __init__(self, wanted: set[str]) -> None:
+        self.wanted = wanted
+
+    async def wait_complete(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @contextlib.contextmanager
+    def reclaiming(self, uid: PodUid) -> Iterator[bool]:
+        yield uid not in self.wanted
+
+
+async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    for uid in ("wanted", "empty", "busy"):
+        await world.cgroups.ensure(make_pod(uid, "1"))
+    world.tree.busy = {PodUid("busy")}
+    orphans = OrphanCgroups(
+        world.cgroups,
+        lambda: cast("PodRegistry", Registry({"wanted"})),
+        trio.lowlevel.checkpoint,
+    )
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(orphans.run)
+            await trio.sleep(200)
+            nursery.cancel_scope.cancel()
+    assert await world.cgroups.list_pods() == {"wanted", "busy"}
+    said = [(entry["event"], entry["uid"]) for entry in logs]
+    assert said == [("cgroups.orphan_stays", "busy"), ("cgroups.orphan_removed", "empty")]
