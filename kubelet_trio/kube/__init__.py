@@ -28,7 +28,7 @@ from kubelet_trio.kube.patches import (
     apply_strategic,
     make_strategic,
 )
-from kubelet_trio.kube.reflector import Delivery, Reflector
+from kubelet_trio.kube.reflector import Abilities, Delivery, Reflector
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ _DEFERRED = {
 
 __all__ = [
     "ROUTES",
+    "Abilities",
     "AlreadyExistsError",
     "Bookmark",
     "ClientConfig",

@@ -55,6 +55,13 @@ class Delivery(Generic[T]):
     changed: frozenset[Key]
 
 
+@dataclass(slots=True)
+class Abilities:
+    """What a server turned out to lack; shared, so that not every reflector asks anew."""
+
+    streaming_lists: bool = True
+
+
 class Reflector(Generic[T]):
     """Keeps a copy of the objects of a kind that a selector lets through; for one consumer."""
 
@@ -66,12 +73,12 @@ class Reflector(Generic[T]):
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
-        streaming: bool = True,
+        abilities: Abilities | None = None,
         idle_limit: float = _IDLE,
         backoff: Backoff | None = None,
     ) -> None:
         """Args:
-        streaming: try streaming lists until the server refuses one.
+        abilities: of the server; one for all reflectors that follow it.
         idle_limit: seconds without event and bookmark after which a watch is dead.
         """
         self._api = api
@@ -79,7 +86,7 @@ class Reflector(Generic[T]):
         self._namespace = namespace
         self._fields = field_selector
         self._labels = label_selector
-        self._streaming = streaming
+        self._abilities = abilities or Abilities()
         self._idle = idle_limit
         self._backoff = backoff or Backoff()
         self._version: str | None = "0"  # "0" at first, None when only a consistent read helps
@@ -122,7 +129,7 @@ class Reflector(Generic[T]):
     async def _follow(self) -> None:
         """List if need be, and watch for as long as that goes well."""
         while True:
-            if not self._listed and not (self._streaming and await self._stream()):
+            if not self._listed and not (self._abilities.streaming_lists and await self._stream()):
                 await self._list()
             began = trio.current_time()
             told = await self._watch()
@@ -192,12 +199,12 @@ class Reflector(Generic[T]):
                 self._begin()
                 await self._take(events)
         except _NoStreamError:
-            self._streaming = False
+            self._abilities.streaming_lists = False
         except KubeError as exc:
             if self._listed or exc.code not in (400, 403, 404, 422):
                 raise
             # Servers refuse what they do not know in one of these words.
-            self._streaming = False
+            self._abilities.streaming_lists = False
         self.connected.value = False
         return self._listed
 

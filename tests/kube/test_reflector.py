@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -12,8 +13,8 @@ from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.kube import KubeError, Reflector
-from kubelet_trio.testing import FakeKube, KubeFaultKind
+from kubelet_trio.kube import Abilities, KubeError, Reflector
+from kubelet_trio.testing import FakeKube, FakeKubeClient, KubeFaultKind
 
 
 def config_map(name: str, **data: str) -> ConfigMap:
@@ -253,6 +254,34 @@ async def test_a_server_without_streaming_lists_is_asked_once(autojump_clock: Mo
         kube.compact()
         await until(reflector, {"a": {}})
         assert verbs(kube)[:2] == ["watch", "list"]
+
+
+async def test_reflectors_share_what_a_server_lacks(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.streaming_lists = False
+    abilities = Abilities()
+    for expected in (["watch", "list", "watch"], ["list", "watch"]):
+        reflector = reflector_of(kube, abilities=abilities)
+        kube.requests.clear()
+        async with following(reflector):
+            await reflector.wait_delivery()
+            await reflector.connected.wait_value(True)
+        assert verbs(kube) == expected
+
+
+async def test_a_server_that_ignores_what_it_was_asked(autojump_clock: MockClock) -> None:
+    """Its watch tells what there is, and then nothing, without a word on the end of it."""
+    kube = FakeKube()
+    kube.add(config_map("a"))
+
+    class Ignorant(FakeKubeClient):
+        def watch(self, model: type[Any], **options: Any) -> Any:
+            return super().watch(model, **{**options, "send_initial_events": False})
+
+    reflector = Reflector(Ignorant(kube.server, kube.desk), ConfigMap, namespace="default")
+    async with following(reflector):
+        await until(reflector, {"a": {}})
+    assert verbs(kube) == ["watch", "list", "watch"]
 
 
 async def test_pages_whose_moment_is_forgotten(autojump_clock: MockClock) -> None:
