@@ -48,7 +48,7 @@ from kubelet_trio.containers import (
     qos_cgroup_limits,
 )
 from kubelet_trio.cri import RuntimeHealth
-from kubelet_trio.model import EventSink, ObjectRef, PodUid, pod_uid, to_units
+from kubelet_trio.model import EventSink, ObjectRef, PodUid, node_ref, pod_uid, to_units
 from kubelet_trio.pods import PodRegistry
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
 
@@ -60,6 +60,7 @@ log = structlog.get_logger()
 _PERIOD = 60.0  # seconds between two rounds that nothing asks for
 _GATHER = 0.2  # seconds in which what asks for a round is gathered
 _FAILED = "FailedNodeAllocatableEnforcement"
+_V1 = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2"
 _ENFORCED = "NodeAllocatableEnforced"
 # Pods that use no huge pages lose nothing without their controller: upstream is silent too.
 _OPTIONAL = frozenset({"hugetlb"})
@@ -114,7 +115,11 @@ class PlainCgroups:
         await trio.lowlevel.checkpoint()
 
     async def remove(self, uid: PodUid) -> None:
-        await self.tree(self.node().cgroup_driver).remove(uid)
+        """Remove what is left of the pod's cgroup, if we may: else the pod ends without."""
+        try:
+            await self.tree(self.node().cgroup_driver).remove(uid)
+        except CgroupsDeniedError as exc:
+            log.info("cgroups.not_removed", uid=uid, error=str(exc))
 
 
 class NodeCgroups:
@@ -171,9 +176,12 @@ class NodeCgroups:
         self._wake.set()
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove the pod's cgroup, and kill what the runtime has lost in it."""
+        """Remove the pod's cgroup, if we may, and kill what the runtime has lost in it."""
         self._limited.discard(uid)
-        await self._tree().remove(uid)
+        try:
+            await self._tree().remove(uid)
+        except CgroupsDeniedError as exc:
+            self._deny(exc)
         self._wake.set()
 
     # The task
@@ -182,6 +190,8 @@ class NodeCgroups:
         """Keep the levels above pods, and take over pods' cgroups; until cancelled."""
         task_status.started()
         await self._wait_runtime()
+        if self._node().cgroup_version == 1:
+            self._events.emit(self._ref(), "Warning", "CgroupV1", _V1)
         while not self._denied:
             self._wake = trio.Event()
             there = self._pods.value.keys()
@@ -294,6 +304,9 @@ class NodeCgroups:
     def _tree(self) -> CgroupTree:
         return self._make_tree(self._node().cgroup_driver)
 
+    def _ref(self) -> ObjectRef:
+        return node_ref(self._node().node_name)
+
     def _deny(self, exc: CgroupsDeniedError) -> None:
         if not self._denied:
             self._denied = True
@@ -319,7 +332,7 @@ class NodeCgroups:
 
     def _report(self, what: str, done: str, failed: str, failures: tuple[str, ...]) -> None:
         """Say once that it is enforced, and of each new failure that it is not."""
-        ref = ObjectRef("Node", self._node().node_name)
+        ref = self._ref()
         text = "; ".join(failures)
         if not text and what not in self._enforced:
             self._enforced.add(what)
@@ -363,7 +376,7 @@ class OrphanCgroups:
     async def _remove(self, uid: PodUid) -> None:
         try:
             await self.cgroups.remove_empty(uid)
-        except (CgroupBusyError, OSError) as exc:
+        except (CgroupBusyError, CgroupsDeniedError, OSError) as exc:
             if uid not in self._busy:
                 self._busy.add(uid)
                 log.warning("cgroups.orphan_stays", uid=uid, error=str(exc))

@@ -38,6 +38,8 @@ from kubelet_trio.cgroups.names import (
     uid_of_pod_cgroup,
 )
 from kubelet_trio.cgroups.write import (
+    NOT_PERMITTED,
+    CgroupsDeniedError,
     Written,
     cgroup_directories,
     make_cgroup,
@@ -112,7 +114,8 @@ class PodCgroups:
         """Remove a pod's cgroup in every hierarchy; one that is gone is no error.
 
         Called when the runtime has nothing of the pod any more: what is still in it is
-        killed. Raises `CgroupBusyError` if that does not come to an end in good time.
+        killed. Raises `CgroupBusyError` if that does not come to an end in good time, and
+        `CgroupsDeniedError` where this process may remove none.
         """
         await self._forget(await self.offload(self._remove, uid, kill=True))
 
@@ -170,7 +173,7 @@ def _all_there(directories: tuple[Path, ...]) -> bool:
 def remove_cgroup(path: Path) -> bool:
     """Remove a cgroup and those below it, from the bottom up; False where there was none.
 
-    Raises `CgroupBusyError`.
+    Raises `CgroupBusyError`, or `CgroupsDeniedError` where it is not ours to remove.
     """
     if not path.is_dir():
         return False  # a read-only file system refuses even what is not there
@@ -181,6 +184,8 @@ def remove_cgroup(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as exc:
+        if exc.errno in NOT_PERMITTED:
+            raise CgroupsDeniedError(f"cannot remove cgroup {path}: {exc.strerror}") from exc
         if exc.errno != errno.EBUSY:
             raise
         raise CgroupBusyError(path) from exc

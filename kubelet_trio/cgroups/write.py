@@ -22,7 +22,7 @@ from kubelet_trio.cgroups.limits import Setting
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb")
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
 # The machine does not let us: nothing that trying again would change.
-_NOT_PERMITTED = (errno.EROFS, errno.EACCES, errno.EPERM)
+NOT_PERMITTED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class CgroupError(Exception):
@@ -60,7 +60,7 @@ def make_cgroup(host: CgroupHost, path: str) -> bool:
         try:
             is_new |= _make(mount, directory, controller)
         except OSError as exc:
-            kind = CgroupsDeniedError if exc.errno in _NOT_PERMITTED else CgroupError
+            kind = CgroupsDeniedError if exc.errno in NOT_PERMITTED else CgroupError
             raise kind(f"cannot make cgroup {directory}: {exc.strerror}") from exc
     return is_new
 

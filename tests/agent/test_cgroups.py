@@ -93,6 +93,8 @@ class FakeTree:
 
     async def remove(self, uid: PodUid) -> None:
         await trio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
         self.there = {n: limits for n, limits in self.there.items() if n[-1] != f"pod{uid}"}
 
     async def remove_empty(self, uid: PodUid) -> None:
@@ -111,7 +113,7 @@ class Events:
 
 
 class World:
-    def __init__(self, policy: CgroupPolicy | None = None) -> None:
+    def __init__(self, policy: CgroupPolicy | None = None, version: int = 2) -> None:
         self.tree, self.events = FakeTree(), Events()
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self.runtime = trio.Event()
@@ -119,7 +121,7 @@ class World:
         self.cgroups = NodeCgroups(
             policy or CgroupPolicy(budget, pids_limit=64),
             lambda _driver: self.tree,
-            lambda: NodeSettings("node", "node"),
+            lambda: NodeSettings("node", "node", cgroup_version=version),
             self.events,
             self.pods,
             self.runtime.wait,
@@ -205,6 +207,7 @@ async def test_a_machine_that_lets_us_write_none_is_said_once(autojump_clock: Mo
         async with world.running():
             for uid in ("u1", "u2"):
                 await world.cgroups.ensure(make_pod(uid, "1"))
+                await world.cgroups.remove(PodUid(uid))  # a pod ends all the same
             await trio.sleep(200)
             assert await world.cgroups.list_pods() == frozenset()
     assert [entry["event"] for entry in logs] == ["cgroups.denied"]
@@ -277,6 +280,12 @@ async def test_a_class_that_uses_more_than_is_left_to_it_may_at_least_not_grow(
     world.tree.usage = 3000
     async with world.running():
         assert world.tree.there[BEST_EFFORT].memory == 3000
+
+
+async def test_version_1_is_warned_of(autojump_clock: MockClock) -> None:
+    world = World(version=1)
+    async with world.running():
+        assert world.events.seen[0][:2] == ("Warning", "CgroupV1")
 
 
 class Registry:
