@@ -25,7 +25,14 @@ from kubelet_trio.cgroups import (
     cgroup_host,
     has_swap_controller,
 )
-from kubelet_trio.config import PROCESS, KubeletConfiguration, KubeletFlags, Settings, reservations
+from kubelet_trio.config import (
+    PROCESS,
+    KubeletConfiguration,
+    KubeletFlags,
+    Settings,
+    eviction_policy,
+    reservations,
+)
 from kubelet_trio.containers import (
     NodeSettings,
     hugepage_sizes,
@@ -200,6 +207,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
                 keep=tuple(flags.image_gc_keep),
             ),
             sandbox_image=flags.pod_infra_container_image,
+            eviction=eviction_policy(config),
             cgroups=_cgroup_policy(config, capacity, reserved),
             notes=settings.notes,
         ),

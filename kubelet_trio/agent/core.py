@@ -20,6 +20,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
+from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.runtime_classes import with_overhead
@@ -41,6 +42,7 @@ from kubelet_trio.model import (
     pod_ref,
     pod_uid,
 )
+from kubelet_trio.node import Pressure
 from kubelet_trio.objects import LocalObjects
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
@@ -124,6 +126,8 @@ class Agent:
             self._require_registry, self._pleg, self._desired, self._statuses.pods
         )
         self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder)
+        guarded = GuardedPods(self._require_registry, self._pleg, self._statuses.pods)
+        self._guards = make_guards(settings, seams, guarded, self._garbage, self.events_recorder)
         if seams.cluster is not None:
             seams.cluster.attach(self._cluster_parts())
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
@@ -201,6 +205,7 @@ class Agent:
                 self._pods,
                 self._sources,
                 *cluster[1:],
+                Supervisor("pressure", self._guards.children(), policy=_TOP),
                 Supervisor(
                     "gc",
                     [
@@ -223,6 +228,7 @@ class Agent:
             pleg_problem=lambda: self._pleg.healthy(trio.current_time()),
             running=self._pod_names,
             images=self._seams.runtime.list_images,
+            pressure=self._guards.eviction.pressure,
         )
 
     def _pod_names(self) -> set[PodKey]:
@@ -348,6 +354,11 @@ class Agent:
     @property
     def pods(self) -> AsyncValue[Mapping[PodUid, Pod]]:
         return self._statuses.pods
+
+    @property
+    def pressure(self) -> AsyncValue[Pressure]:
+        """What the node is short of."""
+        return self._guards.eviction.pressure
 
     @property
     def events(self) -> EventRing:

@@ -22,6 +22,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy
+from kubelet_trio.pressure import EvictionPolicy, Signals
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec
@@ -48,6 +49,7 @@ class AgentSettings:
     container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
     # Off unless asked for: the images of a runtime may be somebody else's.
     image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
+    eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
     sandbox_image: str = ""  # where the runtime neither names nor pins it
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
@@ -72,5 +74,6 @@ class Seams:
     cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None  # None: it is the runtime's
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
+    signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False
     stats_host: Host | None = None  # where the kernel's files are; None: found out

@@ -2,6 +2,7 @@
 
 from kubelet_trio.config._errors import ConfigError
 from kubelet_trio.config.duration import Duration, format_duration, parse_duration
+from kubelet_trio.config.eviction import eviction_policy
 from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
 from kubelet_trio.config.load import Settings, load_settings, settle
 from kubelet_trio.config.local import PROCESS, LocalFacts, settle_locally
@@ -21,6 +22,7 @@ __all__ = [
     "LocalFacts",
     "Settings",
     "encode_config",
+    "eviction_policy",
     "format_duration",
     "load_settings",
     "parse_duration",

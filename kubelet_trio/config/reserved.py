@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kubelet_trio.config.eviction import eviction_hard
 from kubelet_trio.config.types import KubeletConfiguration
 
 if TYPE_CHECKING:
@@ -62,14 +63,13 @@ def reservations(
     `ignore_eviction` leaves the eviction thresholds out of them.
     """
     from kubelet_trio.node import (
-        DEFAULT_EVICTION_HARD,
         Reservations,
         parse_cpus,
         parse_reservation,
         with_reserved_cpus,
     )
 
-    thresholds = config.eviction_hard or DEFAULT_EVICTION_HARD
+    thresholds = eviction_hard(config)
     reserved = Reservations(
         system=parse_reservation("systemReserved", config.system_reserved),
         kube=parse_reservation("kubeReserved", config.kube_reserved),

@@ -51,16 +51,8 @@ YES, MOOT, DEFAULT = Support.YES, Support.MOOT, Support.DEFAULT
 _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "the kubelet API server on port 10250"
-_PRESSURE = "eviction"
 _MANAGERS = "CPU, memory and topology managers"
 _SHUTDOWN = "graceful node shutdown"
-_EVICTION_HARD = {
-    "memory.available": "100Mi",
-    "nodefs.available": "10%",
-    "nodefs.inodesFree": "5%",
-    "imagefs.available": "15%",
-    "imagefs.inodesFree": "5%",
-}
 
 
 def row(
@@ -208,21 +200,21 @@ FIELDS: tuple[Row, ...] = (
     row("configMapAndSecretChangeDetectionStrategy", "", MOOT, "how changes of ConfigMaps and Secrets are seen", _API),
     row("enableControllerAttachDetach", "enable-controller-attach-detach", MOOT, "leave attaching volumes to the controller", _API),
     # Eviction and shutdown
-    row("evictionHard", "eviction-hard", DEFAULT, "thresholds that evict at once, `signal<value,...`", _PRESSURE, (_EVICTION_HARD,)),
-    row("evictionSoft", "eviction-soft", DEFAULT, "thresholds that evict after a grace period", _PRESSURE),
-    row("evictionSoftGracePeriod", "eviction-soft-grace-period", DEFAULT, "grace periods of evictionSoft", _PRESSURE),
-    row("evictionPressureTransitionPeriod", "eviction-pressure-transition-period", DEFAULT, "how long pressure outlives its cause", _PRESSURE),
-    row("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", DEFAULT, "longest grace of an evicted pod, in seconds", _PRESSURE),
-    row("evictionMinimumReclaim", "eviction-minimum-reclaim", DEFAULT, "least to free per eviction", _PRESSURE),
-    row("mergeDefaultEvictionSettings", "", MOOT, "fill up evictionHard with the defaults", "eviction settings are the defaults"),
-    row("kernelMemcgNotification", "kernel-memcg-notification", DEFAULT, "let the kernel tell of memory pressure", _PRESSURE),
+    row("evictionHard", "eviction-hard", YES, "thresholds that evict at once, `signal<value,...`"),
+    row("evictionSoft", "eviction-soft", YES, "thresholds that evict after a grace period"),
+    row("evictionSoftGracePeriod", "eviction-soft-grace-period", YES, "grace periods of evictionSoft"),
+    row("evictionPressureTransitionPeriod", "eviction-pressure-transition-period", YES, "how long pressure outlives its cause"),
+    row("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", YES, "longest grace of an evicted pod, in seconds"),
+    row("evictionMinimumReclaim", "eviction-minimum-reclaim", YES, "least to free per eviction"),
+    row("mergeDefaultEvictionSettings", "", YES, "fill up evictionHard with the defaults"),
+    row("kernelMemcgNotification", "kernel-memcg-notification", YES, "let the kernel tell of memory pressure"),
     row("shutdownGracePeriod", "", DEFAULT, "time for pods at node shutdown", _SHUTDOWN),
     row("shutdownGracePeriodCriticalPods", "", DEFAULT, "the part of it for critical pods", _SHUTDOWN),
     row("shutdownGracePeriodByPodPriority", "", DEFAULT, "shutdown time by priority", _SHUTDOWN),
     # Volumes and the host
     row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
     row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured use holds; negative: volumes are not measured"),
-    row("localStorageCapacityIsolation", "local-storage-capacity-isolation", DEFAULT, "manage local storage as a resource", "local storage accounting", (False,)),
+    row("localStorageCapacityIsolation", "local-storage-capacity-isolation", YES, "manage local storage as a resource: enforce its limits"),
     row("protectKernelDefaults", "protect-kernel-defaults", DEFAULT, "refuse kernel settings other than the kubelet's", "kernel tunables"),
 )
 

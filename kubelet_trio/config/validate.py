@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from kubelet_trio.config.duration import Duration, format_duration
+from kubelet_trio.config.eviction import eviction_problems
 from kubelet_trio.config.flags import KubeletFlags
 from kubelet_trio.config.reserved import reserved_problems
 from kubelet_trio.config.table import BY_PATH
@@ -98,6 +99,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_allocatable(config),
         *reserved_problems(config),
         *_endpoints(config),
+        *eviction_problems(config),
     ]
     return [_PREFIX + text for text in found]
 

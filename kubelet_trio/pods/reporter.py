@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 import trio
-from lightkube.models.core_v1 import Pod, PodStatus
+from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
 from kubelet_trio.model import (
@@ -28,6 +28,7 @@ from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.types import (
+    DISRUPTIONS,
     EndReason,
     PodStage,
     StatusInput,
@@ -109,6 +110,7 @@ class PodReporter:
             termination_messages=self._messages,
             started=started,
             ready=ready,
+            conditions=_disruption(stage, request),
             finished=request is not None and request.reason is EndReason.FINISHED,
         )
 
@@ -164,6 +166,22 @@ class PodReporter:
                     read_termination_message, container, specs.get(container.name)
                 )
                 self._messages[container_id] = cut_message(message, limit)
+
+
+def _disruption(stage: PodStage, request: TerminationRequest | None) -> tuple[PodCondition, ...]:
+    """Return what tells controllers that the pod did not fail by itself, once it has ended."""
+    if stage is not PodStage.TERMINATED or request is None:
+        return ()
+    if request.reason not in DISRUPTIONS:
+        return ()
+    return (
+        PodCondition(
+            type="DisruptionTarget",
+            status="True",
+            reason="TerminationByKubelet",
+            message=request.failure.message if request.failure is not None else None,
+        ),
+    )
 
 
 def _marked_deleted(pod: Pod, request: TerminationRequest) -> Pod:

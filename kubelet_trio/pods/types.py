@@ -134,6 +134,12 @@ class EndReason(enum.Enum):
     ASKED = "asked"  # its deletion was asked for at the API server: the object goes last
     FINISHED = "finished"  # its containers have all ended, by themselves
     DEADLINE = "deadline"  # its activeDeadlineSeconds have passed
+    EVICTED = "evicted"  # the node is short of something, or it used more than it may
+    SHUTDOWN = "shutdown"  # the node is shutting down
+
+
+# Ends that the node brought about: the pod's controller is not to count them against it.
+DISRUPTIONS = frozenset({EndReason.EVICTED, EndReason.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)

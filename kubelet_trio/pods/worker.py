@@ -172,6 +172,10 @@ class PodWorker:
             self._interrupt.cancel()
             self.wake()
 
+    @property
+    def is_ending(self) -> bool:
+        return self._request is not None
+
     def remove(self, request: TerminationRequest) -> None:
         """The manifest is gone: end the pod and leave nothing of it."""
         self.is_wanted = False

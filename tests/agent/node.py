@@ -57,6 +57,7 @@ class Node:
         self.mounter = FakeMounter()
         self.agent: Agent | None = None
         self.feed = Feed()
+        self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
 
     @asynccontextmanager
@@ -93,6 +94,7 @@ class Node:
                 clock=TrioClock(),
                 offload=inline_offload,
                 disk_space=self.disk_space,
+                signals=self.signals,
             ),
             load_records(self.base / "root" / "pods"),
         )

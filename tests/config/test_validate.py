@@ -96,7 +96,7 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
         ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
         ("--lock-file=/x", "not supported yet: --lock-file: "),
-        ("--eviction-hard=memory.available<1Gi", "not supported yet: evictionHard"),
+        ("--volume-plugin-dir=/x", "not supported yet: volumePluginDir"),
     ],
 )
 def test_what_is_not_built_yet_is_refused_by_name(flag: str, told: str) -> None:
@@ -201,3 +201,16 @@ def test_swaps_are_read_from_proc() -> None:
     text = "Filename\tType\tSize\tUsed\tPriority\n/swapfile file 1 0 -2\ntmpfs x 1 0 -3\n"
     assert parse_swaps(text) == ("/swapfile",)
     assert parse_swaps("Filename\tType\tSize\tUsed\tPriority\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--eviction-hard=disk.available<1Gi", "unsupported eviction signal disk.available"),
+        ("--eviction-hard=memory.available<-1", "must be positive"),
+        ("--eviction-soft=memory.available<1Gi", "grace period must be specified"),
+    ],
+)
+def test_eviction_settings_are_checked(flag: str, told: str) -> None:
+    [problem] = problems_of(flag)
+    assert told in problem

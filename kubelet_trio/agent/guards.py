@@ -1,0 +1,114 @@
+"""The wiring of what protects the node: eviction, and what it asks of the pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lightkube.models.core_v1 import Pod
+from trio_util import AsyncValue
+
+from kubelet_trio.agent.garbage import Garbage
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgroup
+from kubelet_trio.containers import NodeSettings, memory_capacity
+from kubelet_trio.model import CONFIG_MIRROR, EventSink, PodUid, is_static, pod_annotations, spec
+from kubelet_trio.pleg import Pleg
+from kubelet_trio.pods import EndReason, PodFailure, PodRegistry, TerminationRequest
+from kubelet_trio.pressure import (
+    EvictionManager,
+    KernelMemoryWake,
+    NodeSignals,
+    Reclaim,
+    UsageReader,
+)
+from kubelet_trio.supervision import ChildSpec
+
+_SYSTEM_CRITICAL = 2_000_000_000  # the least priority of the system-critical classes
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedPods:
+    """`pressure.EvictablePods`, answered by registry, PLEG and status store."""
+
+    registry: Callable[[], PodRegistry]
+    pleg: Pleg
+    statuses: AsyncValue[Mapping[PodUid, Pod]]
+
+    def running(self) -> Sequence[tuple[PodUid, Pod]]:
+        return [
+            (uid, worker.pod)
+            for uid, worker in self.registry().workers.items()
+            if worker.is_wanted and not worker.is_ending and any(self.pleg.get(uid).running())
+        ]
+
+    def is_critical(self, pod: Pod) -> bool:
+        """Return whether a pod is never evicted: static ones, and those the system needs."""
+        if is_static(pod) or CONFIG_MIRROR in pod_annotations(pod):
+            return True
+        return (spec(pod).priority or 0) >= _SYSTEM_CRITICAL
+
+    def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
+        self.end(uid, EndReason.EVICTED, grace_period, PodFailure("Evicted", message))
+
+    def end(self, uid: PodUid, reason: EndReason, grace_period: int, failure: PodFailure) -> None:
+        """Record that a pod is ended; one that is gone already is."""
+        worker = self.registry().workers.get(uid)
+        if worker is not None:
+            worker.request(TerminationRequest(uid, reason, grace_period, failure))
+
+    async def wait_ended(self, uid: PodUid) -> None:
+        await self.statuses.wait_value(lambda _pods: self._is_over(uid))
+
+    def _is_over(self, uid: PodUid) -> bool:
+        registry = self.registry()
+        return uid not in registry.workers or registry.has_ended(uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The guards of one agent."""
+
+    eviction: EvictionManager
+
+    def children(self) -> tuple[ChildSpec, ...]:
+        return (ChildSpec("eviction", self.eviction.run),)
+
+
+def make_guards(
+    settings: AgentSettings,
+    seams: Seams,
+    pods: GuardedPods,
+    garbage: Garbage,
+    events: EventSink,
+) -> Guards:
+    """Build the guards."""
+    node, policy = settings.node, settings.eviction
+    host = cgroup_host()
+    signals = seams.signals or NodeSignals(host, _pods_cgroup(node))
+    eviction = EvictionManager(
+        policy=policy,
+        signals=signals,
+        usage=UsageReader(
+            seams.runtime, node, NodeSignals(host, _pods_cgroup(node)), seams.offload
+        ),
+        pods=pods,
+        reclaim=Reclaim(
+            containers=lambda: garbage.containers.collect(all_unused=True),
+            images=garbage.images.remove_unused,
+        ),
+        runtime=seams.runtime,
+        node_name=node.node_name,
+        root_dir=str(node.root_dir),
+        events=events,
+        offload=seams.offload,
+        wake=KernelMemoryWake(host, memory_capacity) if policy.kernel_notification else None,
+    )
+    return Guards(eviction)
+
+
+def _pods_cgroup(node: NodeSettings) -> str:
+    """Return the cgroup of all pods; "" where there is none."""
+    if not node.cgroups_per_qos:
+        return ""
+    return cgroup_path(qos_cgroup("Guaranteed", parse_cgroup(node.cgroup_root)), node.cgroup_driver)

@@ -1,0 +1,60 @@
+"""Pressure: the node runs short, and what is done before it runs out."""
+
+from kubelet_trio.pressure.local_storage import Excess, has_local_limits, local_storage_excess
+from kubelet_trio.pressure.manager import (
+    EvictablePods,
+    EvictionManager,
+    MemoryWake,
+    Reclaim,
+    Signals,
+)
+from kubelet_trio.pressure.ranking import (
+    ContainerUsage,
+    Disk,
+    PodUsage,
+    Verdict,
+    eviction_verdict,
+    rank_for_eviction,
+)
+from kubelet_trio.pressure.signals import FileSystems, Layout, NodeSignals, tree_usage
+from kubelet_trio.pressure.thresholds import (
+    Amount,
+    EvictionPolicy,
+    Observation,
+    PressureState,
+    Threshold,
+    hard_settings,
+    parse_thresholds,
+)
+from kubelet_trio.pressure.usage import UsageReader
+from kubelet_trio.pressure.wakes import KernelMemoryWake
+
+__all__ = [
+    "Amount",
+    "ContainerUsage",
+    "Disk",
+    "EvictablePods",
+    "EvictionManager",
+    "EvictionPolicy",
+    "Excess",
+    "FileSystems",
+    "KernelMemoryWake",
+    "Layout",
+    "MemoryWake",
+    "NodeSignals",
+    "Observation",
+    "PodUsage",
+    "PressureState",
+    "Reclaim",
+    "Signals",
+    "Threshold",
+    "UsageReader",
+    "Verdict",
+    "eviction_verdict",
+    "hard_settings",
+    "has_local_limits",
+    "local_storage_excess",
+    "parse_thresholds",
+    "rank_for_eviction",
+    "tree_usage",
+]

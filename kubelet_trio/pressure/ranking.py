@@ -1,0 +1,212 @@
+"""Which pod goes first when the node runs short, and what is said of it. Pure.
+
+Source: pkg/kubelet/eviction/helpers.go (1.36): first those that use more than they requested,
+then those of lower priority, then those that use most beyond their request. QoS classes follow
+from that and are not asked for. For processes priority comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import pod_requests
+from kubelet_trio.model import (
+    PodUid,
+    canonical_quantity,
+    parse_quantity,
+    pod_containers,
+    spec,
+    to_units,
+)
+from kubelet_trio.pressure.thresholds import (
+    CONTAINER_FS,
+    CONTAINER_INODES,
+    IMAGE_FS,
+    IMAGE_INODES,
+    NODE_FS,
+    NODE_INODES,
+    RESOURCES,
+    Observations,
+    Threshold,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Bytes and inodes."""
+
+    space: int = 0
+    inodes: int = 0
+
+    def __add__(self, other: Disk) -> Disk:
+        return Disk(self.space + other.space, self.inodes + other.inodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUsage:
+    """What one container uses."""
+
+    memory: int = 0  # bytes, the working set
+    rootfs: Disk = Disk()  # its writable layer
+    logs: Disk = Disk()
+
+
+@dataclass(frozen=True, slots=True)
+class PodUsage:
+    """What one pod uses."""
+
+    containers: Mapping[str, ContainerUsage] = field(default_factory=dict)
+    volumes: Mapping[str, Disk] = field(default_factory=dict)  # those on the node's disk
+    processes: int = 0
+
+    @property
+    def memory(self) -> int:
+        return sum(c.memory for c in self.containers.values())
+
+    def disk(self, parts: Iterable[str]) -> Disk:
+        """Add up `rootfs`, `logs` and `volumes`, as asked for."""
+        total = Disk()
+        for part in parts:
+            if part == "volumes":
+                found = list(self.volumes.values())
+            else:
+                found = [getattr(c, part) for c in self.containers.values()]
+            for one in found:
+                total += one
+        return total
+
+
+Usages = Mapping[PodUid, PodUsage]  # by UID; a pod without one is looked at first
+
+_ALL = ("rootfs", "logs", "volumes")
+
+
+def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
+    """Return what of a pod is on the file system that a signal is about."""
+    if not dedicated:
+        return _ALL
+    is_image, is_container = (
+        signal in (IMAGE_FS, IMAGE_INODES),
+        signal
+        in (
+            CONTAINER_FS,
+            CONTAINER_INODES,
+        ),
+    )
+    if split:
+        return () if is_image else _ALL
+    return ("rootfs",) if is_image or is_container else ("logs", "volumes")
+
+
+def reclaimers(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
+    """Return what of the node gives room back to a signal: `containers`, `images`, in order."""
+    is_image = signal in (IMAGE_FS, IMAGE_INODES)
+    if signal not in (NODE_FS, NODE_INODES, CONTAINER_FS, CONTAINER_INODES) and not is_image:
+        return ()
+    if not dedicated:
+        return ("containers", "images")
+    if split:
+        return ("images",) if is_image else ("containers",)
+    return () if signal in (NODE_FS, NODE_INODES) else ("containers", "images")
+
+
+def rank_for_eviction(
+    pods: Sequence[tuple[PodUid, Pod]], usages: Usages, resource: str, parts: Iterable[str] = _ALL
+) -> list[tuple[PodUid, Pod]]:
+    """Return the pods (with their UIDs), the one to evict first.
+
+    Args:
+        pods: those that run.
+        usages: what they use, as far as it is known.
+        resource: `memory`, `ephemeral-storage`, `inodes` or `pids`.
+        parts: what counts for the disk.
+    """
+    parts = tuple(parts)
+
+    def key(entry: tuple[PodUid, Pod]) -> tuple[object, ...]:
+        uid, pod = entry
+        priority = spec(pod).priority or 0
+        usage = usages.get(uid)
+        if usage is None:
+            return (False, False, priority, 0) if resource != "pids" else (priority, False, 0)
+        used = _used(usage, resource, parts)
+        if resource == "pids":
+            return (priority, True, -used)
+        requests = pod_requests(pod)
+        # Upstream compares inodes with what was requested of the disk's bytes.
+        requested = to_units(
+            requests.get("memory" if resource == "memory" else "ephemeral-storage", 0)
+        )
+        exceeds = used > (0 if resource == "inodes" else requested)
+        return (True, not exceeds, priority, requested - used)
+
+    return sorted(pods, key=key)
+
+
+def _used(usage: PodUsage, resource: str, parts: Iterable[str]) -> int:
+    if resource == "memory":
+        return usage.memory
+    if resource == "pids":
+        return usage.processes
+    disk = usage.disk(parts)
+    return disk.inodes if resource == "inodes" else disk.space
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a pod is evicted: the message, and the annotations of upstream's event."""
+
+    message: str
+    annotations: Mapping[str, str]
+
+
+def eviction_verdict(
+    pod: Pod,
+    usage: PodUsage | None,
+    resource: str,
+    thresholds: Iterable[Threshold],
+    observed: Observations,
+) -> Verdict:
+    """Say why a pod is evicted, in upstream's words."""
+    text = f"The node was low on resource: {resource}. "
+    for threshold in thresholds:
+        seen = observed.get(threshold.signal)
+        if RESOURCES[threshold.signal] == resource and seen is not None:
+            limit = binary_quantity(threshold.value.of(seen.capacity))
+            text += f"Threshold quantity: {limit}, available: {binary_quantity(seen.available)}. "
+            break
+    names, amounts = [], []
+    for container in pod_containers(pod):
+        used = _container_used(usage, container.spec.name, resource)
+        resources = container.spec.resources
+        requested = ((resources.requests if resources else None) or {}).get(resource, "0")
+        if used is None or used <= to_units(parse_quantity(requested)):
+            continue
+        name, amount = container.spec.name, binary_quantity(used)
+        text += (
+            f"Container {name} was using {amount}, request is {canonical_quantity(requested)}, "
+            f"has larger consumption of {resource}. "
+        )
+        names.append(name)
+        amounts.append(amount)
+    annotations = {
+        "offending_containers": ",".join(names),
+        "offending_containers_usage": ",".join(amounts),
+        "starved_resource": resource,
+    }
+    return Verdict(text, annotations)
+
+
+def _container_used(usage: PodUsage | None, name: str, resource: str) -> int | None:
+    found = usage.containers.get(name) if usage is not None else None
+    if found is None or resource not in ("memory", "ephemeral-storage"):
+        return None
+    return found.memory if resource == "memory" else (found.rootfs + found.logs).space
+
+
+def binary_quantity(count: int) -> str:
+    """Write bytes as the API does: `100Mi`, and what no suffix divides as it is."""
+    return canonical_quantity(f"{count // 1024}Ki") if count and count % 1024 == 0 else str(count)

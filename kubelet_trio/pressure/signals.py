@@ -1,0 +1,176 @@
+"""Reading how much the node has left. Everything blocks: callers use a thread.
+
+A few small files and a statfs each: what an idle node pays every ten seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubelet_trio.cgroups import CgroupHost
+from kubelet_trio.model import disk_space
+from kubelet_trio.pressure.ranking import Disk
+from kubelet_trio.pressure.thresholds import (
+    ALLOCATABLE_MEMORY,
+    CONTAINER_FS,
+    CONTAINER_INODES,
+    IMAGE_FS,
+    IMAGE_INODES,
+    MEMORY,
+    NODE_FS,
+    NODE_INODES,
+    PID,
+    Observation,
+)
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystems:
+    """A path on each of the node's file systems; "" where the runtime does not tell."""
+
+    node: str
+    image: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which of them are the same."""
+
+    dedicated: bool = False  # images are not on the node's
+    split: bool = False  # containers are not on the images'
+
+
+def file_system_layout(places: FileSystems) -> Layout:
+    """Return which file systems are the same. Raises OSError."""
+    node = os.stat(places.node).st_dev
+    image = os.stat(places.image).st_dev if places.image else node
+    container = os.stat(places.container).st_dev if places.container else image
+    return Layout(dedicated=image != node, split=container != image)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSignals:
+    """Reads signals of this machine."""
+
+    host: CgroupHost
+    pods_cgroup: str = ""  # path of the cgroup of all pods below the mount; "": there is none
+    proc: Path = _PROC
+
+    def observe(self, places: FileSystems) -> Mapping[str, Observation]:
+        """Return the signals that can be read; one that cannot is left out."""
+        found: dict[str, Observation] = {}
+        total = self._meminfo().get("MemTotal", 0)
+        with suppress(OSError, ValueError):
+            found[MEMORY] = Observation(max(0, total - self._working_set("")), total)
+        if self.pods_cgroup:
+            with suppress(OSError, ValueError):
+                limit = min(self._limit(self.pods_cgroup), total)
+                used = self._working_set(self.pods_cgroup)
+                found[ALLOCATABLE_MEMORY] = Observation(max(0, limit - used), limit)
+        with suppress(OSError, ValueError):
+            found[PID] = self._pids()
+        image = places.image or places.node
+        for path, space_signal, inode_signal in (
+            (places.node, NODE_FS, NODE_INODES),
+            (image, IMAGE_FS, IMAGE_INODES),
+            (places.container or image, CONTAINER_FS, CONTAINER_INODES),
+        ):
+            with suppress(OSError):
+                space = disk_space(path)
+                found[space_signal] = Observation(space.available, space.capacity)
+                if space.inodes:  # some file systems have no fixed number
+                    found[inode_signal] = Observation(space.inodes_free, space.inodes)
+        return found
+
+    def _memory_dir(self, path: str) -> Path:
+        mount = self.host.mounts.get("" if self.host.version == 2 else "memory")
+        if mount is None:
+            raise OSError("no memory controller")
+        return mount / path.lstrip("/")
+
+    def _working_set(self, path: str) -> int:
+        """Return what cannot be given back without writing: usage less inactive file pages."""
+        directory = self._memory_dir(path)
+        counts = _flat(directory / "memory.stat")
+        if self.host.version == 1:
+            used = int((directory / "memory.usage_in_bytes").read_text())
+            return max(0, used - counts.get("total_inactive_file", 0))
+        current = directory / "memory.current"
+        if current.exists():
+            used = int(current.read_text())
+        else:  # the root has none
+            info = self._meminfo()
+            used = info["MemTotal"] - info["MemFree"]
+        return max(0, used - counts.get("inactive_file", 0))
+
+    def _limit(self, path: str) -> int:
+        name = "memory.limit_in_bytes" if self.host.version == 1 else "memory.max"
+        text = (self._memory_dir(path) / name).read_text().strip()
+        return 1 << 62 if text == "max" else int(text)
+
+    def _meminfo(self) -> dict[str, int]:
+        lines = (self.proc / "meminfo").read_text().splitlines()
+        pairs = (line.partition(":") for line in lines)
+        return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs}
+
+    def _pids(self) -> Observation:
+        limits = ("sys/kernel/pid_max", "sys/kernel/threads-max")
+        most = min(int((self.proc / name).read_text()) for name in limits)
+        running = int((self.proc / "loadavg").read_text().split()[3].partition("/")[2])
+        return Observation(most - running, most)
+
+    def processes(self, path: str) -> int:
+        """Return the number of processes in a cgroup; 0 where it cannot be told."""
+        mount = self.host.mounts.get("" if self.host.version == 2 else "pids")
+        try:
+            return int((mount / path.lstrip("/") / "pids.current").read_text()) if mount else 0
+        except (OSError, ValueError):
+            return 0
+
+
+def _flat(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+
+
+def tree_usage(path: str) -> Disk:
+    """Return what a directory and all below it take on its own file system.
+
+    What vanishes meanwhile does not count, and neither does what is mounted in it. A file of
+    several names counts once.
+    """
+    try:
+        device = os.lstat(path).st_dev
+    except OSError:
+        return Disk()
+    space, inodes = 0, 0
+    linked: set[int] = set()
+    left = [path]
+    while left:
+        with suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                found = _stat(entry)
+                if found is None or found.st_dev != device or found.st_ino in linked:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    left.append(entry.path)
+                elif found.st_nlink > 1:
+                    linked.add(found.st_ino)
+                space += found.st_blocks * 512
+                inodes += 1
+    return Disk(space, inodes)
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError:
+        return None

@@ -1,0 +1,266 @@
+"""Eviction thresholds: what the configuration says of them, and which are met. Pure.
+
+Source: pkg/kubelet/eviction/helpers.go and defaults_linux.go (1.36).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kubelet_trio.model import parse_quantity, to_units
+from kubelet_trio.node import DEFAULT_EVICTION_HARD
+
+MEMORY = "memory.available"
+ALLOCATABLE_MEMORY = "allocatableMemory.available"
+NODE_FS, NODE_INODES = "nodefs.available", "nodefs.inodesFree"
+IMAGE_FS, IMAGE_INODES = "imagefs.available", "imagefs.inodesFree"
+CONTAINER_FS, CONTAINER_INODES = "containerfs.available", "containerfs.inodesFree"
+PID = "pid.available"
+
+# By signal: what it is short of, and the node's condition.
+RESOURCES: Mapping[str, str] = {
+    MEMORY: "memory",
+    ALLOCATABLE_MEMORY: "memory",
+    NODE_FS: "ephemeral-storage",
+    NODE_INODES: "inodes",
+    IMAGE_FS: "ephemeral-storage",
+    IMAGE_INODES: "inodes",
+    CONTAINER_FS: "ephemeral-storage",
+    CONTAINER_INODES: "inodes",
+    PID: "pids",
+}
+CONDITIONS: Mapping[str, str] = {
+    signal: {"memory": "MemoryPressure", "pids": "PIDPressure"}.get(resource, "DiskPressure")
+    for signal, resource in RESOURCES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A quantity, or a share of what there is."""
+
+    quantity: int = 0  # bytes, or a number
+    percent: float | None = None
+
+    def of(self, capacity: int) -> int:
+        return self.quantity if self.percent is None else int(capacity * self.percent / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A signal and the amount below which it is met."""
+
+    signal: str
+    value: Amount
+    grace: float | None = None  # seconds; None: a hard one
+    min_reclaim: Amount | None = None
+
+    @property
+    def resource(self) -> str:
+        return RESOURCES[self.signal]
+
+    @property
+    def is_hard(self) -> bool:
+        return not self.grace
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """How much of a signal's resource is there, and free."""
+
+    available: int
+    capacity: int
+
+
+Observations = Mapping[str, Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPolicy:
+    """What the configuration says. Without thresholds nothing is evicted for pressure."""
+
+    thresholds: tuple[Threshold, ...] = ()
+    transition_period: float = 300.0  # seconds for which a condition outlives its cause
+    max_pod_grace: int = 0  # seconds, for soft thresholds
+    kernel_notification: bool = False  # let the kernel wake us
+    local_storage: bool = False  # enforce limits of emptyDir and ephemeral-storage
+
+    @property
+    def is_off(self) -> bool:
+        return not self.thresholds and not self.local_storage
+
+
+def hard_settings(given: Mapping[str, str], *, merge: bool) -> Mapping[str, str]:
+    """Return evictionHard with the defaults where they apply.
+
+    As with the Go kubelet: they stand for a map that is not given at all; `merge`
+    (mergeDefaultEvictionSettings) fills in each signal that is missing.
+    """
+    if not given:
+        return DEFAULT_EVICTION_HARD
+    return {**DEFAULT_EVICTION_HARD, **given} if merge else given
+
+
+def parse_thresholds(
+    hard: Mapping[str, str],
+    soft: Mapping[str, str] | None = None,
+    soft_grace: Mapping[str, float] | None = None,
+    min_reclaim: Mapping[str, str] | None = None,
+    *,
+    enforces_pods: bool = False,
+) -> tuple[Threshold, ...]:
+    """Return the thresholds of a configuration. Raises ValueError naming what is wrong.
+
+    Args:
+        hard: evictionHard.
+        soft: evictionSoft.
+        soft_grace: evictionSoftGracePeriod, in seconds.
+        min_reclaim: evictionMinimumReclaim.
+        enforces_pods: whether the pods' cgroup is limited, so that it can run short too.
+    """
+    graces = {_known(signal): grace for signal, grace in (soft_grace or {}).items()}
+    reclaims = {_known(s): _parse_reclaim(s, text) for s, text in (min_reclaim or {}).items()}
+    found = [_parse(signal, text) for signal, text in hard.items()]
+    for signal, text in (soft or {}).items():
+        if signal not in graces:
+            raise ValueError(
+                f"grace period must be specified for the soft eviction threshold {signal}"
+            )
+        if graces[signal] < 0:
+            raise ValueError(f"invalid eviction grace period specified: {graces[signal]}")
+        threshold = _parse(signal, text)
+        found.append(replace(threshold, grace=graces[signal]) if threshold else None)
+    thresholds = [replace(t, min_reclaim=reclaims.get(t.signal)) for t in found if t is not None]
+    if enforces_pods:
+        thresholds += [
+            replace(t, signal=ALLOCATABLE_MEMORY)
+            for t in thresholds
+            if t.signal == MEMORY and t.is_hard
+        ]
+    return tuple(thresholds)
+
+
+def _known(signal: str) -> str:
+    if signal not in RESOURCES:
+        raise ValueError(f"unsupported eviction signal {signal}")
+    return signal
+
+
+def _parse(signal: str, text: str) -> Threshold | None:
+    """Return a threshold; None for `0%` and `100%`, which turn a signal off."""
+    _known(signal)
+    if text.endswith("%"):
+        percent = _percent(text)
+        if percent in (0, 100):
+            return None
+        if percent < 0:
+            raise ValueError(f"eviction percentage threshold {signal} must be >= 0%: {text}")
+        if percent > 100:
+            raise ValueError(f"eviction percentage threshold {signal} must be <= 100%: {text}")
+        return Threshold(signal, Amount(percent=percent))
+    quantity = to_units(parse_quantity(text))
+    if quantity <= 0:
+        raise ValueError(f"eviction threshold {signal} must be positive: {text}")
+    return Threshold(signal, Amount(quantity))
+
+
+def _parse_reclaim(signal: str, text: str) -> Amount:
+    if text.endswith("%"):
+        percent = _percent(text)
+        if percent <= 0:
+            raise ValueError(
+                f"eviction percentage minimum reclaim {signal} must be positive: {text}"
+            )
+        return Amount(percent=percent)
+    quantity = to_units(parse_quantity(text))
+    if quantity < 0:
+        raise ValueError(f"negative eviction minimum reclaim specified for {signal}")
+    return Amount(quantity)
+
+
+def _percent(text: str) -> float:
+    return float(text.removesuffix("%"))
+
+
+def with_container_fs(
+    thresholds: Iterable[Threshold], *, dedicated: bool, split: bool
+) -> tuple[Threshold, ...]:
+    """Give the containers' file system the thresholds of the one that it is.
+
+    Nobody sets them: it is either the images' or the node's.
+
+    Args:
+        thresholds: as configured.
+        dedicated: images have a file system of their own.
+        split: containers' writable layers are not on it.
+    """
+    own = [t for t in thresholds if t.signal not in (CONTAINER_FS, CONTAINER_INODES)]
+    space, inodes = (IMAGE_FS, IMAGE_INODES) if dedicated and not split else (NODE_FS, NODE_INODES)
+    names = {space: CONTAINER_FS, inodes: CONTAINER_INODES}
+    return (*own, *(replace(t, signal=names[t.signal]) for t in own if t.signal in names))
+
+
+def met(
+    thresholds: Iterable[Threshold], observed: Observations, *, with_reclaim: bool = False
+) -> list[Threshold]:
+    """Return the thresholds that are met; with `with_reclaim` those short of what to reclaim."""
+    found = []
+    for threshold in thresholds:
+        seen = observed.get(threshold.signal)
+        if seen is None:
+            continue
+        limit = threshold.value.of(seen.capacity)
+        if with_reclaim and threshold.min_reclaim is not None:
+            limit += threshold.min_reclaim.of(seen.capacity)
+        if seen.available < limit:
+            found.append(threshold)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PressureState:
+    """What is remembered from one look to the next. Times are seconds of a steady clock."""
+
+    first_met: Mapping[Threshold, float] = field(default_factory=dict)
+    acted_on: tuple[Threshold, ...] = ()  # those met with their grace, not yet resolved
+    last_seen: Mapping[str, float] = field(default_factory=dict)  # of conditions
+    conditions: tuple[str, ...] = ()
+
+    def next(
+        self,
+        thresholds: Sequence[Threshold],
+        observed: Observations,
+        now: float,
+        transition_period: float,
+    ) -> PressureState:
+        """Return the state after a look; `acted_on` then says what to act on, memory first."""
+        current = met(thresholds, observed)
+        unresolved = met(self.acted_on, observed, with_reclaim=True)
+        current += [t for t in unresolved if t not in current]
+        first_met = {t: self.first_met.get(t, now) for t in current}
+        seen = {**self.last_seen, **{CONDITIONS[t.signal]: now for t in current}}
+        last_seen = {c: at for c, at in seen.items() if now - at < transition_period or at == now}
+        due = [t for t, since in first_met.items() if now - since >= (t.grace or 0.0)]
+        due.sort(key=lambda t: t.resource != "memory")
+        return PressureState(first_met, tuple(due), last_seen, tuple(sorted(last_seen)))
+
+
+def pressure_message(conditions: Sequence[str]) -> str:
+    """Return what is said to a pod that is not admitted."""
+    return f"The node had condition: [{' '.join(conditions)}]. "
+
+
+def rejects(
+    conditions: Sequence[str],
+    *,
+    is_critical: Callable[[], bool],
+    is_best_effort: Callable[[], bool],
+    tolerates_memory: Callable[[], bool],
+) -> bool:
+    """Whether a pod may not come while the node is in these conditions."""
+    if not conditions or is_critical():
+        return False
+    if tuple(conditions) == ("MemoryPressure",):
+        return is_best_effort() and not tolerates_memory()
+    return True

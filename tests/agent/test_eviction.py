@@ -1,0 +1,244 @@
+"""A node that runs short, on a whole agent in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import CONFIG_SOURCE, metadata, pod_uid
+from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
+from kubelet_trio.testing import FakeContainer
+from kubelet_trio.testing.usage import FakeUsage
+from tests.agent.node import Node, make_pod, ready
+
+MI = 1 << 20
+
+
+class Machine:
+    """Signals that a test writes."""
+
+    def __init__(self) -> None:
+        self.memory = 1000 * MI
+        self.disk = 1000 * MI
+        self.looks = 0
+
+    def observe(self, places: FileSystems) -> Mapping[str, Observation]:
+        self.looks += 1
+        return {
+            "memory.available": Observation(self.memory, 1000 * MI),
+            "nodefs.available": Observation(self.disk, 1000 * MI),
+        }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def machine(node: Node) -> Machine:
+    machine = Machine()
+    node.signals = machine
+    return machine
+
+
+def from_api(pod: Pod) -> Pod:
+    """The same pod as an API server would have sent it: not static, so not critical."""
+    meta = metadata(pod)
+    annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(meta, annotations=annotations)
+    )
+
+
+def hungry(name: str, amount: int, *, request: str = "10Mi") -> Pod:
+    return from_api(
+        make_pod(
+            name,
+            containers=f"- {{name: web, image: 'use-{amount}', "
+            f"resources: {{requests: {{memory: {request}}}}}}}",
+        )
+    )
+
+
+def use(node: Node) -> None:
+    """Let containers use as many MiB as their image says while they run."""
+
+    def usage(container: FakeContainer) -> FakeUsage:
+        return FakeUsage(memory=int(container.image.removeprefix("use-")) * MI)
+
+    node.runtime.usage = usage
+
+
+HARD = EvictionPolicy(parse_thresholds({"memory.available": "100Mi"}))
+
+
+async def test_one_pod_goes_that_uses_most_beyond_its_request(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    small, large, asked = (
+        hungry("small", 50),
+        hungry("large", 300),
+        hungry("asked", 400, request="500Mi"),
+    )
+    async with node.running(small, large, asked, eviction=HARD) as agent:
+        await trio.sleep(15)
+        machine.memory = 90 * MI
+        await trio.sleep(0.1)
+        with trio.fail_after(30):
+            await agent.pods.wait_value(lambda pods: pods[pod_uid(large)].status.phase == "Failed")
+        machine.memory = 400 * MI
+        await trio.sleep(60)
+        status = node.status(large)
+        assert status.reason == "Evicted"
+        assert status.message == (
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
+            "Container web was using 300Mi, request is 10Mi, has larger consumption of memory. "
+        )
+        assert "Evicted" in node.reasons(large)
+        assert "EvictionThresholdMet" in node.reasons()
+        for other in (small, asked):
+            assert ready(node.status(other))
+        disruption = [c for c in status.conditions or () if c.type == "DisruptionTarget"]
+        assert [c.reason for c in disruption] == ["TerminationByKubelet"]
+        # It stays gone, and its condition is told for five minutes.
+        assert not node.runtime.alive(pod_uid(large))
+        assert agent.pressure.value.memory
+        await trio.sleep(300)
+        assert not agent.pressure.value.memory
+    assert not node.runtime.violations
+
+
+async def test_an_idle_node_reads_signals_and_asks_the_runtime_nothing(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    async with node.running(hungry("web", 1), eviction=HARD):
+        await trio.sleep(600)
+    assert 50 <= machine.looks <= 70
+    assert not node.calls("ListContainerStats")
+    assert len(node.calls("ImageFsInfo")) == 1
+
+
+async def test_a_soft_threshold_waits_and_gives_the_pod_time(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    policy = EvictionPolicy(
+        parse_thresholds({}, {"memory.available": "100Mi"}, {"memory.available": 60.0}),
+        max_pod_grace=20,
+    )
+    pod = hungry("web", 300)
+    async with node.running(pod, eviction=policy):
+        await trio.sleep(15)
+        machine.memory = 90 * MI
+        await trio.sleep(50)
+        assert ready(node.status(pod))
+        await trio.sleep(60)
+        assert node.status(pod).reason == "Evicted"
+        (stop,) = node.runtime.calls_of("StopContainer")
+        assert stop.time >= 70
+
+
+async def test_dead_containers_go_before_anybody_is_evicted(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    machine.disk = 50 * MI
+    done = from_api(make_pod("done", "exit-0", spec=["restartPolicy: Never"]))
+    pod = hungry("web", 1)
+
+    def observe(places: FileSystems) -> Mapping[str, Observation]:
+        left = [c for c in node.runtime.containers.values() if not c.alive]
+        return {"nodefs.available": Observation((50 if left else 900) * MI, 1000 * MI)}
+
+    machine.observe = observe  # type: ignore[method-assign]
+    policy = EvictionPolicy(parse_thresholds({"nodefs.available": "10%"}))
+    async with node.running(done, pod, eviction=policy):
+        await trio.sleep(100)
+        assert node.runtime.instances("done-node") == []
+        assert node.status(done).phase == "Succeeded"
+        assert ready(node.status(pod))
+        assert node.status(pod).reason is None
+
+
+async def test_static_pods_stay_whatever_happens(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    machine.memory = 0
+    pod = make_pod()
+    async with node.running(pod, eviction=HARD) as agent:
+        await trio.sleep(200)
+        assert ready(node.status(pod))
+        assert agent.pressure.value.memory
+
+
+async def test_a_pod_that_writes_more_than_its_limit_goes(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    pod = from_api(
+        make_pod(
+            "writer",
+            containers="- {name: web, image: run, volumeMounts: [{name: data, mountPath: /d}]}",
+            spec=["volumes: [{name: data, emptyDir: {sizeLimit: 1Mi}}]"],
+        )
+    )
+    other = hungry("web", 1)
+    policy = EvictionPolicy(local_storage=True)
+    async with node.running(pod, other, eviction=policy):
+        await trio.sleep(30)
+        assert ready(node.status(pod))
+        volumes = node.base / "root/pods" / pod_uid(pod) / "volumes"
+        (data,) = volumes.glob("*/data")
+        (data / "file").write_bytes(b"x" * 2 * MI)
+        await trio.sleep(30)
+        assert node.status(pod).reason == "Evicted"
+        assert node.status(pod).message == (
+            'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
+        )
+        assert ready(node.status(other))
+        asked = {call.target for call in node.runtime.calls_of("ListContainerStats")}
+        assert asked == {pod_uid(pod)}
+
+
+async def test_an_evicted_pod_stays_evicted_when_the_agent_starts_again(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    pod = hungry("web", 300)
+    async with node.running(pod, eviction=HARD):
+        await trio.sleep(15)
+        machine.memory = 0
+        await trio.sleep(30)
+        assert node.status(pod).reason == "Evicted"
+    machine.memory = 1000 * MI
+    async with node.running(pod, eviction=HARD):
+        await trio.sleep(60)
+        assert node.status(pod).reason == "Evicted"
+        assert not node.runtime.alive()
+
+
+async def test_a_runtime_that_is_away_is_no_failure(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    pod = hungry("web", 300)
+    place = v1.FilesystemIdentifier(mountpoint=str(node.base))
+    node.runtime.image_fs = v1.ImageFsInfoResponse(
+        image_filesystems=[v1.FilesystemUsage(fs_id=place)]
+    )
+    async with node.running(pod, eviction=HARD):
+        await trio.sleep(15)
+        node.runtime.go_down()
+        machine.memory = 0
+        await trio.sleep(60)
+        assert node.status(pod).reason is None
+        node.runtime.restart()
+        await trio.sleep(60)
+        assert node.status(pod).reason == "Evicted"
