@@ -3,10 +3,10 @@
 Requests share connections: over TLS the server chooses HTTP/2. Each watch has an HTTP/1.1
 connection of its own, because the library ends a response on HTTP/2 without telling the
 server, which would go on sending for ever; closing a connection says it clearly. Watches go
-through the pool below httpx2: its own streams cannot be left halfway without litter.
+through a pool below httpx2: its own streams cannot be left halfway without litter.
 
-All connections of one time, with one set of certificates, are a `Line`. A line retires when
-the credentials change, or when a request on it was not answered (what is behind a shared
+The shared connections of one time, with one set of certificates, are a `Line`. A line retires
+when the credentials change, or when a request on it was not answered (what is behind a shared
 connection is then in doubt): requests in flight end on it, new ones open the next line.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -25,7 +26,6 @@ from kubelet_trio.kube.credentials import Credentials, Material, make_context
 from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.model import Offload, thread_offload
 
-_CONNECT = 10.0  # seconds to a TCP connection and again to TLS
 _CLOSE = 5.0  # seconds that closing may take
 _IDLE = 90.0  # seconds that a connection without requests is kept, as Go's
 # A peer that is gone without a word is noticed after a minute, with no traffic at all.
@@ -48,14 +48,13 @@ class Line:
         self.retired = False
         self.users = 0
         # A context each: the pools set what they speak on theirs.
-        self.calls = _client(config, material, network, http2=http2)
-        self.watches = _pool(config, material, network)
+        self.client = _client(config, material, network, http2=http2)
+        self.watch_context = make_context(config, material)
 
     async def close(self) -> None:
         """Close all connections."""
         with trio.move_on_after(_CLOSE, shield=True):
-            await self.calls.aclose()
-            await self.watches.aclose()
+            await self.client.aclose()
 
 
 class Connections:
@@ -92,6 +91,22 @@ class Connections:
         finally:
             line.users -= 1
             await self._sweep()
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[httpcore2.AsyncConnectionPool]:
+        """Hold a pool for one watch, which ends with its connection.
+
+        Raises:
+            CredentialsError: there are none.
+        """
+        await self.credentials.refresh()
+        context = (await self._current()).watch_context
+        pool = _pool(self.credentials.config, context, self._network)
+        try:
+            yield pool
+        finally:
+            with trio.move_on_after(_CLOSE, shield=True):
+                await pool.aclose()
 
     def retire(self, line: Line) -> None:
         """Let no new request onto a line."""
@@ -151,22 +166,17 @@ def _client(
     pool._network_backend = _Network(network)
     return httpx2.AsyncClient(
         transport=transport,
-        base_url=config.server,
         trust_env=False,
         follow_redirects=False,
-        timeout=httpx2.Timeout(None, connect=_CONNECT),
     )
 
 
 def _pool(
-    config: ClientConfig, material: Material, network: Network
+    config: ClientConfig, context: ssl.SSLContext, network: Network
 ) -> httpcore2.AsyncConnectionPool:
     proxy = _proxy(config)
     options: dict[str, Any] = {
-        "ssl_context": make_context(config, material),
-        "max_connections": None,
-        "max_keepalive_connections": 10,
-        "keepalive_expiry": _IDLE,
+        "ssl_context": context,
         "network_backend": _Network(network),
         "socket_options": list(_KEEPALIVE),
     }

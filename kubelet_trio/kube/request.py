@@ -6,6 +6,7 @@ import contextlib
 import platform
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore2
@@ -21,6 +22,7 @@ from kubelet_trio.kube.limits import TokenBucket
 
 log = structlog.get_logger(__name__)
 
+_CONNECT = 10.0  # seconds to a TCP connection and again to TLS
 _ATTEMPTS = 10  # of a request that the server asks to repeat, as client-go
 _BROKEN = 2  # times that a read is repeated at once after its connection broke
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between attempts
@@ -82,6 +84,7 @@ class Sender:
         self._server_name = config.tls_server_name
         self._compressed = not config.disable_compression
         self._agent = user_agent()
+        self._server = config.server
 
     async def send(self, request: Request, bucket: TokenBucket, limit: float) -> bytes:
         """Return the body of a good answer.
@@ -137,10 +140,10 @@ class Sender:
     ) -> httpcore2.Response:
         refused = False
         while True:
-            line = await stack.enter_async_context(self._connections.use())
+            pool = await stack.enter_async_context(self._connections.watching())
             with self._timed(request, 0.0) as outcome, _limited(limit):
-                built = self._built(line.calls, request)
-                response = await line.watches.handle_async_request(
+                built = self._built(request)
+                response = await pool.handle_async_request(
                     httpcore2.Request(
                         request.method,
                         str(built.url),
@@ -165,8 +168,8 @@ class Sender:
             finished = False
             try:
                 with self._timed(request, waited) as outcome, _limited(limit):
-                    built = self._built(line.calls, request)
-                    response = await line.calls.send(built, stream=True)
+                    built = self._built(request)
+                    response = await line.client.send(built, stream=True)
                     try:
                         outcome.code = str(response.status_code)
                         body = await response.aread()
@@ -179,7 +182,7 @@ class Sender:
                     self._connections.retire(line)
             return _Answer(response.status_code, body, _retry_after(response.headers))
 
-    def _built(self, client: httpx2.AsyncClient, request: Request) -> httpx2.Request:
+    def _built(self, request: Request) -> httpx2.Request:
         is_watch = "watch" in request.query
         headers = [
             ("Accept", "application/json"),
@@ -190,10 +193,13 @@ class Sender:
         ]
         if request.content_type:
             headers.append(("Content-Type", request.content_type))
-        extensions = {"sni_hostname": self._server_name} if self._server_name else {}
-        return client.build_request(
+        # The whole of it is limited outside; connecting tries all addresses of a name.
+        extensions: dict[str, Any] = {"timeout": {"connect": _CONNECT}}
+        if self._server_name:
+            extensions["sni_hostname"] = self._server_name
+        return httpx2.Request(
             request.method,
-            request.path,
+            self._server + request.path,
             params={key: value for key, value in request.query.items() if value},
             content=request.body or None,
             headers=headers,

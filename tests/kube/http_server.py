@@ -59,6 +59,10 @@ class Reply:
         """Break the connection."""
         raise NotImplementedError
 
+    async def tunnel(self) -> None:
+        """Let a proxy's CONNECT through."""
+        raise NotImplementedError
+
 
 Handler = Callable[[Asked, Reply], Awaitable[None]]
 
@@ -71,6 +75,7 @@ class MemoryServer(httpcore2.AsyncNetworkBackend):
     handler: Handler
     tls: ssl.SSLContext | None = None
     refusing: bool = False
+    is_proxy: bool = False
     asked: list[Asked] = field(default_factory=list)
     hosts: list[tuple[str, int]] = field(default_factory=list)
     opened: int = 0
@@ -91,24 +96,31 @@ class MemoryServer(httpcore2.AsyncNetworkBackend):
         await trio.sleep(seconds)
 
     async def _serve(self, stream: trio.abc.Stream, number: int) -> None:
-        peer = ""
         try:
-            if self.tls is not None:
-                secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
-                await secured.do_handshake()
-                stream = secured
-                certificate: Any = secured.getpeercert() or {}
-                names = [value for part in certificate.get("subject", ()) for _, value in part]
-                peer = names[-1] if names else ""
-                if secured.selected_alpn_protocol() == "h2":
-                    await _Http2(self, stream, number, peer).run()
-                    return
-            await _Http1(self, stream, number, peer).run()
+            if self.is_proxy:
+                await _Http1(self, stream, number, "").run()
+            else:
+                await self.answer(stream, number)
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
             pass
         finally:
             with trio.move_on_after(1, shield=True):
                 await trio.aclose_forcefully(stream)
+
+    async def answer(self, stream: trio.abc.Stream, number: int) -> None:
+        """Serve a connection, in TLS where that is so."""
+        peer = ""
+        if self.tls is not None:
+            secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
+            await secured.do_handshake()
+            stream = secured
+            certificate: Any = secured.getpeercert() or {}
+            names = [value for part in certificate.get("subject", ()) for _, value in part]
+            peer = names[-1] if names else ""
+            if secured.selected_alpn_protocol() == "h2":
+                await _Http2(self, stream, number, peer).run()
+                return
+        await _Http1(self, stream, number, peer).run()
 
 
 class MemoryStream(httpcore2.AsyncNetworkStream):
@@ -198,11 +210,18 @@ class _Http1(Reply):
             )
             self._server.asked.append(asked)
             await self._server.handler(asked, self)
+            if self._http.our_state is h11.SWITCHED_PROTOCOL:
+                # A proxy's tunnel; behind it is this server again.
+                await self._server.answer(self._stream, self._number)
+                return
             if self._http.our_state is h11.SEND_BODY:
                 await self._write(self._http.send(h11.EndOfMessage()))
             if self._http.our_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
+
+    async def tunnel(self) -> None:
+        await self._write(self._http.send(h11.Response(status_code=200, headers=[])))
 
     async def send(self, code: int, body: bytes = b"", headers: Headers = ()) -> None:
         length = [("Content-Length", str(len(body)))]

@@ -565,6 +565,34 @@ async def test_a_client_certificate_may_be_inline(
     assert server.asked[0].peer == "inline"
 
 
+async def test_a_proxy_is_told_what_it_needs(
+    authority: Authority, autojump_clock: MockClock
+) -> None:
+    async def handle(asked: Asked, reply: Reply) -> None:
+        if asked.method == "CONNECT":
+            await reply.tunnel()
+        elif "watch" in asked.target:
+            await reply.begin()
+            await reply.chunk(BOOKMARK)
+        else:
+            await reply.send(200, SETTINGS)
+
+    config, tls = secured(authority, proxy_url="http://me:pass@proxy.example:3128", token="secret")
+    async with asking(handle, config, tls) as (client, server):
+        server.is_proxy = True
+        await get(client)
+        assert await watched(client) == [Bookmark("9")]
+    assert server.hosts == [("proxy.example", 3128)] * 2
+    tunnels = [asked for asked in server.asked if asked.method == "CONNECT"]
+    assert [asked.target for asked in tunnels] == ["kube.example:6443"] * 2
+    for asked in tunnels:
+        assert asked.headers["proxy-authorization"] == "Basic bWU6cGFzcw=="
+        assert "authorization" not in asked.headers
+    assert [a.headers["authorization"] for a in server.asked if a not in tunnels] == [
+        "Bearer secret"
+    ] * 2
+
+
 @pytest.mark.parametrize(
     ("field", "words"),
     [("certificate", "users[0].user.client-certificate"), ("ca", "clusters[0].cluster.ca")],
