@@ -39,6 +39,11 @@ class RealPlace:
     async def forgotten_version(self) -> str:
         pytest.skip("a server that has just started remembers everything")
 
+    @contextlib.asynccontextmanager
+    async def as_node(self, name: str) -> AsyncIterator[KubeApi]:
+        async with open_client(load_kubeconfig(self._plane.node_kubeconfig(name))) as api:
+            yield api
+
     @contextlib.contextmanager
     def evictions(self) -> Iterator[None]:
         if self._plane.version < (1, 22):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from lightkube.models.core_v1 import Namespace, ServiceAccount
@@ -32,6 +32,10 @@ class Place(Protocol):
         """Return a resource version whose changes the server has forgotten."""
         ...
 
+    def as_node(self, name: str) -> contextlib.AbstractAsyncContextManager[KubeApi]:
+        """Hold a client with a node's rights."""
+        ...
+
     def evictions(self) -> contextlib.AbstractContextManager[None]:
         """Skip the test where the server's evictions are too old for the models."""
         ...
@@ -56,6 +60,10 @@ class FakePlace:
     async def forgotten_version(self) -> str:
         self.fake.compact()
         return "1"
+
+    @contextlib.asynccontextmanager
+    async def as_node(self, name: str) -> AsyncIterator[KubeApi]:
+        yield self.fake.node(name)
 
     @contextlib.contextmanager
     def evictions(self) -> Iterator[None]:

@@ -157,12 +157,8 @@ class NodeUser(Anyone):
         if spec.get("nodeName") != self.node:
             problem = f'node "{self.node}" can only create pods with spec.nodeName set to itself'
             raise forbidden(route, name, problem)
-        for reference in meta.get("ownerReferences") or ():
-            if reference.get("kind") != "Node" or reference.get("name") != self.node:
-                problem = (
-                    f'node "{self.node}" can only create pods with an owner reference set to itself'
-                )
-                raise forbidden(route, name, problem)
+        if problem := self._owner_problem(meta.get("ownerReferences") or []):
+            raise forbidden(route, name, problem)
         kinds = {kind for kind, _ in references(body)}
         if spec.get("serviceAccountName"):
             kinds.add("ServiceAccount")
@@ -175,6 +171,27 @@ class NodeUser(Anyone):
             if kind in kinds:
                 problem = f'node "{self.node}" can not create pods that reference {words}'
                 raise forbidden(route, name, problem)
+
+    def _owner_problem(self, owners: list[Json]) -> str:
+        """Return what is wrong with the owners of a mirror pod: its node, and nobody else."""
+        can_only = f'node "{self.node}" can only create pods with'
+        if len(owners) > 1:
+            return f"{can_only} a single owner reference set to itself"
+        owner = owners[0] if owners else {}
+        named = owner.get("apiVersion"), owner.get("kind"), owner.get("name")
+        if named != ("v1", "Node", self.node):
+            return f"{can_only} an owner reference set to itself"
+        if not owner.get("controller"):
+            return f"{can_only} a controller owner reference set to itself"
+        if owner.get("blockOwnerDeletion"):
+            return f'node "{self.node}" must not set blockOwnerDeletion on an owner reference'
+        node = self._store.get("Node", "", self.node)
+        if node is None:
+            return f'node "{self.node}" not found'
+        if node["metadata"]["uid"] != owner.get("uid"):
+            expected = node["metadata"]["uid"]
+            return f"node {self.node} UID mismatch: expected {expected} got {owner.get('uid')}"
+        return ""
 
     def _check_token(self, route: Route, namespace: str, name: str, body: Json) -> None:
         bound = (body.get("spec") or {}).get("boundObjectRef") or {}
