@@ -19,7 +19,6 @@ import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
 from kubelet_trio.kube import (
-    ConflictError,
     KubeApi,
     KubeError,
     KubeUnavailableError,
@@ -178,14 +177,13 @@ class StatusManager:
                 await self._deliver(entry)
         except (NotFoundError, _OtherPodError):
             entry.is_gone, entry.base = True, None
-        except ConflictError as exc:
-            entry.base = None  # ask what it is now
-            self._failed(entry, exc)
         except (KubeUnavailableError, trio.TooSlowError) as exc:
             unavailable = exc if isinstance(exc, KubeUnavailableError) else _no_answer()
             self._server.failed(trio.current_time(), unavailable)
             log.info("status.unavailable", error=str(unavailable), retry_in=self._server.delay)
         except KubeError as exc:
+            if exc.code in (409, 422):
+                entry.base = None  # ask what it is now: servers call another's UID invalid
             self._failed(entry, exc)
         else:
             entry.sent = version
