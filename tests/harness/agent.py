@@ -112,6 +112,12 @@ class Agent:
             )
         self.wait_notified("READY=1", ready_within)
 
+    def run_again(self) -> subprocess.CompletedProcess[str]:
+        """Run a second agent on the same directories, and return how it ended."""
+        return subprocess.run(
+            self.command(), capture_output=True, text=True, check=False, timeout=60
+        )
+
     def wait_notified(self, word: str, within: float = 60) -> None:
         """Wait for a line of sd_notify, said after the last one waited for."""
         deadline = time.monotonic() + within
@@ -142,12 +148,16 @@ class Agent:
         self._process.wait()
         self.stop_watching()
 
-    def close(self) -> None:
-        """End the agent, then its pods, then what it mounted: whatever state it is in."""
+    def end(self) -> None:
+        """End the agent alone, for good."""
         if self.is_running:
             self.kill()
         self.stop_watching()
         self._notify.close()
+
+    def close(self) -> None:
+        """End the agent, then its pods, then what it mounted: whatever state it is in."""
+        self.end()
         try:
             with CriClient(self.containerd.socket) as cri:
                 cri.remove_all()

@@ -134,6 +134,12 @@ class CriClient:
         asked = v1.StopPodSandboxRequest(pod_sandbox_id=sandbox)
         self._call("StopPodSandbox", asked, v1.StopPodSandboxResponse)
 
+    def remove_container(self, container: str) -> None:
+        """Kill and remove a container."""
+        self._call("StopContainer", v1.StopContainerRequest(container, 0), v1.StopContainerResponse)
+        asked = v1.RemoveContainerRequest(container)
+        self._call("RemoveContainer", asked, v1.RemoveContainerResponse)
+
     def remove_sandbox(self, sandbox: str) -> None:
         """Stop and remove a sandbox with all that is in it."""
         self.stop_sandbox(sandbox)

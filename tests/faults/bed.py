@@ -1,0 +1,109 @@
+"""The agent as a process of its own, on containerd or on the embedded runtime.
+
+What really runs is looked up in /proc by a mark in the environment, the same way for both
+runtimes and past the agent's word.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness import BUSYBOX, Agent, Containerd, Json, WaitTimeoutError, eventually
+
+MakeBed = Callable[..., "Bed"]
+
+
+@dataclass(frozen=True, slots=True)
+class NoCgroup:
+    cgroup: str = ""
+
+
+class HostProcesses:
+    """What stands where tests have a private containerd: nothing to start, nothing to clean."""
+
+    endpoint = "process"
+    layout = NoCgroup()
+
+
+class Bed:
+    """An agent on one of the runtimes, and what runs of its pods."""
+
+    def __init__(self, base: Path, containerd: Containerd | None, **settings: Any) -> None:
+        self.mark = f"KT_BED={uuid.uuid4().hex}"
+        self.containerd = containerd
+        arguments = ("--crash-loop-backoff-base", "1s", *settings.pop("arguments", ()))
+        if containerd is None:
+            self.agent = Agent(
+                base,
+                HostProcesses(),  # type: ignore[arg-type]  # has what is asked of it
+                arguments=(*arguments, "--process-allow-root"),
+                **settings,
+            )
+        else:
+            self.agent = Agent(base, containerd, arguments=arguments, **settings)
+
+    def pod(self, name: str, edit: int = 0) -> Json:
+        """Return a pod of one process, which bears the bed's mark and the pod's name."""
+        key, _, value = self.mark.partition("=")
+        env = [{"name": key, "value": value}, {"name": "KT_POD", "value": name}]
+        main = {
+            "name": "main",
+            "image": BUSYBOX,
+            "command": ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"],
+            "env": [*env, {"name": "KT_EDIT", "value": str(edit)}],
+        }
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"terminationGracePeriodSeconds": 5, "containers": [main]},
+        }
+
+    def shells(self) -> dict[int, tuple[str, int]]:
+        """Return the first processes of what runs: PID -> (pod's name, edit)."""
+        found = {}
+        for pid, environ, command in _processes():
+            if self.mark.encode() in environ and command.startswith(b"sh\0-c\0trap"):
+                values = dict(e.split(b"=", 1) for e in environ if b"=" in e)
+                found[pid] = (values[b"KT_POD"].decode(), int(values[b"KT_EDIT"]))
+        return found
+
+    def runs(self, wanted: dict[str, int]) -> bool:
+        """Whether exactly these pods run, each once, with this edit."""
+        return Counter(self.shells().values()) == Counter(wanted.items())
+
+    def pid_of(self, name: str) -> int:
+        (pid,) = (pid for pid, (pod, _) in self.shells().items() if pod == name)
+        return pid
+
+    def close(self) -> None:
+        """End the pods in order where that goes, and by force what is left."""
+        if self.containerd is None:
+            for manifest in self.agent.manifests.iterdir():
+                manifest.unlink()
+            if self.agent.is_running:
+                with suppress(WaitTimeoutError):  # what is left is killed
+                    eventually(lambda: not self.shells(), within=20)
+            self.agent.end()
+            for pid, environ, _ in _processes():
+                if self.mark.encode() in environ:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        else:
+            self.agent.close()
+
+
+def _processes() -> Iterator[tuple[int, list[bytes], bytes]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                yield int(entry.name), environ, (entry / "cmdline").read_bytes()

@@ -1,0 +1,54 @@
+"""Killed at any moment, the agent goes on where it was; what runs never notices."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from tests.faults.bed import Bed
+from tests.harness import eventually
+
+KILLS = 25  # on each runtime
+NAMES = [f"busy{n}" for n in range(4)]
+
+
+def test_every_kill_converges_and_touches_nothing_steady(bed: Bed) -> None:
+    seed = 7
+    choose = random.Random(seed)
+    steady = bed.pid_of("steady")
+    wanted: dict[str, int] = {}
+    for edit in range(1, KILLS + 1):
+        for _ in range(2):
+            name = choose.choice(NAMES)
+            if name in wanted and choose.random() < 0.4:
+                del wanted[name]
+                bed.agent.drop(name)
+            else:
+                wanted[name] = edit
+                bed.agent.put(bed.pod(name, edit))
+        time.sleep(choose.random() * 0.6)
+        bed.agent.kill()
+        bed.agent.start()
+    everything = {"steady": 0, **wanted}
+    eventually(lambda: bed.runs(everything), within=120, what=f"{everything} (seed {seed})")
+    assert bed.pid_of("steady") == steady
+    for name in wanted:
+        bed.agent.drop(name)
+    eventually(lambda: bed.runs({"steady": 0}), within=120, what="the rest is gone")
+    uid = bed.agent.pods()["steady"]["metadata"]["uid"]
+    # Of the pods that went nothing stays: no record, no directory, no log.
+    left = (bed.agent.root / "pods", bed.agent.logs)
+    eventually(
+        lambda: all(uid in entry.name for d in left for entry in d.iterdir()),
+        within=120,
+        what=f"only the steady pod's directories in {left}",
+    )
+
+
+def test_a_second_agent_on_the_same_root_is_refused(bed: Bed) -> None:
+    steady = bed.pid_of("steady")
+    refused = bed.agent.run_again()
+    assert refused.returncode != 0
+    assert str(bed.agent.root) in refused.stdout + refused.stderr
+    assert bed.agent.is_running
+    assert bed.pid_of("steady") == steady
