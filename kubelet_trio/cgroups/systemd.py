@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from kubelet_trio.cgroups.limits import CgroupLimits, shares_to_weight
-from kubelet_trio.cgroups.write import CgroupError
+from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError
 
 if TYPE_CHECKING:
     from jeepney import DBusAddress
@@ -28,8 +28,13 @@ log = structlog.get_logger()
 
 _LIMIT = 30.0  # seconds for a request, its job included
 _INFINITY = 2**64 - 1
+_PERIOD = 100_000  # microseconds: systemd's own
 _EXISTS = "org.freedesktop.systemd1.UnitExists"
 _NO_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+_DENIED = (
+    "org.freedesktop.DBus.Error.AccessDenied",
+    "org.freedesktop.DBus.Error.InteractiveAuthorizationRequired",
+)
 
 Property = tuple[str, tuple[str, Any]]  # name, D-Bus signature, value
 
@@ -49,7 +54,7 @@ def limit_properties(limits: CgroupLimits, version: int) -> list[Property]:
         else:
             found.append(("CPUShares", ("t", limits.cpu_shares)))
     if limits.cpu_quota is not None:
-        if limits.cpu_period is not None:
+        if limits.cpu_period not in (None, _PERIOD):  # before 242 systemd knew no other
             found.append(("CPUQuotaPeriodUSec", ("t", limits.cpu_period)))
         found.append(("CPUQuotaPerSecUSec", ("t", _per_second(limits))))
     if limits.memory is not None:
@@ -83,7 +88,7 @@ def _per_second(limits: CgroupLimits) -> int:
     assert limits.cpu_quota is not None
     if limits.cpu_quota <= 0:
         return _INFINITY
-    quota = limits.cpu_quota * 1_000_000 // (limits.cpu_period or 100_000)
+    quota = limits.cpu_quota * 1_000_000 // (limits.cpu_period or _PERIOD)
     return -(-quota // 10_000) * 10_000
 
 
@@ -95,7 +100,10 @@ class SystemdBus:
         self._bus = bus
 
     async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
-        """Have a slice with these limits, new or not. Raises `CgroupError`."""
+        """Have a slice with these limits, new or not.
+
+        Raises `CgroupsDeniedError` where it is not ours to ask for, else `CgroupError`.
+        """
         await self._session(unit, partial(self._start, unit=unit, limits=limits))
 
     async def stop_slice(self, unit: str) -> None:
@@ -192,7 +200,8 @@ class SystemdBus:
         except DBusErrorResponse as exc:
             if exc.name in (_EXISTS, _NO_UNIT):
                 raise _MootError(exc.name) from exc
-            raise CgroupError(f"systemd: {method} of {body[0]}: {exc}") from exc
+            kind = CgroupsDeniedError if exc.name in _DENIED else CgroupError
+            raise kind(f"systemd: {method} of {body[0]}: {exc}") from exc
 
 
 class _MootError(Exception):

@@ -11,7 +11,8 @@ import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
 from trio_util import AsyncValue
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.agent import Agent, AgentSettings, CgroupTree, Seams
+from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
 from kubelet_trio.model import DiskSpace, Latest, PodUid, disk_space, inline_offload, pod_uid
@@ -59,6 +60,7 @@ class Node:
         self.feed = Feed()
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
+        self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
 
     @asynccontextmanager
     async def running(
@@ -95,6 +97,7 @@ class Node:
                 offload=inline_offload,
                 disk_space=self.disk_space,
                 signals=self.signals,
+                cgroup_tree=self.cgroup_tree,
             ),
             load_records(self.base / "root" / "pods"),
         )

@@ -27,8 +27,10 @@ from kubelet_trio.cgroups import (
     Written,
 )
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid
+from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid, pod_uid
 from kubelet_trio.pods import PodRegistry
+from tests.agent.node import Node, ready
+from tests.agent.node import make_pod as make_node_pod
 
 KUBEPODS = ("kubepods",)
 BURSTABLE = ("kubepods", "burstable")
@@ -322,3 +324,30 @@ async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
     assert await world.cgroups.list_pods() == {"wanted", "busy"}
     said = [(entry["event"], entry["uid"]) for entry in logs]
     assert said == [("cgroups.orphan_stays", "busy"), ("cgroups.orphan_removed", "empty")]
+
+
+async def test_a_pod_waits_for_its_cgroup_and_takes_it_along(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, tree, pod = Node(tmp_path), FakeTree(), make_node_pod()
+    node.cgroup_tree = lambda _driver: tree
+    uid = pod_uid(pod)
+    place = (*BEST_EFFORT, f"pod{uid}")
+    tree.refused[place] = "cannot write '2' to cpu.shares: Invalid argument"
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        assert "FailedCreatePodContainer" in node.reasons(pod)
+        assert node.calls("RunPodSandbox") == []
+        tree.refused.clear()
+        await trio.sleep(120)
+        assert ready(node.status(pod))
+        assert tree.there[place].cpu_shares == 2
+    # Cancelled, not stopped: what runs keeps its cgroup, and the next agent finds it.
+    assert place in tree.there
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        assert node.calls("RunPodSandbox") == ["RunPodSandbox"]
+        assert place in tree.there
+        node.feed.put()
+        await agent.wait_pod_gone(pod)
+        assert place not in tree.there

@@ -16,6 +16,7 @@ from kubelet_trio.cgroups import (
     CgroupError,
     CgroupHost,
     CgroupLimits,
+    CgroupsDeniedError,
     PodCgroups,
     SystemdBus,
 )
@@ -50,7 +51,6 @@ def test_a_slice_is_in_the_one_its_name_begins_with(unit: str, parent: str) -> N
             2,
             {
                 "CPUWeight": 20,
-                "CPUQuotaPeriodUSec": 100_000,
                 "CPUQuotaPerSecUSec": 500_000,
                 "MemoryMax": 64 << 20,
                 "TasksMax": 500,
@@ -62,7 +62,6 @@ def test_a_slice_is_in_the_one_its_name_begins_with(unit: str, parent: str) -> N
             1,
             {
                 "CPUShares": 512,
-                "CPUQuotaPeriodUSec": 100_000,
                 "CPUQuotaPerSecUSec": 500_000,
                 "MemoryLimit": 64 << 20,
                 "TasksMax": 500,
@@ -75,9 +74,9 @@ def test_a_slice_is_in_the_one_its_name_begins_with(unit: str, parent: str) -> N
         ),
         # Whole hundredths of a CPU are all that it keeps: rounded up, never down.
         (
-            CgroupLimits(cpu_quota=12_345, cpu_period=100_000),
+            CgroupLimits(cpu_quota=12_345, cpu_period=50_000),
             2,
-            {"CPUQuotaPeriodUSec": 100_000, "CPUQuotaPerSecUSec": 130_000},
+            {"CPUQuotaPeriodUSec": 50_000, "CPUQuotaPerSecUSec": 250_000},
         ),
     ],
 )
@@ -99,6 +98,7 @@ class FakeSystemd:
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     result: str = "done"
+    refusal: str = ""  # the error that every request gets
 
     async def serve(
         self, address: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -133,6 +133,8 @@ class FakeSystemd:
     def _do(self, member: str, body: Any) -> str:
         unit = body[0]
         self.calls.append(f"{member} {unit}")
+        if self.refusal:
+            return self.refusal
         if member == "StopUnit":
             known = self.units.pop(unit, None)
             return "" if known is not None else "org.freedesktop.systemd1.NoSuchUnit"
@@ -207,6 +209,13 @@ async def test_a_job_that_fails_is_an_error_and_so_is_no_bus(tmp_path: Path) -> 
     with pytest.raises(CgroupError, match="cannot ask over D-Bus"):
         await SystemdBus(2, address).start_slice("kubepods.slice", LIMITS)
     await SystemdBus(2, address).stop_slice("kubepods.slice")  # said in the log, no more
+
+
+async def test_systemd_may_deny_what_is_not_ours(tmp_path: Path) -> None:
+    async with running(tmp_path) as (systemd, address):
+        systemd.refusal = "org.freedesktop.DBus.Error.AccessDenied"
+        with pytest.raises(CgroupsDeniedError):
+            await SystemdBus(2, address).start_slice(UNIT, LIMITS)
 
 
 async def test_a_pods_slice_is_forgotten_with_its_cgroup(tmp_path: Path) -> None:
