@@ -223,8 +223,11 @@ class NodeCgroups:
             await self._take_over(node, pods)
         except CgroupsDeniedError as exc:
             self._deny(exc)
-        except CgroupError as exc:
+        except (CgroupError, OSError, ValueError) as exc:
+            # Nothing here is worth the agent's life: pods run with the limits they have.
             self._tell("cgroups", (str(exc),))
+        else:
+            self._tell("cgroups", ())
 
     async def _make_roots(self, node: NodeSettings) -> None:
         """Make the cgroup of all pods, held to the node's budget, and the two classes' in it."""
@@ -288,10 +291,11 @@ class NodeCgroups:
 
     async def _take_over(self, node: NodeSettings, pods: list[Pod]) -> None:
         """Limit the cgroups of pods that were there before this agent; never make one."""
-        there = await self._tree().list_pods()
-        for pod in pods:
+        unknown = [pod for pod in pods if pod_uid(pod) not in self._limited]
+        there = await self._tree().list_pods() if unknown else frozenset()
+        for pod in unknown:
             uid = pod_uid(pod)
-            if uid not in there or uid in self._limited:
+            if uid not in there:
                 continue
             self._limited.add(uid)
             name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))
@@ -366,7 +370,11 @@ class OrphanCgroups:
 
     async def sweep(self) -> None:
         """Remove what can be."""
-        there = await self.cgroups.list_pods()
+        try:
+            there = await self.cgroups.list_pods()
+        except OSError as exc:
+            log.info("cgroups.unreadable", error=str(exc))
+            return
         for uid in sorted(there):
             with self.registry().reclaiming(uid) as is_ours:
                 if is_ours:

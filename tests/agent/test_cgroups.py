@@ -290,6 +290,21 @@ async def test_version_1_is_warned_of(autojump_clock: MockClock) -> None:
         assert world.events.seen[0][:2] == ("Warning", "CgroupV1")
 
 
+async def test_what_goes_wrong_once_is_tried_again_and_ends_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    world.tree.error = CgroupError("systemd: kubepods.slice: no answer within 30 s")
+    with capture_logs() as logs:
+        async with world.running():
+            await trio.sleep(130)
+            assert world.tree.there == {}
+            world.tree.error = None
+            await trio.sleep(61)
+            assert KUBEPODS in world.tree.there
+    assert [entry["error"] for entry in logs] == ["systemd: kubepods.slice: no answer within 30 s"]
+
+
 class Registry:
     """What is somebody's is not reclaimed."""
 
