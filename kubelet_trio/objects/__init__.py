@@ -1,5 +1,7 @@
 """API objects that pods refer to: config maps, secrets, claims and volumes."""
 
+from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
+from kubelet_trio.objects.cluster_tokens import ClusterTokens
 from kubelet_trio.objects.content import config_map_content, secret_content
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.local import LocalObjects
@@ -30,8 +32,12 @@ __all__ = [
     "KINDS",
     "NO_OBJECTS",
     "ApiObject",
+    "ChangeDetection",
+    "ClusterObjects",
+    "ClusterTokens",
     "LocalObjects",
     "NoTokens",
+    "NodeObjects",
     "ObjectError",
     "ObjectKey",
     "ObjectNotFoundError",

@@ -1,0 +1,315 @@
+"""The objects of a node in a cluster: read from the API server, and watched while held.
+
+One watch an object, however many pods hold it (the Node authoriser grants a node the objects of
+its own pods by name, and no lists). An immutable object is read once. Claims and volumes,
+which nodes may only get, are read when asked for, and kept once they are bound to each other.
+What was read stays valid while the server is away: pods that run go on with it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+
+from kubelet_trio.kube import (
+    Bookmark,
+    GoneError,
+    KubeApi,
+    KubeError,
+    KubeUnavailableError,
+    NotFoundError,
+    WatchEventKind,
+)
+from kubelet_trio.model import PodUid
+from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.store import ObjectStore
+from kubelet_trio.objects.types import KINDS, ApiObject, ObjectKey
+from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart, RestartPolicy
+
+log = structlog.get_logger()
+
+# Kinds whose objects the Node authoriser lets a node get and not watch.
+_ONLY_GOT = ("PersistentVolumeClaim", "PersistentVolume")
+_FIRST_ANSWER = 10.0  # seconds that `get` waits for what was never read
+_RETRY_BASE, _RETRY_CAP = 0.8, 30.0  # seconds, doubled and spread; the Go reflector's
+_WATCH_SECONDS = (300, 600)  # after which the server ends a watch, as the Go reflector asks
+
+
+class ChangeDetection(Enum):
+    """`configMapAndSecretChangeDetectionStrategy`."""
+
+    WATCH = "Watch"
+    CACHE = "Cache"  # read again when older than the time to live
+    GET = "Get"  # read each time
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """What is known of one object that pods hold."""
+
+    key: ObjectKey
+    holders: set[PodUid] = field(default_factory=set)
+    value: ApiObject | ObjectNotFoundError | None = None  # None: the server has not said yet
+    problem: ObjectError | None = None  # why it has not
+    read_at: float = 0.0  # trio time at which `value` was read
+    asked: trio.Event = field(default_factory=trio.Event)  # there is a value or a problem
+
+    def known(self) -> ApiObject:
+        """Return the object. Raises why there is none."""
+        # A fresh copy: a raised exception grows by the traceback of every raise.
+        if isinstance(self.value, ObjectNotFoundError):
+            raise ObjectNotFoundError(self.key)
+        if self.value is not None:
+            return self.value
+        raise ObjectError(str(self.problem) if self.problem is not None else _not_synced(self.key))
+
+
+class ClusterObjects:
+    """An `ObjectStore` on an API server. `tree` is its part of the supervision tree."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        changed: Callable[[PodUid], None] = lambda _uid: None,
+        *,
+        strategy: ChangeDetection = ChangeDetection.WATCH,
+        time_to_live: Callable[[], float] = lambda: 60.0,
+    ) -> None:
+        """Call `changed` for each pod that holds an object which is now another.
+
+        `time_to_live` (seconds) counts for `CACHE` alone; the node's annotation
+        `node.alpha.kubernetes.io/ttl` may set it.
+        """
+        self._api = api
+        self._changed = changed
+        self._strategy = strategy
+        self._time_to_live = time_to_live
+        self._entries: dict[ObjectKey, _Entry] = {}
+        self.tree = DynamicSupervisor("objects", policy=RestartPolicy(limit=3))
+
+    @property
+    def held(self) -> Set[ObjectKey]:
+        """What any pod refers to."""
+        return self._entries.keys()
+
+    def hold(self, uid: PodUid, keys: Iterable[ObjectKey]) -> None:
+        for key in keys:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(key)
+                if self._is_watched(key):
+                    run = partial(self._follow, entry)
+                    self.tree.start_child(ChildSpec(_child_name(key), run, Restart.TRANSIENT))
+            entry.holders.add(uid)
+
+    def release(self, uid: PodUid) -> None:
+        for key, entry in list(self._entries.items()):
+            entry.holders.discard(uid)
+            if not entry.holders:
+                del self._entries[key]
+                if self._is_watched(key):
+                    self.tree.stop_child(_child_name(key))
+
+    async def get(self, key: ObjectKey) -> ApiObject:
+        entry = self._entries.get(key)
+        if entry is None:
+            return await self._read(key)
+        if self._is_watched(key):
+            with trio.move_on_after(_FIRST_ANSWER):
+                await entry.asked.wait()
+            return entry.known()
+        return await self._get_unwatched(entry)
+
+    def _is_watched(self, key: ObjectKey) -> bool:
+        if key.kind in _ONLY_GOT:
+            return False
+        return self._strategy is ChangeDetection.WATCH or key.kind not in ("ConfigMap", "Secret")
+
+    # Without a watch
+
+    async def _get_unwatched(self, entry: _Entry) -> ApiObject:
+        if self._may_keep(entry):
+            return entry.known()
+        try:
+            self._take(entry, await self._read(entry.key))
+        except ObjectNotFoundError as exc:
+            self._take(entry, exc)
+        except ObjectError:
+            # Old is better than none where a node that is cut off is to keep its pods.
+            if self._strategy is ChangeDetection.GET or entry.value is None:
+                raise
+        return entry.known()
+
+    def _may_keep(self, entry: _Entry) -> bool:
+        if entry.value is None or isinstance(entry.value, ObjectNotFoundError):
+            return False
+        if entry.key.kind in _ONLY_GOT:
+            return _is_settled(entry.value)
+        if _is_immutable(entry.value):
+            return True
+        age = trio.current_time() - entry.read_at
+        return self._strategy is ChangeDetection.CACHE and age < self._time_to_live()
+
+    async def _read(self, key: ObjectKey) -> ApiObject:
+        try:
+            return await self._api.get(KINDS[key.kind], key.name, namespace=key.namespace)
+        except NotFoundError:
+            raise ObjectNotFoundError(key) from None
+        except (KubeError, KubeUnavailableError) as exc:
+            raise _unread(key, exc) from exc
+
+    # With one
+
+    async def _follow(
+        self, entry: _Entry, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep an entry as the server has it; returns once it can change no more."""
+        task_status.started()
+        failures = 0
+        version = ""  # "": to be listed
+        while True:
+            began = trio.current_time()
+            try:
+                if not version:
+                    version = await self._list(entry)
+                    failures = 0
+                if _is_immutable(entry.value):
+                    return
+                version = await self._watch(entry, version)
+                failures = 0
+            except GoneError:
+                version = ""
+                failures += 1
+            except (KubeError, KubeUnavailableError) as exc:
+                # A refusal may be of the watch's version; a lost connection is not.
+                version = version if isinstance(exc, KubeUnavailableError) else ""
+                failures += 1
+                self._failed(entry, exc)
+            if failures or trio.current_time() - began < _RETRY_BASE:
+                await trio.sleep(_retry_delay(max(failures, 1)))
+
+    async def _list(self, entry: _Entry) -> str:
+        key = entry.key
+        listing = await self._api.list(
+            KINDS[key.kind],
+            namespace=key.namespace,
+            field_selector=f"metadata.name={key.name}",
+            resource_version="0",
+        )
+        found = next(iter(listing.items), None)
+        self._take(entry, found if found is not None else ObjectNotFoundError(key))
+        return listing.resource_version
+
+    async def _watch(self, entry: _Entry, version: str) -> str:
+        """Take changes until the server ends the watch; return the version to go on from."""
+        key = entry.key
+        async with self._api.watch(
+            KINDS[key.kind],
+            namespace=key.namespace,
+            field_selector=f"metadata.name={key.name}",
+            resource_version=version,
+            timeout=random.randint(*_WATCH_SECONDS),
+        ) as events:
+            async for event in events:
+                if isinstance(event, Bookmark):
+                    version = event.resource_version
+                    continue
+                version = _version(event.object) or version
+                if event.kind is WatchEventKind.DELETED:
+                    self._take(entry, ObjectNotFoundError(key))
+                    continue
+                self._take(entry, event.object)
+                if _is_immutable(entry.value):
+                    break
+        return version
+
+    def _take(self, entry: _Entry, value: ApiObject | ObjectNotFoundError) -> None:
+        before, entry.value = entry.value, value
+        entry.problem = None
+        entry.read_at = trio.current_time()
+        was_asked = entry.asked.is_set()
+        entry.asked.set()
+        if _is_same(before, value) or not (was_asked and self._is_watched(entry.key)):
+            return  # whoever waits for the first answer has it now
+        for uid in sorted(entry.holders):
+            self._changed(uid)
+
+    def _failed(self, entry: _Entry, exc: KubeError | KubeUnavailableError) -> None:
+        log.debug("objects.unread", object=str(entry.key), error=str(exc))
+        if entry.value is None:
+            entry.problem = _unread(entry.key, exc)
+            entry.asked.set()
+
+
+def _is_same(before: object, value: object) -> bool:
+    if isinstance(before, ObjectNotFoundError):
+        return isinstance(value, ObjectNotFoundError)
+    return before == value
+
+
+def _is_immutable(value: object) -> bool:
+    return bool(getattr(value, "immutable", None))
+
+
+def _is_settled(value: Any) -> bool:
+    """A claim and a volume are for each other for good once either says so."""
+    status = value.status
+    return status is not None and status.phase == "Bound"
+
+
+def _version(value: Any) -> str:
+    return (value.metadata.resourceVersion or "") if value.metadata is not None else ""
+
+
+def _retry_delay(failures: int) -> float:
+    delay = min(_RETRY_CAP, _RETRY_BASE * 2.0 ** min(failures - 1, 10))
+    return delay * random.uniform(1.0, 2.0)
+
+
+def _unread(key: ObjectKey, exc: KubeError | KubeUnavailableError) -> ObjectError:
+    return ObjectError(f"failed to get {key.kind.lower()} {_path(key)}: {exc}")
+
+
+def _not_synced(key: ObjectKey) -> str:
+    return f"failed to sync {key.kind.lower()} cache: timed out waiting for the condition"
+
+
+def _path(key: ObjectKey) -> str:
+    return f"{key.namespace}/{key.name}" if key.namespace else key.name
+
+
+def _child_name(key: ObjectKey) -> str:
+    return f"{key.kind.lower()}:{_path(key)}"
+
+
+class NodeObjects:
+    """An `ObjectStore` of both: static pods have the documents beside them, the rest the cluster's.
+
+    Where both hold an object of one name, everybody gets the cluster's.
+    """
+
+    def __init__(
+        self, local: ObjectStore, cluster: ClusterObjects, is_static: Callable[[PodUid], bool]
+    ) -> None:
+        self._local = local
+        self._cluster = cluster
+        self._is_static = is_static
+
+    def hold(self, uid: PodUid, keys: Iterable[ObjectKey]) -> None:
+        (self._local if self._is_static(uid) else self._cluster).hold(uid, keys)
+
+    def release(self, uid: PodUid) -> None:
+        self._local.release(uid)
+        self._cluster.release(uid)
+
+    async def get(self, key: ObjectKey) -> ApiObject:
+        if key in self._cluster.held:
+            return await self._cluster.get(key)
+        return await self._local.get(key)

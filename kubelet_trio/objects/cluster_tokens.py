@@ -1,0 +1,100 @@
+"""Service account tokens from the API server, each bound to its pod and renewed in time.
+
+Nothing runs here: whoever brings a pod's volumes up to date asks for its tokens, gets the same
+one until it is due, and then a new one. A node that is cut off goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import structlog
+from lightkube.models.authentication_v1 import (
+    BoundObjectReference,
+    TokenRequestSpec,
+)
+from lightkube.models.authentication_v1 import (
+    TokenRequest as ApiTokenRequest,
+)
+
+from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError
+from kubelet_trio.model import PodUid, WallClock
+from kubelet_trio.objects.errors import ObjectError
+from kubelet_trio.objects.tokens import TokenRequest
+
+log = structlog.get_logger()
+
+# When the Go kubelet renews: at 80 % of a token's life or after a day, up to 10 s earlier.
+_LEFT = 0.2
+_LONGEST = 24 * 3600.0
+_JITTER = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    renew_at: float  # Unix seconds, as the next
+    expires_at: float
+
+
+class ClusterTokens:
+    """A `TokenRequester` on an API server."""
+
+    def __init__(self, api: KubeApi, clock: WallClock) -> None:
+        self._api = api
+        self._clock = clock
+        self._tokens: dict[TokenRequest, _Token] = {}
+
+    async def token(self, request: TokenRequest) -> str:
+        known = self._tokens.get(request)
+        if known is not None and self._clock.time() < known.renew_at:
+            return known.text
+        try:
+            fresh = await self._ask(request)
+        except (KubeError, KubeUnavailableError) as exc:
+            if known is not None and self._clock.time() < known.expires_at:
+                log.warning("tokens.not_renewed", pod=str(request.pod), error=str(exc))
+                return known.text
+            raise ObjectError(_failure(request, exc, had_one=known is not None)) from exc
+        self._tokens[request] = fresh
+        return fresh.text
+
+    def forget(self, uid: PodUid) -> None:
+        for request in [request for request in self._tokens if request.uid == uid]:
+            del self._tokens[request]
+
+    async def _ask(self, request: TokenRequest) -> _Token:
+        asked = ApiTokenRequest(
+            spec=TokenRequestSpec(
+                audiences=[request.audience] if request.audience else [],
+                expirationSeconds=request.expiration_seconds,
+                boundObjectRef=BoundObjectReference(
+                    apiVersion="v1", kind="Pod", name=request.pod.name, uid=request.uid
+                ),
+            )
+        )
+        answer = await self._api.create(
+            asked,
+            namespace=request.pod.namespace,
+            name=request.service_account,
+            subresource="token",
+        )
+        spec, status = answer.spec, answer.status
+        if status is None or not status.token or status.expirationTimestamp is None:
+            raise KubeUnavailableError("the answer to a TokenRequest holds no token")
+        lifetime = (spec.expirationSeconds if spec is not None else 0) or request.expiration_seconds
+        expires_at = status.expirationTimestamp.timestamp()
+        return _Token(status.token, _renew_at(expires_at, lifetime), expires_at)
+
+
+def _renew_at(expires_at: float, lifetime: float) -> float:
+    issued_at = expires_at - lifetime
+    return min(expires_at - _LEFT * lifetime, issued_at + _LONGEST) - random.uniform(0, _JITTER)
+
+
+def _failure(request: TokenRequest, exc: Exception, *, had_one: bool) -> str:
+    who = f"{request.pod.namespace}/{request.service_account}"
+    if had_one:
+        return f"token of service account {who} expired and refresh failed: {exc}"
+    return f"failed to fetch token for service account {who}: {exc}"

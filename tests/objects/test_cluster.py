@@ -1,0 +1,280 @@
+"""Objects from an API server: one watch each, and what is known outlives the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from lightkube.models.core_v1 import (
+    ConfigMap,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    Secret,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock
+
+from kubelet_trio.model import PodUid
+from kubelet_trio.objects import (
+    ChangeDetection,
+    ClusterObjects,
+    LocalObjects,
+    NodeObjects,
+    ObjectError,
+    ObjectNotFoundError,
+    claim_key,
+    config_map_key,
+    secret_key,
+)
+from kubelet_trio.testing import FakeKube
+
+ONE, TWO = PodUid("one"), PodUid("two")
+KEY = config_map_key("default", "config")
+
+
+def config_map(name: str = "config", immutable: bool | None = None, **data: str) -> ConfigMap:
+    meta = ObjectMeta(name=name, namespace="default")
+    return ConfigMap(metadata=meta, data=data, immutable=immutable)
+
+
+class World:
+    def __init__(self, strategy: ChangeDetection = ChangeDetection.WATCH) -> None:
+        self.kube = FakeKube()
+        self.told: list[PodUid] = []
+        self.objects = ClusterObjects(self.kube, self.told.append, strategy=strategy)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.objects.tree.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def put(self, obj: ConfigMap) -> None:
+        """Create a config map, or give it other data."""
+        assert obj.metadata is not None
+        if self.kube.find(ConfigMap, obj.metadata.name or "") is None:
+            self.kube.add(obj)
+        else:
+            self.kube.change(ConfigMap, obj.metadata.name or "", {"data": obj.data})
+
+    def asked(self, verb: str) -> int:
+        return sum(request.verb == verb for request in self.kube.requests)
+
+    async def data(self) -> dict[str, str]:
+        found = await self.objects.get(KEY)
+        assert isinstance(found, ConfigMap)
+        return dict(found.data or {})
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_pods_share_one_watch_and_are_told_of_changes(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        world.objects.hold(TWO, [KEY])
+        assert await world.data() == {"A": "1"}
+        assert world.told == []
+        world.put(config_map(A="2"))
+        await trio.sleep(1)
+        assert world.told == [ONE, TWO]
+        assert await world.data() == {"A": "2"}
+        assert (world.asked("list"), world.asked("watch"), world.asked("get")) == (1, 1, 0)
+
+
+async def test_a_missing_object_is_told_when_it_comes_and_when_it_goes(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        with pytest.raises(ObjectNotFoundError, match='configmap "config" not found'):
+            await world.objects.get(KEY)
+        world.put(config_map(A="1"))
+        await trio.sleep(1)
+        assert (await world.data(), world.told) == ({"A": "1"}, [ONE])
+        world.kube.remove(ConfigMap, "config", "default")
+        await trio.sleep(1)
+        assert world.told == [ONE, ONE]
+        with pytest.raises(ObjectNotFoundError):
+            await world.objects.get(KEY)
+
+
+async def test_the_watch_ends_with_the_last_pod_and_comes_again_with_the_next(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        world.objects.hold(TWO, [KEY])
+        await world.data()
+        world.objects.release(ONE)
+        assert world.objects.tree.names() == ("configmap:default/config",)
+        world.objects.release(TWO)
+        await world.objects.tree.wait_idle()
+        world.put(config_map(A="2"))
+        world.objects.hold(ONE, [KEY])
+        assert await world.data() == {"A": "2"}
+        assert world.told == []
+
+
+async def test_a_pod_that_comes_while_the_watch_is_being_ended_gets_a_new_one(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.objects.release(ONE)
+        world.objects.hold(TWO, [KEY])
+        assert await world.data() == {"A": "1"}
+        world.put(config_map(A="2"))
+        await trio.sleep(1)
+        assert world.told == [TWO]
+
+
+async def test_an_immutable_object_is_read_once(world: World, autojump_clock: MockClock) -> None:
+    world.put(config_map(A="1", immutable=True))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        assert await world.data() == {"A": "1"}
+        await world.objects.tree.wait_idle()
+        world.objects.hold(TWO, [KEY])
+        assert await world.data() == {"A": "1"}
+        await trio.sleep(3600)
+        assert (world.asked("list"), world.asked("watch"), world.asked("get")) == (1, 0, 0)
+        world.objects.release(ONE)
+        world.objects.release(TWO)
+        assert not world.objects.held
+
+
+async def test_what_is_known_outlives_the_server_and_news_come_with_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.kube.go_down()
+        await trio.sleep(600)
+        assert await world.data() == {"A": "1"}
+        world.put(config_map(A="2"))
+        world.kube.come_back()
+        await trio.sleep(120)
+        assert (await world.data(), world.told) == ({"A": "2"}, [ONE])
+
+
+async def test_what_was_never_read_cannot_be_told_and_is_told_when_it_can(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    world.kube.go_down()
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        with pytest.raises(ObjectError, match="failed to get configmap default/config: ") as caught:
+            await world.objects.get(KEY)
+        assert not isinstance(caught.value, ObjectNotFoundError)
+        world.kube.come_back()
+        await trio.sleep(120)
+        assert (await world.data(), world.told) == ({"A": "1"}, [ONE])
+
+
+async def test_a_server_that_hangs_holds_nobody_up_for_long(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.kube.hang()
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        with (
+            trio.fail_after(11),
+            pytest.raises(ObjectError, match="failed to sync configmap cache"),
+        ):
+            await world.objects.get(KEY)
+
+
+async def test_a_node_reads_and_watches_with_its_own_rights(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    kube.add(Secret(metadata=ObjectMeta(name="s", namespace="default"), data={}))
+    objects = ClusterObjects(kube.node("node"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(objects.tree.run)
+        objects.hold(ONE, [secret_key("default", "s")])
+        with pytest.raises(ObjectError, match="failed to get secret default/s"):
+            await objects.get(secret_key("default", "s"))  # no pod of the node's uses it
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=[ChangeDetection.CACHE, ChangeDetection.GET])
+def unwatched(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+async def test_the_other_strategies_watch_nothing(
+    unwatched: World, autojump_clock: MockClock
+) -> None:
+    unwatched.put(config_map(A="1"))
+    async with unwatched.running():
+        unwatched.objects.hold(ONE, [KEY])
+        assert await unwatched.data() == {"A": "1"}
+        unwatched.put(config_map(A="2"))
+        await trio.sleep(61)
+        assert await unwatched.data() == {"A": "2"}
+        assert await unwatched.data() == {"A": "2"}
+        assert (unwatched.asked("list"), unwatched.asked("watch")) == (0, 0)
+        cached = unwatched.objects._strategy is ChangeDetection.CACHE
+        assert unwatched.asked("get") == (2 if cached else 3)
+
+
+async def test_a_cache_is_better_than_no_answer(autojump_clock: MockClock) -> None:
+    world = World(ChangeDetection.CACHE)
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.kube.go_down()
+        await trio.sleep(3600)
+        assert await world.data() == {"A": "1"}
+
+
+async def test_a_claim_is_read_until_it_is_bound(world: World, autojump_clock: MockClock) -> None:
+    meta = ObjectMeta(name="data", namespace="default")
+    spec = PersistentVolumeClaimSpec(volumeName="pv")
+    key = claim_key("default", "data")
+    world.objects.hold(ONE, [key])
+    world.kube.add(PersistentVolumeClaim(metadata=meta, spec=spec))
+    await world.objects.get(key)
+    bound = {"status": {"phase": "Bound"}}
+    world.kube.change(PersistentVolumeClaim, "data", bound, subresource="status")
+    for _ in range(3):
+        found = await world.objects.get(key)
+        assert isinstance(found, PersistentVolumeClaim)
+        assert found.status is not None
+        assert found.status.phase == "Bound"
+    assert (world.asked("get"), world.asked("watch")) == (2, 0)
+
+
+async def test_static_pods_have_the_documents_beside_them(
+    world: World, autojump_clock: MockClock
+) -> None:
+    local = LocalObjects()
+    local.apply({KEY: config_map(A="local")})
+    both = NodeObjects(local, world.objects, lambda uid: uid == ONE)
+    async with world.running():
+        both.hold(ONE, [KEY])
+        found = await both.get(KEY)
+        assert isinstance(found, ConfigMap)
+        assert found.data == {"A": "local"}
+        assert world.kube.requests == []
+        both.release(ONE)
+        world.put(config_map(A="cluster"))
+        both.hold(TWO, [KEY])
+        found = await both.get(KEY)
+        assert isinstance(found, ConfigMap)
+        assert found.data == {"A": "cluster"}
