@@ -3,6 +3,7 @@
     node, its status and lease          node/registration, heartbeat, lease
     the pods bound to it                sources/apiserver
     statuses, mirrors, events           status/manager, mirrors, events/api
+    secrets, config maps, tokens, ...   objects/cluster, cluster_tokens, services
 
 Everything here may be built before there is a connection and runs without one.
 """
@@ -24,6 +25,7 @@ from lightkube.models.core_v1 import (
     Pod,
 )
 
+from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
 from kubelet_trio.events.api import ApiEvents
@@ -34,6 +36,7 @@ from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
 from kubelet_trio.node.lease import NodeLease
 from kubelet_trio.node.readiness import RuntimeWatch
 from kubelet_trio.node.registration import NodeObject, Registration
+from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.sources import Desired
 from kubelet_trio.sources.apiserver import ApiSource
 from kubelet_trio.status.manager import StatusManager
@@ -70,6 +73,7 @@ class ClusterSettings:
     host: str = ""  # of the API server, for people
     periods: HeartbeatPeriods = field(default_factory=HeartbeatPeriods)
     lease_seconds: int = 40
+    change_detection: ChangeDetection = ChangeDetection.WATCH
 
 
 class Cluster:
@@ -92,6 +96,7 @@ class Cluster:
         self._settings = settings
         self._clock = clock
         self.node = NodeObject()
+        self.objects = PodObjects(api, clock, settings.change_detection)
         self._statuses = StatusManager(api, clock)
         self._events = ApiEvents(api, settings.identity.name)
         self.source = ApiSource(api, settings.identity.name, clock, self._observed, settings.host)
@@ -132,6 +137,7 @@ class Cluster:
                     ChildSpec("events", self._events.run, stop=self._events.stop),
                     ChildSpec("status", self._statuses.run, stop=self._statuses.stop),
                     ChildSpec("mirrors", self._mirrors.run),
+                    *self.objects.children(),
                 ],
                 policy=policy,
             ),

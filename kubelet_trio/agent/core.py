@@ -36,6 +36,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     RuntimePod,
+    is_static,
     metadata,
     pod_annotations,
     pod_key,
@@ -43,12 +44,13 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.node import Pressure
-from kubelet_trio.objects import LocalObjects
+from kubelet_trio.objects import LocalObjects, ObjectStore
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
     BackOff,
     EndReason,
     ImagePuller,
+    NoServices,
     OrphanDirectories,
     PodNames,
     PodRecord,
@@ -105,7 +107,8 @@ class Agent:
             exit_waiter=seams.exit_waiter,
             owns=owned_by(settings.instance),
         )
-        self._objects = LocalObjects(self._on_object_change)
+        self._documents = LocalObjects(self._on_object_change)
+        self._objects = self._make_objects()
         self._cgroups = make_cgroups(
             settings, seams, self.node, self.events_recorder, self._statuses.pods, self._health
         )
@@ -133,8 +136,24 @@ class Agent:
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
         self._root = self._make_tree()
 
+    def _make_objects(self) -> ObjectStore:
+        """The documents beside the manifests, and in a cluster its objects."""
+        if self._seams.cluster is None:
+            return self._documents
+        return self._seams.cluster.objects.beside(
+            self._documents,
+            changed=self._on_object_change,
+            retry=self._retry_pods,
+            is_static=lambda uid: is_static(self._require_registry().workers[uid].pod),
+        )
+
+    def _retry_pods(self) -> None:
+        if self._registry is not None:
+            self._registry.wake_all()
+
     def _make_services(self) -> PodServices:
         seams, node = self._seams, self.settings.node
+        around = seams.cluster.objects if seams.cluster is not None else None
         events = self.events_recorder
         return PodServices(
             runtime=seams.runtime,
@@ -153,6 +172,7 @@ class Agent:
                 seams.mounter,
                 seams.offload,
                 objects=self._objects,
+                tokens=around.tokens if around is not None else None,
                 clock=seams.clock,
                 allocatable=node.allocatable,
                 recursive_read_only=lambda: "" in self._health.state.value.recursive_read_only,
@@ -174,6 +194,7 @@ class Agent:
             node=self.node,
             started_at=self._started_at,
             exec_orphans=seams.exec_orphans,
+            service_env=around or NoServices(),
             sync_period=self.settings.sync_period,
             dead_kept=self.settings.container_gc.kept(),
         )
@@ -302,7 +323,7 @@ class Agent:
 
     def _apply(self, desired: Desired) -> None:
         assert self._registry is not None
-        self._objects.apply(desired.objects)  # before the pods that need them
+        self._documents.apply(desired.objects)  # before the pods that need them
         desired = with_overhead(desired)
         if self.settings.instance:
             desired = _marked(desired, self.settings.instance)

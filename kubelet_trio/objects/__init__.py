@@ -10,7 +10,12 @@ from kubelet_trio.objects.references import (
     pod_references,
     volume_references,
 )
-from kubelet_trio.objects.services import ServiceFacts, ServicePort, service_facts
+from kubelet_trio.objects.services import (
+    ClusterServices,
+    ServiceFacts,
+    ServicePort,
+    service_facts,
+)
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.tokens import NoTokens, TokenRequest, TokenRequester
 from kubelet_trio.objects.types import (
@@ -34,6 +39,7 @@ __all__ = [
     "ApiObject",
     "ChangeDetection",
     "ClusterObjects",
+    "ClusterServices",
     "ClusterTokens",
     "LocalObjects",
     "NoTokens",

@@ -1,10 +1,14 @@
-"""What of a cluster's services a node keeps."""
+"""A cluster's services, and what of them a node keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import trio
 from lightkube.models.core_v1 import Service
+
+from kubelet_trio.kube import KubeApi, Reflector
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +37,35 @@ def service_facts(service: Service) -> ServiceFacts | None:
         return None
     ports = (ServicePort(p.name or "", p.protocol or "TCP", p.port) for p in spec.ports)
     return ServiceFacts(meta.namespace or "", meta.name or "", spec.clusterIP or "", tuple(ports))
+
+
+class ClusterServices:
+    """Follows all services; `synced` is called once they are known for the first time."""
+
+    def __init__(self, api: KubeApi, synced: Callable[[], None] = lambda: None) -> None:
+        self._api = api
+        self._synced = synced
+        self._known = trio.Event()
+        self.facts: tuple[ServiceFacts, ...] = ()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow them until cancelled."""
+        reflector = Reflector(self._api, Service)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reflector.run)
+            task_status.started()
+            while True:
+                self._take((await reflector.wait_delivery()).objects.values())
+
+    async def wait_known(self, seconds: float) -> bool:
+        """Wait so long for the services to be known, and return whether they are."""
+        with trio.move_on_after(seconds):
+            await self._known.wait()
+        return self._known.is_set()
+
+    def _take(self, services: Iterable[Service]) -> None:
+        found = map(service_facts, services)
+        self.facts = tuple(facts for facts in found if facts is not None)
+        if not self._known.is_set():
+            self._known.set()
+            self._synced()

@@ -7,7 +7,7 @@ from kubelet_trio.pods.orphans import OrphanDirectories
 from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.restart import restarts_after
-from kubelet_trio.pods.services import PodCgroups, PodObserver, PodServices
+from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.pods.worker import PodWorker
@@ -18,6 +18,7 @@ __all__ = [
     "EndReason",
     "ImageError",
     "ImagePuller",
+    "NoServices",
     "OrphanDirectories",
     "PodCgroups",
     "PodFailure",

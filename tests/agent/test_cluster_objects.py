@@ -1,0 +1,66 @@
+"""What pods of an API server refer to there, in a whole agent: environment, and trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from lightkube.models.core_v1 import (
+    ConfigMap,
+    ConfigMapKeySelector,
+    Container,
+    EnvVar,
+    EnvVarSource,
+    Pod,
+    PodSpec,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock
+
+from tests.agent.test_cluster import NAME, World
+
+KEY = EnvVar(
+    name="A", valueFrom=EnvVarSource(configMapKeyRef=ConfigMapKeySelector(key="a", name="config"))
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def add_pod(world: World) -> None:
+    container = Container(name="main", image="web", env=[KEY])
+    meta = ObjectMeta(name="web", namespace="default")
+    world.kube.add(Pod(metadata=meta, spec=PodSpec(containers=[container], nodeName=NAME)))
+
+
+def environment(world: World) -> dict[str, bytes]:
+    instance = world.host.runtime.instances("web")[-1]
+    return {variable.key: variable.value for variable in instance.config.envs}
+
+
+async def test_a_pod_waits_for_its_config_map_and_sees_the_services(
+    world: World, autojump_clock: MockClock
+) -> None:
+    ports = [ServicePort(port=443, name="https")]
+    world.kube.add(
+        Service(
+            metadata=ObjectMeta(name="kubernetes", namespace="default"),
+            spec=ServiceSpec(clusterIP="10.96.0.1", ports=ports),
+        )
+    )
+    async with world.running():
+        add_pod(world)
+        await trio.sleep(5)
+        assert world.host.runtime.instances("web") == []
+        meta = ObjectMeta(name="config", namespace="default")
+        world.kube.add(ConfigMap(metadata=meta, data={"a": "1"}))
+        await trio.sleep(5)
+        told = environment(world)
+        assert told["A"] == b"1"
+        assert told["KUBERNETES_SERVICE_HOST"] == b"10.96.0.1"
