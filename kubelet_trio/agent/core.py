@@ -22,17 +22,20 @@ from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.logs import log_children
+from kubelet_trio.agent.metrics import AgentMetrics, MetricSources
 from kubelet_trio.agent.parts import AgentParts
+from kubelet_trio.agent.pod_starts import PodStarts
 from kubelet_trio.agent.runtime_classes import with_overhead
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.containers import NodeSettings, owned_by
-from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState
+from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState, metered
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import (
     INSTANCE,
     ContainerId,
     ContainerState,
+    Meter,
     PodKey,
     PodUid,
     RuntimePod,
@@ -95,17 +98,22 @@ class Agent:
         """Build every part; `records` are what `load_records` found of an earlier life."""
         self.settings = settings
         self._records = dict(records or {})
+        self.meter = Meter()
+        seams = replace(seams, runtime=metered(seams.runtime, self.meter))
         self._seams = seams
         self._started_at = seams.clock.time()
         self.events_recorder = EventRecorder(EventRing(settings.node.node_name), seams.clock)
         self._health = RuntimeHealth(seams.runtime, self._on_runtime_state)
         self._statuses = StatusStore()
+        self._starts = PodStarts(self.meter, seams.clock)
+        self._statuses.on_delivered = self._starts.delivered
         self._pods = DynamicSupervisor("pods", on_crash=self._on_pod_crash, policy=_TOP)
         self._pleg = Pleg(
             seams.runtime,
             wake=self._on_pod_change,
             exit_waiter=seams.exit_waiter,
             owns=owned_by(settings.instance),
+            meter=self.meter,
         )
         self._documents = LocalObjects(self._on_object_change)
         self._objects = self._make_objects()
@@ -135,6 +143,24 @@ class Agent:
             seams.cluster.attach(self._cluster_parts())
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
         self._root = self._make_tree()
+        self.metrics = self._make_metrics()
+
+    def _make_metrics(self) -> AgentMetrics:
+        events, statuses = self.events_recorder, self._statuses
+        return AgentMetrics(
+            MetricSources(
+                meter=self.meter,
+                node_name=self.settings.node.node_name,
+                pleg=self._pleg,
+                desired=lambda: self._desired.value.pods,
+                registry=lambda: self._registry,
+                tree=self.tree,
+                depths=lambda: {"events": events.waiting, "status": statuses.waiting},
+                events_dropped=lambda: events.dropped,
+                clock=self._seams.clock,
+                has_api=self._seams.cluster is not None,
+            )
+        )
 
     def _make_objects(self) -> ObjectStore:
         """The documents beside the manifests, and in a cluster its objects."""
@@ -197,6 +223,7 @@ class Agent:
             service_env=around or NoServices(),
             sync_period=self.settings.sync_period,
             dead_kept=self.settings.container_gc.kept(),
+            meter=self.meter,
         )
 
     def _make_tree(self) -> Supervisor:
@@ -233,7 +260,7 @@ class Agent:
                         *self._garbage.children(),
                         ChildSpec("pod-dirs", self._orphans.run),
                         *orphans,
-                        *log_children(self.settings, seams, self._pleg),
+                        *log_children(self.settings, seams, self._pleg, self.meter),
                     ],
                     policy=_TOP,
                 ),
@@ -325,6 +352,7 @@ class Agent:
         assert self._registry is not None
         self._documents.apply(desired.objects)  # before the pods that need them
         desired = with_overhead(desired)
+        self._starts.wanted(desired.pods)
         if self.settings.instance:
             desired = _marked(desired, self.settings.instance)
         self._desired.value = desired

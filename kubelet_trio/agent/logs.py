@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.gc import LogRotation, RunningLog
-from kubelet_trio.model import ContainerState
+from kubelet_trio.model import ContainerState, Meter
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.supervision import ChildSpec
 
 
-def log_children(settings: AgentSettings, seams: Seams, pleg: Pleg) -> tuple[ChildSpec, ...]:
+def log_children(
+    settings: AgentSettings, seams: Seams, pleg: Pleg, meter: Meter
+) -> tuple[ChildSpec, ...]:
     """Return the child that rotates logs; none where they are not to be rotated."""
     if settings.log_rotation.max_size < 0:
         return ()
@@ -21,6 +23,7 @@ def log_children(settings: AgentSettings, seams: Seams, pleg: Pleg) -> tuple[Chi
         settings.log_rotation,
         seams.clock,
         seams.offload,
+        meter,
     )
     return (ChildSpec("logs", rotation.run),)
 

@@ -16,12 +16,14 @@ from kubelet_trio.cri._errors import (
 from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
+from kubelet_trio.cri.metered import PULL_SECONDS, metered
 
 if TYPE_CHECKING:
     from kubelet_trio.cri.process import ProcessRuntime
     from kubelet_trio.cri.remote import RemoteRuntime
 
 __all__ = [
+    "PULL_SECONDS",
     "ExecResult",
     "ImagePullError",
     "Listing",
@@ -35,6 +37,7 @@ __all__ = [
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
     "UnsupportedCallError",
+    "metered",
     "v1",
 ]
 

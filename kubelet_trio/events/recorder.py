@@ -40,6 +40,11 @@ class EventRecorder:
         self.dropped += 1
         self._send.send_nowait(event)
 
+    @property
+    def waiting(self) -> int:
+        """How many events have not been folded yet."""
+        return self._send.statistics().current_buffer_used
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fold what is reported until cancelled; what waits by then is folded too."""
         task_status.started()

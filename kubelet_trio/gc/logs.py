@@ -22,7 +22,7 @@ import trio
 
 from kubelet_trio.cri import NotFoundError, Runtime, RuntimeCallError
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
-from kubelet_trio.model import ContainerId, Offload, WallClock
+from kubelet_trio.model import ContainerId, Meter, Offload, WallClock
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class LogRotation:
     policy: LogRotationPolicy
     clock: WallClock
     offload: Offload
-    rotations: int = 0  # done so far
+    meter: Meter = field(default_factory=Meter)
     _absent: dict[ContainerId, float] = field(default_factory=dict)  # asked for again at
     _trouble: dict[ContainerId, str] = field(default_factory=dict)  # as last logged
 
@@ -123,7 +123,7 @@ class LogRotation:
             except RuntimeCallError:
                 await self.offload(put_back, rotated, path)
                 raise
-            self.rotations += 1
+            self.meter.count("kubelet_trio_log_rotations_total")
             log.info("log.rotated", container=entry.container_id, to=str(rotated))
         if finishing.cancelled_caught:
             self._tell(entry, f"the runtime has not reopened the log within {_FINISH:g} s")

@@ -5,6 +5,7 @@ from kubelet_trio.model.disk import DiskSpace, disk_space
 from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, node_ref, pod_ref
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
+from kubelet_trio.model.meter import CALLS, SECONDS, STARTS, Histogram, Meter
 from kubelet_trio.model.offload import Offload, inline_offload, thread_offload
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
@@ -42,12 +43,15 @@ from kubelet_trio.model.runtime_pod import (
 )
 
 __all__ = [
+    "CALLS",
     "CONFIG_HASH",
     "CONFIG_MIRROR",
     "CONFIG_SEEN",
     "CONFIG_SOURCE",
     "INSTANCE",
     "NANO",
+    "SECONDS",
+    "STARTS",
     "ContainerId",
     "ContainerKind",
     "ContainerRecord",
@@ -56,7 +60,9 @@ __all__ = [
     "Event",
     "EventSink",
     "EventType",
+    "Histogram",
     "Latest",
+    "Meter",
     "ObjectRef",
     "Offload",
     "PodContainer",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from kubelet_trio.cri import Runtime
-from kubelet_trio.model import ContainerId, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
@@ -40,6 +40,7 @@ class Pleg:
         relist_period: float = RELIST_PERIOD,
         events: bool = True,
         owns: Owns = lambda _annotations: True,
+        meter: Meter | None = None,
     ) -> None:
         """Take the seams.
 
@@ -53,6 +54,7 @@ class Pleg:
             events: whether to ask for the runtime's events.
             owns: tells by a sandbox's or container's annotations whether it is this
                 agent's. What is not does not exist here: it is neither watched nor ended.
+            meter: told of relists.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
@@ -61,6 +63,7 @@ class Pleg:
         self._watchers = ExitWatchers(exit_waiter, self._book, self._recheck)
         self._inspector = Inspector(runtime, self._book, self._watchers.is_guarded, owns)
         self._relister = Relister(runtime, self._book, self._inspector, self._period, owns)
+        self._relister.meter = meter
         self._listener = EventListener(
             runtime,
             self._book,
@@ -147,6 +150,11 @@ class Pleg:
     def watched(self) -> int:
         """How many containers have an exit watcher."""
         return self._watchers.count
+
+    @property
+    def relisted_at(self) -> float | None:
+        """When the runtime was last listed (trio time)."""
+        return self._relister.relisted_at
 
     def healthy(self, now: float) -> str | None:
         """Return why the PLEG is not healthy at `now` (trio time), None if it is."""

@@ -19,7 +19,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import Meter, PodUid
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector, Owns
 from kubelet_trio.pleg.table import Asks, PodListing, Ticket
@@ -72,6 +72,8 @@ class Relister:
         self._wanted_now = False
         self._recheck = trio.Event()
         self.relisted_at: float | None = None  # trio time of the last success
+        self.meter: Meter | None = None  # told how long relists take, and how often they are
+        self._began_at: float | None = None
 
     def relist_soon(self) -> None:
         """Do not wait for the period to pass."""
@@ -103,6 +105,8 @@ class Relister:
         self._wanted_now = False
 
     async def _relist(self, inspections: trio.Nursery) -> None:
+        if self.meter is not None:
+            self._tell_interval(self.meter, trio.current_time())
         asked_at, sandboxes_asked = trio.current_time(), self._book.ticket()
         try:
             sandboxes = await self._runtime.list_pod_sandboxes(self._sandboxes)
@@ -120,7 +124,15 @@ class Relister:
             self._compare(sandboxes_asked, containers_asked, asked_at, inspections)
         self._book.forget_gone(before=sandboxes_asked)
         self.relisted_at = trio.current_time()
+        if self.meter is not None:
+            took = self.relisted_at - asked_at
+            self.meter.observe("kubelet_pleg_relist_duration_seconds", took)
         self._book.cache.relisted(asked_at)
+
+    def _tell_interval(self, meter: Meter, now: float) -> None:
+        if self._began_at is not None:
+            meter.observe("kubelet_pleg_relist_interval_seconds", now - self._began_at)
+        self._began_at = now
 
     def _compare(
         self,

@@ -28,6 +28,7 @@ from kubelet_trio.containers import (
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import (
     ContainerId,
+    ContainerKind,
     ContainerRecord,
     EventType,
     PodContainer,
@@ -51,6 +52,13 @@ from kubelet_trio.pods.types import PodPlan, StartContainer, WaitingReason
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
+
+# `container_type` of kubelet_started_containers_*.
+_METERED_KINDS = {
+    ContainerKind.INIT: "init_container",
+    ContainerKind.MAIN: "container",
+    ContainerKind.EPHEMERAL: "ephemeral_container",
+}
 
 
 class StepError(Exception):
@@ -191,6 +199,9 @@ class PodExecutor:
                 await self._start(pod, node, start, sandbox_id, config, ips)
             except ContainerStartError as exc:
                 failed[start.container.spec.name] = exc
+                kind = _METERED_KINDS[start.container.kind]
+                labels = kind, exc.waiting.reason or ""
+                self._services.meter.count("kubelet_started_containers_errors_total", labels)
         return failed
 
     async def _start(
@@ -204,6 +215,8 @@ class PodExecutor:
     ) -> None:
         """Image, config, create, start, log link: upstream's order of a container start."""
         container = start.container
+        kind = _METERED_KINDS[container.kind]
+        self._services.meter.count("kubelet_started_containers_total", (kind,))
         try:
             image = await self._services.images.ensure(pod, container, sandbox)
             if not self._services.runtime_state.value.no_image_volumes:

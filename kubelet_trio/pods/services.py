@@ -14,6 +14,7 @@ from kubelet_trio.cri import Runtime, RuntimeState
 from kubelet_trio.model import (
     ContainerId,
     EventSink,
+    Meter,
     Offload,
     PodUid,
     RuntimePod,
@@ -108,3 +109,4 @@ class PodServices:
     exec_orphans: ExecOrphans | None = None  # what commands of probes leave behind
     dead_kept: int | None = 1  # dead instances kept of each container; None: all
     sync_period: float = 60.0  # syncFrequency: a worker's round even if nothing wakes it
+    meter: Meter = field(default_factory=Meter)

@@ -55,6 +55,8 @@ from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
 
+_SYNC_DURATION = "kubelet_pod_worker_duration_seconds"
+
 # Retries of a step that failed: quick at first, upstream's 10 s at the most.
 _RETRY_BASE = 1.0
 _RETRY_CAP = 10.0
@@ -113,6 +115,7 @@ class PodWorker:
                 services.clock,
                 services.started_at,
                 services.exec_orphans,
+                services.meter,
             ),
             self.pod,
             self.wake,
@@ -229,10 +232,15 @@ class PodWorker:
     # Sync
 
     async def _sync_until_asked(self) -> None:
+        kind = "create"
         while self._request is None:
             with trio.CancelScope() as self._interrupt:
                 while self._request is None:
+                    began = trio.current_time()
                     delay = await self._sync_once()
+                    took = trio.current_time() - began
+                    self.services.meter.observe(_SYNC_DURATION, took, (kind,))
+                    kind = "sync"
                     with trio.move_on_after(delay):
                         await self._woken.wait()
 

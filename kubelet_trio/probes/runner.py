@@ -22,11 +22,14 @@ from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
     ContainerRecord,
     EventSink,
+    Meter,
     PodContainer,
     RuntimePod,
     WallClock,
     pod_containers,
+    pod_key,
     pod_object_ref,
+    pod_uid,
 )
 from kubelet_trio.probes.checks import Target, check
 from kubelet_trio.probes.orphans import ExecOrphans
@@ -45,6 +48,7 @@ class ProbeServices:
     clock: WallClock
     started_at: float = 0.0  # Unix seconds at which the agent began
     orphans: ExecOrphans | None = None  # None: containers' processes are not to be seen
+    meter: Meter = field(default_factory=Meter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +115,25 @@ class ProbeRunner:
         now, started = self.services.clock.time(), self.is_started(record)
         if not is_due(self.state, probe, record, is_started=started, now=now):
             return
+        began = trio.current_time()
         try:
             target = Target(found.spec, record.id, view.pod_ip)
             finding = await check(self.services.runtime, probe, target, self.services.orphans)
         except ProbeError as exc:
+            self._measure(view.pod, "unknown", began)
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"
             self._event("Unhealthy", found, text)
             return
+        self._measure(view.pod, "successful" if finding.is_success else "failed", began)
         self._count(found, finding)
+
+    def _measure(self, pod: Pod, result: str, began: float) -> None:
+        meter, key = self.services.meter, pod_key(pod)
+        labels = (pod_uid(pod), key.namespace, key.name, self.container, self.kind.value)
+        meter.count("prober_probe_total", (*labels, result))
+        if result == "successful":
+            took = trio.current_time() - began
+            meter.observe("prober_probe_duration_seconds", took, labels)
 
     def _count(self, container: PodContainer, finding: Finding) -> None:
         latest = self.view().observed.latest(self.container)

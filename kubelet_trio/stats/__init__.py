@@ -13,7 +13,7 @@ from kubelet_trio.stats.subjects import (
     find_places,
 )
 from kubelet_trio.stats.summary import Snapshot, make_summary
-from kubelet_trio.stats.text import CONTENT_TYPE, Exposition, label_text, sample
+from kubelet_trio.stats.text import CONTENT_TYPE, Exposition, label_text, number, sample
 from kubelet_trio.stats.usage import (
     Cpu,
     DeviceIo,
@@ -55,6 +55,7 @@ __all__ = [
     "find_places",
     "label_text",
     "make_summary",
+    "number",
     "read_host",
     "resource_text",
     "sample",

@@ -7,7 +7,7 @@ they said last still leaves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import trio
@@ -34,6 +34,7 @@ class StatusStore:
 
     def __init__(self, listener: StatusListener | None = None) -> None:
         self.listener = listener
+        self.on_delivered: Callable[[Mapping[PodUid, Pod | None]], None] = lambda _changed: None
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
@@ -57,6 +58,11 @@ class StatusStore:
         self._pending[uid] = None
         self._wake.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many pods' statuses have not been delivered yet."""
+        return len(self._pending)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver until cancelled."""
         task_status.started()
@@ -72,6 +78,7 @@ class StatusStore:
         for uid, pod in pending.items():
             if pod is None:
                 view.pop(uid, None)
+        self.on_delivered(pending)
         if self.listener is not None:
             for uid, pod in pending.items():
                 if pod is None:

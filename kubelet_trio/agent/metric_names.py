@@ -1,0 +1,77 @@
+"""The families of `/metrics` and `/metrics/probes`: kind, help and label names.
+
+Source: pkg/kubelet/metrics/metrics.go, pkg/kubelet/prober/prober_manager.go and component-base.
+Rooms count under these names; one that is not here is not shown.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Family(NamedTuple):
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_OPERATION = ("operation_type",)
+_STATIC = ("static",)
+_NETWORK = ("first_with_network",)
+
+# ruff: noqa: E501  # a table is read by its columns
+# fmt: off
+FAMILIES: dict[str, Family] = {
+    "kubernetes_build_info": Family("gauge", "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.", ("build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform")),
+    "kubelet_node_name": Family("gauge", "[ALPHA] The node's name. The count is always 1.", ("node",)),
+    "kubelet_pod_worker_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync", _OPERATION),
+    "kubelet_pod_worker_start_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds from kubelet seeing a pod to starting a worker."),
+    "kubelet_pod_start_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run"),
+    "kubelet_pod_start_sli_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", _NETWORK),
+    "kubelet_pod_start_total_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch", _NETWORK),
+    "kubelet_pod_status_sync_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to sync a pod status update. Measures time from detection of a change to pod status until the API is successfully updated for that pod, even if multiple intevening changes to pod status occur."),
+    "kubelet_pleg_relist_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds for relisting pods in PLEG."),
+    "kubelet_pleg_relist_interval_seconds": Family("histogram", "[ALPHA] Interval in seconds between relisting in PLEG."),
+    "kubelet_pleg_last_seen_seconds": Family("gauge", "[ALPHA] Timestamp in seconds when PLEG was last seen active."),
+    "kubelet_runtime_operations_total": Family("counter", "[ALPHA] Cumulative number of runtime operations by operation type.", _OPERATION),
+    "kubelet_runtime_operations_errors_total": Family("counter", "[ALPHA] Cumulative number of runtime operation errors by operation type.", _OPERATION),
+    "kubelet_runtime_operations_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.", _OPERATION),
+    "kubelet_running_pods": Family("gauge", "[ALPHA] Number of pods that have a running pod sandbox"),
+    "kubelet_running_containers": Family("gauge", "[ALPHA] Number of containers currently running", ("container_state",)),
+    "kubelet_desired_pods": Family("gauge", "[ALPHA] The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.", _STATIC),
+    "kubelet_active_pods": Family("gauge", "[ALPHA] The number of pods the kubelet considers active and which are being considered when admitting new pods. static is true if the pod is not from the apiserver.", _STATIC),
+    "kubelet_mirror_pods": Family("gauge", "[ALPHA] The number of mirror pods the kubelet will try to create (one per admitted static pod)"),
+    "kubelet_working_pods": Family("gauge", "[ALPHA] Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.", ("lifecycle", "config", "static")),
+    "kubelet_started_pods_total": Family("counter", "[ALPHA] Cumulative number of pods started"),
+    "kubelet_started_pods_errors_total": Family("counter", "[ALPHA] Cumulative number of errors when starting pods"),
+    "kubelet_started_containers_total": Family("counter", "[ALPHA] Cumulative number of containers started", ("container_type",)),
+    "kubelet_started_containers_errors_total": Family("counter", "[ALPHA] Cumulative number of errors when starting containers", ("container_type", "code")),
+    "kubelet_evictions": Family("counter", "[ALPHA] Cumulative number of pod evictions by eviction signal", ("eviction_signal",)),
+    "kubelet_eviction_stats_age_seconds": Family("histogram", "[ALPHA] Time between when stats are collected, and when pod is evicted based on those stats by eviction signal", ("eviction_signal",)),
+    "kubelet_preemptions": Family("counter", "[ALPHA] Cumulative number of pod preemptions by preemption resource", ("preemption_signal",)),
+    "kubelet_image_garbage_collected_total": Family("counter", "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.", ("reason",)),
+    "kubelet_http_requests_total": Family("counter", "[ALPHA] Number of the http requests received since the server started", ("long_running", "method", "path", "server_type")),
+    "kubelet_http_requests_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to serve http requests", ("long_running", "method", "path", "server_type")),
+    "kubelet_http_inflight_requests": Family("gauge", "[ALPHA] Number of the inflight http requests", ("long_running", "method", "path", "server_type")),
+    "kubelet_certificate_manager_client_ttl_seconds": Family("gauge", "[ALPHA] Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF."),
+    "kubelet_certificate_manager_server_ttl_seconds": Family("gauge", "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF."),
+    "rest_client_requests_total": Family("counter", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", ("code", "host", "method")),
+    "rest_client_request_duration_seconds": Family("histogram", "[ALPHA] Request latency in seconds. Broken down by verb, and host.", ("host", "verb")),
+    "volume_manager_total_volumes": Family("gauge", "[ALPHA] Number of volumes in Volume Manager", ("plugin_name", "state")),
+    "storage_operation_duration_seconds": Family("histogram", "[ALPHA] Storage operation duration", ("migrated", "operation_name", "status", "volume_plugin")),
+    "prober_probe_total": Family("counter", "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.", ("container", "namespace", "pod", "pod_uid", "probe_type", "result")),
+    "prober_probe_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds for a probe response.", ("container", "namespace", "pod", "probe_type")),
+    "process_cpu_seconds_total": Family("counter", "Total user and system CPU time spent in seconds."),
+    "process_max_fds": Family("gauge", "Maximum number of open file descriptors."),
+    "process_open_fds": Family("gauge", "Number of open file descriptors."),
+    "process_resident_memory_bytes": Family("gauge", "Resident memory size in bytes."),
+    "process_start_time_seconds": Family("gauge", "Start time of the process since unix epoch in seconds."),
+    "process_virtual_memory_bytes": Family("gauge", "Virtual memory size in bytes."),
+    "kubelet_trio_child_restarts_total": Family("counter", "Restarts of each part of the supervision tree; kubelet/pods/* is all pods' workers and probes.", ("child",)),
+    "kubelet_trio_channel_depth": Family("gauge", "What waits in a channel.", ("channel",)),
+    "kubelet_trio_events_dropped_total": Family("counter", "Events dropped because too many waited."),
+    "kubelet_trio_log_rotations_total": Family("counter", "Container logs rotated."),
+    "kubelet_trio_tasks": Family("gauge", "Tasks of the event loop.", ("state",)),
+    "kubelet_trio_worker_threads": Family("gauge", "Worker threads in use."),
+    "kubelet_trio_event_loop_lag_seconds": Family("gauge", "How much longer than asked the event loop slept, measured by this scrape."),
+}

@@ -1,0 +1,251 @@
+"""`/metrics` and `/metrics/probes`: the agent's own, under the Go kubelet's names, and more.
+
+Counts and durations come from the meter; what can be counted when asked is counted then. Names that
+begin with `kubelet_trio_` are this agent's: restarts in the supervision tree, what waits in its
+channels, its tasks and threads, and the event loop's lag.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.agent.metric_names import FAMILIES, Family
+from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, WallClock, is_static
+from kubelet_trio.pleg import Pleg
+from kubelet_trio.pods import PodStage
+from kubelet_trio.supervision import TreeNode
+
+if TYPE_CHECKING:
+    from kubelet_trio.pods import PodRegistry
+    from kubelet_trio.stats import Exposition
+
+_LAG_PROBE = 0.005  # seconds that the loop is asked to sleep; what it takes longer is its lag
+_PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSources:
+    """What is looked at when somebody asks."""
+
+    meter: Meter
+    node_name: str
+    pleg: Pleg
+    desired: Callable[[], Mapping[PodUid, Pod]]
+    registry: Callable[[], PodRegistry | None]
+    tree: Callable[[], TreeNode]
+    depths: Callable[[], Mapping[str, int]]  # what waits in each channel
+    events_dropped: Callable[[], int]
+    clock: WallClock
+    has_api: bool = False
+
+
+class AgentMetrics:
+    """Writes the pages."""
+
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+
+    async def page(self) -> str:
+        """Return `/metrics`."""
+        from kubelet_trio.stats import Exposition
+
+        lag = await _measure_lag()
+        exposition = Exposition()
+        metered = (name for name in FAMILIES if name not in _PROBES)
+        for name in metered:
+            _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
+        for name, labels, value in (*self._derived(), *self._own(lag)):
+            _write(exposition, name, labels, value)
+        for name, labels, value in _process():
+            _write(exposition, name, labels, value)
+        return exposition.text()
+
+    async def probes_page(self) -> str:
+        """Return `/metrics/probes`."""
+        from kubelet_trio.stats import Exposition
+
+        await trio.lowlevel.checkpoint()
+        exposition, meter = Exposition(), self._sources.meter
+        for labels, value in meter.counters("prober_probe_total"):
+            uid, namespace, pod, container, kind, result = labels
+            shown = (container, namespace, pod, uid, kind, result)
+            _write(exposition, "prober_probe_total", shown, value)
+        family = FAMILIES["prober_probe_duration_seconds"]
+        for labels, histogram in meter.histograms("prober_probe_duration_seconds"):
+            _, namespace, pod, container, kind = labels
+            shown_labels = (container, namespace, pod, kind)
+            _write_histogram(
+                exposition, "prober_probe_duration_seconds", family, shown_labels, histogram
+            )
+        return exposition.text()
+
+    def _derived(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Yield what upstream keeps in gauges and what is there to be counted here."""
+        sources = self._sources
+        meter, pleg = sources.meter, sources.pleg
+        yield "kubelet_node_name", (sources.node_name,), 1
+        yield "kubernetes_build_info", _build_info(), 1
+        snapshots = [pleg.get(uid) for uid in pleg.known_uids]
+        yield (
+            "kubelet_running_pods",
+            (),
+            sum(any(s.ready for s in observed.sandboxes) for observed in snapshots),
+        )
+        states = Counter(c.state for observed in snapshots for c in observed.containers)
+        for state in ContainerState:
+            if states[state]:
+                yield "kubelet_running_containers", (state.value,), states[state]
+        desired = sources.desired()
+        static = Counter(is_static(pod) for pod in desired.values())
+        for is_it in (True, False):
+            yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
+        yield "kubelet_mirror_pods", (), static[True] if sources.has_api else 0
+        yield from self._working(desired)
+        calls = dict(meter.counters("kubelet_runtime_operations_total"))
+        failed = dict(meter.counters("kubelet_runtime_operations_errors_total"))
+        sandboxes = ("run_podsandbox",)
+        yield "kubelet_started_pods_total", (), calls.get(sandboxes, 0)
+        yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
+        if pleg.relisted_at is not None:
+            ago = trio.current_time() - pleg.relisted_at
+            yield "kubelet_pleg_last_seen_seconds", (), sources.clock.time() - ago
+
+    def _working(
+        self, desired: Mapping[PodUid, Pod]
+    ) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        registry = self._sources.registry()
+        working: Counter[tuple[str, str, str]] = Counter()
+        active: Counter[bool] = Counter()
+        for uid, worker in (registry.workers if registry is not None else {}).items():
+            static = is_static(worker.pod)
+            config = "desired" if uid in desired else "orphan"
+            working[worker.stage.name.lower(), config, _go_bool(static)] += 1
+            active[static] += worker.stage is not PodStage.TERMINATED
+        for is_it in (True, False):
+            yield "kubelet_active_pods", (_go_bool(is_it),), active[is_it]
+        for labels, count in sorted(working.items()):
+            yield "kubelet_working_pods", labels, count
+
+    def _own(self, lag: float) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        sources = self._sources
+        for path, node in _nodes(sources.tree()):
+            if "@" not in path:  # one series for all pods: they come and go
+                yield "kubelet_trio_child_restarts_total", (path,), node.restarts
+        yield (
+            "kubelet_trio_child_restarts_total",
+            ("kubelet/pods/*",),
+            _pod_restarts(sources.tree()),
+        )
+        for channel, depth in sources.depths().items():
+            yield "kubelet_trio_channel_depth", (channel,), depth
+        yield "kubelet_trio_events_dropped_total", (), sources.events_dropped()
+        statistics = trio.lowlevel.current_statistics()
+        yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
+        yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable
+        threads = trio.to_thread.current_default_thread_limiter()
+        yield "kubelet_trio_worker_threads", (), threads.borrowed_tokens
+        yield "kubelet_trio_event_loop_lag_seconds", (), lag
+
+
+async def _measure_lag() -> float:
+    began = trio.current_time()
+    await trio.sleep(_LAG_PROBE)
+    return max(trio.current_time() - began - _LAG_PROBE, 0.0)
+
+
+def _nodes(node: TreeNode, path: str = "") -> Iterator[tuple[str, TreeNode]]:
+    path = f"{path}/{node.name}" if path else node.name
+    yield path, node
+    for child in node.children:
+        yield from _nodes(child, path)
+
+
+def _pod_restarts(root: TreeNode) -> int:
+    return sum(node.restarts for path, node in _nodes(root) if "@" in path)
+
+
+def _write_metered(page: Exposition, name: str, family: Family, meter: Meter) -> None:
+    if family.kind == "histogram":
+        for labels, histogram in meter.histograms(name):
+            _write_histogram(page, name, family, labels, histogram)
+        return
+    series = meter.counters(name) if family.kind == "counter" else meter.gauges(name)
+    for labels, value in series:
+        _write(page, name, labels, value)
+
+
+def _write(page: Exposition, name: str, labels: Iterable[str], value: float) -> None:
+    from kubelet_trio.stats import label_text
+
+    family = FAMILIES[name]
+    text = label_text(zip(family.labels, labels, strict=True))
+    page.add(name, family.kind, family.help, value, text)
+
+
+def _write_histogram(
+    page: Exposition, name: str, family: Family, labels: Iterable[str], histogram: Histogram
+) -> None:
+    from kubelet_trio.stats import label_text, number, sample
+
+    lines = page.family(name, family.kind, family.help)
+    own = label_text(zip(family.labels, labels, strict=True))
+    below = 0
+    for bound, count in zip((*histogram.buckets, float("inf")), histogram.counts, strict=True):
+        below += count
+        edge = f'le="{number(bound)}"'
+        lines.append(sample(f"{name}_bucket", f"{own},{edge}" if own else edge, below))
+    lines.append(sample(f"{name}_sum", own, histogram.sum))
+    lines.append(sample(f"{name}_count", own, below))
+
+
+def _go_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _build_info() -> tuple[str, ...]:
+    """Return what upstream's labels hold: build date, compiler, commit, tree state, ..."""
+    import kubelet_trio
+
+    version = kubelet_trio.__version__
+    major, _, rest = version.partition(".")
+    return (
+        "",
+        platform.python_implementation(),
+        "",
+        "",
+        f"v{version}",
+        f"python{platform.python_version()}",
+        major,
+        rest.partition(".")[0],
+        f"{sys.platform}/{platform.machine()}",
+    )
+
+
+def _process() -> Iterator[tuple[str, tuple[str, ...], float]]:
+    """Yield the process' own figures, from /proc/self; nothing where there is none."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/stat", "rb") as file:
+            boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
+        descriptors = len(os.listdir("/proc/self/fd"))
+    except (OSError, StopIteration):
+        return
+    import resource
+
+    ticks = os.sysconf("SC_CLK_TCK")
+    yield "process_cpu_seconds_total", (), (int(fields[11]) + int(fields[12])) / ticks
+    yield "process_start_time_seconds", (), boot + int(fields[19]) / ticks
+    yield "process_virtual_memory_bytes", (), int(fields[20])
+    yield "process_resident_memory_bytes", (), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    yield "process_open_fds", (), descriptors
+    yield "process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]

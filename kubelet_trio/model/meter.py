@@ -1,0 +1,88 @@
+"""Counts and durations, kept as plain numbers until somebody asks for them.
+
+One `Meter` an agent. What is on hot paths costs a dictionary look-up and an addition; names, help
+texts and label names are the business of whoever writes the page (`agent.metrics`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+Labels = tuple[str, ...]
+Buckets = tuple[float, ...]
+
+# Prometheus' own, which most of the Go kubelet's histograms have.
+SECONDS: Buckets = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# ExponentialBuckets(.005, 2.5, 14), for calls of the runtime.
+CALLS: Buckets = tuple(0.005 * 2.5**n for n in range(14))
+# podStartupDurationBuckets.
+STARTS: Buckets = (
+    *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
+    *(900, 1200, 1800, 2700, 3600),
+)
+
+
+class Histogram:
+    """How often values fell into each bucket, and their sum."""
+
+    __slots__ = ("buckets", "counts", "sum")
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)  # the last: above all of them
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.buckets, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Meter:
+    """Counters, histograms and gauges by name and label values."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, Labels], float] = {}
+        self._gauges: dict[tuple[str, Labels], float] = {}
+        self._histograms: dict[tuple[str, Labels], Histogram] = {}
+
+    def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
+        """Add to a counter."""
+        key = name, labels
+        self._counters[key] = self._counters.get(key, 0) + by
+
+    def set(self, name: str, value: float, labels: Labels = ()) -> None:
+        """Set a gauge."""
+        self._gauges[name, labels] = value
+
+    def observe(
+        self, name: str, value: float, labels: Labels = (), buckets: Buckets = SECONDS
+    ) -> None:
+        """Put a value into a histogram; `buckets` counts where it is the first."""
+        key = name, labels
+        histogram = self._histograms.get(key)
+        if histogram is None:
+            histogram = self._histograms[key] = Histogram(buckets)
+        histogram.observe(value)
+
+    def forget(self, name: str, label: str) -> None:
+        """Drop all of a name's series whose first label has this value."""
+        for table in (self._counters, self._gauges, self._histograms):
+            for key in [k for k in table if k[0] == name and k[1][:1] == (label,)]:
+                del table[key]
+
+    def counters(self, name: str) -> Iterator[tuple[Labels, float]]:
+        """Yield a counter's series."""
+        return ((labels, value) for (n, labels), value in self._counters.items() if n == name)
+
+    def gauges(self, name: str) -> Iterator[tuple[Labels, float]]:
+        """Yield a gauge's series."""
+        return ((labels, value) for (n, labels), value in self._gauges.items() if n == name)
+
+    def histograms(self, name: str) -> Iterator[tuple[Labels, Histogram]]:
+        """Yield a histogram's series."""
+        return ((labels, value) for (n, labels), value in self._histograms.items() if n == name)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from lightkube.models.core_v1 import Pod
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from kubelet_trio.agent.metric_names import FAMILIES
+from kubelet_trio.model import pod_uid
+from kubelet_trio.testing import FaultKind
+from tests.agent.node import Node, make_pod, ready
+
+# Name, kind and labels of what the Go kubelet's own registry shows.
+RECORDED = {
+    name: (kind, frozenset(filter(None, "".join(labels).split(","))))
+    for line in Path(__file__).with_name("kubelet_metrics.txt").read_text("ascii").splitlines()
+    for name, kind, *labels in [line.split()]
+}
+PROBED = """\
+- name: web
+  image: web
+  imagePullPolicy: IfNotPresent
+  livenessProbe: {exec: {command: [check]}, periodSeconds: 5}
+"""
+
+
+@pytest.mark.parametrize("name", sorted(n for n in FAMILIES if not n.startswith("kubelet_trio_")))
+def test_a_family_is_the_go_kubelets(name: str) -> None:
+    family = FAMILIES[name]
+    assert (family.kind, frozenset(family.labels)) == RECORDED[name]
+
+
+def is_ready(pod: Pod | None) -> bool:
+    return pod is not None and pod.status is not None and ready(pod.status)
+
+
+def families(page: str) -> dict[str, Metric]:
+    """Read a page as Prometheus would; a counter is found by its whole name."""
+    found = {}
+    for family in text_string_to_metric_families(page):
+        name = family.name
+        if family.type == "counter" and f"# TYPE {name}_total " in page:
+            name += "_total"
+        found[name] = family
+    return found
+
+
+def value(page: dict[str, Metric], name: str, suffix: str = "", **labels: str) -> float:
+    samples = [s for s in page[name].samples if s.name in (name + suffix, f"{name}_total")]
+    (found,) = [s for s in samples if labels.items() <= s.labels.items()]
+    return float(found.value)
+
+
+async def test_the_page_tells_of_a_pods_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    node.runtime.latency = {"StartContainer": 4.0}
+    async with node.running(pod) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        await trio.sleep(30)
+        page = families(await agent.metrics.page())
+    assert value(page, "kubelet_running_pods") == 1
+    assert value(page, "kubelet_running_containers", container_state="running") == 1
+    assert value(page, "kubelet_desired_pods", static="true") == 1
+    assert value(page, "kubelet_desired_pods", static="false") == 0
+    assert value(page, "kubelet_working_pods", lifecycle="sync") == 1
+    assert value(page, "kubelet_started_pods_total") == 1
+    assert value(page, "kubelet_started_containers_total", container_type="container") == 1
+    started = "kubelet_pod_start_duration_seconds"
+    assert value(page, started, "_count") == 1
+    assert 4 <= value(page, started, "_sum") < 10
+    assert value(page, started, "_bucket", le="3") == 0
+    assert value(page, started, "_bucket", le="+Inf") == 1
+    # A static pod is no part of the SLI, which begins with an API object's creation.
+    assert "kubelet_pod_start_sli_duration_seconds" not in page
+    operations = "kubelet_runtime_operations_total"
+    assert value(page, operations, operation_type="start_container") == 1
+    took = "kubelet_runtime_operations_duration_seconds"
+    assert value(page, took, "_sum", operation_type="start_container") == 4
+    assert value(page, "kubelet_pleg_relist_duration_seconds", "_count") >= 3
+    assert value(page, "kubelet_node_name", node="node") == 1
+    assert value(page, "kubelet_trio_child_restarts_total", child="kubelet/runtime/pleg") == 0
+    assert value(page, "kubelet_trio_channel_depth", channel="events") == 0
+    assert value(page, "kubelet_trio_tasks", state="living") > 5
+    assert value(page, "process_open_fds") > 3
+
+
+async def test_what_fails_is_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    node.runtime.faults.add(FaultKind.ERROR, "RunPodSandbox")
+    async with node.running(pod) as agent:
+        with trio.fail_after(120):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        page = families(await agent.metrics.page())
+    errors = "kubelet_runtime_operations_errors_total"
+    assert value(page, errors, operation_type="run_podsandbox") == 1
+    assert value(page, "kubelet_started_pods_total") == 2
+    assert value(page, "kubelet_started_pods_errors_total") == 1
+
+
+async def test_a_pod_that_is_adopted_has_not_started(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, pod = Node(tmp_path), make_pod()
+    for _ in range(2):
+        async with node.running(pod) as agent:
+            with trio.fail_after(60):
+                await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+            page = families(await agent.metrics.page())
+    assert "kubelet_pod_start_duration_seconds" not in page
+    assert value(page, "kubelet_running_pods") == 1
+
+
+async def test_probes_are_counted_and_forgotten(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod(containers=PROBED)
+    async with node.running(pod) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        await trio.sleep(60)
+        page = families(await agent.metrics.probes_page())
+        labels = {
+            "container": "web",
+            "namespace": "default",
+            "pod": "web-node",
+            "probe_type": "Liveness",
+        }
+        uid = str(pod_uid(pod))
+        made = value(page, "prober_probe_total", pod_uid=uid, result="successful", **labels)
+        assert made >= 10
+        assert value(page, "prober_probe_duration_seconds", "_count", **labels) == made
+        node.feed.put()
+        with trio.fail_after(120):
+            await agent.pods.wait_value(lambda pods: not pods)
+        assert families(await agent.metrics.probes_page()) == {}
