@@ -173,7 +173,7 @@ async def test_with_the_runtime_down_at_boot_the_whole_tree_runs(
     async with node.running(pod) as agent:
         await trio.sleep(20)
         assert {c.name: c.state.value for c in agent.tree().children} == dict.fromkeys(
-            ("health", "events", "status", "runtime", "pods", "sources", "gc"), "running"
+            ("health", "events", "status", "runtime", "pods", "sources", "gc", "stats"), "running"
         )
         assert agent.status().runtime.problem
         assert node.status(pod).phase == "Pending"
