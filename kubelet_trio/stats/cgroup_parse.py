@@ -6,6 +6,7 @@ that dashboards made for the Go kubelet hold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from kubelet_trio.stats.usage import Cpu, DeviceIo, Memory, Pressure, Psi, Usage
@@ -58,6 +59,12 @@ MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
     "pids": ("pids.max",),
 }
 
+# Three of these files for each cgroup: a regular expression is several times as fast as splitting.
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_PRESSURE = re.compile(
+    rf"^(some|full) avg10={_NUMBER} avg60={_NUMBER} avg300={_NUMBER} total=(\d+)",
+    re.MULTILINE | re.ASCII,
+)
 _NANO = 1_000_000_000
 _TICK = _NANO // 100  # USER_HZ is 100 on every architecture that Kubernetes has
 _UNLIMITED = 1 << 62  # limits above this are none: version 1 writes the largest page count
@@ -235,12 +242,10 @@ def _by_device(text: str) -> dict[str, dict[str, int]]:
 
 def parse_pressure(text: str) -> Psi:
     """Read a pressure file; a line that is missing (`full` of CPU) counts as zero."""
-    lines: dict[str, Pressure] = {}
-    for line in text.splitlines():
-        kind, *pairs = line.split() or [""]
-        values = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        avg10, avg60, avg300 = (float(values.get(f"avg{n}", "0")) for n in (10, 60, 300))
-        lines[kind] = Pressure(avg10, avg60, avg300, _number(values.get("total", "")))
+    lines = {
+        kind: Pressure(float(avg10), float(avg60), float(avg300), int(total))
+        for kind, avg10, avg60, avg300, total in _PRESSURE.findall(text)
+    }
     return Psi(lines.get("some", Pressure()), lines.get("full", Pressure()))
 
 
