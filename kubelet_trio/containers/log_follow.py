@@ -21,6 +21,7 @@ from kubelet_trio.model import Offload
 
 POLL = 0.2  # seconds between looks without inotify
 NET = 1.0  # seconds between looks with it
+LINGER = 0.1  # seconds that a log may still be written to after it was replaced
 
 
 class LogWatch(Protocol):
@@ -60,7 +61,7 @@ async def _follow(
     open_watch: OpenWatch,
 ) -> AsyncGenerator[bytes, None]:
     renderer = LogRenderer(options)
-    log = await offload(LogFile, path, options.tail)
+    log, lingered = await offload(LogFile, path, options.tail), False
     try:
         async with open_watch(path.parent) as watch:
             while not renderer.is_full:
@@ -68,6 +69,11 @@ async def _follow(
                 replaced = await offload(_is_replaced, log)
                 while not renderer.is_full and (entries := await offload(log.read)) is not None:
                     yield renderer.render(entries)  # noqa: ASYNC119  # see `follow_log`
+                if replaced and not lingered:
+                    # A runtime makes the new file before it lets go of this one.
+                    lingered = True
+                    await trio.sleep(LINGER)
+                    continue
                 if writing_to != log.path or replaced:
                     yield renderer.render(log.read_unfinished())  # noqa: ASYNC119
                     if writing_to is None:
@@ -75,7 +81,7 @@ async def _follow(
                     following = await offload(_open_if_there, writing_to)
                     if following is not None:
                         log.close()
-                        log = following
+                        log, lingered = following, False
                         continue
                 await watch.wait_change()
     finally:

@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 import trio
 from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
+from kubelet_trio.agent.pages import stats_pages
 from kubelet_trio.model import pod_uid
+from kubelet_trio.server import Request
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -40,3 +43,38 @@ async def test_logs_are_rotated_while_pods_run(tmp_path: Path, autojump_clock: M
         await trio.sleep(25)
         assert log.stat().st_size == 0
         assert len(list(log.parent.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_short"),
+    [
+        (Request("GET", "/stats/summary"), False),
+        (Request("GET", "/stats/summary", (("only_cpu_and_memory", "true"),)), True),
+        (Request("GET", "/stats/summary", (("only_cpu_and_memory", "1"),)), False),
+        (
+            Request(
+                "POST",
+                "/stats/summary",
+                headers={"content-type": "application/x-www-form-urlencoded"},
+                body=b"only_cpu_and_memory=true",
+            ),
+            True,
+        ),
+    ],
+)
+async def test_the_page_of_the_summary(
+    tmp_path: Path, autojump_clock: MockClock, request_: Request, is_short: bool
+) -> None:
+    async with Node(tmp_path).running() as agent:
+        pages = stats_pages(agent.stats, agent.metrics)
+        response = await pages["/stats/summary"](request_)
+    assert response.content_type == "application/json"
+    assert ("fs" not in msgspec.json.decode(response.body)["node"]) is is_short
+
+
+async def test_every_page_answers(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with Node(tmp_path).running() as agent:
+        for path, page in stats_pages(agent.stats, agent.metrics).items():
+            response = await page(Request("GET", path))
+            assert response.status == 200
+            assert response.body or path == "/metrics/probes"

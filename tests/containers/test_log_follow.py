@@ -80,6 +80,32 @@ async def test_following_goes_on_after_a_rotation(
     assert b"".join(seen) == b"begin\nbefore\nafter\n"
 
 
+async def test_what_is_written_to_a_log_just_replaced_is_not_lost(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A runtime opens the new file first, and only then lets go of the old one."""
+    writer, seen, asked = Writer(tmp_path), list[bytes](), 0
+    path = writer.path
+    assert path is not None
+
+    def current() -> Path | None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            writer.rotate()
+            writer.write("after")
+        elif asked == 3:  # it knows of the new file, and has read the old one to its end
+            with path.with_suffix(".log.20240501").open("ab") as old:
+                old.write(format_line(TIME, "stdout", b"late"))
+        return path if asked < 6 else None
+
+    with trio.fail_after(60):
+        async with follow_log(path, LogOptions(), current, offload=inline_offload) as pieces:
+            async for piece in pieces:
+                seen.append(piece)
+    assert b"".join(seen) == b"begin\nlate\nafter\n"
+
+
 async def test_following_goes_on_with_the_next_attempt(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
