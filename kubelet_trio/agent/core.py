@@ -143,22 +143,20 @@ class Agent:
             seams.cluster.attach(self._cluster_parts())
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
         self._root = self._make_tree()
-        self.metrics = self._make_metrics()
-
-    def _make_metrics(self) -> AgentMetrics:
-        events, statuses = self.events_recorder, self._statuses
-        return AgentMetrics(
+        self.metrics = AgentMetrics(
             MetricSources(
-                meter=self.meter,
-                node_name=self.settings.node.node_name,
-                pleg=self._pleg,
-                desired=lambda: self._desired.value.pods,
+                settings,
+                seams,
+                self.meter,
+                self._pleg,
+                self.events_recorder,
+                self._statuses,
+                self._garbage,
+                self._guards,
+                self.stats,
+                desired=self._desired,
                 registry=lambda: self._registry,
                 tree=self.tree,
-                depths=lambda: {"events": events.waiting, "status": statuses.waiting},
-                events_dropped=lambda: events.dropped,
-                clock=self._seams.clock,
-                has_api=self._seams.cluster is not None,
             )
         )
 

@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod
+from trio_util import AsyncValue
 
+from kubelet_trio.agent.garbage import Garbage
+from kubelet_trio.agent.guards import Guards
 from kubelet_trio.agent.metric_names import FAMILIES, Family
-from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, WallClock, is_static
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.events import EventRecorder
+from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, is_static
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import PodStage
+from kubelet_trio.sources import Desired
+from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import TreeNode
 
 if TYPE_CHECKING:
@@ -36,16 +44,18 @@ _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 class MetricSources:
     """What is looked at when somebody asks."""
 
+    settings: AgentSettings
+    seams: Seams
     meter: Meter
-    node_name: str
     pleg: Pleg
-    desired: Callable[[], Mapping[PodUid, Pod]]
+    events: EventRecorder
+    statuses: StatusStore
+    garbage: Garbage
+    guards: Guards
+    stats: AgentStats
+    desired: AsyncValue[Desired]
     registry: Callable[[], PodRegistry | None]
     tree: Callable[[], TreeNode]
-    depths: Callable[[], Mapping[str, int]]  # what waits in each channel
-    events_dropped: Callable[[], int]
-    clock: WallClock
-    has_api: bool = False
 
 
 class AgentMetrics:
@@ -63,7 +73,8 @@ class AgentMetrics:
         metered = (name for name in FAMILIES if name not in _PROBES)
         for name in metered:
             _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
-        for name, labels, value in (*self._derived(), *self._own(lag)):
+        volumes = await self._volumes()
+        for name, labels, value in (*self._derived(), *self._ended(), *volumes, *self._own(lag)):
             _write(exposition, name, labels, value)
         for name, labels, value in _process():
             _write(exposition, name, labels, value)
@@ -92,7 +103,7 @@ class AgentMetrics:
         """Yield what upstream keeps in gauges and what is there to be counted here."""
         sources = self._sources
         meter, pleg = sources.meter, sources.pleg
-        yield "kubelet_node_name", (sources.node_name,), 1
+        yield "kubelet_node_name", (sources.settings.node.node_name,), 1
         yield "kubernetes_build_info", _build_info(), 1
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         yield (
@@ -104,11 +115,11 @@ class AgentMetrics:
         for state in ContainerState:
             if states[state]:
                 yield "kubelet_running_containers", (state.value,), states[state]
-        desired = sources.desired()
+        desired = sources.desired.value.pods
         static = Counter(is_static(pod) for pod in desired.values())
         for is_it in (True, False):
             yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
-        yield "kubelet_mirror_pods", (), static[True] if sources.has_api else 0
+        yield "kubelet_mirror_pods", (), static[True] if sources.seams.cluster is not None else 0
         yield from self._working(desired)
         calls = dict(meter.counters("kubelet_runtime_operations_total"))
         failed = dict(meter.counters("kubelet_runtime_operations_errors_total"))
@@ -117,7 +128,30 @@ class AgentMetrics:
         yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
         if pleg.relisted_at is not None:
             ago = trio.current_time() - pleg.relisted_at
-            yield "kubelet_pleg_last_seen_seconds", (), sources.clock.time() - ago
+            yield "kubelet_pleg_last_seen_seconds", (), sources.seams.clock.time() - ago
+
+    def _ended(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Yield what was ended and removed to keep the node from running out."""
+        for signal, count in sorted(self._sources.guards.eviction.evictions.items()):
+            yield "kubelet_evictions", (signal,), count
+        for reason, count in self._sources.garbage.images.removed.items():
+            yield "kubelet_image_garbage_collected_total", (reason,), count
+
+    async def _volumes(self) -> list[tuple[str, tuple[str, ...], float]]:
+        """Return what volumes behind claims hold, each claim once."""
+        found = {}
+        for namespace, claim, fs in await self._sources.stats.claimed_volumes():
+            for name, value in (
+                ("capacity_bytes", fs.capacity),
+                ("available_bytes", fs.available),
+                ("used_bytes", fs.used),
+                ("inodes", fs.inodes),
+                ("inodes_free", fs.inodes_free),
+                ("inodes_used", fs.inodes_used),
+            ):
+                if value is not None:
+                    found[f"kubelet_volume_stats_{name}", (namespace, claim)] = value
+        return [(name, labels, value) for (name, labels), value in found.items()]
 
     def _working(
         self, desired: Mapping[PodUid, Pod]
@@ -145,9 +179,12 @@ class AgentMetrics:
             ("kubelet/pods/*",),
             _pod_restarts(sources.tree()),
         )
-        for channel, depth in sources.depths().items():
+        for channel, depth in (
+            ("events", sources.events.waiting),
+            ("status", sources.statuses.waiting),
+        ):
             yield "kubelet_trio_channel_depth", (channel,), depth
-        yield "kubelet_trio_events_dropped_total", (), sources.events_dropped()
+        yield "kubelet_trio_events_dropped_total", (), sources.events.dropped
         statistics = trio.lowlevel.current_statistics()
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable

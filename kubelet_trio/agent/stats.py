@@ -29,6 +29,7 @@ from kubelet_trio.status import StatusStore
 if TYPE_CHECKING:
     from kubelet_trio.stats import (
         ContainerSubject,
+        Filesystem,
         Host,
         MachineInfo,
         PodSubject,
@@ -66,6 +67,21 @@ class AgentStats:
                 self._provider = self._make(host, machine)
                 self._asked.set()
         return self._provider
+
+    async def claimed_volumes(self) -> list[tuple[str, str, Filesystem]]:
+        """Return namespace, claim and use of each volume behind a claim, as last measured."""
+        pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+        if not any(pod.claims for pod in pods):
+            return []
+        await self.provider()
+        assert self._volumes is not None
+        measured = await self._volumes.usage(pods)
+        return [
+            (pod.namespace, pod.claims[name], fs)
+            for pod in pods
+            for name, fs in measured.get(pod.uid, {}).items()
+            if name in pod.claims
+        ]
 
     def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
         from kubelet_trio.stats import StatsProvider, StatsSettings, VolumeUsage

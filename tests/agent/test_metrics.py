@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.agent.metric_names import FAMILIES
 from kubelet_trio.model import pod_uid
+from kubelet_trio.stats import Filesystem
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
 
@@ -136,3 +137,20 @@ async def test_probes_are_counted_and_forgotten(tmp_path: Path, autojump_clock: 
         with trio.fail_after(120):
             await agent.pods.wait_value(lambda pods: not pods)
         assert families(await agent.metrics.probes_page()) == {}
+
+
+async def test_volumes_behind_claims_are_told(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def claimed_volumes() -> list[tuple[str, str, Filesystem]]:
+        await trio.lowlevel.checkpoint()
+        # Two pods that share a claim tell of the same volume.
+        return [("prod", "data", Filesystem(1.0, capacity=100, available=60, used=40))] * 2
+
+    async with Node(tmp_path).running() as agent:
+        monkeypatch.setattr(agent.stats, "claimed_volumes", claimed_volumes)
+        page = families(await agent.metrics.page())
+    labels = {"namespace": "prod", "persistentvolumeclaim": "data"}
+    assert value(page, "kubelet_volume_stats_capacity_bytes", **labels) == 100
+    assert value(page, "kubelet_volume_stats_used_bytes", **labels) == 40
+    assert "kubelet_volume_stats_inodes" not in page
