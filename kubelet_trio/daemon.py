@@ -17,7 +17,14 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent, AgentSettings, CgroupPolicy, ReservedCgroup, Seams
+from kubelet_trio.agent import (
+    Agent,
+    AgentSettings,
+    CgroupPolicy,
+    ReservedCgroup,
+    Seams,
+    node_api_settings,
+)
 from kubelet_trio.cgroups import (
     CgroupDriver,
     PodCgroups,
@@ -223,6 +230,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             exec_orphans=ProcOrphans(thread_offload),
             servers=lambda agent: _servers(agent, config),
             keyring=_keyring(flags, node.root_dir),
+            node_api=node_api_settings(settings),
             memory_allocatable=node.allocatable["memory"] // NANO,
             tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
         ),

@@ -107,6 +107,10 @@ class Cluster:
         self._mirrors = MirrorPods(api, self.node.value, self._ending)
         self._heartbeat: NodeHeartbeat | None = None
 
+    @property
+    def api(self) -> KubeApi:
+        return self._api
+
     def attach(self, parts: AgentParts) -> None:
         """Meet the agent: from here on its statuses and events go to the API server too."""
         self._parts = parts

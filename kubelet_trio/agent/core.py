@@ -23,6 +23,7 @@ from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.metrics import AgentMetrics, MetricSources
+from kubelet_trio.agent.node_api import node_api_children
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.pod_starts import PodStarts
 from kubelet_trio.agent.runtime_classes import with_overhead
@@ -39,6 +40,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     RuntimePod,
+    WallClock,
     is_static,
     metadata,
     pod_annotations,
@@ -231,6 +233,7 @@ class Agent:
         upkeep, orphans = cgroup_children(
             self._cgroups, self._require_registry, self._services.observer.wait_synced
         )
+        server = node_api_children(self, seams.node_api, seams.cluster, seams.offload)
         return Supervisor(
             "kubelet",
             [
@@ -263,6 +266,7 @@ class Agent:
                     policy=_TOP,
                 ),
                 ChildSpec("stats", self.stats.run, policy=_TOP),
+                *((Supervisor("server", server, policy=_TOP),) if server else ()),
             ],
         )
 
@@ -476,6 +480,17 @@ class Agent:
     def observed(self, uid: PodUid) -> RuntimePod:
         """Return what the runtime holds of a pod, as last seen."""
         return self._pleg.get(uid)
+
+    def running_pods(self) -> Iterator[RuntimePod]:
+        """Yield what the runtime holds of each pod of which something runs."""
+        for uid in sorted(self._pleg.known_uids):
+            pod = self._pleg.get(uid)
+            if any(pod.running()) or any(sandbox.ready for sandbox in pod.sandboxes):
+                yield pod
+
+    @property
+    def clock(self) -> WallClock:
+        return self._seams.clock
 
     def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
         record = next((c for c in self._pleg.get(uid).containers if c.id == container_id), None)

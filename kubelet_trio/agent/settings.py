@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
+from kubelet_trio.agent.node_api import NodeApiSettings
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import Keyring
@@ -67,6 +68,7 @@ class Seams:
     connection: ChildSpec | None = None  # what keeps the runtime connected
     servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
     cluster: Cluster | None = None  # an API server; its source is among `sources`
+    node_api: NodeApiSettings | None = None  # None: there is no kubelet API
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload

@@ -32,6 +32,8 @@ def settle_locally(settings: Settings, facts: LocalFacts) -> Settings:
     if not facts.is_root:
         if "--root-dir" not in settings.given:
             flags = replace(flags, root_dir=facts.root_dir)
+        if "--cert-dir" not in settings.given:
+            flags = replace(flags, cert_dir=f"{flags.root_dir}/pki")
         if "podLogsDir" not in settings.given:
             config = msgspec.structs.replace(config, pod_logs_dir=f"{flags.root_dir}/logs/pods")
     if "containerRuntimeEndpoint" not in settings.given:

@@ -50,7 +50,7 @@ YES, MOOT, DEFAULT = Support.YES, Support.MOOT, Support.DEFAULT
 
 _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
-_SERVER = "the kubelet API server on port 10250"
+_SERVER = "not part of the kubelet API here yet"
 _MANAGERS = "CPU, memory and topology managers"
 _SHUTDOWN = "graceful node shutdown"
 
@@ -159,23 +159,23 @@ FIELDS: tuple[Row, ...] = (
     row("featureGates", "feature-gates", YES, "feature gates, `Name=true,...`; see the gates below"),
     row("showHiddenMetricsForVersion", "", DEFAULT, "show metrics hidden since this version", "hidden metrics"),
     # The kubelet API server
-    row("enableServer", "enable-server", MOOT, "serve the kubelet API; off also makes the server fields below moot", "there is no such server yet: nothing listens on port 10250"),
-    row("address", "address", DEFAULT, "address of the kubelet API", _SERVER),
-    row("port", "port", DEFAULT, "port of the kubelet API", _SERVER),
-    row("readOnlyPort", "read-only-port", DEFAULT, "port of the read-only API; 0 is none", _SERVER),
-    row("tlsCertFile", "tls-cert-file", DEFAULT, "serving certificate", _SERVER),
-    row("tlsPrivateKeyFile", "tls-private-key-file", DEFAULT, "key of the serving certificate", _SERVER),
-    row("tlsCipherSuites", "tls-cipher-suites", DEFAULT, "cipher suites to serve", _SERVER),
+    row("enableServer", "enable-server", YES, "serve the kubelet API; off also makes the server fields below moot. Port 10250 is opened where somebody may pass: with an API server, or with AlwaysAllow and a client CA or anonymous requests"),
+    row("address", "address", YES, "address of the kubelet API"),
+    row("port", "port", YES, "port of the kubelet API"),
+    row("readOnlyPort", "read-only-port", YES, "port of the read-only API; 0 is none"),
+    row("tlsCertFile", "tls-cert-file", YES, "serving certificate"),
+    row("tlsPrivateKeyFile", "tls-private-key-file", YES, "key of the serving certificate"),
+    row("tlsCipherSuites", "tls-cipher-suites", YES, "cipher suites to serve"),
     row("tlsCurvePreferences", "tls-curve-preferences", DEFAULT, "key exchanges to serve, as Go's CurveIDs", _SERVER),
-    row("tlsMinVersion", "tls-min-version", DEFAULT, "lowest TLS version to serve", _SERVER),
-    row("authentication.x509.clientCAFile", "client-ca-file", DEFAULT, "CA that client certificates are checked against", _SERVER),
-    row("authentication.webhook.enabled", "authentication-token-webhook", DEFAULT, "check bearer tokens by TokenReview", _SERVER, (False,)),
-    row("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", DEFAULT, "how long answers of TokenReview hold", _SERVER),
-    row("authentication.anonymous.enabled", "anonymous-auth", DEFAULT, "let requests in without an identity", _SERVER),
-    row("authorization.mode", "authorization-mode", DEFAULT, "AlwaysAllow or Webhook", _SERVER),
-    row("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", DEFAULT, "how long a yes holds", _SERVER),
-    row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", DEFAULT, "how long a no holds", _SERVER),
-    row("enableDebuggingHandlers", "enable-debugging-handlers", DEFAULT, "serve logs, exec, attach and port-forward", _SERVER, (False,)),
+    row("tlsMinVersion", "tls-min-version", YES, "lowest TLS version to serve"),
+    row("authentication.x509.clientCAFile", "client-ca-file", YES, "CA that client certificates are checked against"),
+    row("authentication.webhook.enabled", "authentication-token-webhook", YES, "check bearer tokens by TokenReview"),
+    row("authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", YES, "how long answers of TokenReview hold"),
+    row("authentication.anonymous.enabled", "anonymous-auth", YES, "let requests in without an identity"),
+    row("authorization.mode", "authorization-mode", YES, "AlwaysAllow or Webhook"),
+    row("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", YES, "how long a yes holds"),
+    row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", YES, "how long a no holds"),
+    row("enableDebuggingHandlers", "enable-debugging-handlers", YES, "serve logs, exec, attach and port-forward"),
     row("enableContentionProfiling", "contention-profiling", DEFAULT, "serve Go's block profile", _SERVER),
     row("enableProfilingHandler", "", DEFAULT, "serve /debug/pprof", _SERVER, (False,)),
     row("enableDebugFlagsHandler", "", DEFAULT, "serve /debug/flags", _SERVER, (False,)),
@@ -231,7 +231,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),
     row("", "kubeconfig", DEFAULT, "kubeconfig of the API server", "running with an API server"),
     row("", "bootstrap-kubeconfig", DEFAULT, "kubeconfig to get a client certificate with", "running with an API server"),
-    row("", "cert-dir", MOOT, "directory of TLS certificates", "nothing is served over TLS yet"),
+    row("", "cert-dir", YES, "where a serving certificate is made if none is named (other users than root: below `--root-dir`)"),
     row("", "cloud-provider", MOOT, "empty or external", _API),
     row("", "node-labels", MOOT, "labels to register with, `key=value,...`", _API),
     row("", "lock-file", DEFAULT, "lock file between kubelets", "lock files (one agent per --root-dir is ensured)"),

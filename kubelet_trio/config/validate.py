@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
+from kubelet_trio.config.ciphers import CIPHER_SUITES, TLS_VERSIONS
 from kubelet_trio.config.duration import Duration, format_duration
 from kubelet_trio.config.eviction import eviction_problems
 from kubelet_trio.config.flags import KubeletFlags
@@ -100,6 +101,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *reserved_problems(config),
         *_endpoints(config),
         *eviction_problems(config),
+        *_server(config),
     ]
     return [_PREFIX + text for text in found]
 
@@ -244,6 +246,21 @@ def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
             yield f'{_name("clusterDNS")} "{server}" must be an IP address'
     if config.static_pod_url and urlsplit(config.static_pod_url).scheme not in ("http", "https"):
         yield f'{_name("staticPodURL")} "{config.static_pod_url}" must be an http or https URL'
+
+
+def _server(config: KubeletConfiguration) -> Iterator[str]:
+    if config.tls_min_version not in ("", *TLS_VERSIONS):
+        yield (
+            f'{_name("tlsMinVersion")} "{config.tls_min_version}" must be one of: '
+            f"{', '.join(TLS_VERSIONS)}"
+        )
+    for suite in config.tls_cipher_suites:
+        if suite not in CIPHER_SUITES:
+            yield f'{_name("tlsCipherSuites")}: "{suite}" is not supported or does not exist'
+    if bool(config.tls_cert_file) != bool(config.tls_private_key_file):
+        yield f"{_name('tlsCertFile')} and {_name('tlsPrivateKeyFile')} need each other"
+    if config.read_only_port and config.read_only_port == config.port:
+        yield f"{_name('readOnlyPort')} and {_name('port')} must differ"
 
 
 # Labels that a node may give itself, as kubeletapis.KubeletLabels has them.

@@ -8,7 +8,7 @@ and what it does ends its own connection only.
   connection is closed; one whose client vanishes is dropped without a word.
 - A handler returns a `Response`. With a `stream` the body is written by that function as
   it comes; it is cancelled as soon as the client goes away.
-- A `Response` with `upgrade` answers 101 and hands out the raw connection.
+- A `Response` with `upgrade` hands out the raw connection, once that function accepts it.
 - A handler that raises `HttpError` says what to answer. Anything else it raises is a bug
   and travels to the server's supervisor.
 """
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
@@ -36,8 +37,25 @@ _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a connection, as far as the connection itself tells.
+
+    `certificate` is the client's, checked against the client CA, as `ssl` decodes it;
+    `is_current` says whether the CA that it was checked against is still the one in use.
+    """
+
+    address: str = ""
+    certificate: Mapping[str, Any] | None = None
+    certificate_der: bytes = b""
+    is_current: Callable[[], bool] = lambda: True
+
+
+Secure = Callable[[trio.SocketStream], Awaitable[tuple[HalfCloseableStream, Peer]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One request; header names are in lower case."""
+    """One request; header names are in lower case, and `raw_headers` is all of them in order."""
 
     method: str
     path: str  # decoded
@@ -45,6 +63,9 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     params: Mapping[str, str] = field(default_factory=dict)  # what the route's names matched
+    raw_headers: Headers = ()
+    target: str = ""  # the path with its query, as it was sent
+    peer: Peer = Peer()
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -61,16 +82,33 @@ class Response:
     content_type: str = "text/plain; charset=utf-8"
     headers: Headers = ()
     stream: Callable[[Send], Awaitable[None]] | None = None
-    upgrade: Callable[[HalfCloseableStream, bytes], Awaitable[None]] | None = None
+    upgrade: Callable[[Upgrade], Awaitable[None]] | None = None
+
+
+class Upgrade(Protocol):
+    """A request to change the protocol, while nothing has been answered yet."""
+
+    async def accept(self, headers: Headers) -> tuple[HalfCloseableStream, bytes]:
+        """Answer 101; returns the connection and what the client has sent meanwhile.
+
+        An `HttpError` raised before this is answered as any other.
+        """
+        ...
 
 
 class HttpError(Exception):
-    """An answer that is not a success; the message becomes the body."""
+    """An answer that is not a success; the message and `end` become the body."""
 
-    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
+    def __init__(
+        self, status: int, message: str, headers: Headers = (), *, end: str = "\n"
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers
+        self.end = end
+
+    def response(self) -> Response:
+        return Response(self.status, f"{self}{self.end}".encode(), headers=self.headers)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -90,6 +128,7 @@ class Limits:
     idle_seconds: float = 90.0
     send_seconds: float = 30.0  # for one piece of a body that is there in whole
     stream_send_seconds: float = 4 * 3600.0  # a reader of a stream may pause
+    secure_seconds: float = 10.0  # for the TLS handshake
     connections: int = 128
 
 
@@ -98,11 +137,13 @@ async def serve_http(
     listeners: Sequence[Listener[trio.SocketStream]],
     limits: Limits = Limits(),
     *,
+    secure: Secure | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the listeners are closed then.
 
-    A bug in a handler ends the connection that met it, and is logged; the others go on.
+    `secure` shakes hands with each client, in the task of its connection. A bug in a handler
+    ends the connection that met it, and is logged; the others go on.
     """
     open_now = 0
 
@@ -113,7 +154,7 @@ async def serve_http(
             return
         open_now += 1
         try:
-            failure = await run_contained(serve_connection, stream, handler, limits)
+            failure = await run_contained(_serve_socket, stream, handler, limits, secure)
             if failure is not None:
                 log.error("http.connection_failed", exc_info=failure)
         finally:
@@ -129,18 +170,43 @@ async def serve_http(
         task_status.started()
 
 
+async def _serve_socket(
+    stream: trio.SocketStream, handler: Handler, limits: Limits, secure: Secure | None
+) -> None:
+    peer = Peer(_address(stream))
+    if secure is None:
+        await serve_connection(stream, handler, limits, peer)
+        return
+    async with stream:
+        secured: HalfCloseableStream | None = None
+        with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*_GONE):
+            secured, told = await secure(stream)
+            peer = replace(told, address=peer.address)
+        if secured is not None:
+            await serve_connection(secured, handler, limits, peer)
+
+
+def _address(stream: trio.SocketStream) -> str:
+    try:
+        name = stream.socket.getpeername()
+    except OSError:
+        return ""  # it has gone already
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
 async def serve_connection(
     stream: HalfCloseableStream,
     handler: Handler,
     limits: Limits = Limits(),
+    peer: Peer = Peer(),
 ) -> None:
     """Serve one client until it is done, gone, or has broken a limit."""
     async with stream:
-        connection = _Connection(stream, limits)
+        connection = _Connection(stream, limits, peer)
         try:
             while await connection.serve_next(handler):
                 pass
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        except* _GONE:
             pass  # whoever went away cannot be told anything, and is no news
 
 
@@ -153,6 +219,9 @@ async def _refuse(stream: HalfCloseableStream) -> None:
             )
 
 
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
 class _GoneError(Exception):
     """The client has closed its side, or has idled long enough: there is no next request."""
 
@@ -160,9 +229,11 @@ class _GoneError(Exception):
 class _Connection:
     """One client: the h11 state machine and the stream that feeds it."""
 
-    def __init__(self, stream: HalfCloseableStream, limits: Limits) -> None:
+    def __init__(self, stream: HalfCloseableStream, limits: Limits, peer: Peer) -> None:
         self._stream = stream
         self._limits = limits
+        self._peer = peer
+        self._is_raw = False
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head)
 
     async def serve_next(self, handler: Handler) -> bool:
@@ -171,14 +242,18 @@ class _Connection:
         try:
             head = await self._read_head()
             method = head.method.decode("ascii")
-            response = await handler(_request(head, await self._read_body()))
+            if not self._peer.is_current():
+                return False  # unanswered: clients send it again on a connection of their own
+            response = await handler(_request(head, await self._read_body(), self._peer))
+            if response.upgrade is not None:
+                await response.upgrade(self)
+                return False
         except _GoneError:
             return False
         except HttpError as exc:
-            response = Response(exc.status, f"{exc}\n".encode(), headers=exc.headers)
-        if response.upgrade is not None:
-            await self._upgrade(response)
-            return False
+            if self._is_raw:
+                raise
+            response = exc.response()
         await self._respond(response, with_body=method != "HEAD")
         return await self._next_cycle()
 
@@ -260,10 +335,15 @@ class _Connection:
                 raise trio.BrokenResourceError("the client went away")
         await trio.sleep_forever()
 
-    async def _upgrade(self, response: Response) -> None:
-        assert response.upgrade is not None
-        await self._send(h11.InformationalResponse(status_code=101, headers=list(response.headers)))
-        await response.upgrade(self._stream, self._h11.trailing_data[0])
+    async def accept(self, headers: Headers) -> tuple[HalfCloseableStream, bytes]:
+        """See `Upgrade.accept`."""
+        self._is_raw = True
+        await self._send(
+            h11.InformationalResponse(
+                status_code=101, headers=list(headers), reason=b"Switching Protocols"
+            )
+        )
+        return self._stream, self._h11.trailing_data[0]
 
     async def _send(self, *events: h11.Event, seconds: float | None = None) -> None:
         data = b"".join(self._h11.send(event) or b"" for event in events)
@@ -276,6 +356,8 @@ class _Connection:
         if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
             self._h11.start_next_cycle()
             return True
+        if self._h11.their_state is not h11.ERROR and not self._unread():
+            return False
         # Closing with unread input resets the connection, and the answer is lost with it.
         with trio.move_on_after(1):
             await self._stream.send_eof()
@@ -284,13 +366,26 @@ class _Connection:
                 unread += len(data)
         return False
 
+    def _unread(self) -> bool:
+        """Whether the client has, or may have, more to say than was read of it."""
+        return self._h11.their_state is h11.SEND_BODY or bool(self._h11.trailing_data[0])
 
-def _request(head: h11.Request, body: bytes) -> Request:
-    target = urlsplit(head.target.decode("latin-1"))
+
+def _request(head: h11.Request, body: bytes, peer: Peer) -> Request:
+    text = head.target.decode("latin-1")
+    try:
+        target = urlsplit(text)
+    except ValueError as exc:
+        raise HttpError(HTTPStatus.BAD_REQUEST, f"bad request: {exc}") from exc
     return Request(
         method=head.method.decode("ascii"),
         path=unquote(target.path),
         arguments=tuple(parse_qsl(target.query, keep_blank_values=True)),
         headers={k.decode("ascii"): v.decode("latin-1") for k, v in head.headers},
         body=body,
+        raw_headers=tuple(
+            (k.decode("ascii"), v.decode("latin-1")) for k, v in head.headers.raw_items()
+        ),
+        target=text,
+        peer=peer,
     )

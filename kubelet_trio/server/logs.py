@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lightkube.models.core_v1 import Pod
+
 from kubelet_trio.containers import LogOptions, follow_log, inotify_watch
 from kubelet_trio.model import Offload, metadata, pod_uid, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
@@ -27,10 +29,30 @@ async def answer_logs(
     """Answer with the log. Raises `HttpError`: 404 for the pod, 400 for what cannot be read."""
     query = request.query
     pod = known_pod(view, request.params["namespace"], request.params["pod"])
-    container = request.params["container"]
-    options = log_options(query)
+    return await log_response(
+        view,
+        pod,
+        request.params["container"],
+        log_options(query),
+        previous=query.get("previous") in _TRUE,
+        follow=query.get("follow") in _TRUE,
+        offload=offload,
+    )
+
+
+async def log_response(
+    view: AgentView,
+    pod: Pod,
+    container: str,
+    options: LogOptions,
+    *,
+    previous: bool,
+    follow: bool,
+    offload: Offload = thread_offload,
+) -> Response:
+    """Answer with one instance's log. Raises `HttpError` 400 for what cannot be read."""
     try:
-        instance = log_container_id(pod, container, previous=query.get("previous") in _TRUE)
+        instance = log_container_id(pod, container, previous=previous)
     except LogUnavailableError as exc:
         raise HttpError(400, str(exc)) from exc
     uid = pod_uid(pod)
@@ -39,10 +61,9 @@ async def answer_logs(
         raise HttpError(
             400, f'container "{container}" in pod "{metadata(pod).name}" has no log file'
         )
-    is_following = query.get("follow") in _TRUE
 
     def writes_to() -> Path | None:
-        return path if is_following and view.is_running(uid, instance) else None
+        return path if follow and view.is_running(uid, instance) else None
 
     return Response(stream=lambda send: _send_log(path, options, writes_to, offload, send))
 

@@ -20,7 +20,7 @@ def find_pod(pods: Iterable[Pod], namespace: str, name: str, node_name: str) -> 
 
     Two UIDs may share a name while one follows the other: the one that stays is meant.
     """
-    names = (name, f"{name}-{node_name.lower()}")
+    names = (name, f"{name}-{node_name.lower()}") if node_name else (name,)
     for wanted in names:
         found = [
             pod
@@ -30,6 +30,11 @@ def find_pod(pods: Iterable[Pod], namespace: str, name: str, node_name: str) -> 
         if found:
             return min(found, key=lambda pod: metadata(pod).deletionTimestamp is not None)
     return None
+
+
+def named_pod(view: AgentView, namespace: str, name: str) -> Pod | None:
+    """Return the pod of exactly that name, or None; see `find_pod` for two of them."""
+    return find_pod(view.pods.value.values(), namespace, name, "")
 
 
 def known_pod(view: AgentView, namespace: str, name: str) -> Pod:

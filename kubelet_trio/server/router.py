@@ -1,7 +1,8 @@
 """Routes: a method and a path pattern lead to a handler.
 
-`{name}` matches one segment. The first route that matches the path and the method wins;
-a path that only other methods have is 405, one that nobody has is 404.
+`{name}` matches one segment, `{name...}` at the end all that are left. The first route that
+matches the path and the method wins; a path that only other methods have is 405, one that
+nobody has is 404.
 """
 
 from __future__ import annotations
@@ -44,9 +45,13 @@ def _segments(path: str) -> tuple[str, ...]:
 
 
 def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> Mapping[str, str] | None:
+    params = {}
+    if pattern[-1].endswith("...}"):
+        kept = len(pattern) - 1
+        params[pattern[-1][1:-4]] = "/".join(segments[kept:])
+        pattern, segments = pattern[:kept], segments[:kept]
     if len(pattern) != len(segments):
         return None
-    params = {}
     for wanted, segment in zip(pattern, segments, strict=True):
         if wanted.startswith("{") and segment:
             params[wanted[1:-1]] = segment

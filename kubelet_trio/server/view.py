@@ -7,7 +7,7 @@ watched, so a request can be served at any time, also while the tree is starting
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -15,8 +15,9 @@ from typing import Protocol
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.cri import Runtime
 from kubelet_trio.events import EventRing
-from kubelet_trio.model import ContainerId, PodUid
+from kubelet_trio.model import ContainerId, PodUid, RuntimePod
 from kubelet_trio.supervision import TreeNode
 
 
@@ -83,4 +84,19 @@ class AgentView(Protocol):
 
     def is_running(self, uid: PodUid, container_id: ContainerId) -> bool:
         """Whether an instance may still write to its log."""
+        ...
+
+
+class NodeView(AgentView, Protocol):
+    """What the kubelet API may ask beyond that: it also does things to containers."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    def observed(self, uid: PodUid) -> RuntimePod:
+        """Return what the runtime holds of a pod, as last seen."""
+        ...
+
+    def running_pods(self) -> Iterable[RuntimePod]:
+        """Return the pods of which something runs, wanted or not."""
         ...

@@ -14,11 +14,13 @@ from kubelet_trio.config import (
     parse_swaps,
     startup_refusals,
 )
+from kubelet_trio.config.ciphers import CIPHER_SUITES, TLS_VERSIONS
 from kubelet_trio.config.gates import GATES
 from kubelet_trio.config.support import LEAVES, default_of
 from kubelet_trio.config.table import BY_FLAG, FIELDS, FLAGS, Support
 from kubelet_trio.config.types import DEFAULTS
 from kubelet_trio.config.validate import validate
+from kubelet_trio.server.tls import CIPHERS, VERSIONS
 from tests.config.test_load import config_file, problems_of
 
 
@@ -90,8 +92,8 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     [
         ("--kubeconfig=/k", "not supported yet: --kubeconfig: running with an API server"),
         ("--bootstrap-kubeconfig=/k", "not supported yet: --bootstrap-kubeconfig: "),
-        ("--anonymous-auth", "not supported yet: authentication.anonymous.enabled (--anonymous"),
-        ("--read-only-port=10255", "not supported yet: readOnlyPort (--read-only-port): "),
+        ("--contention-profiling", "not supported yet: enableContentionProfiling (--conten"),
+        ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),
         ("--max-pods=250", "leave it at its default (110)"),
         ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
@@ -123,9 +125,28 @@ def test_what_comes_to_the_default_is_fine(argv: list[str]) -> None:
 
 
 def test_server_fields_mean_nothing_while_the_server_is_off() -> None:
-    load_settings(["--enable-server=false", "--client-ca-file=/ca", "--port=1"])
+    load_settings(["--enable-server=false", "--contention-profiling", "--port=1"])
     with pytest.raises(ConfigError):
-        load_settings(["--client-ca-file=/ca"])
+        load_settings(["--contention-profiling"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--tls-min-version=VersionTLS11"], "must be one of: VersionTLS12, VersionTLS13"),
+        (["--tls-cipher-suites=TLS_NULL"], '"TLS_NULL" is not supported or does not exist'),
+        (["--tls-cert-file=/c"], "need each other"),
+        (["--port=10250", "--read-only-port=10250"], "must differ"),
+    ],
+)
+def test_what_the_server_cannot_be_told(argv: list[str], told: str) -> None:
+    [problem] = problems_of(*argv)
+    assert told in problem
+
+
+def test_the_tls_names_are_those_that_the_server_knows() -> None:
+    assert set(TLS_VERSIONS) == set(VERSIONS) - {""}
+    assert set(CIPHERS) == CIPHER_SUITES
 
 
 def test_every_default_only_row_refuses_by_its_name() -> None:

@@ -19,6 +19,7 @@ from kubelet_trio.server import (
     Request,
     Response,
     Router,
+    Upgrade,
     open_tcp,
     serve_connection,
     serve_http,
@@ -268,11 +269,12 @@ async def test_a_client_that_does_not_read_is_given_up(autojump_clock: MockClock
 
 async def test_an_upgrade_hands_out_the_raw_connection(autojump_clock: MockClock) -> None:
     async def upgrade(_: Request) -> Response:
-        async def talk(stream: HalfCloseableStream, early: bytes) -> None:
+        async def talk(connection: Upgrade) -> None:
+            stream, early = await connection.accept((("Upgrade", "raw"), ("Connection", "Upgrade")))
             await stream.send_all(b"early: " + early)
             await stream.send_all(b" later: " + await stream.receive_some())
 
-        return Response(headers=(("Upgrade", "raw"), ("Connection", "Upgrade")), upgrade=talk)
+        return Response(upgrade=talk)
 
     async with serving(upgrade) as client:
         await client.send_all(

@@ -81,7 +81,15 @@ def documented_tree() -> DeclaredNode:
 
 
 def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
-    settings = load_settings(["--pod-manifest-path=/manifests", "--manifest-url=http://host/pods"])
+    settings = load_settings(
+        [
+            "--pod-manifest-path=/manifests",
+            "--manifest-url=http://host/pods",
+            "--authorization-mode=AlwaysAllow",
+            "--anonymous-auth",
+            "--read-only-port=10255",
+        ]
+    )
     assert differences(documented_tree(), build_agent(settings, {}).declared()) == []
 
 

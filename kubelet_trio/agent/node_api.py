@@ -1,0 +1,157 @@
+"""The kubelet API's place in the tree: `server`, with its HTTPS and its read-only port.
+
+An HTTPS port that could let nobody in is not opened: reviews of tokens and accesses need an
+API server, and without one only `AlwaysAllow` lets anybody pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from kubelet_trio.kube import KubeApi
+from kubelet_trio.model import Offload
+from kubelet_trio.server import (
+    AccessReviews,
+    ApiOptions,
+    ApiParts,
+    Authorizer,
+    Guard,
+    Handler,
+    Limits,
+    NodeAuthenticator,
+    ServerTls,
+    TlsSettings,
+    TokenReviews,
+    allow_all,
+    ensure_self_signed,
+    kubelet_router,
+    open_tcp,
+    serve_http,
+)
+from kubelet_trio.supervision import ChildSpec
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.agent.core import Agent
+
+# Of one connection; the Go kubelet takes as much of a head. A command to run is part of it.
+_LIMITS = Limits(head=1024 * 1024, connections=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApiSettings:
+    """What the configuration says of the kubelet API. Ports of 0 are not opened."""
+
+    address: str
+    port: int = 10250
+    read_only_port: int = 0
+    cert_dir: Path = Path("/var/lib/kubelet/pki")  # where a certificate is made if none is named
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    min_version: str = ""
+    cipher_suites: tuple[str, ...] = ()
+    anonymous: bool = False
+    webhook_authentication: bool = True
+    always_allow: bool = False  # authorization.mode; False: Webhook
+    token_ttl: float = 120.0
+    authorized_ttl: float = 300.0
+    unauthorized_ttl: float = 30.0
+    options: ApiOptions = field(default_factory=ApiOptions)
+    configz: bytes = b"{}"
+    plugged: Mapping[str, Handler] = field(default_factory=dict)
+
+    def is_reachable(self, kube: KubeApi | None) -> bool:
+        """Whether anybody could be let in on the HTTPS port."""
+        may_be_known = self.anonymous or bool(self.client_ca_file) or kube is not None
+        return bool(self.port) and may_be_known and (self.always_allow or kube is not None)
+
+
+def node_api_children(
+    agent: Agent, settings: NodeApiSettings | None, cluster: Cluster | None, offload: Offload
+) -> tuple[ChildSpec, ...]:
+    """Return the children of `server`; none where nothing is to be served."""
+    if settings is None:
+        return ()
+    kube = cluster.api if cluster is not None else None
+    server = _NodeApi(agent, settings, kube, offload)
+    children = []
+    if settings.is_reachable(kube):
+        children.append(ChildSpec("https", server.serve_https))
+    if settings.read_only_port:
+        children.append(ChildSpec("read-only", server.serve_read_only))
+    return tuple(children)
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeApi:
+    agent: Agent
+    settings: NodeApiSettings
+    kube: KubeApi | None
+    offload: Offload
+
+    async def serve_https(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve to whoever may; a port that is taken or a bad certificate is a failure."""
+        settings = self.settings
+        tls = ServerTls(await self._tls_settings(), self.offload)
+        await tls.load()
+        listeners = await open_tcp(settings.address, settings.port)
+        await serve_http(
+            self._guard(), listeners, _LIMITS, secure=tls.secure, task_status=task_status
+        )
+
+    async def serve_read_only(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        listeners = await open_tcp(self.settings.address, self.settings.read_only_port)
+        router = kubelet_router(self._parts(), read_only=True)
+        await serve_http(router, listeners, _LIMITS, task_status=task_status)
+
+    def _guard(self) -> Guard:
+        settings, kube = self.settings, self.kube
+        tokens = None
+        if settings.webhook_authentication and kube is not None:
+            tokens = TokenReviews(kube, settings.token_ttl)
+        return Guard(
+            kubelet_router(self._parts()),
+            NodeAuthenticator(self.agent.clock, tokens, settings.anonymous),
+            self._authorizer(),
+            self.agent.node().node_name,
+        )
+
+    def _authorizer(self) -> Authorizer:
+        if self.settings.always_allow:
+            return allow_all
+        assert self.kube is not None  # else the port is not opened: see `is_reachable`
+        settings = self.settings
+        return AccessReviews(self.kube, settings.authorized_ttl, settings.unauthorized_ttl)
+
+    def _parts(self) -> ApiParts:
+        agent = self.agent
+        return ApiParts(
+            agent,
+            agent.clock,
+            agent.check_functions(),
+            self.settings.options,
+            self.settings.configz,
+            self.settings.plugged,
+        )
+
+    async def _tls_settings(self) -> TlsSettings:
+        settings = self.settings
+        if settings.cert_file:
+            cert, key = Path(settings.cert_file), Path(settings.key_file)
+        else:
+            node = self.agent.node()
+            cert, key = await self.offload(
+                ensure_self_signed, settings.cert_dir, node.hostname, node.host_ips
+            )
+        client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
+        return TlsSettings(cert, key, client_ca, settings.min_version, settings.cipher_suites)

@@ -1,0 +1,207 @@
+"""TLS of the kubelet API: certificates that are read again when they change.
+
+Nothing watches the files: whether one has changed is asked when a client connects, at most
+once a second, so an idle server costs nothing. What cannot be used (a key that does not fit,
+a file half written) is logged once and the certificates before it stay in use.
+
+Client certificates are asked for where there is a client CA and checked in the handshake. One
+that does not hold up ends the handshake; the Go kubelet lets it through to a 401 instead.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+import trio
+from trio.abc import HalfCloseableStream
+
+from kubelet_trio.model import Offload
+from kubelet_trio.server.http import Peer
+
+log = structlog.get_logger()
+
+_CHECK_PERIOD = 1.0  # seconds
+_CLOSE_LIMIT = 5.0  # seconds to say good-bye to a client that does not read
+
+VERSIONS: Mapping[str, ssl.TLSVersion] = MappingProxyType(
+    {
+        "": ssl.TLSVersion.TLSv1_2,
+        "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+        "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+    }
+)
+
+# Go's name -> OpenSSL's. Those of TLS 1.3 are always on, there as here.
+CIPHERS: Mapping[str, str] = MappingProxyType(
+    {
+        "TLS_AES_128_GCM_SHA256": "",
+        "TLS_AES_256_GCM_SHA384": "",
+        "TLS_CHACHA20_POLY1305_SHA256": "",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+        "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+        "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+        "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+        "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+        "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+        "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    }
+)
+# What Go offers unasked: forward secrecy and authenticated encryption first.
+_DEFAULT_CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:"
+    "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"
+    "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:"
+    "ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA:ECDHE-ECDSA-AES256-SHA:ECDHE-RSA-AES256-SHA"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Where certificates are and what may be negotiated, under the configuration's names."""
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+    min_version: str = ""
+    cipher_suites: tuple[str, ...] = ()
+
+
+class TlsError(Exception):
+    """Certificates that cannot be served; the message names the file."""
+
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class ServerTls:
+    """The TLS side of a server, following its files."""
+
+    def __init__(
+        self, settings: TlsSettings, offload: Offload, period: float = _CHECK_PERIOD
+    ) -> None:
+        """`period` is how many seconds the files are taken to be the same."""
+        self._settings = settings
+        self._offload = offload
+        self._period = period
+        self._context: ssl.SSLContext | None = None
+        self._stamp: _Stamp = ()
+        self._client_ca: bytes = b""
+        self._checked_at = 0.0
+
+    async def load(self) -> None:
+        """Read the certificates. Raises `TlsError`."""
+        stamp = await self._offload(_stamp, self._settings)
+        context, client_ca = await self._offload(_make_context, self._settings)
+        self._context, self._client_ca = context, client_ca
+        self._stamp, self._checked_at = stamp, trio.current_time()
+
+    async def secure(self, stream: trio.SocketStream) -> tuple[HalfCloseableStream, Peer]:
+        """Shake hands with a client; the caller bounds it. Raises BrokenResourceError."""
+        await self._refresh()
+        assert self._context is not None
+        secured = trio.SSLStream(stream, self._context, server_side=True)
+        await secured.do_handshake()
+        client_ca = self._client_ca
+        peer = Peer(
+            certificate=secured.getpeercert() or None,
+            certificate_der=secured.getpeercert(binary_form=True) or b"",
+            is_current=lambda: client_ca == self._client_ca,
+        )
+        return _SecureStream(secured, stream), peer
+
+    async def _refresh(self) -> None:
+        if trio.current_time() < self._checked_at + self._period:
+            return
+        self._checked_at = trio.current_time()  # before the await: one client asks for all
+        stamp = await self._offload(_stamp, self._settings)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # also of what is bad: it is told once, and tried when it changes
+        try:
+            context, client_ca = await self._offload(_make_context, self._settings)
+        except TlsError as exc:
+            log.warning("tls.not_reloaded", error=str(exc))
+            return
+        self._context, self._client_ca = context, client_ca
+        log.info("tls.reloaded", cert_file=str(self._settings.cert_file))
+
+
+class _SecureStream(HalfCloseableStream):
+    """TLS as the HTTP core wants it: closed with a good-bye, and never for long."""
+
+    def __init__(
+        self, secured: trio.SSLStream[trio.SocketStream], below: trio.SocketStream
+    ) -> None:
+        self._secured = secured
+        self._below = below
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._secured.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._secured.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._secured.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        """End what is sent; TLS has no half-close of its own that trio offers."""
+        await self._below.send_eof()
+
+    async def aclose(self) -> None:
+        with trio.move_on_after(_CLOSE_LIMIT):
+            await self._secured.aclose()
+            return
+        await trio.aclose_forcefully(self._below)
+
+
+def _stamp(settings: TlsSettings) -> _Stamp:
+    files = (settings.cert_file, settings.key_file, settings.client_ca_file)
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in files:
+        try:
+            found = path.stat() if path is not None else None
+        except OSError:
+            found = None
+        stamps.append(None if found is None else (found.st_mtime_ns, found.st_ino, found.st_size))
+    return tuple(stamps)
+
+
+def _make_context(settings: TlsSettings) -> tuple[ssl.SSLContext, bytes]:
+    """Return a context and the client CA in it. Blocks. Raises `TlsError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[settings.min_version]
+    context.set_alpn_protocols(["http/1.1"])
+    chosen = [CIPHERS[name] for name in settings.cipher_suites if CIPHERS[name]]
+    try:
+        context.set_ciphers(":".join(chosen) or _DEFAULT_CIPHERS)
+    except ssl.SSLError as exc:
+        raise TlsError(f"tlsCipherSuites: this OpenSSL has none of {':'.join(chosen)}") from exc
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ssl.SSLError) as exc:
+        raise TlsError(f"{settings.cert_file} with {settings.key_file}: {exc}") from exc
+    if settings.client_ca_file is None:
+        return context, b""
+    try:
+        client_ca = settings.client_ca_file.read_bytes()
+        context.load_verify_locations(cadata=client_ca.decode("ascii"))
+    except (OSError, ValueError) as exc:  # SSLError is an OSError
+        raise TlsError(f"client CA {settings.client_ca_file}: {exc}") from exc
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # any CA in the file is trusted, as in Go
+    return context, client_ca
