@@ -16,6 +16,7 @@ import trio
 from kubelet_trio.kube import KubeApi
 from kubelet_trio.model import Offload
 from kubelet_trio.server import (
+    SYSTEM_LOGS,
     AccessReviews,
     ApiOptions,
     ApiParts,
@@ -64,6 +65,7 @@ class NodeApiSettings:
     unauthorized_ttl: float = 30.0
     options: ApiOptions = field(default_factory=ApiOptions)
     configz: bytes = b"{}"
+    flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
     plugged: Mapping[str, Handler] = field(default_factory=dict)
 
     def is_reachable(self, kube: KubeApi | None) -> bool:
@@ -141,7 +143,9 @@ class _NodeApi:
             agent.check_functions(),
             self.settings.options,
             self.settings.configz,
-            self.settings.plugged,
+            flags=self.settings.flags,
+            log_dirs=(SYSTEM_LOGS, agent.node().pod_logs_dir),
+            plugged=self.settings.plugged,
         )
 
     async def _tls_settings(self) -> TlsSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from kubelet_trio.agent.node_api import NodeApiSettings
@@ -40,4 +41,7 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
             streaming_idle_timeout=config.streaming_connection_idle_timeout,
         ),
         configz=encode_config(config),
+        flags={
+            name.replace("_", "-"): str(value) for name, value in asdict(settings.flags).items()
+        },
     )

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from kubelet_trio.cri._streaming import StreamingService
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 
@@ -44,7 +45,7 @@ class ExecResult:
     exit_code: int
 
 
-class Runtime(Protocol):
+class Runtime(StreamingService, Protocol):
     """A CRI v1 runtime and image service."""
 
     async def version(self) -> v1.VersionResponse: ...

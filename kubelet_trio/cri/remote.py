@@ -19,6 +19,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.cri import _translate as translate
 from kubelet_trio.cri._errors import NotFoundError, RuntimeTimeoutError, UnsupportedCallError
+from kubelet_trio.cri._remote_streaming import RemoteStreaming
 from kubelet_trio.cri._runtime import ExecResult, Listing
 from kubelet_trio.cri._translate import runtime_errors
 from kubelet_trio.cri._wire import decode_changed
@@ -34,7 +35,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 
-class RemoteRuntime:
+class RemoteRuntime(RemoteStreaming):
     """`Runtime` over gRPC; endpoints are `unix:///path`, or what else `Channel` dials."""
 
     def __init__(

@@ -18,6 +18,7 @@ from kubelet_trio.server.kubelet_api import ApiOptions, ApiParts, kubelet_router
 from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.selfsigned import ensure_self_signed
+from kubelet_trio.server.system_logs import SYSTEM_LOGS
 from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
 from kubelet_trio.server.view import (
     AgentStatus,
@@ -31,6 +32,7 @@ from kubelet_trio.server.view import (
 __all__ = [
     "LOCK_NAME",
     "SOCKET_NAME",
+    "SYSTEM_LOGS",
     "AccessReviews",
     "AgentStatus",
     "AgentView",

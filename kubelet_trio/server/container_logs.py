@@ -9,16 +9,14 @@ pkg/apis/core/v1/validation, and apimachinery's conversion of query parameters.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-
-from lightkube.models.core_v1 import Container, EphemeralContainer, Pod
 
 from kubelet_trio.containers import LogOptions
 from kubelet_trio.server.http import HttpError, Request, Response
 from kubelet_trio.server.logs import log_response
-from kubelet_trio.server.lookup import named_pod
+from kubelet_trio.server.lookup import container_spec, named_pod
 from kubelet_trio.server.view import AgentView
 
 _UNREADABLE = '{"message": "Unable to decode query."}'
@@ -43,25 +41,12 @@ async def answer_container_logs(view: AgentView, now: float, request: Request) -
     if pod is None:
         raise _error(HTTPStatus.NOT_FOUND, f'pod "{params["pod"]}" does not exist')
     name = params["container"]
-    if not has_container(pod, name):
+    if container_spec(pod, name) is None:
         message = f'container "{name}" not found in pod "{params["pod"]}"'
         raise _error(HTTPStatus.NOT_FOUND, message)
     return await log_response(
         view, pod, name, query.options, previous=query.previous, follow=query.follow
     )
-
-
-def has_container(pod: Pod, name: str) -> bool:
-    """Whether a pod's spec has a main, init or ephemeral container of that name."""
-    spec = pod.spec
-    if spec is None:
-        return False
-    everything: tuple[Iterable[Container | EphemeralContainer], ...] = (
-        spec.containers or (),
-        spec.initContainers or (),
-        spec.ephemeralContainers or (),
-    )
-    return any(container.name == name for part in everything for container in part)
 
 
 def read_query(arguments: tuple[tuple[str, str], ...], now: float) -> LogQuery:

@@ -13,20 +13,35 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import RuntimePod, WallClock
+from kubelet_trio.server.commands import answer_checkpoint, answer_run
 from kubelet_trio.server.container_logs import answer_container_logs
+from kubelet_trio.server.control import KUBERNETES_VERSION
+from kubelet_trio.server.debug import answer_profile, flagz, statusz
 from kubelet_trio.server.health import Check, add_healthz
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.router import Router
+from kubelet_trio.server.streams import add_streams
+from kubelet_trio.server.system_logs import SYSTEM_LOGS, answer_system_logs
 from kubelet_trio.server.view import NodeView
 
 _JSON = "application/json"
-_DEBUGGING = ("run", "exec", "attach", "portForward", "containerLogs", "runningpods", "logs")
+_DEBUGGING = (
+    "run",
+    "exec",
+    "attach",
+    "portForward",
+    "containerLogs",
+    "runningpods",
+    "logs",
+    "debug/pprof",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,8 @@ class ApiParts:
     checks: Mapping[str, Check]
     options: ApiOptions = ApiOptions()
     configz: bytes = b"{}"  # KubeletConfiguration as JSON
+    flags: Mapping[str, str] = field(default_factory=dict)  # of the command line
+    log_dirs: tuple[Path, ...] = (SYSTEM_LOGS,)  # the first is served, links may lead to the rest
     plugged: Mapping[str, Handler] = field(default_factory=dict)  # GET and POST, by path
 
 
@@ -70,13 +87,8 @@ def kubelet_router(parts: ApiParts, *, read_only: bool = False) -> Router:
 
 
 def _add_disabled(router: Router) -> None:
-    async def refuse(_: Request) -> Response:
-        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
-
-    for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
-        for name in _DEBUGGING:
-            router.add(method, f"/{name}/{{rest...}}", refuse)
-        router.add(method, "/debug/pprof/{rest...}", refuse)
+    for name in _DEBUGGING:
+        _add_refusal(router, f"/{name}/{{rest...}}", "Debug endpoints are disabled.")
 
 
 def _add_debugging(router: Router, parts: ApiParts) -> None:
@@ -85,9 +97,64 @@ def _add_debugging(router: Router, parts: ApiParts) -> None:
     async def container_logs(request: Request) -> Response:
         return await answer_container_logs(view, parts.clock.time(), request)
 
+    async def run(request: Request) -> Response:
+        return await answer_run(view, request)
+
+    async def checkpoint(request: Request) -> Response:
+        return await answer_checkpoint(view, parts.clock.time(), request)
+
     router.add("GET", "/containerLogs/{namespace}/{pod}/{container}", container_logs)
+    router.add("POST", "/run/{namespace}/{pod}/{container}", run)
+    router.add("POST", "/run/{namespace}/{pod}/{uid}/{container}", run)
+    router.add("POST", "/checkpoint/{namespace}/{pod}/{container}", checkpoint)
+    add_streams(router, view, parts.options.streaming_idle_timeout)
+    _add_system_logs(router, parts)
+    _add_process(router, parts)
     router.add("GET", "/runningpods", _plain(partial(_running_pods, view)))
     router.add("GET", "/configz", _plain(lambda _: _json_bytes(_configz(parts.configz))))
+
+
+def _add_system_logs(router: Router, parts: ApiParts) -> None:
+    async def logs(request: Request) -> Response:
+        return await answer_system_logs(request, parts.log_dirs)
+
+    if parts.options.enable_system_log_handler:
+        router.add("GET", "/logs/{path...}", logs)
+    else:
+        _add_refusal(router, "/logs/{path...}", "logs endpoint is disabled.")
+
+
+def _add_process(router: Router, parts: ApiParts) -> None:
+    """Add what tells of the process itself."""
+    options, view = parts.options, parts.view
+    if options.enable_profiling_handler:
+        router.add("GET", "/debug/pprof/{name...}", answer_profile)
+    else:
+        _add_refusal(router, "/debug/pprof/{name...}", "profiling endpoint is disabled.")
+    if options.enable_debug_flags_handler:
+        router.add("PUT", "/debug/flags/v", _refuse_verbosity)
+    else:
+        _add_refusal(router, "/debug/flags/v", "flags endpoint is disabled.")
+    router.add("GET", "/flagz", _plain(lambda _: flagz(parts.flags)))
+
+    def status(_: Request) -> Response:
+        started_at, now = view.status().started_at, parts.clock.time()
+        return statusz(started_at, now, KUBERNETES_VERSION, router.paths())
+
+    router.add("GET", "/statusz", _plain(status))
+
+
+def _add_refusal(router: Router, pattern: str, message: str) -> None:
+    async def refuse(_: Request) -> Response:
+        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, message)
+
+    for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+        router.add(method, pattern, refuse)
+
+
+async def _refuse_verbosity(_: Request) -> Response:
+    message = "changing the verbosity of a running agent is not supported; see logging.verbosity"
+    raise HttpError(HTTPStatus.NOT_IMPLEMENTED, message)
 
 
 def _plain(answer: Callable[[Request], Response]) -> Handler:
@@ -98,9 +165,7 @@ def _plain(answer: Callable[[Request], Response]) -> Handler:
 
 
 def _pods(view: NodeView, _: Request) -> Response:
-    return _pod_list(
-        msgspec.structs.replace(pod, apiVersion=None, kind=None) for pod in view.pods.value.values()
-    )
+    return _pod_list(view.pods.value.values())
 
 
 def _running_pods(view: NodeView, _: Request) -> Response:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lightkube.models.core_v1 import ContainerStatus, Pod
+from lightkube.models.core_v1 import Container, ContainerStatus, Pod
 
-from kubelet_trio.model import ContainerId, metadata
+from kubelet_trio.model import ContainerId, metadata, pod_containers
 from kubelet_trio.server.http import HttpError
 from kubelet_trio.server.view import AgentView
 
@@ -35,6 +35,11 @@ def find_pod(pods: Iterable[Pod], namespace: str, name: str, node_name: str) -> 
 def named_pod(view: AgentView, namespace: str, name: str) -> Pod | None:
     """Return the pod of exactly that name, or None; see `find_pod` for two of them."""
     return find_pod(view.pods.value.values(), namespace, name, "")
+
+
+def container_spec(pod: Pod, name: str) -> Container | None:
+    """Return a main, init or ephemeral container by name, or None."""
+    return next((c.spec for c in pod_containers(pod) if c.spec.name == name), None)
 
 
 def known_pod(view: AgentView, namespace: str, name: str) -> Pod:

@@ -23,6 +23,10 @@ class Router:
         """Route `method` on `pattern`, e.g. `/pods/{namespace}/{name}`; GET serves HEAD too."""
         self._routes.append((method, _segments(pattern), handler))
 
+    def paths(self) -> list[str]:
+        """Return the first segments of all routes."""
+        return sorted({f"/{pattern[0]}" for _, pattern, _ in self._routes})
+
     async def __call__(self, request: Request) -> Response:
         """Answer by the route that matches. Raises `HttpError` 404 or 405."""
         method = "GET" if request.method == "HEAD" else request.method

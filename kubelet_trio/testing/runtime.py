@@ -35,6 +35,7 @@ from kubelet_trio.testing.image_service import FakeImageService
 from kubelet_trio.testing.node import FakeNode
 from kubelet_trio.testing.objects import FakeContainer, FakeSandbox
 from kubelet_trio.testing.stream import EventStream
+from kubelet_trio.testing.streaming import FakeStreaming
 from kubelet_trio.testing.usage import FakeUsage, container_stats
 
 Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
@@ -48,7 +49,7 @@ class FakeExec:
     result: ExecResult = field(default_factory=lambda: ExecResult(b"", b"", 0))
 
 
-class FakeRuntime(FakeImageService):
+class FakeRuntime(FakeImageService, FakeStreaming):
     """A container runtime in memory.
 
     Attributes:
@@ -97,7 +98,8 @@ class FakeRuntime(FakeImageService):
         self._desk = CallDesk(self.node)
         self.faults = self._desk.faults
         self.calls: list[Call] = self._desk.log
-        super().__init__(self._desk)
+        FakeImageService.__init__(self, self._desk)
+        FakeStreaming.__init__(self, self._desk)
         self.exit_waiter = FakeExitWaiter(self.node)
         self.on_exec: Callable[[FakeContainer, list[str]], FakeExec] = lambda _c, _cmd: FakeExec()
         self.usage: Callable[[FakeContainer], FakeUsage] = lambda _container: FakeUsage()

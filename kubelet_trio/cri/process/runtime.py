@@ -29,6 +29,7 @@ from kubelet_trio.cri._errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri._runtime import ExecResult, Listing
+from kubelet_trio.cri._streaming import NoStreaming
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import cgroup, control, entries, lives, stats, store
 from kubelet_trio.cri.process.control import ProcessStreams
@@ -53,7 +54,7 @@ _POLL = 0.01
 _SHIM_PATIENCE = 2.0  # s that a shim has to end once its container was stopped
 
 
-class ProcessRuntime(HostImages):
+class ProcessRuntime(HostImages, NoStreaming):
     """`Runtime` on host processes."""
 
     def __init__(
