@@ -22,11 +22,11 @@ from trio.abc import HalfCloseableStream
 
 from kubelet_trio.model import Offload
 from kubelet_trio.server.http import Peer
+from kubelet_trio.server.tls_stream import TlsStream
 
 log = structlog.get_logger()
 
 _CHECK_PERIOD = 1.0  # seconds
-_CLOSE_LIMIT = 5.0  # seconds to say good-bye to a client that does not read
 
 VERSIONS: Mapping[str, ssl.TLSVersion] = MappingProxyType(
     {
@@ -113,15 +113,15 @@ class ServerTls:
         """Shake hands with a client; the caller bounds it. Raises BrokenResourceError."""
         await self._refresh()
         assert self._context is not None
-        secured = trio.SSLStream(stream, self._context, server_side=True)
+        secured = TlsStream(stream, self._context)
         await secured.do_handshake()
         client_ca = self._client_ca
         peer = Peer(
-            certificate=secured.getpeercert() or None,
-            certificate_der=secured.getpeercert(binary_form=True) or b"",
+            certificate=secured.certificate(),
+            certificate_der=secured.certificate_der(),
             is_current=lambda: client_ca == self._client_ca,
         )
-        return _SecureStream(secured, stream), peer
+        return secured, peer
 
     async def _refresh(self) -> None:
         if trio.current_time() < self._checked_at + self._period:
@@ -140,35 +140,6 @@ class ServerTls:
         log.info("tls.reloaded", cert_file=str(self._settings.cert_file))
 
 
-class _SecureStream(HalfCloseableStream):
-    """TLS as the HTTP core wants it: closed with a good-bye, and never for long."""
-
-    def __init__(
-        self, secured: trio.SSLStream[trio.SocketStream], below: trio.SocketStream
-    ) -> None:
-        self._secured = secured
-        self._below = below
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._secured.receive_some(max_bytes)
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._secured.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._secured.wait_send_all_might_not_block()
-
-    async def send_eof(self) -> None:
-        """End what is sent; TLS has no half-close of its own that trio offers."""
-        await self._below.send_eof()
-
-    async def aclose(self) -> None:
-        with trio.move_on_after(_CLOSE_LIMIT):
-            await self._secured.aclose()
-            return
-        await trio.aclose_forcefully(self._below)
-
-
 def _stamp(settings: TlsSettings) -> _Stamp:
     files = (settings.cert_file, settings.key_file, settings.client_ca_file)
     stamps: list[tuple[int, int, int] | None] = []
@@ -184,6 +155,7 @@ def _stamp(settings: TlsSettings) -> _Stamp:
 def _make_context(settings: TlsSettings) -> tuple[ssl.SSLContext, bytes]:
     """Return a context and the client CA in it. Blocks. Raises `TlsError`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.minimum_version = VERSIONS[settings.min_version]
     context.set_alpn_protocols(["http/1.1"])
     chosen = [CIPHERS[name] for name in settings.cipher_suites if CIPHERS[name]]
