@@ -25,6 +25,7 @@ from kubelet_trio.server import (
     Handler,
     Limits,
     NodeAuthenticator,
+    Reviewer,
     ServerTls,
     TlsSettings,
     TokenReviews,
@@ -68,9 +69,10 @@ class NodeApiSettings:
     flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
     plugged: Mapping[str, Handler] = field(default_factory=dict)
 
-    def is_reachable(self, kube: KubeApi | None) -> bool:
+    def is_reachable(self, kube: Reviewer | None) -> bool:
         """Whether anybody could be let in on the HTTPS port."""
-        may_be_known = self.anonymous or bool(self.client_ca_file) or kube is not None
+        reviews_tokens = self.webhook_authentication and kube is not None
+        may_be_known = self.anonymous or bool(self.client_ca_file) or reviews_tokens
         return bool(self.port) and may_be_known and (self.always_allow or kube is not None)
 
 

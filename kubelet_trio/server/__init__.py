@@ -13,7 +13,7 @@ from kubelet_trio.server.http import (
     serve_connection,
     serve_http,
 )
-from kubelet_trio.server.identity import NodeAuthenticator, TokenReviews
+from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
 from kubelet_trio.server.kubelet_api import ApiOptions, ApiParts, kubelet_router
 from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
 from kubelet_trio.server.router import Router
@@ -48,6 +48,7 @@ __all__ = [
     "NodeView",
     "Request",
     "Response",
+    "Reviewer",
     "Router",
     "RuntimeInfo",
     "ServerTls",

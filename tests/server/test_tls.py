@@ -211,6 +211,40 @@ async def test_a_client_that_never_shakes_hands_holds_nobody_up(
                 assert await silent.receive_some() == b""
 
 
+async def test_two_hundred_clients_are_served_at_the_same_time(
+    served: Served, tmp_path: Path
+) -> None:
+    context = served.client_context(tmp_path)
+    answers: list[bytes] = []
+    async with served.run(Limits(connections=200, secure_seconds=_LIMIT)):
+
+        async def client() -> None:
+            async with served.connect(context) as stream:
+                answers.extend([await ask(stream, last=False) for _ in range(3)])
+                await all_connected.arrive()
+
+        all_connected = Gathering(200)
+        async with trio.open_nursery() as clients:
+            for _ in range(200):
+                clients.start_soon(client)
+    assert len(answers) == 600
+    assert all(b" 200 " in answer for answer in answers)
+
+
+class Gathering:
+    """Holds everybody until all have come."""
+
+    def __init__(self, wanted: int) -> None:
+        self._left = wanted
+        self._complete = trio.Event()
+
+    async def arrive(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._complete.set()
+        await self._complete.wait()
+
+
 async def test_what_cannot_be_loaded_is_named(served: Served) -> None:
     served.settings.key_file.unlink()
     with pytest.raises(TlsError, match=r"server\.crt with .*server\.key"):

@@ -1,0 +1,80 @@
+"""Where the kubelet API stands in the tree, and when its port is opened at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.agent import NodeApiSettings, node_api_settings
+from kubelet_trio.config import load_settings
+from kubelet_trio.daemon import build_agent
+from tests.server.reviews import Reviews
+
+SHUT = NodeApiSettings("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "alone", "with_cluster"),
+    [
+        ({}, False, True),
+        ({"always_allow": True}, False, True),
+        ({"anonymous": True}, False, True),
+        ({"client_ca_file": "/ca"}, False, True),
+        ({"always_allow": True, "anonymous": True}, True, True),
+        ({"always_allow": True, "client_ca_file": "/ca"}, True, True),
+        ({"always_allow": True, "anonymous": True, "port": 0}, False, False),
+        ({"webhook_authentication": False}, False, False),
+        ({"webhook_authentication": False, "client_ca_file": "/ca"}, False, True),
+    ],
+)
+def test_the_port_is_opened_where_somebody_may_pass(
+    changes: dict[str, object], alone: bool, with_cluster: bool
+) -> None:
+    settings = dataclasses.replace(SHUT, **changes)  # type: ignore[arg-type]
+    assert settings.is_reachable(None) == alone
+    assert settings.is_reachable(Reviews()) == with_cluster
+
+
+@pytest.mark.parametrize(
+    ("arguments", "children"),
+    [
+        ((), None),
+        (("--read-only-port=10255",), ["read-only"]),
+        (("--authorization-mode=AlwaysAllow", "--anonymous-auth"), ["https"]),
+        (("--authorization-mode=AlwaysAllow", "--client-ca-file=/ca"), ["https"]),
+        (
+            ("--authorization-mode=AlwaysAllow", "--anonymous-auth", "--enable-server=false"),
+            None,
+        ),
+    ],
+)
+def test_a_node_on_its_own_serves_what_it_is_told_to(
+    arguments: tuple[str, ...], children: list[str] | None
+) -> None:
+    tree = build_agent(load_settings(arguments), {}).declared()
+    served = {child.name: child.children for child in tree.children}.get("server")
+    assert (None if served is None else [child.name for child in served]) == children
+
+
+def test_the_configuration_reaches_the_server() -> None:
+    arguments = (
+        "--port=1",
+        "--address=127.0.0.1",
+        "--cert-dir=/pki",
+        "--tls-min-version=VersionTLS13",
+        "--authentication-token-webhook=false",
+        "--authorization-webhook-cache-unauthorized-ttl=3s",
+        "--streaming-connection-idle-timeout=5s",
+        "--enable-debugging-handlers=false",
+    )
+    settings = node_api_settings(load_settings(arguments))
+    assert settings is not None
+    assert (settings.port, settings.address, settings.cert_dir) == (1, "127.0.0.1", Path("/pki"))
+    assert (settings.min_version, settings.webhook_authentication) == ("VersionTLS13", False)
+    assert settings.unauthorized_ttl == 3
+    assert settings.options.streaming_idle_timeout == 5
+    assert not settings.options.enable_debugging_handlers
+    assert b'"tlsMinVersion":"VersionTLS13"' in settings.configz
+    assert settings.flags["cert-dir"] == "/pki"
