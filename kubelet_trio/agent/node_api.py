@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from kubelet_trio.agent.pages import stats_pages
 from kubelet_trio.kube import KubeApi
 from kubelet_trio.model import Offload
 from kubelet_trio.server import (
@@ -22,7 +23,6 @@ from kubelet_trio.server import (
     ApiParts,
     Authorizer,
     Guard,
-    Handler,
     Limits,
     NodeAuthenticator,
     Reviewer,
@@ -67,7 +67,6 @@ class NodeApiSettings:
     options: ApiOptions = field(default_factory=ApiOptions)
     configz: bytes = b"{}"
     flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
-    plugged: Mapping[str, Handler] = field(default_factory=dict)
 
     def is_reachable(self, kube: Reviewer | None) -> bool:
         """Whether anybody could be let in on the HTTPS port."""
@@ -147,7 +146,7 @@ class _NodeApi:
             self.settings.configz,
             flags=self.settings.flags,
             log_dirs=(SYSTEM_LOGS, agent.node().pod_logs_dir),
-            plugged=self.settings.plugged,
+            plugged=stats_pages(agent.stats, agent.metrics),
         )
 
     async def _tls_settings(self) -> TlsSettings:

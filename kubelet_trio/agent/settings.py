@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
-from kubelet_trio.agent.node_api import NodeApiSettings
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import Keyring
@@ -32,6 +31,7 @@ from kubelet_trio.volumes import Mounter
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.agent.core import Agent
+    from kubelet_trio.agent.node_api import NodeApiSettings
     from kubelet_trio.stats import Host
 
 
