@@ -8,8 +8,10 @@ a module that was imported before.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +47,20 @@ def defer(*names: str) -> None:
         module = importlib.util.module_from_spec(spec)
         module.__class__ = _UnexecutedModule
         sys.modules[name] = module
+
+
+def names_on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return a package's `__getattr__` for names whose modules not every agent needs.
+
+    `homes` says in which submodule a name is; that is imported when the name is first asked for.
+    """
+
+    def get(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+
+    return get
 
 
 def spare_metadata() -> None:

@@ -28,19 +28,24 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
-from kubelet_trio.events.api import ApiEvents
+from kubelet_trio.events import ApiEvents
 from kubelet_trio.kube import KubeApi, follow
 from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, is_static, pod_key
-from kubelet_trio.node import NodeIdentity, NodeResources, NodeView, Pressure
-from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
-from kubelet_trio.node.lease import NodeLease
-from kubelet_trio.node.readiness import RuntimeWatch
-from kubelet_trio.node.registration import NodeObject, Registration
+from kubelet_trio.node import (
+    HeartbeatPeriods,
+    NodeHeartbeat,
+    NodeIdentity,
+    NodeLease,
+    NodeObject,
+    NodeResources,
+    NodeView,
+    Pressure,
+    Registration,
+    RuntimeWatch,
+)
 from kubelet_trio.objects import ChangeDetection
-from kubelet_trio.sources import Desired
-from kubelet_trio.sources.apiserver import ApiSource
-from kubelet_trio.status.manager import StatusManager
-from kubelet_trio.status.mirrors import MirrorPods
+from kubelet_trio.sources import ApiSource, Desired
+from kubelet_trio.status import MirrorPods, StatusManager
 from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
 
 log = structlog.get_logger()

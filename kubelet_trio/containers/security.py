@@ -35,7 +35,6 @@ APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _ROOT = 0
 _MAX_UID = 2**31 - 1
 _LOCALHOST = "localhost/"  # how AppArmor annotations name a profile of the host
-_PROFILE_TYPES = v1.SecurityProfileProfileType
 _APPARMOR_NAMES = {"RuntimeDefault": "runtime/default", "Unconfined": "unconfined"}
 
 
@@ -156,11 +155,13 @@ def _set_apparmor(made: v1.LinuxContainerSecurityContext, profile: AppArmorProfi
         if not name:
             raise ContainerConfigError("missing localhost apparmor profile name")
         made.apparmor = v1.SecurityProfile(
-            profile_type=_PROFILE_TYPES.Localhost, localhost_ref=name
+            profile_type=v1.SecurityProfileProfileType.Localhost, localhost_ref=name
         )
         made.apparmor_profile = _LOCALHOST + name  # for runtimes from before the field above
         return
-    made.apparmor = v1.SecurityProfile(profile_type=_PROFILE_TYPES.from_string(profile.type))
+    made.apparmor = v1.SecurityProfile(
+        profile_type=v1.SecurityProfileProfileType.from_string(profile.type)
+    )
     made.apparmor_profile = _APPARMOR_NAMES[profile.type]
 
 
@@ -192,7 +193,7 @@ def _verify_non_root(
 
 
 def _seccomp(profile: SeccompProfile | None, node: NodeSettings) -> v1.SecurityProfile:
-    types = _PROFILE_TYPES
+    types = v1.SecurityProfileProfileType
     if profile is None:
         default = types.RuntimeDefault if node.seccomp_default else types.Unconfined
         return v1.SecurityProfile(profile_type=default)

@@ -23,7 +23,7 @@ from kubelet_trio.embed.kubelet import Kubelet, open_kubelet
 from kubelet_trio.embed.logs import LogLines
 from kubelet_trio.embed.running import RunningPod
 from kubelet_trio.embed.streams import EventStream, PodChange, PodWatch
-from kubelet_trio.embed.world import World
+from kubelet_trio.embed.world import World, node_paths
 from kubelet_trio.sources import FieldError, ManifestError
 
 __all__ = [
@@ -51,5 +51,6 @@ __all__ = [
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
     "World",
+    "node_paths",
     "open_kubelet",
 ]

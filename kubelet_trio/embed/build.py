@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from kubelet_trio.containers import (
     read_resolv_conf,
 )
 from kubelet_trio.embed.config import KubeletConfig
-from kubelet_trio.embed.world import World
+from kubelet_trio.embed.world import World, node_paths
 from kubelet_trio.model import PodUid, thread_offload
 from kubelet_trio.node import host_ips
 from kubelet_trio.pleg import PidfdExitWaiter
@@ -62,18 +61,6 @@ def real_world(config: KubeletConfig) -> World:
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=orphans,
         tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
-    )
-
-
-def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:
-    """Return the node with the directories and the name that the configuration gives it."""
-    logs = config.root / "logs" if config.pod_logs_dir is None else Path(config.pod_logs_dir)
-    return replace(
-        node,
-        node_name=(config.node_name or node.node_name).strip().lower(),
-        root_dir=config.root,
-        pod_logs_dir=logs / "pods",
-        container_logs_dir=logs / "containers",
     )
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kubelet_trio.containers import LogWatch, inotify_watch
 from kubelet_trio.cri import Runtime
+from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
 
 if TYPE_CHECKING:
@@ -41,3 +42,15 @@ class World:
     offload: Offload = thread_offload
     log_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]] = inotify_watch
     tmpfs_noswap: bool = False
+
+
+def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:
+    """Return the node with the directories and the name that the configuration gives it."""
+    logs = config.root / "logs" if config.pod_logs_dir is None else Path(config.pod_logs_dir)
+    return replace(
+        node,
+        node_name=(config.node_name or node.node_name).strip().lower(),
+        root_dir=config.root,
+        pod_logs_dir=logs / "pods",
+        container_logs_dir=logs / "containers",
+    )

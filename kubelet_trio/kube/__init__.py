@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.kube.api import (
     AlreadyExistsError,
     Bookmark,
@@ -86,10 +87,4 @@ __all__ = [
     "to_json",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _DEFERRED:
-        import importlib
-
-        return getattr(importlib.import_module(f"{__name__}.{_DEFERRED[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -1,5 +1,10 @@
 """The node itself: its addresses, its object at an API server, its heartbeat."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.node.addresses import host_ips
 from kubelet_trio.node.capacity import (
     DEFAULT_EVICTION_HARD,
@@ -16,16 +21,38 @@ from kubelet_trio.node.capacity import (
 )
 from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
 
+if TYPE_CHECKING:
+    from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
+    from kubelet_trio.node.lease import NodeLease
+    from kubelet_trio.node.readiness import RuntimeWatch
+    from kubelet_trio.node.registration import NodeObject, Registration
+
+# What only a node of a cluster needs is loaded by those who have one.
+_DEFERRED = {
+    "HeartbeatPeriods": "heartbeat",
+    "NodeHeartbeat": "heartbeat",
+    "NodeLease": "lease",
+    "NodeObject": "registration",
+    "Registration": "registration",
+    "RuntimeWatch": "readiness",
+}
+
 __all__ = [
     "DEFAULT_EVICTION_HARD",
+    "HeartbeatPeriods",
     "Machine",
     "NodeCapacity",
+    "NodeHeartbeat",
     "NodeIdentity",
+    "NodeLease",
+    "NodeObject",
     "NodeResources",
     "NodeView",
     "Pressure",
+    "Registration",
     "ReservationError",
     "Reservations",
+    "RuntimeWatch",
     "host_ips",
     "node_capacity",
     "parse_cpus",
@@ -35,3 +62,5 @@ __all__ = [
     "threshold_amount",
     "with_reserved_cpus",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

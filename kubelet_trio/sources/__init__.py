@@ -1,5 +1,10 @@
 """Where pods come from: manifest files, a manifest URL, and the merge of all of it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.sources._errors import FieldError, ManifestError
 from kubelet_trio.sources.defaults import default_pod
 from kubelet_trio.sources.file import FileSource
@@ -11,7 +16,16 @@ from kubelet_trio.sources.types import Desired, Source, SourceProblem, SourceSna
 from kubelet_trio.sources.validate import validate_pod
 from kubelet_trio.sources.watch import Change, Watcher
 
+if TYPE_CHECKING:
+    from kubelet_trio.sources.apiserver import ApiSource
+
+# What only a node of a cluster needs is loaded by those who have one.
+_DEFERRED = {
+    "ApiSource": "apiserver",
+}
+
 __all__ = [
+    "ApiSource",
     "Change",
     "Desired",
     "FieldError",
@@ -30,3 +44,5 @@ __all__ = [
     "run_merge",
     "validate_pod",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -1,5 +1,27 @@
 """Pod statuses on their way out."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.status.store import StatusListener, StatusStore
 
-__all__ = ["StatusListener", "StatusStore"]
+if TYPE_CHECKING:
+    from kubelet_trio.status.manager import StatusManager
+    from kubelet_trio.status.mirrors import MirrorPods
+
+# What only a node of a cluster needs is loaded by those who have one.
+_DEFERRED = {
+    "MirrorPods": "mirrors",
+    "StatusManager": "manager",
+}
+
+__all__ = [
+    "MirrorPods",
+    "StatusListener",
+    "StatusManager",
+    "StatusStore",
+]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

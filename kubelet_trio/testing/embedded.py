@@ -15,8 +15,7 @@ from __future__ import annotations
 import trio
 
 from kubelet_trio.containers import NodeSettings, poll_watch
-from kubelet_trio.embed import KubeletConfig, World
-from kubelet_trio.embed.build import node_paths
+from kubelet_trio.embed import KubeletConfig, World, node_paths
 from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.mounts import FakeMounter
