@@ -121,7 +121,7 @@ def test_the_client_does_not_load_the_agent() -> None:
 
     script = (
         "import sys, kubelet_trio.cli.reading, kubelet_trio.cli.main, kubelet_trio.cli.describe;"
-        "print([m for m in ('trio', 'structlog', 'lightkube.models', 'yaml', 'asyncio')"
+        "print([m for m in ('trio', 'structlog', 'lightkube.models', 'yaml', 'asyncio.events')"
         " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
