@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import Pod, Taint
 
 from kubelet_trio.agent import (
     Agent,
@@ -23,6 +23,7 @@ from kubelet_trio.agent import (
     CgroupPolicy,
     ReservedCgroup,
     Seams,
+    admission_settings,
     node_api_settings,
 )
 from kubelet_trio.cgroups import (
@@ -216,6 +217,14 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             sandbox_image=flags.pod_infra_container_image,
             eviction=eviction_policy(config),
             cgroups=_cgroup_policy(config, capacity, reserved),
+            admission=admission_settings(
+                node.node_name,
+                labels=flags.node_labels,
+                taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
+                allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
+                max_pods=node.allocatable["pods"] // NANO,
+            ),
+            ids_per_pod=config.user_namespaces.ids_per_pod,
             notes=settings.notes,
         ),
         Seams(

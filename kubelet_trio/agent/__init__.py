@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kubelet_trio.agent.admission import AdmissionSettings, NodeMarks, admission_settings
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover, ReservedCgroup
 from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.node_api import NodeApiSettings
@@ -13,14 +14,17 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.node_api_config import node_api_settings
 
 __all__ = [
+    "AdmissionSettings",
     "Agent",
     "AgentSettings",
     "CgroupPolicy",
     "CgroupTree",
     "NodeApiSettings",
+    "NodeMarks",
     "PodCgroupRemover",
     "ReservedCgroup",
     "Seams",
+    "admission_settings",
     "node_api_settings",
 ]
 

@@ -18,6 +18,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.agent.admission import admission_node, marks_of
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
@@ -52,6 +53,8 @@ from kubelet_trio.node import Pressure
 from kubelet_trio.objects import LocalObjects, ObjectStore
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
+    AdmissionNode,
+    Admitter,
     BackOff,
     EndReason,
     ImagePuller,
@@ -210,7 +213,12 @@ class Agent:
             objects=self._objects,
             cgroups=self._cgroups,
             records=PodRecords(node.root_dir / "pods", seams.offload),
-            users=UserNamespaces(node.root_dir / "pods", seams.offload),
+            users=UserNamespaces(
+                node.root_dir / "pods",
+                seams.offload,
+                per_pod=self.settings.ids_per_pod,
+                max_pods=self.settings.admission.max_pods,
+            ),
             statuses=self._statuses,
             events=events,
             clock=seams.clock,
@@ -313,6 +321,7 @@ class Agent:
             self._records,
             lambda: self._pleg.known_uids,
             self._pods.start_child,
+            Admitter(self._admission_node, self.settings.admission.checks),
         )
         await self._root.run(task_status=task_status)
 
@@ -401,6 +410,14 @@ class Agent:
         driver = self._health.state.value.cgroup_driver
         node = self.settings.node
         return node if driver is None else replace(node, cgroup_driver=driver)
+
+    def _admission_node(self) -> AdmissionNode:
+        marks, cluster = self.settings.admission.marks, self._seams.cluster
+        known = cluster.node.value.value if cluster is not None else None
+        if known is not None:  # others may have labelled or tainted the node's object
+            marks = marks_of(known)
+        settings, runtime = self.settings.admission, self._health.state.value
+        return admission_node(self.node(), settings, runtime, marks)
 
     @property
     def pods(self) -> AsyncValue[Mapping[PodUid, Pod]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kubelet_trio.agent.admission import AdmissionSettings
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
@@ -45,6 +46,7 @@ class AgentSettings:
     parallel_pulls: int | None = 1  # None: as many as there are
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     cgroups: CgroupPolicy = field(default_factory=CgroupPolicy)
+    ids_per_pod: int = 65536  # of a pod with users of its own
     notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
     log_rotation: LogRotationPolicy = field(default_factory=LogRotationPolicy)
     container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
@@ -53,6 +55,7 @@ class AgentSettings:
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
     sandbox_image: str = ""  # where the runtime neither names nor pins it
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
 
 

@@ -123,6 +123,9 @@ def _numbers(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('nodeStatusMaxImages')} must be -1 or greater"
     if not 0 < config.memory_throttling_factor <= 1:
         yield "memoryThrottlingFactor must be greater than 0 and at most 1.0"
+    ids = config.user_namespaces.ids_per_pod
+    if not 0 < ids < 2**32 or ids % 65536:
+        yield f"userNamespaces.idsPerPod {ids} must be a multiple of 65536 and below 2^32"
     if config.logging.verbosity < 0:
         yield f"{_name('logging.verbosity')} must not be negative"
 

@@ -94,7 +94,8 @@ from kubelet_trio.containers.resources import (
     oom_score_adj,
     pod_memory_limit,
 )
-from kubelet_trio.containers.sandbox import cgroup_parent, sandbox_config
+from kubelet_trio.containers.sandbox import cgroup_parent, dotted_sysctl, sandbox_config
+from kubelet_trio.containers.security import apparmor_profile
 from kubelet_trio.containers.service_env import service_variables
 from kubelet_trio.containers.termination import (
     cut_message,
@@ -136,6 +137,7 @@ __all__ = [
     "ResolvConf",
     "SandboxConfigError",
     "amounts",
+    "apparmor_profile",
     "cgroup_parent",
     "container_amounts",
     "container_annotations",
@@ -150,6 +152,7 @@ __all__ = [
     "container_resources",
     "container_state",
     "cut_message",
+    "dotted_sysctl",
     "expand",
     "expand_from",
     "field_value",

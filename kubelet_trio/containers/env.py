@@ -19,12 +19,14 @@ from lightkube.models.core_v1 import (
     EnvFromSource,
     EnvVar,
     EnvVarSource,
+    FileKeySelector,
     Pod,
     Secret,
     VolumeMount,
 )
 
 from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
+from kubelet_trio.containers.env_file import env_file_value
 from kubelet_trio.containers.errors import ContainerConfigError
 from kubelet_trio.containers.expansion import expand, expand_from
 from kubelet_trio.model import pod_key
@@ -39,6 +41,9 @@ from kubelet_trio.objects import (
 
 # The relaxed rule of Kubernetes 1.34: printable ASCII without =.
 _NAME = re.compile(r"[ -<>-~]+")
+
+
+EnvFile = tuple[str, str]  # volume and path in it
 
 
 class CommandLine(NamedTuple):
@@ -65,8 +70,11 @@ def container_env(
     facts: PodFacts | None = None,
     objects: ObjectView = NO_OBJECTS,
     services: Mapping[str, str] | None = None,
+    files: Mapping[EnvFile, str] | None = None,
 ) -> Environment:
     """Return the environment of a container.
+
+    `files` are those that variables come from, as far as they are there.
 
     `services` are the variables of the services around the pod: others may refer to them, and
     any other of a name replaces one.
@@ -77,7 +85,7 @@ def container_env(
     variables: dict[str, str] = {}
     around = dict(services or {})
     warnings: list[str] = []
-    sources = _Sources(pod, container, facts or PodFacts(), objects)
+    sources = _Sources(pod, container, facts or PodFacts(), objects, files or {})
     try:
         for source in container.envFrom or ():
             added, skipped = _named_values(source, sources)
@@ -107,6 +115,7 @@ class _Sources:
     container: Container
     facts: PodFacts
     objects: ObjectView
+    files: Mapping[EnvFile, str]
 
     @property
     def namespace(self) -> str:
@@ -159,7 +168,26 @@ def _value(variable: EnvVar, variables: Mapping[str, str], sources: _Sources) ->
     if source.resourceFieldRef is not None:
         ref = source.resourceFieldRef
         return resource_value(sources.pod, sources.container, ref, sources.facts)
+    if source.fileKeyRef is not None:
+        return _file_value(source.fileKeyRef, sources)
     return _key_value(variable, source, sources)
+
+
+def _file_value(ref: FileKeySelector, sources: _Sources) -> str | None:
+    text = sources.files.get((ref.volumeName, ref.path))
+    if text is None:
+        if ref.optional:
+            return None
+        raise ContainerConfigError(f"couldn't find file {ref.path} in volume {ref.volumeName}")
+    try:
+        value = env_file_value(text, ref.key)
+    except ValueError as exc:
+        raise ContainerConfigError(f"file {ref.path} in volume {ref.volumeName}: {exc}") from exc
+    if value is None and not ref.optional:
+        raise ContainerConfigError(
+            f"couldn't find key {ref.key} in file {ref.path} in volume {ref.volumeName}"
+        )
+    return value
 
 
 def _key_value(variable: EnvVar, source: EnvVarSource, sources: _Sources) -> str | None:

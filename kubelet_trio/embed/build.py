@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.agent import Agent, AgentSettings, Seams, admission_settings
 from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
 from kubelet_trio.containers import (
     NodeSettings,
@@ -109,6 +109,7 @@ def build_agent(
             crash_back_off=BackOffPolicy(
                 base=config.crash_backoff_base, cap=config.crash_backoff_cap
             ),
+            admission=admission_settings(node.node_name),
             instance=config.instance_id,
         ),
         Seams(

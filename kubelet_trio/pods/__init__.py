@@ -1,5 +1,7 @@
 """The heart: a worker for each pod, and the decisions it carries out."""
 
+from kubelet_trio.pods.admission import AdmissionNode, Rejected
+from kubelet_trio.pods.admitter import AdmissionCheck, Admitter
 from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
 from kubelet_trio.pods.images import ImageError, ImagePuller
 from kubelet_trio.pods.names import PodNames
@@ -8,11 +10,15 @@ from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.restart import restarts_after
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
+from kubelet_trio.pods.sysctls import SysctlRules, kernel_version, sysctl_rules
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.pods.worker import PodWorker
 
 __all__ = [
+    "AdmissionCheck",
+    "AdmissionNode",
+    "Admitter",
     "BackOff",
     "BackOffPolicy",
     "EndReason",
@@ -30,9 +36,13 @@ __all__ = [
     "PodServices",
     "PodStage",
     "PodWorker",
+    "Rejected",
+    "SysctlRules",
     "TerminationRequest",
     "UserNamespaces",
+    "kernel_version",
     "load_records",
     "restarts_after",
+    "sysctl_rules",
     "wanted_pods",
 ]

@@ -19,7 +19,7 @@ from kubelet_trio.containers import (
     container_env,
 )
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, spec
+from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import container_references, read_objects
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.images import EnsuredImage
@@ -77,6 +77,21 @@ async def _image_user(
     return (None, image.username) if image.username else (0, "")
 
 
+async def _env_files(
+    services: PodServices, pod: Pod, container: PodContainer
+) -> dict[tuple[str, str], str]:
+    """Read the files that variables come from, as far as they are there. Raises `VolumeError`."""
+    found: dict[tuple[str, str], str] = {}
+    for variable in container.spec.env or ():
+        ref = variable.valueFrom.fileKeyRef if variable.valueFrom is not None else None
+        if ref is None or (ref.volumeName, ref.path) in found:
+            continue
+        content = await services.volumes.read_file(pod_uid(pod), ref.volumeName, ref.path)
+        if content is not None:
+            found[ref.volumeName, ref.path] = content.decode("utf-8", "surrogateescape")
+    return found
+
+
 async def container_environment(
     services: PodServices,
     pod: Pod,
@@ -86,12 +101,15 @@ async def container_environment(
 ) -> Environment:
     """Return a container's environment, with an event for each source that was cut short.
 
-    Raises `ContainerConfigError`.
+    Raises `ContainerConfigError` and `VolumeError`.
     """
     references = container_references(pod_key(pod).namespace, container.spec)
     objects = await read_objects(services.objects, references)
     around = await services.service_env.variables(pod)
-    environment = container_env(pod, container.spec, pod_facts(pod, node, ips), objects, around)
+    files = await _env_files(services, pod, container)
+    environment = container_env(
+        pod, container.spec, pod_facts(pod, node, ips), objects, around, files
+    )
     for warning in environment.warnings:
         involved = pod_object_ref(pod)
         services.events.emit(involved, "Warning", "InvalidEnvironmentVariableNames", warning)

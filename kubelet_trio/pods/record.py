@@ -38,6 +38,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     start_time: float  # Unix seconds, the status' startTime
     termination: TerminationRequest | None = None
     pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have run to their end
+    admitted: bool = False  # it may run here, and did: a restart does not ask again
 
 
 class PodRecords:

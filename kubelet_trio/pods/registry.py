@@ -16,7 +16,8 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import container_info
-from kubelet_trio.model import PodUid, RuntimePod, pod_key
+from kubelet_trio.model import PodUid, RuntimePod, metadata, pod_key
+from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
@@ -36,11 +37,14 @@ class PodRegistry:
         records: Mapping[PodUid, PodRecord],
         known_uids: Callable[[], Iterable[PodUid]],
         start_child: Callable[[ChildSpec], None],
+        admitter: Admitter,
     ) -> None:
         self._services = services
         self._records = dict(records)  # of a life before this one, until a worker takes them
         self._known_uids = known_uids  # what the runtime holds something of
         self._start_child = start_child
+        self._admitter = admitter
+        self._is_runtime_read = False
         self._workers: dict[PodUid, PodWorker] = {}
         self._desired = Desired(pods={}, all_ready=False)
         self._complete = trio.Event()
@@ -91,7 +95,7 @@ class PodRegistry:
         if desired.all_ready:
             self._complete.set()
             self._end_unwanted()
-        for uid, pod in desired.pods.items():
+        for uid, pod in sorted(desired.pods.items(), key=_creation):
             worker = self._workers.get(uid)
             if worker is None and uid in self._reclaimed:
                 continue  # it starts when that is done
@@ -100,6 +104,7 @@ class PodRegistry:
             elif worker.is_wanted:
                 worker.update(pod)
             # else: it is being removed, and comes back when that is done (`_ended`)
+        self._admit()
 
     def wake(self, uid: PodUid) -> None:
         """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""
@@ -123,8 +128,11 @@ class PodRegistry:
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
         worker.on_end = self._ended
+        worker.on_room = self._runtime_read
         self._workers[uid] = worker
         self._services.names.claim(key, uid)
+        if not worker.is_admitted:
+            self._admitter.add(worker)
         self._start_child(
             ChildSpec(f"{key}@{uid}", worker.run, Restart.TRANSIENT, stop=worker.leave)
         )
@@ -134,6 +142,24 @@ class PodRegistry:
         pod = self._desired.pods.get(uid)
         if pod is not None:
             self._start(PodWorker(self._services, pod))
+        self._admit()
+
+    def _runtime_read(self) -> None:
+        self._is_runtime_read = True
+        self._admit()
+
+    def _admit(self) -> None:
+        """Decide on the pods that wait, once it is known what runs here and can."""
+        if not self._is_runtime_read:
+            return
+        for uid in self._known_uids():
+            worker = self._workers.get(uid)
+            if worker is not None and not worker.is_admitted and not worker.is_ending:
+                worker.admit()  # the Go kubelet's: who takes a node over ends nothing on it
+        self._admitter.admit(
+            self._workers.values(),
+            [r.pod for r in self._records.values() if r.admitted and r.termination is None],
+        )
 
     def _end_unwanted(self) -> None:
         wanted = self._desired.pods
@@ -157,6 +183,12 @@ class PodRegistry:
         worker = PodWorker(self._services, pod, record)
         self._start(worker)
         worker.remove(TerminationRequest(uid, EndReason.DELETED))
+
+
+def _creation(entry: tuple[PodUid, Pod]) -> float:
+    """Return when a pod was created: the oldest are admitted first; static ones have no time."""
+    created = metadata(entry[1]).creationTimestamp
+    return created.timestamp() if created is not None else 0.0
 
 
 def orphan_pod(observed: RuntimePod) -> Pod:

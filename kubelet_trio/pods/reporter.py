@@ -47,6 +47,7 @@ class PodReporter:
         self._shown: Pod | None = None  # as last told
         self._messages: dict[ContainerId, str] = {}
         self._pre_stopped = record.pre_stopped if record is not None else ()
+        self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
         self.start_time = record.start_time if record is not None else services.clock.time()
@@ -112,6 +113,7 @@ class PodReporter:
             ready=ready,
             conditions=_disruption(stage, request),
             finished=request is not None and request.reason is EndReason.FINISHED,
+            rejected=request is not None and request.reason is EndReason.REJECTED,
         )
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool:
@@ -137,6 +139,7 @@ class PodReporter:
             start_time=self.start_time,
             termination=request,
             pre_stopped=self._pre_stopped,
+            admitted=self.is_admitted,
         )
         if record != self._record:
             await self._services.records.write(record)
@@ -166,6 +169,14 @@ class PodReporter:
                     read_termination_message, container, specs.get(container.name)
                 )
                 self._messages[container_id] = cut_message(message, limit)
+
+
+def _has_run(status: PodStatus | None) -> bool:
+    """Return whether a pod was admitted by an agent that did not write it down."""
+    if status is None:
+        return False
+    statuses = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+    return any(s.state is not None and s.state.waiting is None for s in statuses)
 
 
 def _disruption(stage: PodStage, request: TerminationRequest | None) -> tuple[PodCondition, ...]:

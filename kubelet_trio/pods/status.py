@@ -37,6 +37,8 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     Lists are in the API's order and None where they would be empty. Times are whole seconds.
     """
     previous = given.previous or pod.status or PodStatus()
+    if given.rejected:
+        return _rejected_status(pod, given, previous)
     ips = _pod_ips(pod, observed, given, previous)
     generation = metadata(pod).generation or 0
     status = PodStatus(
@@ -66,6 +68,24 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     conditions = pod_conditions(pod, observed, status, previous, _others(pod, given), now)
     return _held_back(
         observed, given, previous, msgspec.structs.replace(status, conditions=conditions)
+    )
+
+
+def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodStatus:
+    """Return the status of a pod that never ran here: the verdict, and what others said."""
+    failure = given.failure
+    generation = metadata(pod).generation or 0
+    return PodStatus(
+        phase="Failed",
+        reason=failure.reason if failure is not None else None,
+        message=failure.message if failure is not None else None,
+        qosClass=previous.qosClass or pod_qos(pod),
+        startTime=_start_time(given, previous),
+        observedGeneration=max(generation, previous.observedGeneration or 0) or None,
+        conditions=_others(pod, given) or None,
+        nominatedNodeName=previous.nominatedNodeName,
+        resourceClaimStatuses=previous.resourceClaimStatuses,
+        extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
     )
 
 

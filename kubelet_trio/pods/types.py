@@ -124,6 +124,7 @@ class StatusInput:
     ready: Mapping[ContainerId, bool] = field(default_factory=dict)  # readiness probe results
     conditions: tuple[PodCondition, ...] = ()  # owned by others, kept as they are
     finished: bool = False  # it ended by itself: its phase becomes terminal, static or not
+    rejected: bool = False  # it was not admitted: nothing is said of its containers
     recursive_read_only: bool = False  # the runtime handler supports such mounts
 
 
@@ -134,12 +135,14 @@ class EndReason(enum.Enum):
     ASKED = "asked"  # its deletion was asked for at the API server: the object goes last
     FINISHED = "finished"  # its containers have all ended, by themselves
     DEADLINE = "deadline"  # its activeDeadlineSeconds have passed
+    REJECTED = "rejected"  # the node did not admit it: it never ran
+    PREEMPTED = "preempted"  # a critical pod took its place
     EVICTED = "evicted"  # the node is short of something, or it used more than it may
     SHUTDOWN = "shutdown"  # the node is shutting down
 
 
 # Ends that the node brought about: the pod's controller is not to count them against it.
-DISRUPTIONS = frozenset({EndReason.EVICTED, EndReason.SHUTDOWN})
+DISRUPTIONS = frozenset({EndReason.EVICTED, EndReason.PREEMPTED, EndReason.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)

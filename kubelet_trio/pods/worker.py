@@ -12,7 +12,6 @@ own cancellation (the agent ends) detaches: nothing is stopped by it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -37,10 +36,12 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.objects import pod_references
+from kubelet_trio.pods.admission import Rejected
 from kubelet_trio.pods.deadline import deadline_at, deadline_failure
 from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import merge_requests
+from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
 from kubelet_trio.pods.phase import is_terminal
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.record import PodRecord
@@ -49,21 +50,22 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stages import StageEvent, next_stage
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.teardown import Teardown, TeardownIncompleteError, tear_down
-from kubelet_trio.pods.types import EndReason, Hold, PodPlan, PodStage, TerminationRequest
+from kubelet_trio.pods.types import (
+    EndReason,
+    PodFailure,
+    PodPlan,
+    PodStage,
+    TerminationRequest,
+)
 from kubelet_trio.probes import PodProbes, ProbeKind, ProbeServices, adopted_from
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
 
 _SYNC_DURATION = "kubelet_pod_worker_duration_seconds"
-
-# Retries of a step that failed: quick at first, upstream's 10 s at the most.
-_RETRY_BASE = 1.0
-_RETRY_CAP = 10.0
+_PREEMPTED = PodFailure("Preempting", "Preempted in order to admit critical pod")
 # Before a step that changed nothing is done once more, seconds.
 _NO_PROGRESS = 1.0
-# The longest a container may be held back: the cap of the image pull back-off, and some.
-_HOLD_MAX = 330.0
 # Trouble that the world may cause in a teardown; anything else is a bug and crashes the worker.
 _TROUBLE = (RuntimeCallError, VolumeError, CgroupBusyError, TeardownIncompleteError, OSError)
 
@@ -76,20 +78,20 @@ class PodWorker:
     pod: Pod
     record: PodRecord | None = None
     on_end: Callable[[PodUid], None] = lambda _uid: None
+    on_room: Callable[[], None] = lambda: None  # others may be admitted now
     is_wanted: bool = True  # its manifest is there
     stage: PodStage = PodStage.SYNC
     _request: TerminationRequest | None = None
+    _admitted: trio.Event = field(default_factory=trio.Event)
     _woken: trio.Event = field(default_factory=trio.Event)
     _interrupt: trio.CancelScope = field(default_factory=trio.CancelScope)
     _life: trio.CancelScope = field(default_factory=trio.CancelScope)
     _is_busy: bool = False
     _is_leaving: bool = False
     _is_removed: bool = False
-    _holds: dict[str, Hold] = field(default_factory=dict)  # containers that failed to start
-    _delays: dict[str, float] = field(default_factory=dict)  # the last retry's, "" for the pod
+    _holds: Holds = field(default_factory=Holds)
     _last_step: tuple[PodPlan, RuntimePod] | None = None
     _refresh_at: float = 0.0  # trio time at which volumes are brought up to date again
-    _pod_held_until: float = 0.0  # trio time: a step for the whole pod failed
     _executor: PodExecutor = field(init=False)
     _reporter: PodReporter = field(init=False)
     _stopper: ContainerStopper = field(init=False)
@@ -133,8 +135,6 @@ class PodWorker:
     def retry(self) -> None:
         """What stood in the way may be gone: look again, held back by nothing."""
         self._holds.clear()
-        self._delays.clear()
-        self._pod_held_until = 0.0
         self._last_step = None  # what comes next is no repetition: the world is another
         self.wake()
 
@@ -176,8 +176,36 @@ class PodWorker:
             self.wake()
 
     @property
+    def is_admitted(self) -> bool:
+        """Whether it may run: it was admitted now, or in an earlier life of the agent."""
+        return self._reporter.is_admitted
+
+    @property
     def is_ending(self) -> bool:
         return self._request is not None
+
+    @property
+    def is_displaced(self) -> bool:
+        """Whether it is being ended to make room for another."""
+        return self._request is not None and self._request.reason is EndReason.PREEMPTED
+
+    def admit(self) -> None:
+        """Let it run."""
+        self._reporter.is_admitted = True
+        self._admitted.set()
+
+    def reject(self, rejected: Rejected) -> None:
+        """Never let it run."""
+        self._event("Warning", rejected.reason, rejected.message)
+        failure = PodFailure(rejected.reason, f"Pod was rejected: {rejected.message}")
+        self.request(TerminationRequest(self.uid, EndReason.REJECTED, failure=failure))
+
+    def displace(self) -> None:
+        """End it to make room for a critical pod."""
+        if self.is_displaced:
+            return
+        self._event("Warning", _PREEMPTED.reason, _PREEMPTED.message)
+        self.request(TerminationRequest(self.uid, EndReason.PREEMPTED, failure=_PREEMPTED))
 
     def remove(self, request: TerminationRequest) -> None:
         """The manifest is gone: end the pod and leave nothing of it."""
@@ -209,6 +237,7 @@ class PodWorker:
         await self._reporter.announce(self.pod)
         await self._wait_turn()
         await self.services.observer.wait_synced(self.uid)
+        await self._wait_admission()
         await self._sync_until_asked()
         await self._end()
         if self.is_wanted:
@@ -228,6 +257,14 @@ class PodWorker:
         while not names.is_holder(key, self.uid) and self._request is None:
             with trio.CancelScope() as self._interrupt:
                 await names.wait_turn(key, self.uid)
+
+    async def _wait_admission(self) -> None:
+        self.on_room()  # what the runtime holds is known now: that is what everybody waits for
+        while not self.is_admitted and self._request is None:
+            with trio.CancelScope() as self._interrupt:
+                await self._admitted.wait()
+        if self.is_admitted and self._request is None:
+            await self._reporter.save(self.pod, None)
 
     # Sync
 
@@ -262,7 +299,7 @@ class PodWorker:
         if plan.finished:
             self.request(TerminationRequest(self.uid, EndReason.FINISHED))
             return 0.0
-        is_held = trio.current_time() < self._pod_held_until
+        is_held = trio.current_time() < self._holds.pod_until
         if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
             return self._idle_delay(plan)
         if not await self._execute(plan, observed):
@@ -298,8 +335,7 @@ class PodWorker:
             hashes={c.spec.name: container_hash(c.spec) for c in containers},
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
-            # A wall clock set back must not hold a container for as long as that.
-            pull={n: h for n, h in self._holds.items() if h.until - now <= _HOLD_MAX},
+            pull=self._holds.containers(now),
             min_attempts=attempts,
             ended=self._reporter.reported_ends(),
             keep_dead=self.services.dead_kept,
@@ -312,18 +348,11 @@ class PodWorker:
         except StepError as exc:
             log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
             self._event("Warning", exc.reason, exc.message)
-            self._pod_held_until = trio.current_time() + self._next_delay("")
+            self._holds.hold_pod()
             await self._look_again()
             return False
-        self._delays.pop("", None)
-        for start in plan.start:
-            name = start.container.spec.name
-            self._holds.pop(name, None)
-            if name not in failed:
-                self._delays.pop(name, None)
-        for name, error in failed.items():
-            until = error.retry_at or self.services.clock.time() + self._next_delay(name)
-            self._holds[name] = Hold(until, error.waiting)
+        tried = [start.container.spec.name for start in plan.start]
+        self._holds.note(tried, failed, self.services.clock.time())
         return not failed
 
     async def _execute_step(self, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
@@ -342,12 +371,6 @@ class PodWorker:
         except RuntimeCallError as exc:
             log.info("pod.refresh_failed", error=str(exc))
 
-    def _next_delay(self, name: str) -> float:
-        """Return the seconds until what just failed is tried again, more each time."""
-        delay = min(self._delays.get(name, _RETRY_BASE / 2) * 2, _RETRY_CAP)
-        self._delays[name] = delay
-        return _jittered(delay)
-
     def _is_runtime_ready(self) -> bool:
         state = self.services.runtime_state.value
         if state.is_ready and state.network_problem and spec(self.pod).hostNetwork is not True:
@@ -361,9 +384,9 @@ class PodWorker:
         now = self.services.clock.time()
         deadline = deadline_at(self.pod, self._reporter.start_time)
         delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
-        delays.append(self._pod_held_until - trio.current_time())
+        delays.append(self._holds.pod_until - trio.current_time())
         delays = [delay for delay in delays if delay > 0]
-        return min([_jittered(self.services.sync_period), *delays])
+        return min([jittered(self.services.sync_period), *delays])
 
     # End
 
@@ -379,6 +402,7 @@ class PodWorker:
         self.services.objects.release(self.uid)  # a pod that has ended may be kept for long
         if not self._is_removed:
             await self._publish(self.services.observer.get(self.uid))
+        self.on_room()
 
     async def _remove_all(self) -> None:
         """Leave nothing behind of a pod whose manifest is gone."""
@@ -391,7 +415,7 @@ class PodWorker:
 
     async def _tear_down_until_done(self) -> bool:
         """Tear down, however often it takes; return whether the pod was removed entirely."""
-        delay = _RETRY_BASE / 2
+        delay = RETRY_BASE / 2
         while True:
             # A request that shortens the grace period interrupts, and begins anew with less.
             with trio.CancelScope() as self._interrupt:
@@ -404,7 +428,7 @@ class PodWorker:
                 else:
                     return remove
                 await trio.sleep(delay)
-                delay = min(delay * 2, _RETRY_CAP)
+                delay = min(delay * 2, RETRY_CAP)
 
     async def _tear_down(self, *, remove: bool) -> None:
         request = self._request
@@ -457,8 +481,3 @@ class PodWorker:
 
     def _event(self, type_: EventType, reason: str, message: str) -> None:
         self.services.events.emit(pod_object_ref(self.pod), type_, reason, message)
-
-
-def _jittered(seconds: float) -> float:
-    """Spread what many workers would otherwise do at the same moment."""
-    return seconds * random.uniform(1.0, 1.5)

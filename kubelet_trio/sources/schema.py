@@ -200,8 +200,13 @@ def _places() -> Iterator[tuple[list[str], type[msgspec.Struct]]]:
         for name, field in _fields(kind).items():
             if name in ("status", "managedFields") or len(steps) > 6:
                 continue
-            inner, mark = field.type, ""
-            if typing.get_origin(inner) is list:
-                inner, mark = typing.get_args(inner)[0], "[]"
-            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            inner = _inner(field.type)
+            if inner is not None:
+                mark = "[]" if typing.get_origin(field.type) is list else ""
                 queue.append(([*steps, name + mark], inner))
+
+
+def _inner(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the object that a field holds, or holds a list of; None for plain values."""
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
+    return inner if isinstance(inner, type) and issubclass(inner, msgspec.Struct) else None

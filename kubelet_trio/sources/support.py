@@ -43,8 +43,19 @@ _RESOURCES = _not_yet("resources other than cpu, memory and huge pages are")
 _USER = _not_yet("owners of single files are")
 _VOLUME = _not_yet("volumes of this type are")
 
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HANDLERS = (*_PROBES, "lifecycle.postStart", "lifecycle.preStop")
+
+
+def _of_handlers(
+    field: str, refusal: Refusal, handlers: tuple[str, ...] = _HANDLERS
+) -> dict[str, Refusal]:
+    return {f"spec.<c>[].{handler}.{field}": refusal for handler in handlers}
+
+
 NOT_YET: Mapping[str, Refusal] = {
-    "spec.<c>[].env[].valueFrom.fileKeyRef": _not_yet("values from files are"),
+    **_of_handlers("httpGet.protocol", _not_yet("protocols other than HTTP/1.1 are")),
+    **_of_handlers("grpc.mode", _not_yet("gRPC probes over TLS are", "Plaintext"), _PROBES),
     "spec.<c>[].volumeDevices": _not_yet("block devices are", *_EMPTY),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
     "spec.<c>[].restartPolicyRules[].action": _not_yet("actions other than Restart are", "Restart"),

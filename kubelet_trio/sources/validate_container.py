@@ -40,11 +40,13 @@ def validate_containers(errors: Errors, spec: PodSpec, volumes: frozenset[str]) 
     init = [(f"spec.initContainers[{i}]", c) for i, c in enumerate(spec.initContainers or ())]
     main = [(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers)]
     seen: set[str] = set()
+    empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
     for path, container in [*init, *main]:
         if container.name and container.name in seen:
             errors.duplicate(f"{path}.name", container.name)
         seen.add(container.name)
         _container(errors, container, path, volumes)
+        validate_env(errors, container, path, empty_dirs)
         own_users = spec.hostUsers is False
         validate_container_security(errors, container, path, own_users=own_users)
         _ports(errors, container.ports or [], f"{path}.ports", bool(spec.hostNetwork))
@@ -69,7 +71,6 @@ def _container(errors: Errors, container: Container, path: str, volumes: frozens
     errors.one_of(f"{path}.imagePullPolicy", container.imagePullPolicy, PULL_POLICIES)
     policy = container.terminationMessagePolicy
     errors.one_of(f"{path}.terminationMessagePolicy", policy, MESSAGE_POLICIES)
-    validate_env(errors, container, path)
     _mounts(errors, container, path, volumes)
     resources = container.resources or ResourceRequirements()
     _resources(errors, resources, f"{path}.resources")

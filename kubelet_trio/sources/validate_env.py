@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from lightkube.models.core_v1 import (
     Container,
     EnvFromSource,
     EnvVar,
     EnvVarSource,
+    FileKeySelector,
     ResourceFieldSelector,
 )
 
@@ -28,10 +30,16 @@ _BYTE_DIVISORS = (
 )
 
 
-def validate_env(errors: Errors, container: Container, path: str) -> None:
-    """Check `env` and `envFrom`."""
+def validate_env(
+    errors: Errors, container: Container, path: str, empty_dirs: Collection[str]
+) -> None:
+    """Check `env` and `envFrom`; files are in volumes of the type emptyDir."""
     for index, variable in enumerate(container.env or ()):
-        _variable(errors, variable, f"{path}.env[{index}]")
+        where = f"{path}.env[{index}]"
+        _variable(errors, variable, where)
+        if variable.valueFrom is not None and variable.valueFrom.fileKeyRef is not None:
+            ref, where = variable.valueFrom.fileKeyRef, f"{where}.valueFrom.fileKeyRef"
+            _file_key(errors, ref, where, empty_dirs)
     for index, source in enumerate(container.envFrom or ()):
         _env_from(errors, source, f"{path}.envFrom[{index}]")
 
@@ -50,7 +58,7 @@ def _value_from(errors: Errors, source: EnvVarSource, path: str) -> None:
     kinds = [f for f in source.__struct_fields__ if getattr(source, f) is not None]
     if len(kinds) != 1:
         errors.invalid(path, kinds, "must specify one of: fieldRef, resourceFieldRef, "
-                       "configMapKeyRef or secretKeyRef")  # fmt: skip
+                       "configMapKeyRef, secretKeyRef or fileKeyRef")  # fmt: skip
     if source.fieldRef is not None:
         where = f"{path}.fieldRef"
         errors.one_of(f"{where}.apiVersion", source.fieldRef.apiVersion, ("v1",))
@@ -62,6 +70,15 @@ def _value_from(errors: Errors, source: EnvVarSource, path: str) -> None:
         if ref is not None:
             errors.need(f"{path}.{kind}.name", ref.name, syntax.dns_subdomain)
             errors.need(f"{path}.{kind}.key", ref.key, config_key)
+
+
+def _file_key(errors: Errors, ref: FileKeySelector, path: str, empty_dirs: Collection[str]) -> None:
+    errors.need(f"{path}.key", ref.key, syntax.env_name)
+    errors.need(f"{path}.path", ref.path, syntax.inside_path)
+    if not ref.volumeName:
+        errors.required(f"{path}.volumeName")
+    elif ref.volumeName not in empty_dirs:
+        errors.invalid(f"{path}.volumeName", ref.volumeName, "must be a volume of type emptyDir")
 
 
 def _env_from(errors: Errors, source: EnvFromSource, path: str) -> None:

@@ -47,17 +47,21 @@ from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import VolumeError, set_up_error
 from kubelet_trio.volumes.host_path import HostPath
+from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.mounted import LocalVolume, NfsVolume
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.plugin import VolumePlugin
 from kubelet_trio.volumes.spec import VolumeSpec, volume_spec
+from kubelet_trio.volumes.sub_path import SubPathError, read_inside
 from kubelet_trio.volumes.teardown import tear_down
 
 log = structlog.get_logger()
 
 # What the manager has no plugin for because the runtime mounts it.
 _BY_RUNTIME = ("image",)
+# Of a file that variables are read from, in bytes.
+_MAX_FILE = 1024 * 1024
 
 
 class VolumeManager:
@@ -177,6 +181,20 @@ class VolumeManager:
             no_image_volumes=self._no_image_volumes(),
         )
         return await self._offload(container_mounts, container, context)
+
+    async def read_file(self, uid: PodUid, volume: str, path: str) -> bytes | None:
+        """Return what a container wrote to a file of an emptyDir; None where there is none.
+
+        Raises `VolumeError` for what is no file of the volume.
+        """
+        where = volume_dir(self._pods_dir / uid, EMPTY_DIR, volume)
+        try:
+            return await self._offload(read_inside, where, path, _MAX_FILE)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (SubPathError, OSError) as exc:
+            log.warning("volume.file_unreadable", volume=volume, path=path, error=str(exc))
+            raise VolumeError(volume, f"cannot read file {path} in volume {volume}") from exc
 
     async def unmount(self, uid: PodUid) -> None:
         """Take down all that is on disk of a pod's volumes; none is no error.

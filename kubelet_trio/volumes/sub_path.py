@@ -65,6 +65,21 @@ def open_inside(root: Path, sub_path: str) -> int:
     return descriptor
 
 
+def read_inside(volume: Path, path: str, limit: int) -> bytes:
+    """Read a file of a volume. Raises `SubPathError` and OSError, FileNotFoundError above all."""
+    descriptor = open_inside(_resolve(volume), path)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SubPathError(f"{path} is not a file")
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        raise SubPathError(f"{path} is larger than {limit} bytes")
+    return content
+
+
 def make_inside(root: Path, sub_path: str) -> None:
     """Make the directories of `sub_path` that are missing, with the permissions of `root`.
 

@@ -61,6 +61,7 @@ class Node:
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
         self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
+        self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
 
     @asynccontextmanager
     async def running(
@@ -81,6 +82,7 @@ class Node:
             pod_logs_dir=self.base / "pods",
             container_logs_dir=self.base / "containers",
             host_ips=("192.0.2.7",),
+            allocatable=self.allocatable,
         )
         self.feed = Feed()
         if not silent:

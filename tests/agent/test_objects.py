@@ -254,3 +254,31 @@ async def test_whole_trees_are_read_only_where_the_runtime_can(
         assert made.recursive_read_only
         (told,) = node.container(pod).volumeMounts or []
         assert told.recursiveReadOnly == "Enabled"
+
+
+async def test_a_variable_comes_from_a_file_that_an_init_container_wrote(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    ref = "{volumeName: work, path: made/env, key: TOKEN}"
+    variable = f"env: [{{name: TOKEN, valueFrom: {{fileKeyRef: {ref}}}}}]"
+    mount = "volumeMounts: [{name: work, mountPath: /work}]"
+    pod = make_pod(
+        containers=f"- {{name: web, image: web, imagePullPolicy: IfNotPresent, {variable}}}",
+        spec=[
+            "volumes: [{name: work, emptyDir: {}}]",
+            f"initContainers: [{{name: init, image: exit-0, {mount}}}]",
+        ],
+    )
+    async with node.running(pod):
+        await trio.sleep(5)
+        state = node.container(pod).state
+        assert state is not None
+        assert state.waiting is not None
+        assert state.waiting.reason == "CreateContainerConfigError"
+        assert state.waiting.message == "couldn't find file made/env in volume work"
+        work = node.base / "root/pods" / pod_uid(pod) / "volumes/kubernetes.io~empty-dir/work"
+        (work / "made").mkdir()
+        (work / "made" / "env").write_text("TOKEN='secret'")
+        await trio.sleep(15)
+        (started,) = node.runtime.instances("web-node", "web")
+        assert {e.key: e.value for e in started.config.envs}["TOKEN"] == b"secret"

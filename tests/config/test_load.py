@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kubelet_trio.config import ConfigError, encode_config, load_settings
+from kubelet_trio.config import ConfigError, Duration, encode_config, load_settings
 from kubelet_trio.config.files import merge_patch
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -201,9 +201,9 @@ def test_a_deprecated_flag_works_and_says_what_to_use() -> None:
 
 
 def test_a_setting_without_effect_is_accepted_and_said() -> None:
-    settings = load_settings(["--node-labels=a=b"])
-    assert settings.flags.node_labels == {"a": "b"}
-    assert settings.notes == ("--node-labels has no effect: only matters with an API server",)
+    settings = load_settings(["--housekeeping-interval=20s"])
+    assert settings.flags.housekeeping_interval == Duration(20)
+    assert settings.notes == ("--housekeeping-interval has no effect: there is no cAdvisor here",)
 
 
 @pytest.mark.parametrize(

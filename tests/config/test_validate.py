@@ -83,7 +83,7 @@ def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str,
 
 
 def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
-    path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nmaxPods: 5\n")
+    path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nvolumePluginDir: /x\n")
     assert len(problems_of(f"--config={path}", "--kubeconfig=/k")) == 4
 
 
@@ -94,7 +94,7 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
         ("--bootstrap-kubeconfig=/k", "not supported yet: --bootstrap-kubeconfig: "),
         ("--contention-profiling", "not supported yet: enableContentionProfiling (--conten"),
         ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),
-        ("--max-pods=250", "leave it at its default (110)"),
+        ("--volume-plugin-dir=/x", "leave it at its default (/usr/libexec/"),
         ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
         ("--lock-file=/x", "not supported yet: --lock-file: "),

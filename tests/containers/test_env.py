@@ -115,7 +115,7 @@ def test_keys_are_read_from_config_maps_and_secrets() -> None:
                     EnvVar("A", valueFrom=EnvVarSource(fileKeyRef=FileKeySelector("a", "b", "c")))
                 ]
             },
-            "env A: this kind of valueFrom is not supported",
+            "couldn't find file b in volume c",
         ),
     ],
 )

@@ -38,15 +38,57 @@ C = "spec.containers[0]"
             "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep",
         ),
         (
+            of_container(livenessProbe={"httpGet": {"port": 80, "protocol": "HTTP2"}}),
+            f"{C}.livenessProbe.httpGet.protocol",
+            YET,
+        ),
+        (
+            of_container(startupProbe={"grpc": {"port": 80, "mode": "TLS"}}),
+            f"{C}.startupProbe.grpc.mode",
+            YET,
+        ),
+        (
             of_container(
-                env=[
-                    {
-                        "name": "A",
-                        "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}},
-                    }
-                ]
+                volumeMounts=[{"name": "v", "mountPath": "/v", "bindMountOptions": ["noexec"]}]
             ),
-            f"{C}.env[0].valueFrom.fileKeyRef",
+            f"{C}.volumeMounts[0].bindMountOptions",
+            YET,
+        ),
+        (
+            manifest(evictionResponders=[{"name": "x", "priority": 1}]),
+            "spec.evictionResponders",
+            YET,
+        ),
+        (manifest(schedulingGroup={"podGroupName": "x"}), "spec.schedulingGroup", YET),
+        (manifest(readinessGates=[{"conditionType": "x"}]), "spec.readinessGates", YET),
+        (
+            manifest(schedulingGates=[{"name": "x"}]),
+            "spec.schedulingGates",
+            "Forbidden: a pod that has its node cannot wait for one",
+        ),
+        (
+            manifest(serviceAccount="default"),
+            "spec.serviceAccount",
+            "static pods may not reference serviceaccounts",
+        ),
+        (
+            manifest(resourceClaims=[{"name": "x"}]),
+            "spec.resourceClaims",
+            "static pods may not reference resourceclaims",
+        ),
+        (of_volume(emptyDir={"mode": 448}), "spec.volumes[0].emptyDir.mode", YET),
+        (
+            of_volume(
+                projected={
+                    "sources": [{"podCertificate": {"keyType": "ED25519", "signerName": "x/y"}}]
+                }
+            ),
+            "spec.volumes[0].projected.sources[0].podCertificate",
+            "static pods may not reference podcertificaterequests",
+        ),
+        (
+            of_volume(configMap={"name": "c", "items": [{"key": "k", "path": "p", "user": 7}]}),
+            "spec.volumes[0].configMap.items[0].user",
             YET,
         ),
         (of_container(resources={"claims": [{"name": "x"}]}), f"{C}.resources.claims", YET),
@@ -137,7 +179,15 @@ def test_fields_of_init_containers_are_refused_as_well() -> None:
         manifest(securityContext={}, hostUsers=True, os={"name": "linux"}, readinessGates=[]),
         manifest(
             nodeSelector={"a": "b"},
-            affinity={"nodeAffinity": {}},
+            affinity={
+                "nodeAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 1, "preference": {}}
+                    ]
+                },
+                "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+            },
             tolerations=[{"operator": "Exists"}],
             priorityClassName="system-node-critical",
             priority=2000001000,

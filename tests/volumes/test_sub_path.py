@@ -14,6 +14,7 @@ from kubelet_trio.volumes.sub_path import (
     bind_sub_path,
     make_inside,
     open_inside,
+    read_inside,
 )
 
 
@@ -59,6 +60,19 @@ def test_what_leads_outside_is_refused_and_nothing_is_made_there(
         bind_sub_path(volume, sub_path, target, FakeMounter())
     assert not target.exists()
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_a_file_inside_is_read_and_no_other(volume: Path, tmp_path: Path) -> None:
+    (volume / "env").write_text("A='1'")
+    (tmp_path / "secret").write_text("no")
+    (volume / "out").symlink_to(tmp_path / "secret")
+    os.mkfifo(volume / "pipe")
+    assert read_inside(volume, "env", 5) == b"A='1'"
+    for path, limit in (("out", 9), ("pipe", 9), ("env", 4), ("a", 9)):
+        with pytest.raises(SubPathError):
+            read_inside(volume, path, limit)
+    with pytest.raises(FileNotFoundError):
+        read_inside(volume, "none", 9)
 
 
 def test_a_link_swapped_in_after_the_check_is_refused(

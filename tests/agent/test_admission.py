@@ -1,0 +1,156 @@
+"""Admission on a whole agent: who runs, who never does, and who makes room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
+from tests.agent.node import Node, make_pod, ready
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    made.allocatable = {"cpu": 4 * NANO, "pods": 3 * NANO}
+    return made
+
+
+def sized(name: str, cpu: str, *, spec: tuple[str, ...] = (), source: str = "file") -> Pod:
+    web = (
+        "- {name: web, image: web, imagePullPolicy: IfNotPresent, "
+        f"resources: {{requests: {{cpu: '{cpu}'}}}}}}"
+    )
+    made = make_pod(name, containers=web, spec=spec)
+    annotations = {**(metadata(made).annotations or {}), CONFIG_SOURCE: source}
+    meta = msgspec.structs.replace(metadata(made), annotations=annotations)
+    return msgspec.structs.replace(made, metadata=meta)
+
+
+async def test_a_rejected_pod_never_runs_and_stays_rejected(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = sized("big", "5", source="api")
+    async with node.running(pod):
+        await trio.sleep(5)
+        status = node.status(pod)
+        assert (status.phase, status.reason) == ("Failed", "OutOfcpu")
+        assert status.message == (
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 5000, used: 0, "
+            "capacity: 4000"
+        )
+        assert status.containerStatuses is None
+        assert node.reasons(pod) == ["OutOfcpu"]
+    node.allocatable = {}
+    async with node.running(pod):
+        await trio.sleep(60)
+        assert (node.status(pod).phase, node.status(pod).reason) == ("Failed", "OutOfcpu")
+        assert node.reasons(pod) == []
+        node.feed.put()
+        await trio.sleep(5)
+        assert node.leftovers() == []
+    assert node.calls("RunPodSandbox", "CreateContainer", "PullImage") == []
+
+
+async def test_pods_are_admitted_in_their_order_until_the_node_is_full(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pods = [sized(name, "1500m", source="api") for name in ("a", "b", "c")]
+    async with node.running(*pods):
+        await trio.sleep(5)
+        assert [ready(node.status(p)) for p in pods] == [True, True, False]
+        assert node.status(pods[2]).reason == "OutOfcpu"
+
+
+async def test_a_restart_rejects_nothing_that_runs(node: Node, autojump_clock: MockClock) -> None:
+    pods = [sized(name, "2") for name in ("a", "b")]
+    async with node.running(*pods):
+        await trio.sleep(5)
+        assert all(ready(node.status(p)) for p in pods)
+    node.allocatable = {"cpu": 1 * NANO}
+    async with node.running(*pods, sized("c", "500m", source="api")):
+        await trio.sleep(30)
+        assert all(ready(node.status(p)) for p in pods)
+        assert "OutOfcpu" in node.reasons()
+    assert node.runtime.violations == []
+
+
+async def test_what_another_agent_runs_is_taken_over_unasked(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = sized("a", "2")
+    async with node.running(pod):
+        await trio.sleep(5)
+    for record in (node.base / "root/pods").rglob("kubelet-trio.json"):
+        record.unlink()
+    node.allocatable = {"cpu": 1 * NANO}
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert ready(node.status(pod))
+    assert len(node.runtime.instances("a-node")) == 1
+
+
+async def test_the_next_version_of_a_pod_need_not_fit_beside_the_one_that_ends(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    first, second = sized("a", "3"), sized("a", "3500m")
+    async with node.running(first):
+        await trio.sleep(5)
+        node.feed.put(second)
+        await trio.sleep(60)
+        assert ready(node.status(second))
+
+
+async def test_a_critical_pod_displaces_another_and_runs_once_that_has_ended(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    victim, spared = sized("victim", "2", source="api"), sized("spared", "1", source="api")
+    async with node.running(victim, spared):
+        await trio.sleep(5)
+        static = sized("critical", "3")
+        node.feed.put(victim, spared, static)
+        await trio.sleep(90)
+        status = node.status(victim)
+        assert (status.phase, status.reason) == ("Failed", "Preempting")
+        assert status.message == "Preempted in order to admit critical pod"
+        assert [c.type for c in status.conditions or () if c.reason == "TerminationByKubelet"] == [
+            "DisruptionTarget"
+        ]
+        assert "Preempting" in node.reasons(victim)
+        assert ready(node.status(static))
+        assert ready(node.status(spared))
+        (ended,) = node.runtime.instances("victim-node")
+        (started,) = node.runtime.instances("critical-node")
+        assert ended.finished_at <= started.created_at
+    async with node.running(victim, spared, static):
+        await trio.sleep(30)
+        assert node.status(victim).reason == "Preempting"
+        assert ready(node.status(static))
+
+
+async def test_a_static_pod_that_nobody_makes_room_for_is_rejected(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    first, second = sized("a", "3"), sized("b", "3")
+    async with node.running(first, second):
+        await trio.sleep(5)
+        assert ready(node.status(first))
+        assert node.status(second).reason == "UnexpectedAdmissionError"
+
+
+async def test_nothing_is_decided_before_the_runtime_is_read(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = sized("big", "5", source="api")
+    node.runtime.go_down()
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert node.status(pod).phase == "Pending"
+        node.runtime.restart()
+        await trio.sleep(30)
+        assert node.status(pod).reason == "OutOfcpu"

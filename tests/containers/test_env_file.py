@@ -1,0 +1,70 @@
+"""Variables from files."""
+
+from __future__ import annotations
+
+import pytest
+from lightkube.models.core_v1 import EnvVar, EnvVarSource, FileKeySelector
+
+from kubelet_trio.containers import ContainerConfigError, container_env
+from kubelet_trio.containers.env_file import env_file_value
+from tests.containers.make import container, pod
+
+FILE = """
+# settings
+A='1'   # the first
+  B='two words $HOME \\n'
+EMPTY=''
+SHELL= 'x'
+LINES='one
+two'
+A='2'
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("A", "1"),
+        ("B", "two words $HOME \\n"),
+        ("EMPTY", ""),
+        ("SHELL", ""),
+        ("LINES", "one\ntwo"),
+        ("NONE", None),
+    ],
+)
+def test_values_are_read_as_a_shell_reads_them(key: str, expected: str | None) -> None:
+    assert env_file_value(FILE, key) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\nA", "line 2: missing '='"),
+        ("='1'", "line 1: empty variable name"),
+        ("A ='1'", "line 1: whitespace before '=' is not allowed"),
+        ("A=1", "line 1: value must be enclosed in single quotes"),
+        ("A='1'x", "line 1: unexpected content after closing quote"),
+        ("A='1\n2", "line 1: unclosed single quote"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_line(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match="invalid environment variable format") as caught:
+        env_file_value(text, "B")
+    assert str(caught.value).endswith(message)
+
+
+def of_file(key: str, path: str = "env", optional: bool | None = None) -> dict[str, str]:
+    ref = FileKeySelector(key, path, "work", optional)
+    spec = container(env=[EnvVar("X", valueFrom=EnvVarSource(fileKeyRef=ref))])
+    files = {("work", "env"): FILE}
+    return dict(container_env(pod(spec), spec, files=files).variables)
+
+
+def test_an_optional_file_or_key_may_be_missing() -> None:
+    assert of_file("A") == {"X": "1"}
+    assert of_file("NONE", optional=True) == {}
+    assert of_file("A", "other", optional=True) == {}
+    with pytest.raises(ContainerConfigError, match="couldn't find key NONE in file env in volume"):
+        of_file("NONE")
+    with pytest.raises(ContainerConfigError, match="couldn't find file other in volume work"):
+        of_file("A", "other")
