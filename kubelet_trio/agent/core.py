@@ -321,7 +321,10 @@ class Agent:
             self._records,
             lambda: self._pleg.known_uids,
             self._pods.start_child,
-            Admitter(self._admission_node, self.settings.admission.checks),
+            Admitter(
+                self._admission_node,
+                (self._guards.admission, *self.settings.admission.checks),
+            ),
         )
         await self._root.run(task_status=task_status)
 

@@ -14,7 +14,7 @@ from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgr
 from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.model import CONFIG_MIRROR, EventSink, PodUid, is_static, pod_annotations, spec
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.pods import EndReason, PodFailure, PodRegistry, TerminationRequest
+from kubelet_trio.pods import EndReason, PodFailure, PodRegistry, Rejected, TerminationRequest
 from kubelet_trio.pressure import (
     EvictionManager,
     KernelMemoryWake,
@@ -70,6 +70,11 @@ class Guards:
     """The guards of one agent."""
 
     eviction: EvictionManager
+
+    def admission(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+        """Return why a pod may not come while the node is short of something."""
+        rejection = self.eviction.rejection(pod)
+        return Rejected(*rejection) if rejection is not None else None
 
     def children(self) -> tuple[ChildSpec, ...]:
         return (ChildSpec("eviction", self.eviction.run),)

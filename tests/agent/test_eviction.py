@@ -242,3 +242,22 @@ async def test_a_runtime_that_is_away_is_no_failure(
         node.runtime.restart()
         await trio.sleep(60)
         assert node.status(pod).reason == "Evicted"
+
+
+async def test_a_pod_that_comes_while_memory_is_short_is_rejected_unless_it_asked_for_some(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    asked = hungry("asked", 50)
+    best_effort, static = from_api(make_pod("hopes", "use-50")), make_pod("static", "use-50")
+    use(node)
+    async with node.running(eviction=HARD):
+        machine.memory = 90 * MI
+        await trio.sleep(15)
+        node.feed.put(best_effort, asked, static)
+        await trio.sleep(5)
+        status = node.status(best_effort)
+        assert (status.phase, status.reason) == ("Failed", "Evicted")
+        assert status.message == "Pod was rejected: The node had condition: [MemoryPressure]. "
+        assert not node.runtime.instances("hopes-node")
+        assert ready(node.status(static))
+        assert len(node.runtime.instances("asked-node")) == 1
