@@ -33,6 +33,14 @@ from kubelet_trio.kube.reflector import Abilities, Delivery, Reflector
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
+    from kubelet_trio.kube.bootstrap import bootstrap, client_store, client_wanted
+    from kubelet_trio.kube.certificates import (
+        SERVING_SIGNER,
+        CertificateError,
+        CertificateStore,
+        Rotation,
+        Wanted,
+    )
     from kubelet_trio.kube.client import KubeClient, open_client
     from kubelet_trio.kube.kubeconfig import (
         ClientConfig,
@@ -43,6 +51,14 @@ if TYPE_CHECKING:
 
 # What brings an HTTP client or YAML along is loaded by those who have a cluster.
 _DEFERRED = {
+    "SERVING_SIGNER": "certificates",
+    "CertificateError": "certificates",
+    "CertificateStore": "certificates",
+    "Rotation": "certificates",
+    "Wanted": "certificates",
+    "bootstrap": "bootstrap",
+    "client_store": "bootstrap",
+    "client_wanted": "bootstrap",
     "ClientConfig": "kubeconfig",
     "KubeClient": "client",
     "KubeconfigError": "kubeconfig",
@@ -53,9 +69,12 @@ _DEFERRED = {
 
 __all__ = [
     "ROUTES",
+    "SERVING_SIGNER",
     "Abilities",
     "AlreadyExistsError",
     "Bookmark",
+    "CertificateError",
+    "CertificateStore",
     "ClientConfig",
     "ConflictError",
     "Delivery",
@@ -70,12 +89,17 @@ __all__ = [
     "PatchError",
     "PatchKind",
     "Reflector",
+    "Rotation",
     "Route",
+    "Wanted",
     "WatchEvent",
     "WatchEventKind",
     "apply_json_patch",
     "apply_merge",
     "apply_strategic",
+    "bootstrap",
+    "client_store",
+    "client_wanted",
     "error_of",
     "follow",
     "from_json",

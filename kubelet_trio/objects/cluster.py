@@ -9,7 +9,7 @@ What was read stays valid while the server is away: pods that run go on with it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -25,6 +25,7 @@ from kubelet_trio.kube import (
     KubeError,
     KubeUnavailableError,
     NotFoundError,
+    WatchEvent,
     WatchEventKind,
 )
 from kubelet_trio.model import PodUid
@@ -39,6 +40,7 @@ log = structlog.get_logger()
 _ONLY_GOT = ("PersistentVolumeClaim", "PersistentVolume")
 _FIRST_ANSWER = 10.0  # seconds that `get` waits for what was never read
 _RETRY_BASE, _RETRY_CAP = 0.8, 30.0  # seconds, doubled and spread; the Go reflector's
+_IDLE = 150.0  # seconds without event and bookmark (one a minute) after which a watch is dead
 _WATCH_SECONDS = (300, 600)  # after which the server ends a watch, as the Go reflector asks
 
 
@@ -217,17 +219,31 @@ class ClusterObjects:
             resource_version=version,
             timeout=random.randint(*_WATCH_SECONDS),
         ) as events:
-            async for event in events:
-                if isinstance(event, Bookmark):
-                    version = event.resource_version
-                    continue
-                version = _version(event.object) or version
-                if event.kind is WatchEventKind.DELETED:
-                    self._take(entry, ObjectNotFoundError(key))
-                    continue
-                self._take(entry, event.object)
-                if _is_immutable(entry.value):
-                    break
+            with trio.move_on_after(_IDLE) as silence:
+                version = await self._take_events(entry, events, version, silence)
+        if silence.cancelled_caught:
+            raise KubeUnavailableError(f"watch of {key}: nothing came for {_IDLE:g} s")
+        return version
+
+    async def _take_events(
+        self,
+        entry: _Entry,
+        events: AsyncIterator[WatchEvent[Any] | Bookmark],
+        version: str,
+        silence: trio.CancelScope,
+    ) -> str:
+        async for event in events:
+            silence.deadline = trio.current_time() + _IDLE
+            if isinstance(event, Bookmark):
+                version = event.resource_version
+                continue
+            version = _version(event.object) or version
+            if event.kind is WatchEventKind.DELETED:
+                self._take(entry, ObjectNotFoundError(entry.key))
+                continue
+            self._take(entry, event.object)
+            if _is_immutable(entry.value):
+                break
         return version
 
     def _take(self, entry: _Entry, value: ApiObject | ObjectNotFoundError) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness import missing
+from tests.harness import Agent, Containerd, is_ready, missing
 from tests.harness.control_plane import ControlPlane, missing_programs
 from tests.harness.kube import KubeClient
+from tests.harness.pods import NODE
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +35,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for value in getattr(item, "funcargs", {}).values():
-            if hasattr(value, "tail"):
+            if isinstance(value, Agent):
                 report.sections.append((f"agent in {value.base}", value.tail()))
     return report
 
@@ -50,6 +52,40 @@ def kube(plane: ControlPlane) -> Iterator[KubeClient]:
     with KubeClient(plane.admin_kubeconfig) as client:
         client.prepare_namespace("default", plane.authority.certificate)
         yield client
+
+
+@pytest.fixture(scope="session")
+def containerd() -> Iterator[Containerd]:
+    with Containerd() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def make_agent(
+    containerd: Containerd, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Agent]]:
+    """Make agents, one after the other; each is closed with all its pods."""
+    made: list[Agent] = []
+
+    def make(**settings: Any) -> Agent:
+        while made:
+            made.pop().close()
+        made.append(Agent(tmp_path_factory.mktemp("agent"), containerd, **settings))
+        return made[-1]
+
+    yield make
+    while made:
+        made.pop().close()
+
+
+@pytest.fixture(scope="module")
+def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent]) -> Agent:
+    """The module's shared node, running and Ready."""
+    kubeconfig = str(plane.node_kubeconfig(NODE))
+    agent = make_agent(arguments=("--kubeconfig", kubeconfig))
+    agent.start()
+    kube.wait(f"/api/v1/nodes/{NODE}", is_ready, what="Ready")
+    return agent
 
 
 _numbers = itertools.count(1)

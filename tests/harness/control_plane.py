@@ -10,6 +10,7 @@ The programs are those of KUBEBUILDER_ASSETS (envtest's convention), else PATH's
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -208,10 +209,24 @@ class ControlPlane:
             "enable-admission-plugins": "NodeRestriction",
             "enable-bootstrap-token-auth": "true",
             "allow-privileged": "true",
+            "audit-policy-file": str(self._write_audit_policy()),
+            "audit-log-path": str(self.base / "audit.log"),
         }
         if self.version < (1, 22):  # later ones have it on for good
             arguments["feature-gates"] = "BoundServiceAccountTokenVolume=true"
         return arguments
+
+    def _write_audit_policy(self) -> Path:
+        path = self.base / "audit-policy.yaml"
+        rules = [{"level": "Metadata", "omitStages": ["RequestReceived"]}]
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
+        path.write_text(yaml.safe_dump(policy))
+        return path
+
+    def audit(self, user: str) -> list[Json]:
+        """Return the audit log's entries of a user, oldest first."""
+        lines = (self.base / "audit.log").read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["user"]["username"] == user]
 
     def _wait(self, path: str, daemon: _Daemon, port: int = 0) -> None:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))

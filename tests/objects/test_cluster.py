@@ -199,6 +199,19 @@ async def test_a_server_that_hangs_holds_nobody_up_for_long(
             await world.objects.get(KEY)
 
 
+async def test_a_watch_on_which_nothing_comes_is_given_up(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.kube.hang()
+        await trio.sleep(200)
+        assert world.asked("watch") > 1
+        assert await world.data() == {"A": "1"}
+
+
 async def test_a_node_reads_and_watches_with_its_own_rights(autojump_clock: MockClock) -> None:
     kube = FakeKube()
     kube.add(Secret(metadata=ObjectMeta(name="s", namespace="default"), data={}))
