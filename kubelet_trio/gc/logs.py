@@ -118,11 +118,14 @@ class LogRotation:
         # next round (or the next agent) finds no log and has it reopened.
         with trio.move_on_after(_FINISH, shield=True) as finishing:
             rotated = await self.offload(set_aside, path, now)
+            failure: RuntimeCallError | None = None
             try:
                 await self.runtime.reopen_container_log(entry.container_id)
-            except RuntimeCallError:
+            except RuntimeCallError as exc:
+                failure = exc
+            if failure is not None:
                 await self.offload(put_back, rotated, path)
-                raise
+                raise failure
             self.meter.count("kubelet_trio_log_rotations_total")
             log.info("log.rotated", container=entry.container_id, to=str(rotated))
         if finishing.cancelled_caught:
