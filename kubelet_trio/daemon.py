@@ -73,6 +73,7 @@ from kubelet_trio.server import (
     open_unix,
     serve_http,
 )
+from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 from kubelet_trio.sources import FileSource, HttpSource, Source
 from kubelet_trio.supervision import ChildSpec, GaveUpError
 from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
@@ -216,6 +217,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             ),
             sandbox_image=flags.pod_infra_container_image,
             eviction=eviction_policy(config),
+            shutdown=_shutdown_periods(config),
             cgroups=_cgroup_policy(config, capacity, reserved),
             admission=admission_settings(
                 node.node_name,
@@ -339,6 +341,17 @@ def _container_logs_dir(config: KubeletConfiguration) -> Path:
     A node whose pod logs are elsewhere (two agents on one machine, say) keeps its links there.
     """
     return Path(config.pod_logs_dir).parent / "containers"
+
+
+def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...]:
+    return shutdown_periods(
+        config.shutdown_grace_period,
+        config.shutdown_grace_period_critical_pods,
+        [
+            ShutdownPeriod(period.priority, period.shutdown_grace_period_seconds)
+            for period in config.shutdown_grace_period_by_pod_priority
+        ],
+    )
 
 
 def _parallel_pulls(config: KubeletConfiguration) -> int | None:

@@ -172,8 +172,18 @@ class Cluster:
 
     def runtime_changed(self) -> None:
         """The runtime came or went: the node's readiness with it."""
+        self.node_changed()
+
+    def node_changed(self) -> None:
+        """What the node says of itself is another: say it now."""
         if self._heartbeat is not None:
             self._heartbeat.wake()
+
+    async def wait_reported(self) -> None:
+        """Wait until the API server has the pods' statuses as they are now."""
+        # Nobody tells of the last one; the caller does not wait for long.
+        while any(True for _ in self._statuses.waiting()):  # noqa: ASYNC110
+            await trio.sleep(0.1)
 
     # Wires
 
@@ -205,6 +215,9 @@ class Cluster:
         pleg = parts.pleg_problem()
         if pleg is not None:
             not_ready.append(f"PLEG is not healthy: {pleg}")
+        guards = parts.guard_problem()
+        if guards is not None:
+            not_ready.append(guards)
         version = f"{runtime.name}://{runtime.version or 'Unknown'}"
         return NodeView(
             now=self._clock.time(),

@@ -287,6 +287,7 @@ class Agent:
             running=self._pod_names,
             images=self._seams.runtime.list_images,
             pressure=self._guards.eviction.pressure,
+            guard_problem=self._guards.not_ready,
         )
 
     def _pod_names(self) -> set[PodKey]:
@@ -430,6 +431,10 @@ class Agent:
     def pressure(self) -> AsyncValue[Pressure]:
         """What the node is short of."""
         return self._guards.eviction.pressure
+
+    def not_ready(self) -> str | None:
+        """Return why the node takes no pods for now, None if it does."""
+        return self._guards.not_ready()
 
     @property
     def events(self) -> EventRing:

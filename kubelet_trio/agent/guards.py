@@ -14,7 +14,14 @@ from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgr
 from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.model import CONFIG_MIRROR, EventSink, PodUid, is_static, pod_annotations, spec
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.pods import EndReason, PodFailure, PodRegistry, Rejected, TerminationRequest
+from kubelet_trio.pods import (
+    EndReason,
+    PodFailure,
+    PodRegistry,
+    PodStage,
+    Rejected,
+    TerminationRequest,
+)
 from kubelet_trio.pressure import (
     EvictionManager,
     KernelMemoryWake,
@@ -22,8 +29,10 @@ from kubelet_trio.pressure import (
     Reclaim,
     UsageReader,
 )
+from kubelet_trio.shutdown import NodeShutdown, SystemLogind
 from kubelet_trio.supervision import ChildSpec
 
+_SHUT_DOWN = PodFailure("Terminated", "Pod was terminated in response to imminent node shutdown.")
 _SYSTEM_CRITICAL = 2_000_000_000  # the least priority of the system-critical classes
 
 
@@ -41,6 +50,13 @@ class GuardedPods:
             for uid, worker in self.registry().workers.items()
             if worker.is_wanted and not worker.is_ending and any(self.pleg.get(uid).running())
         ]
+
+    def active(self) -> Sequence[tuple[PodUid, Pod]]:
+        workers = self.registry().workers
+        return [(uid, w.pod) for uid, w in workers.items() if w.stage is not PodStage.TERMINATED]
+
+    def shut_down(self, uid: PodUid, grace_period: int) -> None:
+        self.end(uid, EndReason.SHUTDOWN, grace_period, _SHUT_DOWN)
 
     def is_critical(self, pod: Pod) -> bool:
         """Return whether a pod is never evicted: static ones, and those the system needs."""
@@ -67,17 +83,24 @@ class GuardedPods:
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """The guards of one agent."""
+    """The guards of one agent; `shutdown` where the node's shutdown is waited for."""
 
     eviction: EvictionManager
+    shutdown: NodeShutdown | None = None
 
     def admission(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-        """Return why a pod may not come while the node is short of something."""
-        rejection = self.eviction.rejection(pod)
+        """Return why a pod may not come while the node is short of something, or goes down."""
+        going = self.shutdown.rejection() if self.shutdown is not None else None
+        rejection = going or self.eviction.rejection(pod)
         return Rejected(*rejection) if rejection is not None else None
 
     def children(self) -> tuple[ChildSpec, ...]:
-        return (ChildSpec("eviction", self.eviction.run),)
+        shutdown = (ChildSpec("shutdown", self.shutdown.run),) if self.shutdown else ()
+        return (ChildSpec("eviction", self.eviction.run), *shutdown)
+
+    def not_ready(self) -> str | None:
+        """Return why the node is not ready, if one of the guards says so."""
+        return self.shutdown.problem() if self.shutdown is not None else None
 
 
 def make_guards(
@@ -109,7 +132,27 @@ def make_guards(
         offload=seams.offload,
         wake=KernelMemoryWake(host, memory_capacity) if policy.kernel_notification else None,
     )
-    return Guards(eviction)
+    return Guards(eviction, _make_shutdown(settings, seams, pods, events))
+
+
+def _make_shutdown(
+    settings: AgentSettings, seams: Seams, pods: GuardedPods, events: EventSink
+) -> NodeShutdown | None:
+    if not settings.shutdown:
+        return None
+    cluster = seams.cluster
+    return NodeShutdown(
+        periods=settings.shutdown,
+        logind=seams.logind or SystemLogind(),
+        pods=pods,
+        node_name=settings.node.node_name,
+        root_dir=settings.node.root_dir,
+        events=events,
+        clock=seams.clock,
+        offload=seams.offload,
+        announce=cluster.node_changed if cluster is not None else lambda: None,
+        reported=cluster.wait_reported if cluster is not None else None,
+    )
 
 
 def _pods_cgroup(node: NodeSettings) -> str:

@@ -25,3 +25,4 @@ class AgentParts:
     running: Callable[[], set[PodKey]]  # names of pods that have a worker
     images: Callable[[], Awaitable[list[v1.Image]]]
     pressure: AsyncValue[Pressure] | None = None
+    guard_problem: Callable[[], str | None] = lambda: None

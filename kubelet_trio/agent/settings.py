@@ -25,6 +25,7 @@ from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy
 from kubelet_trio.pressure import EvictionPolicy, Signals
 from kubelet_trio.probes import ExecOrphans
+from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import Mounter
@@ -53,6 +54,7 @@ class AgentSettings:
     # Off unless asked for: the images of a runtime may be somebody else's.
     image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
+    shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not waited for
     sandbox_image: str = ""  # where the runtime neither names nor pins it
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
@@ -79,6 +81,7 @@ class Seams:
     cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None  # None: it is the runtime's
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
+    logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False
     stats_host: Host | None = None  # where the kernel's files are; None: found out

@@ -52,7 +52,6 @@ _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "not part of the kubelet API here yet"
 _MANAGERS = "CPU, memory and topology managers"
-_SHUTDOWN = "graceful node shutdown"
 
 
 def row(
@@ -208,9 +207,9 @@ FIELDS: tuple[Row, ...] = (
     row("evictionMinimumReclaim", "eviction-minimum-reclaim", YES, "least to free per eviction"),
     row("mergeDefaultEvictionSettings", "", YES, "fill up evictionHard with the defaults"),
     row("kernelMemcgNotification", "kernel-memcg-notification", YES, "let the kernel tell of memory pressure"),
-    row("shutdownGracePeriod", "", DEFAULT, "time for pods at node shutdown", _SHUTDOWN),
-    row("shutdownGracePeriodCriticalPods", "", DEFAULT, "the part of it for critical pods", _SHUTDOWN),
-    row("shutdownGracePeriodByPodPriority", "", DEFAULT, "shutdown time by priority", _SHUTDOWN),
+    row("shutdownGracePeriod", "", YES, "time for pods at node shutdown"),
+    row("shutdownGracePeriodCriticalPods", "", YES, "the part of it for critical pods"),
+    row("shutdownGracePeriodByPodPriority", "", YES, "shutdown time by priority"),
     # Volumes and the host
     row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
     row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured use holds; negative: volumes are not measured"),

@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import container_info
-from kubelet_trio.model import PodUid, RuntimePod, metadata, pod_key
+from kubelet_trio.model import PodUid, RuntimePod, is_static, metadata, pod_key
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
@@ -100,11 +100,22 @@ class PodRegistry:
             if worker is None and uid in self._reclaimed:
                 continue  # it starts when that is done
             if worker is None:
-                self._start(PodWorker(self._services, pod, self._records.pop(uid, None)))
+                self._start(PodWorker(self._services, pod, self._take_record(uid)))
             elif worker.is_wanted:
                 worker.update(pod)
             # else: it is being removed, and comes back when that is done (`_ended`)
         self._admit()
+
+    def _take_record(self, uid: PodUid) -> PodRecord | None:
+        """Return what is remembered of a pod, once.
+
+        A static pod that ended with the node comes back with it; others are replaced.
+        """
+        record = self._records.pop(uid, None)
+        ended = record.termination if record is not None else None
+        if record is None or ended is None or ended.reason is not EndReason.SHUTDOWN:
+            return record
+        return None if is_static(record.pod) else record
 
     def wake(self, uid: PodUid) -> None:
         """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""

@@ -58,6 +58,7 @@ class Node:
         self.mounter = FakeMounter()
         self.agent: Agent | None = None
         self.feed = Feed()
+        self.logind: Any = None  # None: this machine's
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
         self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
@@ -100,6 +101,7 @@ class Node:
                 disk_space=self.disk_space,
                 signals=self.signals,
                 cgroup_tree=self.cgroup_tree,
+                logind=self.logind,
             ),
             load_records(self.base / "root" / "pods"),
         )
