@@ -61,6 +61,7 @@ from kubelet_trio.node import (
 )
 from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records, wanted_pods
+from kubelet_trio.pressure import KMSG
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
@@ -239,6 +240,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             sources=_sources(config, node, wanted_pods(records)),
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
+            kernel_log=KMSG,
             servers=lambda agent: _servers(agent, config),
             keyring=_keyring(flags, node.root_dir),
             node_api=node_api_settings(settings),

@@ -12,7 +12,17 @@ from kubelet_trio.agent.garbage import Garbage
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgroup
 from kubelet_trio.containers import NodeSettings, memory_capacity
-from kubelet_trio.model import CONFIG_MIRROR, EventSink, PodUid, is_static, pod_annotations, spec
+from kubelet_trio.model import (
+    CONFIG_MIRROR,
+    ContainerId,
+    EventSink,
+    ObjectRef,
+    PodUid,
+    is_static,
+    pod_annotations,
+    pod_ref,
+    spec,
+)
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
     EndReason,
@@ -26,6 +36,7 @@ from kubelet_trio.pressure import (
     EvictionManager,
     KernelMemoryWake,
     NodeSignals,
+    OomWatcher,
     Reclaim,
     UsageReader,
 )
@@ -50,6 +61,15 @@ class GuardedPods:
             for uid, worker in self.registry().workers.items()
             if worker.is_wanted and not worker.is_ending and any(self.pleg.get(uid).running())
         ]
+
+    def container_ref(self, container_id: ContainerId) -> ObjectRef | None:
+        """Return what an event of a container refers to; None if it is not one of ours."""
+        for pod in self.pleg.cache.pods():
+            for container in pod.containers:
+                if container.id == container_id:
+                    path = f"spec.containers{{{container.name}}}"
+                    return pod_ref(pod.namespace, pod.name, pod.uid, path)
+        return None
 
     def active(self) -> Sequence[tuple[PodUid, Pod]]:
         workers = self.registry().workers
@@ -86,6 +106,7 @@ class Guards:
     """The guards of one agent; `shutdown` where the node's shutdown is waited for."""
 
     eviction: EvictionManager
+    oom: OomWatcher
     shutdown: NodeShutdown | None = None
 
     def admission(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
@@ -96,7 +117,11 @@ class Guards:
 
     def children(self) -> tuple[ChildSpec, ...]:
         shutdown = (ChildSpec("shutdown", self.shutdown.run),) if self.shutdown else ()
-        return (ChildSpec("eviction", self.eviction.run), *shutdown)
+        return (
+            ChildSpec("eviction", self.eviction.run),
+            ChildSpec("oom", self.oom.run),
+            *shutdown,
+        )
 
     def not_ready(self) -> str | None:
         """Return why the node is not ready, if one of the guards says so."""
@@ -132,7 +157,8 @@ def make_guards(
         offload=seams.offload,
         wake=KernelMemoryWake(host, memory_capacity) if policy.kernel_notification else None,
     )
-    return Guards(eviction, _make_shutdown(settings, seams, pods, events))
+    oom = OomWatcher(node.node_name, events, pods.container_ref, seams.kernel_log)
+    return Guards(eviction, oom, _make_shutdown(settings, seams, pods, events))
 
 
 def _make_shutdown(

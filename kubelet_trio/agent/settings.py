@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.admission import AdmissionSettings
@@ -81,6 +82,7 @@ class Seams:
     cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None  # None: it is the runtime's
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
+    kernel_log: Path | None = None  # of what the kernel kills; None: it is not read
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False

@@ -8,6 +8,7 @@ from kubelet_trio.pressure.manager import (
     Reclaim,
     Signals,
 )
+from kubelet_trio.pressure.oom import KMSG, OomKill, OomWatcher, parse_kill
 from kubelet_trio.pressure.ranking import (
     ContainerUsage,
     Disk,
@@ -30,6 +31,7 @@ from kubelet_trio.pressure.usage import UsageReader
 from kubelet_trio.pressure.wakes import KernelMemoryWake
 
 __all__ = [
+    "KMSG",
     "Amount",
     "ContainerUsage",
     "Disk",
@@ -43,6 +45,8 @@ __all__ = [
     "MemoryWake",
     "NodeSignals",
     "Observation",
+    "OomKill",
+    "OomWatcher",
     "PodUsage",
     "PressureState",
     "Reclaim",
@@ -54,6 +58,7 @@ __all__ = [
     "hard_settings",
     "has_local_limits",
     "local_storage_excess",
+    "parse_kill",
     "parse_thresholds",
     "rank_for_eviction",
     "tree_usage",

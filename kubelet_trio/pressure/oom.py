@@ -1,0 +1,127 @@
+"""The child `oom`: tells of processes that the kernel killed for lack of memory.
+
+The kernel says it in its log, with the victim's cgroup. A kill because the whole machine ran out
+is the node's event `SystemOOM`, as with the Go kubelet. One in a container's own cgroup is told of
+its pod, whether it hit the container's main process (the runtime then says `OOMKilled` too) or a
+child that nobody would otherwise miss. Where the log cannot be read, nothing is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import trio
+
+from kubelet_trio.model import ContainerId, EventSink, ObjectRef, node_ref
+
+log = structlog.get_logger()
+
+KMSG = Path("/dev/kmsg")
+_RECORD = 8192  # bytes; the kernel gives one record a read
+_KILL = re.compile(
+    r"oom-kill:constraint=(?P<constraint>\w+),.*?"
+    r"(?:(?P<whole>global_oom)|oom_memcg=(?P<limited>[^,]*)),"
+    r"task_memcg=(?P<cgroup>[^,]*),task=(?P<task>.*),pid=(?P<pid>\d+),uid=\d+"
+)
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """One process that was killed."""
+
+    process: str
+    pid: int
+    cgroup: str  # of the victim
+    is_system: bool  # the machine ran out, not one cgroup of it
+
+    @property
+    def container_id(self) -> ContainerId | None:
+        """Return the container whose process it was, by the name of its cgroup."""
+        found = _ID.findall(self.cgroup.rpartition("/")[2]) or _ID.findall(self.cgroup)
+        return ContainerId(found[-1]) if found else None
+
+
+def parse_kill(line: str) -> OomKill | None:
+    """Return the kill that a line of the kernel's log tells of; None if it tells of none."""
+    match = _KILL.search(line)
+    if match is None:
+        return None
+    is_system = bool(match["whole"]) or match["limited"] in ("", "/")
+    return OomKill(match["task"], int(match["pid"]), match["cgroup"], is_system)
+
+
+@dataclass(slots=True)
+class OomWatcher:
+    """Reads the kernel's log."""
+
+    node_name: str
+    events: EventSink
+    container: Callable[[ContainerId], ObjectRef | None]  # what an event of it refers to
+    kmsg: Path | None = KMSG  # None: it is not read
+    system_kills: int = 0
+    container_kills: int = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch until cancelled."""
+        if self.kmsg is None:
+            task_status.started()
+            await trio.sleep_forever()
+            return
+        try:
+            fd = os.open(self.kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as exc:
+            log.info("oom.not_watched", path=str(self.kmsg), error=str(exc))
+            task_status.started()
+            await trio.sleep_forever()
+            return
+        try:
+            with suppress(OSError):  # a pipe has no end to go to
+                os.lseek(fd, 0, os.SEEK_END)
+            task_status.started()
+            while True:
+                await trio.lowlevel.wait_readable(fd)
+                self._read(fd)
+        finally:
+            os.close(fd)
+
+    def _read(self, fd: int) -> None:
+        try:
+            record = os.read(fd, _RECORD)
+        except OSError as exc:
+            # EPIPE: what we have not read in time was overwritten; the next read goes on.
+            if exc.errno not in (errno.EPIPE, errno.EAGAIN, errno.EINVAL):
+                raise
+            return
+        if not record:
+            raise OSError(errno.EIO, "the kernel's log has ended", str(self.kmsg))
+        for line in record.decode("utf-8", "replace").splitlines():
+            kill = parse_kill(line)
+            if kill is not None:
+                self._tell(kill)
+
+    def _tell(self, kill: OomKill) -> None:
+        log.warning(
+            "oom.killed",
+            process=kill.process,
+            pid=kill.pid,
+            cgroup=kill.cgroup,
+            system=kill.is_system,
+        )
+        if kill.is_system:
+            self.system_kills += 1
+            text = f"System OOM encountered, victim process: {kill.process}, pid: {kill.pid}"
+            self.events.emit(node_ref(self.node_name), "Warning", "SystemOOM", text)
+        found = self.container(kill.container_id) if kill.container_id else None
+        if found is not None:
+            self.container_kills += 1
+            why = "the node ran out of memory" if kill.is_system else "its memory limit was reached"
+            text = f"Process {kill.process} (pid {kill.pid}) was killed: {why}"
+            self.events.emit(found, "Warning", "OOMKilling", text)
