@@ -261,3 +261,19 @@ async def test_a_pod_that_comes_while_memory_is_short_is_rejected_unless_it_aske
         assert not node.runtime.instances("hopes-node")
         assert ready(node.status(static))
         assert len(node.runtime.instances("asked-node")) == 1
+
+
+async def test_a_node_that_is_short_takes_nobody_but_static_pods(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    machine.disk = 10 * MI
+    policy = EvictionPolicy(parse_thresholds({"nodefs.available": "10%"}))
+    static, late = make_pod("static"), hungry("late", 1)
+    async with node.running(eviction=policy):
+        await trio.sleep(15)
+        node.feed.put(static, late)
+        await trio.sleep(30)
+        assert ready(node.status(static))
+        status = node.status(late)
+        assert (status.phase, status.reason) == ("Failed", "Evicted")
+        assert "The node had condition: [DiskPressure]. " in (status.message or "")

@@ -61,6 +61,24 @@ async def test_pods_end_by_priority_and_the_lock_goes_last(
     assert not node.runtime.violations
 
 
+async def test_no_pod_comes_while_the_node_goes_down(
+    node: Node, logind: FakeLogind, autojump_clock: MockClock
+) -> None:
+    stuck = from_api(make_pod("stuck", "stubborn", spec=["terminationGracePeriodSeconds: 600"]))
+    late = make_pod("late")
+    async with node.running(stuck, shutdown=PERIODS):
+        await trio.sleep(10)
+        logind.announce(True)
+        await trio.sleep(1)
+        node.feed.put(stuck, late)
+        await trio.sleep(5)
+        assert logind.is_held_up
+        status = node.status(late)
+        assert (status.phase, status.reason) == ("Failed", "NodeShutdown")
+        assert "Pod was rejected as the node is shutting down." in (status.message or "")
+        assert node.runtime.instances("late-node") == []
+
+
 async def test_a_group_has_its_time_and_no_more(
     node: Node, logind: FakeLogind, autojump_clock: MockClock
 ) -> None:
