@@ -45,6 +45,7 @@ class Line:
         self, config: ClientConfig, material: Material, *, http2: bool, network: Network = None
     ) -> None:
         self.material = material
+        self.http2 = http2  # offered
         self.retired = False
         self.users = 0
         # A context each: the pools set what they speak on theirs.

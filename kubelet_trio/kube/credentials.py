@@ -68,7 +68,8 @@ class Credentials:
                 self._executed = await run_plugin(self.config.exec_plugin, self.config)
                 self._looked = -math.inf
             now = trio.current_time()
-            if self.material is None or refused or now - self._looked >= _LOOK:
+            is_due = refused or (now - self._looked >= _LOOK and not self.is_fixed)
+            if self.material is None or is_due:
                 self._looked = now
                 await self._look()
 

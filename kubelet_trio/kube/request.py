@@ -17,6 +17,7 @@ import trio
 from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
 from kubelet_trio.kube.codec import decode_status, error_from
 from kubelet_trio.kube.connections import Connections
+from kubelet_trio.kube.exchange import Answer, exchange
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.limits import TokenBucket
 
@@ -66,13 +67,6 @@ class Request:
         return f"{self.method} {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    code: int
-    body: bytes
-    retry_after: float | None
-
-
 class Sender:
     """Sends requests over some connections."""
 
@@ -114,10 +108,11 @@ class Sender:
                     continue
             error = self._refusal(request, answer)
             attempts += 1
-            again = answer.code == 429 or (answer.code >= 500 and answer.retry_after is not None)
+            asked = _retry_after(answer.headers)
+            again = answer.code == 429 or (answer.code >= 500 and asked is not None)
             if not again or attempts >= _ATTEMPTS:
                 raise error
-            await trio.sleep(_pause(answer.retry_after, wait))
+            await trio.sleep(_pause(asked, wait))
             wait = min(wait * 2, _LONGEST_WAIT)
 
     @contextlib.asynccontextmanager
@@ -161,26 +156,22 @@ class Sender:
                 if await self._reread():
                     continue
             headers = httpx2.Headers(response.headers)
-            raise self._refusal(request, _Answer(response.status, body, _retry_after(headers)))
+            raise self._refusal(request, Answer(response.status, headers, body))
 
-    async def _attempt(self, request: Request, limit: float, waited: float) -> _Answer:
+    async def _attempt(self, request: Request, limit: float, waited: float) -> Answer:
         async with self._connections.use() as line:
             finished = False
             try:
-                with self._timed(request, waited) as outcome, _limited(limit):
+                with self._timed(request, waited) as outcome:
                     built = self._built(request)
-                    response = await line.client.send(built, stream=True)
-                    try:
-                        outcome.code = str(response.status_code)
-                        body = await response.aread()
-                    finally:
-                        await _close(response)
+                    answer = await exchange(line.client, built, limit, is_shared=line.http2)
+                    outcome.code = str(answer.code)
                 finished = True
             finally:
                 if not finished:
                     # What was given up may sit in the middle of a shared connection.
                     self._connections.retire(line)
-            return _Answer(response.status_code, body, _retry_after(response.headers))
+            return answer
 
     def _built(self, request: Request) -> httpx2.Request:
         is_watch = "watch" in request.query
@@ -228,14 +219,14 @@ class Sender:
                 seconds = trio.current_time() - began
                 self._observe(Exchange(request.method, self.host, outcome.code, seconds, waited))
 
-    def _refusal(self, request: Request, answer: _Answer) -> KubeError | KubeUnavailableError:
-        status = decode_status(answer.body)
+    def _refusal(self, request: Request, answer: Answer) -> KubeError | KubeUnavailableError:
+        status, retry_after = decode_status(answer.body), _retry_after(answer.headers)
         if status is not None and status.code >= 400:
-            return error_from(status, answer.retry_after)
+            return error_from(status, retry_after)
         text = answer.body[:200].decode(errors="replace").strip()
         if answer.code in _PLAIN:  # what proxies and the server's own filters say in words
             message = text or f"{request.shown}: {answer.code}"
-            return error_of(answer.code, _PLAIN[answer.code], message, answer.retry_after)
+            return error_of(answer.code, _PLAIN[answer.code], message, retry_after)
         return KubeUnavailableError(
             f"{self.host}: {request.shown}: answered {answer.code}, no API server's: {text!r}"
         )
@@ -276,7 +267,7 @@ def _pause(asked: float | None, own: float) -> float:
     return min(own if asked is None else asked, _LONGEST_WAIT)
 
 
-async def _close(response: httpx2.Response | httpcore2.Response) -> None:
+async def _close(response: httpcore2.Response) -> None:
     """Give the connection back, or end it when the answer was not read to its end."""
     with trio.move_on_after(5, shield=True):
         await response.aclose()
