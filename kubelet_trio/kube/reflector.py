@@ -11,7 +11,7 @@ to 30 s. The copy stays as it was while there is trouble: no answer is not an em
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
@@ -74,11 +74,14 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         label_selector: str = "",
         abilities: Abilities | None = None,
+        transform: Callable[[T], T] | None = None,
         idle_limit: float = _IDLE,
         backoff: Backoff | None = None,
     ) -> None:
         """Args:
         abilities: of the server; one for all reflectors that follow it.
+        transform: returns what of an object is kept, its name and version among it. Managed
+            fields, often the larger half of an object, are left out in any case.
         idle_limit: seconds without event and bookmark after which a watch is dead.
         """
         self._api = api
@@ -86,6 +89,7 @@ class Reflector(Generic[T]):
         self._namespace = namespace
         self._fields = field_selector
         self._labels = label_selector
+        self._transform = transform
         self._abilities = abilities or Abilities()
         self._idle = idle_limit
         self._backoff = backoff or Backoff()
@@ -149,7 +153,8 @@ class Reflector(Generic[T]):
             # The moment that the pages show is forgotten: all of it in one answer.
             page = await self._page(None)
             items = list(page.items)
-        self._replace({_key(item): item for item in items}, page.resource_version)
+        kept = {_key(item): self._kept(item) for item in items}
+        self._replace(kept, page.resource_version)
 
     async def _first_page(self, version: str | None) -> Listing[T]:
         if version is None:
@@ -190,7 +195,7 @@ class Reflector(Generic[T]):
                         if event.kind is WatchEventKind.DELETED:
                             found.pop(key, None)
                         else:
-                            found[key] = event.object
+                            found[key] = self._kept(event.object)
                     elif event is None:
                         raise _NoStreamError
                     elif event.ends_initial:
@@ -229,7 +234,7 @@ class Reflector(Generic[T]):
             if event.kind is WatchEventKind.DELETED:
                 objects = {k: v for k, v in self._objects.items() if k != key}
             else:
-                objects = {**self._objects, key: event.object}
+                objects = {**self._objects, key: self._kept(event.object)}
             self._version = _version(event.object) or self._version
             self._publish(objects, {key})
 
@@ -257,6 +262,10 @@ class Reflector(Generic[T]):
             send_initial_events=initial,
         ) as events:
             yield events
+
+    def _kept(self, obj: T) -> T:
+        _meta(obj).managedFields = None  # decoded for us, so it is ours to change
+        return obj if self._transform is None else self._transform(obj)
 
     def _begin(self) -> None:
         self.trouble = ""

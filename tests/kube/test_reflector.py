@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.meta_v1 import ManagedFieldsEntry, ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import Abilities, KubeError, Reflector
@@ -318,3 +318,32 @@ async def test_cancelling_leaves_nothing_behind(seconds: float, autojump_clock: 
     with trio.move_on_after(seconds):
         await reflector.run()
     assert trio.current_time() == pytest.approx(seconds)
+
+
+async def test_only_what_is_wanted_of_an_object_is_kept(
+    kube: FakeKube, autojump_clock: MockClock
+) -> None:
+    fields = [ManagedFieldsEntry(manager="kubectl", operation="Update")]
+    before = config_map("a", x="1")
+    assert before.metadata is not None
+    before.metadata.managedFields = fields
+    kube.add(before)
+
+    def without_data(obj: ConfigMap) -> ConfigMap:
+        return ConfigMap(metadata=obj.metadata)
+
+    plain, reduced = reflector_of(kube), reflector_of(kube, transform=without_data)
+    async with following(plain), following(reduced):
+        await until(plain, {"a": {"x": "1"}})
+        await until(reduced, {"a": {}})
+        kube.change(ConfigMap, "a", {"data": {"x": "2"}})
+        await until(plain, {"a": {"x": "2"}})
+        for reflector in (plain, reduced):
+            kept = reflector.objects["default", "a"].metadata
+            assert kept is not None
+            assert kept.managedFields is None
+        assert contents(reduced) == {"a": {}}
+    found = kube.find(ConfigMap, "a")
+    assert found is not None
+    assert found.metadata is not None
+    assert found.metadata.managedFields == fields
