@@ -307,7 +307,10 @@ class _NoStreamError(Exception):
 
 
 def _meta(obj: object) -> Any:
-    return cast("Any", obj).metadata
+    meta = cast("Any", obj).metadata
+    if meta is None:
+        raise KubeUnavailableError(f"a {type(obj).__name__} without metadata: no API server's")
+    return meta
 
 
 def _key(obj: object) -> Key:

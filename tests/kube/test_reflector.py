@@ -13,7 +13,7 @@ from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ManagedFieldsEntry, ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.kube import Abilities, KubeError, Reflector
+from kubelet_trio.kube import Abilities, KubeError, Listing, Reflector
 from kubelet_trio.testing import FakeKube, FakeKubeClient, KubeFaultKind
 
 
@@ -347,3 +347,18 @@ async def test_only_what_is_wanted_of_an_object_is_kept(
     assert found is not None
     assert found.metadata is not None
     assert found.metadata.managedFields == fields
+
+
+async def test_an_object_without_metadata_is_no_answer(autojump_clock: MockClock) -> None:
+    class Careless(FakeKubeClient):
+        async def list(self, model: type[Any], **options: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            return Listing((ConfigMap(),), "7")
+
+    kube = FakeKube()
+    api = Careless(kube.server, kube.desk)
+    reflector = Reflector(api, ConfigMap, abilities=Abilities(streaming_lists=False))
+    async with following(reflector):
+        await trio.sleep(60)
+    assert "without metadata" in reflector.trouble
+    assert not reflector.synced.is_set()
