@@ -42,10 +42,11 @@ async def exchange(
     """
     answer: Answer | None = None
     failure: httpx2.HTTPError | None = None
+    # Shielded with a deadline, which `_hasten` moves up when the caller is cancelled.
+    scope = trio.CancelScope(deadline=trio.current_time() + limit, shield=True)
     async with trio.open_nursery() as nursery:
-        # Shielded with a deadline, which `_hasten` moves up when the caller is cancelled.
-        with trio.CancelScope(deadline=trio.current_time() + limit, shield=True) as scope:
-            nursery.start_soon(_hasten, scope, _GRACE if is_shared else 0.0)
+        nursery.start_soon(_hasten, scope, _GRACE if is_shared else 0.0)
+        with scope:
             try:
                 answer = await _send(client, request)
             except httpx2.HTTPError as exc:
