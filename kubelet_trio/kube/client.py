@@ -14,6 +14,7 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import httpcore2
+import trio
 
 from kubelet_trio.kube.api import (
     Bookmark,
@@ -34,6 +35,7 @@ from kubelet_trio.model import Offload, thread_offload
 T = TypeVar("T")
 
 _JSON = "application/json"
+_CLOSE = 5.0  # seconds that closing may take
 
 __all__ = ["Exchange", "KubeClient", "open_client"]
 
@@ -67,7 +69,8 @@ async def open_client(
         sender = Sender(connections, observe)
         yield KubeClient(sender, TokenBucket(qps, burst), request_timeout)
     finally:
-        await connections.close()
+        with trio.move_on_after(_CLOSE, shield=True):
+            await connections.close()
 
 
 class KubeClient:

@@ -91,7 +91,8 @@ class Connections:
             yield line
         finally:
             line.users -= 1
-            await self._sweep()
+            with trio.move_on_after(_CLOSE, shield=True):
+                await self._sweep()
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[httpcore2.AsyncConnectionPool]:

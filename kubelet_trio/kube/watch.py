@@ -42,7 +42,8 @@ async def watch_events(
         async for line in lines:
             # A full buffer holds many events: let others run between them.
             await trio.lowlevel.checkpoint()
-            yield read_event(line, model, what)
+            # Who iterates closes: `KubeClient.watch` does.
+            yield read_event(line, model, what)  # noqa: ASYNC119
 
 
 def read_event(line: bytes, model: type[T], what: str) -> WatchEvent[T] | Bookmark:
@@ -76,7 +77,7 @@ async def _lines(response: httpcore2.Response, what: str) -> AsyncGenerator[byte
                 while end >= 0:
                     rest += chunk[start:end]
                     if rest.strip():
-                        yield bytes(rest)
+                        yield bytes(rest)  # noqa: ASYNC119  # closed by `watch_events`
                     rest.clear()
                     start, end = end + 1, chunk.find(b"\n", end + 1)
                 rest += chunk[start:]
