@@ -13,33 +13,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kubelet_trio.agent.pages import stats_pages
-from kubelet_trio.kube import KubeApi
 from kubelet_trio.model import Offload
-from kubelet_trio.server import (
-    SYSTEM_LOGS,
-    AccessReviews,
-    ApiOptions,
-    ApiParts,
-    Authorizer,
-    Guard,
-    Limits,
-    NodeAuthenticator,
-    Reviewer,
-    ServerTls,
-    TlsSettings,
-    TokenReviews,
-    allow_all,
-    ensure_self_signed,
-    kubelet_router,
-    open_tcp,
-    serve_http,
-)
+from kubelet_trio.server import ApiOptions, Limits, open_tcp, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.agent.core import Agent
+    from kubelet_trio.kube import KubeApi
+    from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, TlsSettings
 
 # Of one connection; the Go kubelet takes as much of a head. A command to run is part of it.
 _LIMITS = Limits(head=1024 * 1024, connections=1024)
@@ -102,6 +84,8 @@ class _NodeApi:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve to whoever may; a port that is taken or a bad certificate is a failure."""
+        from kubelet_trio.server import ServerTls
+
         settings = self.settings
         tls = ServerTls(await self._tls_settings(), self.offload)
         await tls.load()
@@ -114,31 +98,38 @@ class _NodeApi:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         listeners = await open_tcp(self.settings.address, self.settings.read_only_port)
-        router = kubelet_router(self._parts(), read_only=True)
+        router = self._router(read_only=True)
         await serve_http(router, listeners, _LIMITS, task_status=task_status)
 
     def _guard(self) -> Guard:
+        from kubelet_trio.server import Guard, NodeAuthenticator, TokenReviews
+
         settings, kube = self.settings, self.kube
         tokens = None
         if settings.webhook_authentication and kube is not None:
             tokens = TokenReviews(kube, settings.token_ttl)
         return Guard(
-            kubelet_router(self._parts()),
+            self._router(),
             NodeAuthenticator(self.agent.clock, tokens, settings.anonymous),
             self._authorizer(),
             self.agent.node().node_name,
         )
 
     def _authorizer(self) -> Authorizer:
+        from kubelet_trio.server import AccessReviews, allow_all
+
         if self.settings.always_allow:
             return allow_all
         assert self.kube is not None  # else the port is not opened: see `is_reachable`
         settings = self.settings
         return AccessReviews(self.kube, settings.authorized_ttl, settings.unauthorized_ttl)
 
-    def _parts(self) -> ApiParts:
+    def _router(self, *, read_only: bool = False) -> Router:
+        from kubelet_trio.agent.pages import stats_pages
+        from kubelet_trio.server import SYSTEM_LOGS, ApiParts, kubelet_router
+
         agent = self.agent
-        return ApiParts(
+        parts = ApiParts(
             agent,
             agent.clock,
             agent.check_functions(),
@@ -148,8 +139,11 @@ class _NodeApi:
             log_dirs=(SYSTEM_LOGS, agent.node().pod_logs_dir),
             plugged=stats_pages(agent.stats, agent.metrics),
         )
+        return kubelet_router(parts, read_only=read_only)
 
     async def _tls_settings(self) -> TlsSettings:
+        from kubelet_trio.server import TlsSettings, ensure_self_signed
+
         settings = self.settings
         if settings.cert_file:
             cert, key = Path(settings.cert_file), Path(settings.key_file)

@@ -1,6 +1,10 @@
 """Servers of the agent: the HTTP core, health, and the control socket."""
 
-from kubelet_trio.server.access import AccessReviews, Authorizer, Guard, allow_all
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from kubelet_trio.server.control import LOCK_NAME, SOCKET_NAME, control_router
 from kubelet_trio.server.health import Check, health_router, is_healthy
 from kubelet_trio.server.http import (
@@ -13,13 +17,9 @@ from kubelet_trio.server.http import (
     serve_connection,
     serve_http,
 )
-from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
-from kubelet_trio.server.kubelet_api import ApiOptions, ApiParts, kubelet_router
 from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
+from kubelet_trio.server.options import ApiOptions
 from kubelet_trio.server.router import Router
-from kubelet_trio.server.selfsigned import ensure_self_signed
-from kubelet_trio.server.system_logs import SYSTEM_LOGS
-from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
@@ -28,6 +28,14 @@ from kubelet_trio.server.view import (
     SourceInfo,
     SourceProblem,
 )
+
+if TYPE_CHECKING:
+    from kubelet_trio.server.access import AccessReviews, Authorizer, Guard, allow_all
+    from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
+    from kubelet_trio.server.kubelet_api import ApiParts, kubelet_router
+    from kubelet_trio.server.selfsigned import ensure_self_signed
+    from kubelet_trio.server.system_logs import SYSTEM_LOGS
+    from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
 
 __all__ = [
     "LOCK_NAME",
@@ -71,3 +79,28 @@ __all__ = [
     "serve_connection",
     "serve_http",
 ]
+
+# The kubelet API, loaded where it is served: most nodes on their own do not.
+_DEFERRED = {
+    "AccessReviews": "access",
+    "ApiParts": "kubelet_api",
+    "Authorizer": "access",
+    "Guard": "access",
+    "NodeAuthenticator": "identity",
+    "Reviewer": "identity",
+    "SYSTEM_LOGS": "system_logs",
+    "ServerTls": "tls",
+    "TlsError": "tls",
+    "TlsSettings": "tls",
+    "TokenReviews": "identity",
+    "allow_all": "access",
+    "ensure_self_signed": "selfsigned",
+    "kubelet_router": "kubelet_api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _DEFERRED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"kubelet_trio.server.{_DEFERRED[name]}")
+    return getattr(module, name)

@@ -26,6 +26,7 @@ from kubelet_trio.server.control import KUBERNETES_VERSION
 from kubelet_trio.server.debug import answer_profile, flagz, statusz
 from kubelet_trio.server.health import Check, add_healthz
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
+from kubelet_trio.server.options import ApiOptions
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.streams import add_streams
 from kubelet_trio.server.system_logs import SYSTEM_LOGS, answer_system_logs
@@ -45,25 +46,13 @@ _DEBUGGING = (
 
 
 @dataclass(frozen=True, slots=True)
-class ApiOptions:
-    """What the configuration says of the routes, under its names."""
-
-    enable_debugging_handlers: bool = True
-    enable_profiling_handler: bool = True
-    enable_debug_flags_handler: bool = True
-    enable_system_log_handler: bool = True
-    enable_system_log_query: bool = False
-    streaming_idle_timeout: float = 4 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class ApiParts:
     """What the API shows: the agent, and what other rooms have to tell."""
 
     view: NodeView
     clock: WallClock
     checks: Mapping[str, Check]
-    options: ApiOptions = ApiOptions()
+    options: ApiOptions = field(default_factory=ApiOptions)
     configz: bytes = b"{}"  # KubeletConfiguration as JSON
     flags: Mapping[str, str] = field(default_factory=dict)  # of the command line
     log_dirs: tuple[Path, ...] = (SYSTEM_LOGS,)  # the first is served, links may lead to the rest
