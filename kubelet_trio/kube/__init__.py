@@ -33,7 +33,7 @@ from kubelet_trio.kube.reflector import Abilities, Delivery, Reflector
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
-    from kubelet_trio.kube.bootstrap import bootstrap, client_store, client_wanted
+    from kubelet_trio.kube.bootstrap import bootstrap_kubeconfig, client_store, client_wanted
     from kubelet_trio.kube.certificates import (
         SERVING_SIGNER,
         CertificateError,
@@ -56,7 +56,7 @@ _DEFERRED = {
     "CertificateStore": "certificates",
     "Rotation": "certificates",
     "Wanted": "certificates",
-    "bootstrap": "bootstrap",
+    "bootstrap_kubeconfig": "bootstrap",
     "client_store": "bootstrap",
     "client_wanted": "bootstrap",
     "ClientConfig": "kubeconfig",
@@ -97,7 +97,7 @@ __all__ = [
     "apply_json_patch",
     "apply_merge",
     "apply_strategic",
-    "bootstrap",
+    "bootstrap_kubeconfig",
     "client_store",
     "client_wanted",
     "error_of",

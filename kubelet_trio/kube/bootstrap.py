@@ -39,7 +39,7 @@ def client_wanted(node: str) -> Wanted:
     return Wanted(CLIENT_SIGNER, f"system:node:{node}")
 
 
-async def bootstrap(
+async def bootstrap_kubeconfig(
     kubeconfig: Path, first: Path, store: CertificateStore, node: str, clock: WallClock
 ) -> None:
     """See that there is a kubeconfig with a valid certificate, got with the one named `first`.
