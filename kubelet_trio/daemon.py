@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -50,7 +52,15 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.credentials import NodeKeyring, load_providers, make_plugins
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
-from kubelet_trio.model import NANO, PodUid, parse_quantity, pod_key, thread_offload, to_units
+from kubelet_trio.model import (
+    NANO,
+    PodUid,
+    SystemClock,
+    parse_quantity,
+    pod_key,
+    thread_offload,
+    to_units,
+)
 from kubelet_trio.node import (
     Machine,
     NodeCapacity,
@@ -79,6 +89,9 @@ from kubelet_trio.sources import FileSource, HttpSource, Source
 from kubelet_trio.supervision import ChildSpec, GaveUpError
 from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
 
+if TYPE_CHECKING:
+    from kubelet_trio.agent import Apis, Cluster
+
 log = structlog.get_logger()
 
 # How long `--runonce` waits for its pods.
@@ -96,13 +109,33 @@ async def run_agent(
     Says it has started, with the function that tells the watchdog whether it is well, once
     the whole tree runs, connected or not.
     """
-    try:
-        pods_dir = Path(settings.flags.root_dir) / "pods"
-        records = await thread_offload(load_records, pods_dir)
-        agent = build_agent(settings, records)
-    except (OSError, ValueError) as exc:
-        log.error("agent.refused", error=str(exc))
-        return 1
+    async with AsyncExitStack() as stack:
+        try:
+            pods_dir = Path(settings.flags.root_dir) / "pods"
+            records = await thread_offload(load_records, pods_dir)
+            apis = await _open_apis(settings, stack)
+            agent = build_agent(settings, records, apis)
+        except (OSError, ValueError) as exc:
+            log.error("agent.refused", error=str(exc))
+            return 1
+        return await _run(agent, settings, stop, task_status)
+
+
+async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
+    if not settings.flags.kubeconfig:
+        return None
+    # An HTTP client and what stands on it: memory that a node without a cluster keeps.
+    from kubelet_trio.agent import open_apis
+
+    return await stack.enter_async_context(open_apis(settings))
+
+
+async def _run(
+    agent: Agent,
+    settings: Settings,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[Callable[[], bool]],
+) -> int:
     code = 0
     try:
         async with trio.open_nursery() as nursery:
@@ -157,8 +190,10 @@ def _is_well(pod: Pod) -> bool:
     return _has_come_up(pod) and pod.status is not None and pod.status.phase != "Failed"
 
 
-def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agent:
-    """Make the agent that the configuration asks for.
+def build_agent(
+    settings: Settings, records: Mapping[PodUid, PodRecord], apis: Apis | None = None
+) -> Agent:
+    """Make the agent that the configuration asks for; `apis` is what `--kubeconfig` names.
 
     Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
     """
@@ -186,6 +221,7 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
         units = SystemdBus(host.version) if driver == "systemd" else None
         return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
 
+    cluster = _cluster(settings, node, capacity, apis)
     return Agent(
         AgentSettings(
             node,
@@ -237,7 +273,11 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
             cgroups=cgroups,
             # The process runtime makes what it needs; without QoS cgroups nobody makes any.
             cgroup_tree=cgroups if _keeps_cgroups(config) else None,
-            sources=_sources(config, node, wanted_pods(records)),
+            sources=(
+                *_sources(config, node, wanted_pods(records)),
+                *((cluster.source,) if cluster is not None else ()),
+            ),
+            cluster=cluster,
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
             kernel_log=KMSG,
@@ -249,6 +289,16 @@ def build_agent(settings: Settings, records: Mapping[PodUid, PodRecord]) -> Agen
         ),
         records,
     )
+
+
+def _cluster(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis | None
+) -> Cluster | None:
+    if apis is None:
+        return None
+    from kubelet_trio.agent import make_cluster
+
+    return make_cluster(settings, node, capacity, apis, SystemClock())
 
 
 def _cgroup_policy(

@@ -40,6 +40,8 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     modules = loaded_by("import kubelet_trio.daemon")
     unwanted = {"httpx2", "yaml", "kubernetes_asyncio", "grpclib", "asyncio.events"}
     assert not (unwanted | {"importlib.metadata", "zipfile"}) & modules
+    # Standalone needs nothing of a cluster.
+    assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 
 
 def test_what_is_deferred_is_whole_once_it_is_used() -> None:

@@ -11,21 +11,37 @@ from kubelet_trio.agent.node_api import NodeApiSettings
 from kubelet_trio.agent.settings import AgentSettings, Seams
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+    from kubelet_trio.agent.join import Apis, make_cluster, open_apis
     from kubelet_trio.agent.node_api_config import node_api_settings
+
+# What is needed at an API server only is loaded by those who have one.
+_DEFERRED = {
+    "Apis": "join",
+    "Cluster": "cluster",
+    "ClusterSettings": "cluster",
+    "make_cluster": "join",
+    "open_apis": "join",
+}
 
 __all__ = [
     "AdmissionSettings",
     "Agent",
     "AgentSettings",
+    "Apis",
     "CgroupPolicy",
     "CgroupTree",
+    "Cluster",
+    "ClusterSettings",
     "NodeApiSettings",
     "NodeMarks",
     "PodCgroupRemover",
     "ReservedCgroup",
     "Seams",
     "admission_settings",
+    "make_cluster",
     "node_api_settings",
+    "open_apis",
 ]
 
 
@@ -35,4 +51,8 @@ def __getattr__(name: str) -> object:
         from kubelet_trio.agent.node_api_config import node_api_settings
 
         return node_api_settings
+    if name in _DEFERRED:
+        import importlib
+
+        return getattr(importlib.import_module(f"{__name__}.{_DEFERRED[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

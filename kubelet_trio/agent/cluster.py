@@ -29,7 +29,7 @@ from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
 from kubelet_trio.events import ApiEvents
-from kubelet_trio.kube import KubeApi, follow
+from kubelet_trio.kube import KubeApi, Reflector
 from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, is_static, pod_key
 from kubelet_trio.node import (
     HeartbeatPeriods,
@@ -79,6 +79,8 @@ class ClusterSettings:
     periods: HeartbeatPeriods = field(default_factory=HeartbeatPeriods)
     lease_seconds: int = 40
     change_detection: ChangeDetection = ChangeDetection.WATCH
+    event_qps: int = 50  # 0: no limit
+    event_burst: int = 100
 
 
 class Cluster:
@@ -103,7 +105,9 @@ class Cluster:
         self.node = NodeObject()
         self.objects = PodObjects(api, clock, settings.change_detection)
         self._statuses = StatusManager(api, clock)
-        self._events = ApiEvents(api, settings.identity.name)
+        self._events = ApiEvents(
+            api, settings.identity.name, qps=settings.event_qps, burst=settings.event_burst
+        )
         self.source = ApiSource(api, settings.identity.name, clock, self._observed, settings.host)
         self._watch = RuntimeWatch()
         self._images: tuple[ContainerImage, ...] | None = None
@@ -198,13 +202,15 @@ class Cluster:
     async def _follow_node(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        task_status.started()
         name = self._settings.identity.name
-        await follow(self._api, Node, self._take_node, field_selector=f"metadata.name={name}")
-
-    def _take_node(self, nodes: Mapping[str, Node]) -> None:
-        for node in nodes.values():
-            self.node.put(node)
+        reflector = Reflector(self._api, Node, field_selector=f"metadata.name={name}")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reflector.run)
+            task_status.started()
+            while True:
+                delivery = await reflector.wait_delivery()
+                for node in delivery.objects.values():
+                    self.node.put(node)
 
     async def _observe(self) -> NodeView:
         """Look at the node, for its status."""

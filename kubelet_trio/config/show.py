@@ -81,6 +81,8 @@ def gate_table() -> str:
 def _support(entry: Row) -> str:
     if entry.support is Support.YES:
         return "yes"
+    if entry.support is Support.API:
+        return "with an API server"
     if entry.support is Support.MOOT:
         return f"accepted, no effect: {entry.why}"
     also = "".join(f" or `{_plain(value)}`" for value in entry.also)

@@ -40,7 +40,7 @@ def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
     return [
         f"{row.name} has no effect: {row.why}"
         for row, _ in _changed(config, flags)
-        if row.support is Support.MOOT
+        if row.support is Support.MOOT or (row.support is Support.API and not flags.kubeconfig)
     ]
 
 

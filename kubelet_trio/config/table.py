@@ -7,6 +7,7 @@ docs/configuration.md all come from these rows, so none of them can forget one.
 Support says what a value that is not the default does:
 
 - YES: it is obeyed.
+- API: it is obeyed on a node with an API server, and MOOT on one without.
 - MOOT: it is accepted and changes nothing, for the reason in `why`: what it tunes does not
   exist on a node without an API server (the Go kubelet standalone ignores it as well), or
   upstream itself no longer acts on it.
@@ -23,6 +24,7 @@ from typing import Any
 
 class Support(enum.Enum):
     YES = "supported"
+    API = "with an API server"
     MOOT = "accepted, no effect"
     DEFAULT = "default only"
 
@@ -46,7 +48,7 @@ class Row:
         return self.path or f"--{self.flag}"
 
 
-YES, MOOT, DEFAULT = Support.YES, Support.MOOT, Support.DEFAULT
+YES, API, MOOT, DEFAULT = Support.YES, Support.API, Support.MOOT, Support.DEFAULT
 
 _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
@@ -182,22 +184,22 @@ FIELDS: tuple[Row, ...] = (
     row("enableSystemLogQuery", "", DEFAULT, "serve queries of system logs", _SERVER),
     row("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", YES, "longest time that an exec, attach or port-forward may pass without a byte; 0 is no limit"),
     # Only with an API server
-    row("registerNode", "register-node", MOOT, "register this node", _API),
+    row("registerNode", "register-node", API, "register this node", _API),
     row("registerWithTaints", "register-with-taints", YES, "taints to register with, `key=value:effect,...`"),
-    row("providerID", "provider-id", MOOT, "the node's name in a machine database", _API),
-    row("nodeStatusUpdateFrequency", "node-status-update-frequency", MOOT, "how often node status is computed", _API),
-    row("nodeStatusReportFrequency", "", MOOT, "how often unchanged node status is reported", _API),
-    row("nodeLeaseDurationSeconds", "", MOOT, "duration of the node lease", _API),
-    row("nodeStatusMaxImages", "node-status-max-images", MOOT, "most images in node status; -1 is all", _API),
-    row("kubeAPIQPS", "kube-api-qps", MOOT, "requests per second to the API server", _API),
-    row("kubeAPIBurst", "kube-api-burst", MOOT, "burst above kubeAPIQPS", _API),
-    row("contentType", "kube-api-content-type", MOOT, "content type towards the API server", _API),
-    row("eventRecordQPS", "event-qps", MOOT, "events per second to the API server", _API),
-    row("eventBurst", "event-burst", MOOT, "burst above eventRecordQPS", _API),
-    row("rotateCertificates", "rotate-certificates", MOOT, "renew the client certificate", _API),
+    row("providerID", "provider-id", API, "the node's name in a machine database", _API),
+    row("nodeStatusUpdateFrequency", "node-status-update-frequency", API, "how often node status is computed", _API),
+    row("nodeStatusReportFrequency", "", API, "how often unchanged node status is reported", _API),
+    row("nodeLeaseDurationSeconds", "", API, "duration of the node lease", _API),
+    row("nodeStatusMaxImages", "node-status-max-images", API, "most images in node status; -1 is all", _API),
+    row("kubeAPIQPS", "kube-api-qps", API, "requests per second to the API server", _API),
+    row("kubeAPIBurst", "kube-api-burst", API, "burst above kubeAPIQPS", _API),
+    row("contentType", "kube-api-content-type", MOOT, "content type towards the API server", "JSON is spoken"),
+    row("eventRecordQPS", "event-qps", API, "events per second to the API server", _API),
+    row("eventBurst", "event-burst", API, "burst above eventRecordQPS", _API),
+    row("rotateCertificates", "rotate-certificates", MOOT, "renew the client certificate", "a certificate that somebody else renews is read again"),
     row("serverTLSBootstrap", "rotate-server-certificates", DEFAULT, "ask the API server for the serving certificate", _SERVER),
     row("configMapAndSecretChangeDetectionStrategy", "", MOOT, "how changes of ConfigMaps and Secrets are seen", _API),
-    row("enableControllerAttachDetach", "enable-controller-attach-detach", MOOT, "leave attaching volumes to the controller", _API),
+    row("enableControllerAttachDetach", "enable-controller-attach-detach", API, "leave attaching volumes to the controller", _API),
     # Eviction and shutdown
     row("evictionHard", "eviction-hard", YES, "thresholds that evict at once, `signal<value,...`"),
     row("evictionSoft", "eviction-soft", YES, "thresholds that evict after a grace period"),
@@ -228,10 +230,10 @@ FLAGS: tuple[Row, ...] = (
     row("", "process-allow-root", YES, "let containers of the process runtime run as root (kubelet-trio only)"),
     row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing behind (kubelet-trio only)"),
     row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),
-    row("", "kubeconfig", DEFAULT, "kubeconfig of the API server", "running with an API server"),
-    row("", "bootstrap-kubeconfig", DEFAULT, "kubeconfig to get a client certificate with", "running with an API server"),
+    row("", "kubeconfig", YES, "kubeconfig of the API server of a cluster to join; unset: no cluster"),
+    row("", "bootstrap-kubeconfig", DEFAULT, "kubeconfig to get a client certificate with", "asking for a client certificate"),
     row("", "cert-dir", YES, "where a serving certificate is made if none is named (other users than root: below `--root-dir`)"),
-    row("", "cloud-provider", MOOT, "empty or external", _API),
+    row("", "cloud-provider", API, "empty or external", _API),
     row("", "node-labels", YES, "labels to register with, `key=value,...`; pods select nodes by them"),
     row("", "lock-file", DEFAULT, "lock file between kubelets", "lock files (one agent per --root-dir is ensured)"),
     row("", "exit-on-lock-contention", DEFAULT, "exit when another process opens the lock file", "lock files"),
@@ -244,7 +246,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "minimum-container-ttl-duration", YES, "age before a dead container is removed"),
     row("", "maximum-dead-containers-per-container", YES, "dead instances kept per container"),
     row("", "maximum-dead-containers", YES, "dead containers kept in all; negative is no limit"),
-    row("", "register-schedulable", MOOT, "register as schedulable", _API),
+    row("", "register-schedulable", API, "register as schedulable", _API),
     row("", "experimental-allocatable-ignore-eviction", YES, "leave hard eviction thresholds out of allocatable"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
 )

@@ -24,6 +24,7 @@ from kubelet_trio.kube import (
     KubeError,
     KubeUnavailableError,
     NotFoundError,
+    TokenBucket,
 )
 from kubelet_trio.model import Event, to_datetime
 
@@ -38,8 +39,24 @@ _FLUSH_LIMIT = 2.0
 class ApiEvents:
     """See the module. `put` from the trio thread only; one task runs it."""
 
-    def __init__(self, api: KubeApi, host: str, *, component: str = "kubelet") -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        host: str,
+        *,
+        component: str = "kubelet",
+        qps: int = 0,
+        burst: int = 100,
+    ) -> None:
+        """Args:
+        api: the API server.
+        host: the node.
+        component: who reports.
+        qps: requests a second (`eventRecordQPS`); 0 is no limit.
+        burst: requests at once above it.
+        """
         self._api = api
+        self._bucket = TokenBucket(qps or -1, burst)
         self._source = core_v1.EventSource(component=component, host=host)
         self._correlator = Correlator()
         self._queue: deque[Event] = deque()
@@ -77,6 +94,7 @@ class ApiEvents:
         told = self._correlator.correlate(self._queue.popleft())
         if told is None:
             return
+        await self._bucket.take()
         for attempt in range(_TRIES):
             try:
                 await self._send(told)

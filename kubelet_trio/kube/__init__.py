@@ -21,7 +21,7 @@ from kubelet_trio.kube.api import (
     error_of,
 )
 from kubelet_trio.kube.codec import from_json, to_json
-from kubelet_trio.kube.follow import follow
+from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.patches import (
     PatchError,
     apply_json_patch,
@@ -91,6 +91,7 @@ __all__ = [
     "Reflector",
     "Rotation",
     "Route",
+    "TokenBucket",
     "Wanted",
     "WatchEvent",
     "WatchEventKind",
@@ -101,7 +102,6 @@ __all__ = [
     "client_store",
     "client_wanted",
     "error_of",
-    "follow",
     "from_json",
     "in_cluster_config",
     "load_kubeconfig",

@@ -213,7 +213,10 @@ def _diff_list(
             changes.append({**_diff(was or {}, item, keys, path), key: item[key]})
     wanted = [item[key] for item in new]
     changes += [{"$patch": "delete", key: k} for k in known if k not in wanted]
-    patch[_ORDER + name] = [{key: k} for k in wanted]
+    if old:
+        # Without one there is nothing to order; and a server that does not know the field takes
+        # and drops it then, where an order of it makes it refuse the whole patch.
+        patch[_ORDER + name] = [{key: k} for k in wanted]
     if changes:
         patch[name] = changes
 

@@ -24,6 +24,7 @@ from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Press
 if TYPE_CHECKING:
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
+    from kubelet_trio.node.machine import go_arch, system_info
     from kubelet_trio.node.readiness import RuntimeWatch
     from kubelet_trio.node.registration import NodeObject, Registration
 
@@ -35,6 +36,8 @@ _DEFERRED = {
     "NodeObject": "registration",
     "Registration": "registration",
     "RuntimeWatch": "readiness",
+    "go_arch": "machine",
+    "system_info": "machine",
 }
 
 __all__ = [
@@ -53,12 +56,14 @@ __all__ = [
     "ReservationError",
     "Reservations",
     "RuntimeWatch",
+    "go_arch",
     "host_ips",
     "node_capacity",
     "parse_cpus",
     "parse_reservation",
     "read_machine",
     "resources_of",
+    "system_info",
     "threshold_amount",
     "with_reserved_cpus",
 ]

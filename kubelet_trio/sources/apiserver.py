@@ -17,7 +17,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.kube import KubeApi, follow
+from kubelet_trio.kube import KubeApi, Reflector
 from kubelet_trio.model import (
     CONFIG_SEEN,
     CONFIG_SOURCE,
@@ -65,9 +65,13 @@ class ApiSource:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver snapshots until cancelled. Ready at once: connected or not."""
-        task_status.started()
-        selector = f"spec.nodeName={self._node_name}"
-        await follow(self._api, Pod, self.take, field_selector=selector)
+        reflector = Reflector(self._api, Pod, field_selector=f"spec.nodeName={self._node_name}")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reflector.run)
+            task_status.started()
+            while True:
+                delivery = await reflector.wait_delivery()
+                self.take({metadata(pod).uid or "": pod for pod in delivery.objects.values()})
 
     def take(self, raw: Mapping[str, Pod]) -> None:
         """Take over all pods of the node as the server has them, by UID."""

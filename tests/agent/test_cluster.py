@@ -13,8 +13,7 @@ from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
-from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, Seams
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import inline_offload, metadata
 from kubelet_trio.node import NodeIdentity, NodeResources

@@ -204,6 +204,7 @@ def test_a_setting_without_effect_is_accepted_and_said() -> None:
     settings = load_settings(["--housekeeping-interval=20s"])
     assert settings.flags.housekeeping_interval == Duration(20)
     assert settings.notes == ("--housekeeping-interval has no effect: there is no cAdvisor here",)
+    assert load_settings(["--provider-id=x", "--kubeconfig=/k"]).notes == ()
 
 
 @pytest.mark.parametrize(

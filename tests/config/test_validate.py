@@ -84,13 +84,12 @@ def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str,
 
 def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nvolumePluginDir: /x\n")
-    assert len(problems_of(f"--config={path}", "--kubeconfig=/k")) == 4
+    assert len(problems_of(f"--config={path}", "--lock-file=/k")) == 4
 
 
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--kubeconfig=/k", "not supported yet: --kubeconfig: running with an API server"),
         ("--bootstrap-kubeconfig=/k", "not supported yet: --bootstrap-kubeconfig: "),
         ("--contention-profiling", "not supported yet: enableContentionProfiling (--conten"),
         ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kubelet_trio.agent import Apis
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.supervision import DeclaredNode
+from kubelet_trio.testing import FakeKube
 
 DOC = Path(__file__).parents[2] / "supervision.md"
 
@@ -88,9 +90,12 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
             "--authorization-mode=AlwaysAllow",
             "--anonymous-auth",
             "--read-only-port=10255",
+            "--kubeconfig=/k",
         ]
     )
-    assert differences(documented_tree(), build_agent(settings, {}).declared()) == []
+    kube = FakeKube()
+    apis = Apis(kube, kube, "https://api:6443")
+    assert differences(documented_tree(), build_agent(settings, {}, apis).declared()) == []
 
 
 TREE = """

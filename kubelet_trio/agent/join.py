@@ -1,0 +1,104 @@
+"""From the configuration to a place in a cluster: imported only where there is a kubeconfig."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightkube.models.core_v1 import Taint
+
+from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+from kubelet_trio.config import Settings
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.kube import KubeApi, load_kubeconfig, open_client
+from kubelet_trio.model import WallClock, thread_offload
+from kubelet_trio.node import (
+    HeartbeatPeriods,
+    NodeCapacity,
+    NodeIdentity,
+    go_arch,
+    resources_of,
+    system_info,
+)
+
+# Kubernetes' version whose behaviour this is, and whose it is: clusters compare the former.
+KUBELET_VERSION = "v1.36.2+kubelet-trio"
+
+# Heartbeats are few and small: what else the node has to say must not make them wait.
+_NO_LIMIT = -1.0
+_HEARTBEAT_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Apis:
+    """Two ways to one API server, each with its connections and its rate."""
+
+    api: KubeApi
+    heartbeat: KubeApi
+    host: str
+
+
+@asynccontextmanager
+async def open_apis(settings: Settings) -> AsyncIterator[Apis]:
+    """Open what `--kubeconfig` names. Connects to nothing yet.
+
+    Raises OSError, or ValueError naming file and field.
+    """
+    config = settings.config
+    client = await thread_offload(load_kubeconfig, Path(settings.flags.kubeconfig))
+    async with (
+        open_client(client, qps=config.kube_api_qps, burst=config.kube_api_burst) as api,
+        open_client(client, qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
+    ):
+        yield Apis(api, heartbeat, api.host)
+
+
+def make_cluster(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis, clock: WallClock
+) -> Cluster:
+    """Return the node's place in the cluster that the configuration asks for."""
+    config = settings.config
+    return Cluster(
+        apis.api,
+        ClusterSettings(
+            node_identity(settings, node),
+            resources_of(capacity),
+            lambda runtime: system_info(KUBELET_VERSION, runtime),
+            host_ips=node.host_ips,
+            host=apis.host,
+            periods=HeartbeatPeriods(
+                config.node_status_update_frequency, config.node_status_report_frequency
+            ),
+            lease_seconds=config.node_lease_duration_seconds,
+            event_qps=config.event_record_qps,
+            event_burst=config.event_burst,
+        ),
+        clock,
+        apis.heartbeat,
+    )
+
+
+def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
+    """Return what configuration and flags say of the node's object."""
+    config, flags = settings.config, settings.flags
+    return NodeIdentity(
+        node.node_name,
+        labels=flags.node_labels,
+        taints=tuple(
+            Taint(key=t.key, value=t.value or None, effect=t.effect)
+            for t in config.register_with_taints
+        ),
+        unschedulable=not flags.register_schedulable,
+        register=config.register_node,
+        provider_id=config.provider_id,
+        external_cloud=flags.cloud_provider == "external",
+        # 0.0.0.0 and :: ask for a family, not for an address.
+        node_ips=node.host_ips if flags.node_ip not in ("", "0.0.0.0", "::") else (),
+        attach_detach=config.enable_controller_attach_detach,
+        keep_terminated_volumes=flags.keep_terminated_pod_volumes,
+        port=config.port if config.enable_server else 0,
+        max_images=config.node_status_max_images,
+        arch=go_arch(),
+    )
