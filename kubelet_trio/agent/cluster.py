@@ -206,11 +206,19 @@ class Cluster:
         reflector = Reflector(self._api, Node, field_selector=f"metadata.name={name}")
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
+            nursery.start_soon(self._watch_pressure)
             task_status.started()
             while True:
                 delivery = await reflector.wait_delivery()
                 for node in delivery.objects.values():
                     self.node.put(node)
+
+    async def _watch_pressure(self) -> None:
+        assert self._parts is not None
+        while self._parts.pressure is not None:
+            await self._parts.pressure.wait_transition()
+            if self._heartbeat is not None:
+                self._heartbeat.wake()
 
     async def _observe(self) -> NodeView:
         """Look at the node, for its status."""

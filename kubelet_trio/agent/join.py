@@ -22,6 +22,7 @@ from kubelet_trio.node import (
     resources_of,
     system_info,
 )
+from kubelet_trio.objects import ChangeDetection
 
 # Kubernetes' version whose behaviour this is, and whose it is: clusters compare the former.
 KUBELET_VERSION = "v1.36.2+kubelet-trio"
@@ -72,6 +73,9 @@ def make_cluster(
                 config.node_status_update_frequency, config.node_status_report_frequency
             ),
             lease_seconds=config.node_lease_duration_seconds,
+            change_detection=ChangeDetection(
+                config.config_map_and_secret_change_detection_strategy
+            ),
             event_qps=config.event_record_qps,
             event_burst=config.event_burst,
         ),

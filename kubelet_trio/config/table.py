@@ -198,7 +198,7 @@ FIELDS: tuple[Row, ...] = (
     row("eventBurst", "event-burst", API, "burst above eventRecordQPS", _API),
     row("rotateCertificates", "rotate-certificates", MOOT, "renew the client certificate", "a certificate that somebody else renews is read again"),
     row("serverTLSBootstrap", "rotate-server-certificates", DEFAULT, "ask the API server for the serving certificate", _SERVER),
-    row("configMapAndSecretChangeDetectionStrategy", "", MOOT, "how changes of ConfigMaps and Secrets are seen", _API),
+    row("configMapAndSecretChangeDetectionStrategy", "", API, "how changes of ConfigMaps and Secrets are seen", _API),
     row("enableControllerAttachDetach", "enable-controller-attach-detach", API, "leave attaching volumes to the controller", _API),
     # Eviction and shutdown
     row("evictionHard", "eviction-hard", YES, "thresholds that evict at once, `signal<value,...`"),

@@ -84,6 +84,12 @@ def test_a_patch_has_only_what_differs_and_makes_the_one_the_other() -> None:
     assert left == msgspec.to_builtins(after)
 
 
+def test_a_list_that_was_not_there_is_given_no_order() -> None:
+    # A server that does not know the field refuses the order, and drops the list.
+    patch = status_patch(PodStatus(), PodStatus(podIPs=[PodIP(ip="10.0.0.1")]))
+    assert patch == {"podIPs": [{"ip": "10.0.0.1"}]}
+
+
 def test_an_object_is_deleted_when_all_is_over_and_somebody_asked() -> None:
     asked: dict[str, Any] = {"deletionTimestamp": NOW}
     mirror: dict[str, Any] = {"annotations": {"kubernetes.io/config.mirror": "x"}}
