@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Agent, Containerd, is_ready, missing
+from tests.harness import Agent, Containerd, missing
 from tests.harness.control_plane import ControlPlane, missing_programs
 from tests.harness.kube import KubeClient
-from tests.harness.pods import NODE
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,16 +75,6 @@ def make_agent(
     yield make
     while made:
         made.pop().close()
-
-
-@pytest.fixture(scope="module")
-def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent]) -> Agent:
-    """The module's shared node, running and Ready."""
-    kubeconfig = str(plane.node_kubeconfig(NODE))
-    agent = make_agent(arguments=("--kubeconfig", kubeconfig))
-    agent.start()
-    kube.wait(f"/api/v1/nodes/{NODE}", is_ready, what="Ready")
-    return agent
 
 
 _numbers = itertools.count(1)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kubelet_trio.config.table import BY_FLAG, Support
 from tests.harness import Agent, condition, container, container_status, forever, is_ready, pod
 from tests.harness.control_plane import ControlPlane, kubectl
 from tests.harness.kube import KubeClient
-from tests.harness.pods import NODE, Json
+from tests.harness.pods import Json
 
-pytestmark = pytest.mark.skipif(
-    BY_FLAG["kubeconfig"].support is Support.DEFAULT, reason="the daemon refuses --kubeconfig"
-)
-
+NODE = "day"  # its own, as every module's that shares the server
 NODE_PATH = f"/api/v1/nodes/{NODE}"
+
+
+@pytest.fixture(scope="module")
+def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent]) -> Agent:
+    """The module's shared node, running and Ready."""
+    kubeconfig = str(plane.node_kubeconfig(NODE))
+    agent = make_agent(arguments=("--kubeconfig", kubeconfig, "--hostname-override", NODE))
+    agent.start()
+    kube.wait(NODE_PATH, is_ready, what="Ready")
+    return agent
 
 
 def pods(namespace: str, name: str = "") -> str:
