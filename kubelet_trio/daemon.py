@@ -281,7 +281,7 @@ def build_agent(
             exit_waiter=PidfdExitWaiter(),
             exec_orphans=ProcOrphans(thread_offload),
             kernel_log=KMSG,
-            servers=lambda agent: _servers(agent, config),
+            servers=lambda agent: _servers(agent, config, flags),
             keyring=_keyring(flags, node.root_dir),
             node_api=node_api_settings(settings),
             memory_allocatable=node.allocatable["memory"] // NANO,
@@ -441,11 +441,15 @@ def _sources(
     return tuple(sources)
 
 
-def _servers(agent: Agent, config: KubeletConfiguration) -> tuple[ChildSpec, ...]:
-    control = ChildSpec("control", partial(_serve_control, agent))
-    if not config.healthz_port:
-        return (control,)
-    return (ChildSpec("healthz", partial(_serve_health, agent, config)), control)
+def _servers(
+    agent: Agent, config: KubeletConfiguration, flags: KubeletFlags
+) -> tuple[ChildSpec, ...]:
+    servers = [ChildSpec("control", partial(_serve_control, agent))]
+    if config.healthz_port:
+        servers.insert(0, ChildSpec("healthz", partial(_serve_health, agent, config)))
+    if flags.ui_port:
+        servers.append(ChildSpec("ui", partial(_serve_node_page, agent, flags.ui_port)))
+    return tuple(servers)
 
 
 async def _serve_health(
@@ -457,6 +461,20 @@ async def _serve_health(
     listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
     router = health_router(agent.check_functions())
     await serve_http(router, listeners, task_status=task_status)
+
+
+async def _serve_node_page(
+    agent: Agent,
+    port: int,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the page without asking who it is: on the loopback address alone."""
+    from kubelet_trio.agent.pages import node_page
+    from kubelet_trio.server import loopback_only
+
+    handler = loopback_only(node_page(agent, SystemClock().time))
+    await serve_http(handler, await open_tcp("127.0.0.1", port), task_status=task_status)
 
 
 async def _serve_control(

@@ -318,6 +318,8 @@ def _node_flags(flags: KubeletFlags) -> Iterator[str]:
         len(addresses) == 2 and len({ipaddress.ip_address(a).version for a in addresses}) != 2
     ):
         yield f'--node-ip "{flags.node_ip}" must be one address of each IP family'
+    if not 0 <= flags.ui_port <= 65535:
+        yield f"--ui-port {flags.ui_port} must be between 0 and 65535, inclusive"
     if flags.crash_loop_backoff_base <= 0:
         yield "--crash-loop-backoff-base must be greater than 0"
     if flags.cloud_provider not in ("", "external"):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kubelet_trio.server.access import AccessReviews, Authorizer, Guard, allow_all
     from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
     from kubelet_trio.server.kubelet_api import ApiParts, kubelet_router
+    from kubelet_trio.server.node_page import loopback_only, node_page_router
     from kubelet_trio.server.selfsigned import ensure_self_signed
     from kubelet_trio.server.system_logs import SYSTEM_LOGS
     from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
@@ -73,6 +74,8 @@ __all__ = [
     "health_router",
     "is_healthy",
     "kubelet_router",
+    "loopback_only",
+    "node_page_router",
     "open_tcp",
     "open_unix",
     "root_lock",
@@ -80,7 +83,7 @@ __all__ = [
     "serve_http",
 ]
 
-# The kubelet API, loaded where it is served: most nodes on their own do not.
+# The kubelet API and the node page, loaded where they are served: most nodes on their own do not.
 _DEFERRED = {
     "AccessReviews": "access",
     "ApiParts": "kubelet_api",
@@ -96,6 +99,8 @@ _DEFERRED = {
     "allow_all": "access",
     "ensure_self_signed": "selfsigned",
     "kubelet_router": "kubelet_api",
+    "loopback_only": "node_page",
+    "node_page_router": "node_page",
 }
 
 
