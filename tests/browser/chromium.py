@@ -23,7 +23,7 @@ class Page:
     def __init__(self, profile: Path) -> None:
         assert PROGRAM is not None
         self.asked: list[str] = []  # URLs
-        self.complaints: list[str] = []  # exceptions, and what the console was told
+        self.complaints: list[str] = []  # exceptions and errors, refusals of the CSP included
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         # Chromium reads from 3 and writes to 4.
@@ -91,7 +91,7 @@ class Page:
                 self.asked.append(params["request"]["url"])
             case "Runtime.exceptionThrown":
                 self.complaints.append(json.dumps(params["exceptionDetails"]))
-            case "Log.entryAdded":
+            case "Log.entryAdded" if params["entry"]["level"] == "error":
                 self.complaints.append(json.dumps(params["entry"]))
 
     def open(self, url: str) -> None:
