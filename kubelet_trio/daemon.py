@@ -27,6 +27,7 @@ from kubelet_trio.agent import (
     Seams,
     admission_settings,
     node_api_settings,
+    serve_node_page,
 )
 from kubelet_trio.cgroups import (
     CgroupDriver,
@@ -448,7 +449,7 @@ def _servers(
     if config.healthz_port:
         servers.insert(0, ChildSpec("healthz", partial(_serve_health, agent, config)))
     if flags.ui_port:
-        servers.append(ChildSpec("ui", partial(_serve_node_page, agent, flags.ui_port)))
+        servers.append(ChildSpec("ui", partial(serve_node_page, agent, flags.ui_port)))
     return tuple(servers)
 
 
@@ -461,20 +462,6 @@ async def _serve_health(
     listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
     router = health_router(agent.check_functions())
     await serve_http(router, listeners, task_status=task_status)
-
-
-async def _serve_node_page(
-    agent: Agent,
-    port: int,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve the page without asking who it is: on the loopback address alone."""
-    from kubelet_trio.agent.pages import node_page
-    from kubelet_trio.server import loopback_only
-
-    handler = loopback_only(node_page(agent, SystemClock().time))
-    await serve_http(handler, await open_tcp("127.0.0.1", port), task_status=task_status)
 
 
 async def _serve_control(

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster, ClusterSettings
     from kubelet_trio.agent.join import Apis, make_cluster, open_apis
     from kubelet_trio.agent.node_api_config import node_api_settings
+    from kubelet_trio.agent.node_page import serve_node_page
 
-# What is needed at an API server only is loaded by those who have one.
+# What only some nodes need is loaded by those.
 _DEFERRED = {
     "Apis": "join",
     "Cluster": "cluster",
     "ClusterSettings": "cluster",
     "make_cluster": "join",
     "open_apis": "join",
+    "serve_node_page": "node_page",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "make_cluster",
     "node_api_settings",
     "open_apis",
+    "serve_node_page",
 ]
 
 

@@ -125,6 +125,7 @@ class _NodeApi:
         return AccessReviews(self.kube, settings.authorized_ttl, settings.unauthorized_ttl)
 
     def _router(self, *, read_only: bool = False) -> Router:
+        from kubelet_trio.agent.node_page import node_page
         from kubelet_trio.agent.pages import stats_pages
         from kubelet_trio.server import SYSTEM_LOGS, ApiParts, kubelet_router
 
@@ -139,7 +140,11 @@ class _NodeApi:
             log_dirs=(SYSTEM_LOGS, agent.node().pod_logs_dir),
             plugged=stats_pages(agent.stats, agent.metrics),
         )
-        return kubelet_router(parts, read_only=read_only)
+        router = kubelet_router(parts, read_only=read_only)
+        if not read_only and self.settings.options.enable_debugging_handlers:
+            # It shows logs, so it goes with their handler.
+            router.add("GET", "/ui/{path...}", node_page(agent))
+        return router
 
     async def _tls_settings(self) -> TlsSettings:
         from kubelet_trio.server import TlsSettings, ensure_self_signed

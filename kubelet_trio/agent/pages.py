@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.server import Handler, Request, Response
-
-if TYPE_CHECKING:
-    from kubelet_trio.agent.core import Agent
-    from kubelet_trio.server import Router
 
 _ONLY = "only_cpu_and_memory"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -46,16 +41,6 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
         "/metrics/probes": probes,
         "/metrics/resource": resource,
     }
-
-
-def node_page(agent: Agent, now: Callable[[], float]) -> Router:
-    """Return the routes of the node page, below `/ui/`; `now` in Unix seconds."""
-    from kubelet_trio.server import node_page_router
-
-    async def summary() -> bytes:
-        return await (await agent.stats.provider()).summary()
-
-    return node_page_router(agent, summary, now)
 
 
 def _page(text: str) -> Response:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.agent import NodeApiSettings, node_api_settings
+from kubelet_trio.agent.node_api import _NodeApi
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
+from kubelet_trio.model import thread_offload
+from kubelet_trio.server import ApiOptions, Handler, HttpError, Request
 from tests.server.reviews import Reviews
 
 SHUT = NodeApiSettings("127.0.0.1")
@@ -78,3 +81,31 @@ def test_the_configuration_reaches_the_server() -> None:
     assert not settings.options.enable_debugging_handlers
     assert b'"tlsMinVersion":"VersionTLS13"' in settings.configz
     assert settings.flags["cert-dir"] == "/pki"
+
+
+async def status_of(handler: Handler, path: str) -> int:
+    try:
+        return (await handler(Request("GET", path))).status
+    except HttpError as exc:
+        return exc.status
+
+
+@pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/page.js", "/ui/data", "/ui/logs/a/b/c"])
+async def test_the_node_page_is_behind_the_guard_and_nowhere_else(path: str) -> None:
+    agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
+    known = dataclasses.replace(SHUT, always_allow=True, client_ca_file="/ca")
+    api = _NodeApi(agent, known, None, thread_offload)
+    assert await status_of(api._guard(), path) == 401
+    assert await status_of(api._router(read_only=True), path) == 404
+    plain = dataclasses.replace(known, options=ApiOptions(enable_debugging_handlers=False))
+    quiet = _NodeApi(agent, plain, None, thread_offload)
+    assert await status_of(quiet._router(), path) == 404
+
+
+async def test_who_may_gets_the_node_page() -> None:
+    agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
+    open_to_all = dataclasses.replace(SHUT, always_allow=True, anonymous=True)
+    guard = _NodeApi(agent, open_to_all, None, thread_offload)._guard()
+    assert await status_of(guard, "/ui") == 302
+    assert await status_of(guard, "/ui/") == 200
+    assert await status_of(guard, "/ui/logs/default/none/main") == 404

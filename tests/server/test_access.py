@@ -27,6 +27,8 @@ from tests.server.reviews import Reviews, unavailable
 # Path -> the subresources of which one is enough, in the order in which they are asked.
 ROUTES = {
     "/pods": ["pods", "proxy"],
+    "/ui/": ["proxy"],
+    "/ui/logs/default/web/web": ["proxy"],
     "/pods/": ["pods", "proxy"],
     "/runningpods/": ["pods", "proxy"],
     "/runningpods": ["pods", "proxy"],
@@ -57,7 +59,6 @@ ROUTES = {
     "/run/ns/pod/uid/c": ["proxy"],
     "/debug/pprof/": ["proxy"],
     "/debug/flags/v": ["proxy"],
-    "/ui/": ["proxy"],
     "/": ["proxy"],
     "/podsx": ["proxy"],
     "//pods": ["proxy"],
