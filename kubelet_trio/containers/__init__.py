@@ -6,6 +6,7 @@ from kubelet_trio.containers.amounts import (
     pod_limits,
     pod_qos,
     pod_requests,
+    total_amounts,
 )
 from kubelet_trio.containers.config import ContainerInputs, container_config
 from kubelet_trio.containers.cri_log import (
@@ -207,6 +208,7 @@ __all__ = [
     "service_variables",
     "sub_path",
     "time_nanoseconds",
+    "total_amounts",
     "unlink_logs",
     "write_hosts",
 ]

@@ -32,6 +32,7 @@ from lightkube.models.core_v1 import (
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kubelet_trio.containers import total_amounts
 from kubelet_trio.model import canonical_quantity
 
 T = TypeVar("T", bound=Struct)
@@ -54,6 +55,7 @@ def _spec(spec: PodSpec) -> PodSpec:
         spec,
         containers=[_container(c, host_network) for c in spec.containers],
         initContainers=_each(spec.initContainers, lambda c: _container(c, host_network)),
+        resources=spec.resources and _pod_resources(spec, spec.resources),
         volumes=_each(spec.volumes, _volume),
         dnsPolicy=spec.dnsPolicy or "ClusterFirst",
         restartPolicy=spec.restartPolicy or "Always",
@@ -100,6 +102,23 @@ def _resources(resources: ResourceRequirements) -> ResourceRequirements:
     limits = {k: _quantity(v) for k, v in (resources.limits or {}).items()}
     requests = {k: _quantity(v) for k, v in (resources.requests or {}).items()}
     return replace(resources, limits=limits or None, requests={**limits, **requests} or None)
+
+
+def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
+    """A request that the pod omits is the sum of its containers', else the pod's limit."""
+    limits = {k: _quantity(v) for k, v in (own.limits or {}).items()}
+    requests = {k: _quantity(v) for k, v in (own.requests or {}).items()}
+    if not limits and not requests:
+        return own
+    try:
+        containers = {
+            name: canonical_quantity(f"{nano}n")
+            for name, nano in total_amounts(Pod(spec=spec), "requests").items()
+            if name in ("cpu", "memory") or name.startswith("hugepages-")
+        }
+    except ValueError:
+        containers = {}  # validation names it
+    return replace(own, limits=limits or None, requests={**limits, **containers, **requests})
 
 
 def _quantity(text: str) -> str:

@@ -11,7 +11,7 @@ ask for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,8 @@ def _api(resource: str, *inert: Any) -> Refusal:
 
 _TCP_HOOK = "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep"
 _SECCOMP = Refusal("no kubelet obeys it since Kubernetes 1.27: use securityContext.seccompProfile")
-_RESOURCES = _not_yet("resources other than cpu, memory and huge pages are")
+_RESOURCES = _not_yet("resources other than cpu, memory, huge pages and ephemeral-storage are")
+_POD_RESOURCES = Refusal("a pod as a whole is given cpu, memory and huge pages alone")
 _USER = _not_yet("owners of single files are")
 _VOLUME = _not_yet("volumes of this type are")
 
@@ -61,8 +62,7 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.<c>[].restartPolicyRules[].action": _not_yet("actions other than Restart are", "Restart"),
     "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
-    "spec.readinessGates": _not_yet("readiness gates are", *_EMPTY),
-    "spec.resources": _not_yet("resources of the pod as a whole are", *_EMPTY),
+    "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
     "spec.securityContext.seLinuxChangePolicy": _not_yet(
         "mounting volumes with an SELinux context is", "Recursive"
@@ -112,6 +112,7 @@ STATIC_POD: Mapping[str, Refusal] = {
     "metadata.deletionGracePeriodSeconds": Refusal("a manifest cannot ask for deletion"),
     "spec.ephemeralContainers": Refusal("Forbidden: cannot be set on create", ([],)),
     "spec.imagePullSecrets": _api("secrets", []),
+    "spec.readinessGates": Refusal("nobody sets conditions of a static pod", _EMPTY),
     "spec.resourceClaims": _api("resourceclaims", []),
     "spec.schedulingGates": Refusal(
         "Forbidden: a pod that has its node cannot wait for one", ([],)
@@ -148,9 +149,17 @@ def check_support(document: dict[str, Any]) -> list[FieldError]:
 def _resource_errors(document: dict[str, Any]) -> Iterator[FieldError]:
     for list_name in ("limits", "requests"):
         for path, amounts in _find(document, f"spec.<c>[].resources.{list_name}"):
-            for name in amounts if isinstance(amounts, dict) else ():
-                if name not in _RESOURCE_NAMES and not name.startswith("hugepages-"):
-                    yield FieldError(f"{path}[{name}]", _RESOURCES.why)
+            yield from _unknown(amounts, path, (*_RESOURCE_NAMES, "ephemeral-storage"), _RESOURCES)
+        for path, amounts in _find(document, f"spec.resources.{list_name}"):
+            yield from _unknown(amounts, path, _RESOURCE_NAMES, _POD_RESOURCES)
+
+
+def _unknown(
+    amounts: Any, path: str, known: Collection[str], refusal: Refusal
+) -> Iterator[FieldError]:
+    for name in amounts if isinstance(amounts, dict) else ():
+        if name not in known and not name.startswith("hugepages-"):
+            yield FieldError(f"{path}[{name}]", refusal.why)
 
 
 def _annotation_errors(document: dict[str, Any]) -> Iterator[FieldError]:

@@ -8,11 +8,14 @@ from lightkube.models.core_v1 import (
     Container,
     ContainerPort,
     ContainerRestartRule,
+    Pod,
     PodSpec,
     ResourceRequirements,
     VolumeMount,
 )
 
+from kubelet_trio.containers import amounts, container_amounts, total_amounts
+from kubelet_trio.model import canonical_quantity
 from kubelet_trio.sources import syntax
 from kubelet_trio.sources.field_errors import Errors
 from kubelet_trio.sources.validate_env import validate_env
@@ -54,6 +57,8 @@ def validate_containers(errors: Errors, spec: PodSpec, volumes: frozenset[str]) 
             validate_no_handlers(errors, container, path)
         else:
             validate_handlers(errors, spec, container, path)
+    if spec.resources is not None:
+        _pod_resources(errors, spec, spec.resources, [*init, *main])
     # Init containers run alone; sidecars and main containers at the same time.
     ordinary = [placed for placed in init if placed[1].restartPolicy != "Always"]
     for placed in ordinary:
@@ -164,6 +169,33 @@ def _resources(errors: Errors, resources: ResourceRequirements, path: str) -> No
             )
         elif name.startswith("hugepages-") and amount != limits.get(name):
             errors.invalid(f"{path}.requests", name, "must be equal to the limit")
+
+
+def _pod_resources(
+    errors: Errors, spec: PodSpec, own: ResourceRequirements, containers: list[Placed]
+) -> None:
+    """Check what the pod is given as a whole against what its containers ask for (KEP-2837)."""
+    _resources(errors, own, "spec.resources")
+    if errors.found:
+        return  # amounts that cannot be read are named already
+    asked = total_amounts(Pod(spec=spec), "requests")
+    for name, amount in amounts(own.requests).items():
+        if asked.get(name, 0) > amount:
+            least = canonical_quantity(f"{asked[name]}n")
+            errors.invalid(
+                f"spec.resources.requests[{name}]",
+                (own.requests or {})[name],
+                f"must be greater than or equal to aggregate container requests of {least}",
+            )
+    given = amounts(own.limits)
+    for path, container in containers:
+        for name, amount in container_amounts(container, "limits").items():
+            if name in given and amount > given[name]:
+                errors.invalid(
+                    f"{path}.resources.limits[{name}]",
+                    ((container.resources and container.resources.limits) or {})[name],
+                    f"must be less than or equal to pod limits of {(own.limits or {})[name]}",
+                )
 
 
 def _amounts(errors: Errors, quantities: Mapping[str, str], path: str) -> dict[str, int]:

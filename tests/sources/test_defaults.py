@@ -95,6 +95,16 @@ def test_requests_default_to_limits_one_by_one() -> None:
     assert only.resources.requests == {"cpu": "1", "memory": "1Gi"}
 
 
+def test_a_pods_requests_default_to_its_containers_then_to_its_limits() -> None:
+    main = {"name": "a", "resources": {"requests": {"cpu": "0.5"}}}
+    own = {"limits": {"cpu": "2", "memory": "1Gi"}}
+    made = defaulted(containers=[main, {**main, "name": "b"}], resources=own).resources
+    assert made is not None
+    assert made.limits == {"cpu": "2", "memory": "1Gi"}
+    assert made.requests == {"cpu": "1", "memory": "1Gi"}
+    assert defaulted(resources={}) == defaulted(resources=defaulted(resources={}).resources)
+
+
 def test_quantities_get_their_canonical_spelling_and_bad_ones_stay() -> None:
     only = defaulted_container(resources={"requests": {"cpu": "1000m", "memory": "x"}})
     assert only.resources is not None

@@ -60,7 +60,11 @@ C = "spec.containers[0]"
             YET,
         ),
         (manifest(schedulingGroup={"podGroupName": "x"}), "spec.schedulingGroup", YET),
-        (manifest(readinessGates=[{"conditionType": "x"}]), "spec.readinessGates", YET),
+        (
+            manifest(readinessGates=[{"conditionType": "x"}]),
+            "spec.readinessGates",
+            "nobody sets conditions",
+        ),
         (
             manifest(schedulingGates=[{"name": "x"}]),
             "spec.schedulingGates",
@@ -95,7 +99,7 @@ C = "spec.containers[0]"
         (
             of_container(resources={"requests": {"nvidia.com/gpu": 1}}),
             f"{C}.resources.requests[nvidia.com/gpu]",
-            "resources other than cpu, memory and huge pages",
+            "resources other than cpu, memory, huge pages",
         ),
         (
             of_container(
@@ -110,7 +114,16 @@ C = "spec.containers[0]"
             "spec.securityContext.seLinuxChangePolicy",
             YET,
         ),
-        (manifest(resources={"limits": {"cpu": 1}}), "spec.resources", YET),
+        (
+            manifest(resources={"limits": {"nvidia.com/gpu": 1}}),
+            "spec.resources.limits[nvidia.com/gpu]",
+            "cpu, memory and huge pages alone",
+        ),
+        (
+            manifest(resources={"claims": [{"name": "x"}]}),
+            "spec.resources.claims",
+            YET,
+        ),
         (of_volume(csi={"driver": "c"}), "spec.volumes[0].csi", YET),
         (
             of_volume(configMap={"name": "c", "defaultUser": 7}),

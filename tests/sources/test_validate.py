@@ -310,3 +310,41 @@ def test_all_errors_come_at_once() -> None:
         "spec.containers[1].image",
         "spec.restartPolicy",
     ]
+
+
+def of_pod(own: dict[str, Any], *containers: dict[str, Any]) -> dict[str, Any]:
+    return manifest(
+        resources=own,
+        containers=[container(name=f"c{n}", resources=r) for n, r in enumerate(containers)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (
+            of_pod({"requests": {"cpu": "1"}}, *[{"requests": {"cpu": "550m"}}] * 2),
+            'spec.resources.requests[cpu]: Invalid value: "1": '
+            "must be greater than or equal to aggregate container requests of 1100m",
+        ),
+        (
+            of_pod({"limits": {"memory": "1Gi"}}, {"limits": {"memory": "2Gi"}}),
+            'spec.containers[0].resources.limits[memory]: Invalid value: "2Gi": '
+            "must be less than or equal to pod limits of 1Gi",
+        ),
+        (
+            of_pod({"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}, {}),
+            'spec.resources.requests: Invalid value: "2": '
+            "must be less than or equal to cpu limit of 1",
+        ),
+    ],
+)
+def test_a_pods_own_resources_fit_its_containers(raw: dict[str, Any], expected: str) -> None:
+    assert expected in problems(raw)
+
+
+def test_a_pod_may_have_resources_of_its_own() -> None:
+    own = {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}
+    assert problems(of_pod(own, {"limits": {"cpu": "1"}}, {})) == []
+    storage = {"limits": {"ephemeral-storage": "1Gi"}}
+    assert problems(of_container(resources=storage)) == []
