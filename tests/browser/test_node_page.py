@@ -68,6 +68,7 @@ def test_a_card_opens_on_its_containers_and_stays_open(node: Node, page: Page) -
     assert page.evaluate(f"{card('crash')}.open")
     page.evaluate(f"{card('web')}.querySelector('summary').click()")
     page.wait(f"{card('web')}.querySelectorAll('.line-1[d*=L]').length >= 1")
+    page.wait(f"/\\dm|cores/.test({card('web')}.querySelector('.cpu').innerText)")
     assert_unharmed(page, url)
 
 

@@ -99,6 +99,13 @@ class Plot {
   }
 }
 
+// What something uses; a pod whose cgroup does not count CPU uses what its containers do.
+function nanoCores(stats) {
+  if (stats.cpu?.usageNanoCores !== undefined) return stats.cpu.usageNanoCores;
+  const told = (stats.containers ?? []).map((c) => c.cpu?.usageNanoCores).filter((n) => n !== undefined);
+  return told.length ? told.reduce((sum, n) => sum + n) : undefined;
+}
+
 // The four plots of one thing, from its part of the summary
 
 class Usage {
@@ -113,7 +120,7 @@ class Usage {
 
   // `tops`: the ends of the scales of memory and disk, where there are any.
   add(stats, disk, now, ...tops) {
-    const nano = stats.cpu?.usageNanoCores;
+    const nano = nanoCores(stats);
     this.cpu.add([nano === undefined ? null : nano / 1e9]);
     this.memory.add([stats.memory?.workingSetBytes ?? stats.memory?.usageBytes ?? null], tops[0]);
     const [rx, tx] = this.rates(stats.network, now);
