@@ -50,7 +50,8 @@ def agent(containerd: Containerd, tmp_path: Path) -> tuple[Agent, Feed]:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     root = f"--root-dir={tmp_path / 'root'}"
-    built = build_agent(load_settings([f"--config={path}", root]), {})
+    named = "--hostname-override=node"
+    built = build_agent(load_settings([f"--config={path}", root, named]), {})
     feed = Feed()
     seams = replace(built._seams, sources=(feed,), servers=lambda _agent: ())
     return Agent(built.settings, seams), feed
