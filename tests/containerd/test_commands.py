@@ -36,8 +36,12 @@ def talker(agent: Agent, cri: CriClient) -> Agent:
     agent.put(pod("quiet"))
     agent.wait_ready("quiet")
     agent.wait_ready("talk")
+    # Ready is started: it may not have said anything yet, and shall before it is killed.
+    eventually(lambda: "line 5" in agent.cli("logs", "talk-node", "-c", "main"))
+    eventually(lambda: "hi" in agent.cli("logs", "talk-node", "-c", "side"))
     cri.kill(live_containers(cri, "talk-node")["side"])
     agent.wait("talk", lambda p: is_ready(p) and container_status(p, "side")["restartCount"] == 1)
+    eventually(lambda: agent.cli("logs", "talk-node", "-c", "side"))
     return agent
 
 
