@@ -64,6 +64,11 @@ def web(
             yield agent
         finally:
             agent.close()
+            # Other modules have nodes on this API server, one of them of that name.
+            for path in (f"{PODS}/{POD}", "/api/v1/nodes/node"):
+                if kube.find(path) is not None:
+                    kube.delete(path, gracePeriodSeconds=0)
+                    kube.wait_gone(path)
 
 
 def _register(kube: KubeClient, port: int, manifest: Json, status: Json) -> None:

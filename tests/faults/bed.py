@@ -74,7 +74,8 @@ class Bed:
             if self.mark.encode() in environ and command.startswith(b"sh\0-c\0trap"):
                 values = dict(e.split(b"=", 1) for e in environ if b"=" in e)
                 found[pid] = (values[b"KT_POD"].decode(), int(values[b"KT_EDIT"]))
-        return found
+        # A shell's child is a copy of it until it has become what the shell runs.
+        return {pid: what for pid, what in found.items() if _parent(pid) not in found}
 
     def runs(self, wanted: dict[str, int]) -> bool:
         """Whether exactly these pods run, each once, with this edit."""
@@ -99,6 +100,12 @@ class Bed:
                         os.kill(pid, signal.SIGKILL)
         else:
             self.agent.close()
+
+
+def _parent(pid: int) -> int:
+    with suppress(OSError):  # it has ended
+        return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _processes() -> Iterator[tuple[int, list[bytes], bytes]]:
