@@ -87,8 +87,12 @@ class PodReporter:
             # An edit of labels changes no status, and is to be seen all the same.
             if status != self._status or pod is not self._shown:
                 self._status = status
-                self._put(pod, status, request)
-                await self._write(pod, request)
+                # Recorded first: an agent killed in between must not take back what it told.
+                # A disk that takes nothing keeps nobody from being told.
+                try:
+                    await self._write(pod, request)
+                finally:
+                    self._put(pod, status, request)
 
     def _given(
         self,
