@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness import BUSYBOX, Agent, Containerd, Json, WaitTimeoutError, eventually
+from tests.harness import (
+    BUSYBOX,
+    Agent,
+    Containerd,
+    Json,
+    WaitTimeoutError,
+    eventually,
+    leftovers,
+)
 
 MakeBed = Callable[..., "Bed"]
 
@@ -98,6 +106,7 @@ class Bed:
                 if self.mark.encode() in environ:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+            leftovers.unmount_under(self.agent.base)
         else:
             self.agent.close()
 
