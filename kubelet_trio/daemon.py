@@ -223,72 +223,77 @@ def build_agent(
         return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
 
     cluster = _cluster(settings, node, capacity, apis)
-    return Agent(
-        AgentSettings(
-            node,
-            runtime_endpoint=config.container_runtime_endpoint,
-            sync_period=config.sync_frequency,
-            parallel_pulls=_parallel_pulls(config),
-            crash_back_off=BackOffPolicy(
-                base=flags.crash_loop_backoff_base,
-                cap=config.crash_loop_back_off.max_container_restart_period,
-                spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
-            ),
-            volume_stats_period=config.volume_stats_agg_period,
-            log_rotation=LogRotationPolicy(
-                max_size=to_units(parse_quantity(config.container_log_max_size)),
-                max_files=config.container_log_max_files,
-                max_workers=config.container_log_max_workers,
-                interval=config.container_log_monitor_interval,
-            ),
-            container_gc=ContainerPolicy(
-                min_age=flags.minimum_container_ttl_duration,
-                max_per_container=flags.maximum_dead_containers_per_container,
-                max_total=flags.maximum_dead_containers,
-            ),
-            image_gc=ImagePolicy(
-                high_threshold=config.image_gc_high_threshold_percent,
-                low_threshold=config.image_gc_low_threshold_percent,
-                min_age=config.image_minimum_gc_age,
-                max_age=config.image_maximum_gc_age,
-                keep=tuple(flags.image_gc_keep),
-            ),
-            sandbox_image=flags.pod_infra_container_image,
-            eviction=eviction_policy(config),
-            shutdown=_shutdown_periods(config),
-            cgroups=_cgroup_policy(config, capacity, reserved),
-            admission=admission_settings(
-                node.node_name,
-                labels=flags.node_labels,
-                taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
-                allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
-                max_pods=node.allocatable["pods"] // NANO,
-            ),
-            ids_per_pod=config.user_namespaces.ids_per_pod,
-            notes=settings.notes,
+    seams = Seams(
+        runtime=seam.runtime,
+        connection=seam.connection,
+        mounter=KernelMounter(),
+        cgroups=cgroups,
+        # The process runtime makes what it needs; without QoS cgroups nobody makes any.
+        cgroup_tree=cgroups if _keeps_cgroups(config) else None,
+        sources=(
+            *_sources(config, node, wanted_pods(records)),
+            *((cluster.source,) if cluster is not None else ()),
         ),
-        Seams(
-            runtime=seam.runtime,
-            connection=seam.connection,
-            mounter=KernelMounter(),
-            cgroups=cgroups,
-            # The process runtime makes what it needs; without QoS cgroups nobody makes any.
-            cgroup_tree=cgroups if _keeps_cgroups(config) else None,
-            sources=(
-                *_sources(config, node, wanted_pods(records)),
-                *((cluster.source,) if cluster is not None else ()),
-            ),
-            cluster=cluster,
-            exit_waiter=PidfdExitWaiter(),
-            exec_orphans=ProcOrphans(thread_offload),
-            kernel_log=KMSG,
-            servers=lambda agent: _servers(agent, config, flags),
-            keyring=_keyring(flags, node.root_dir),
-            node_api=node_api_settings(settings),
-            memory_allocatable=node.allocatable["memory"] // NANO,
-            tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        cluster=cluster,
+        exit_waiter=PidfdExitWaiter(),
+        exec_orphans=ProcOrphans(thread_offload),
+        kernel_log=KMSG,
+        servers=lambda agent: _servers(agent, config, flags),
+        keyring=_keyring(flags, node.root_dir),
+        node_api=node_api_settings(settings),
+        memory_allocatable=node.allocatable["memory"] // NANO,
+        tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+    )
+    return Agent(_agent_settings(settings, node, capacity, reserved), seams, records)
+
+
+def _agent_settings(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, reserved: Reservations
+) -> AgentSettings:
+    """Return what configuration and flags say of each room."""
+    config, flags = settings.config, settings.flags
+    return AgentSettings(
+        node,
+        runtime_endpoint=config.container_runtime_endpoint,
+        sync_period=config.sync_frequency,
+        parallel_pulls=_parallel_pulls(config),
+        crash_back_off=BackOffPolicy(
+            base=flags.crash_loop_backoff_base,
+            cap=config.crash_loop_back_off.max_container_restart_period,
+            spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
         ),
-        records,
+        volume_stats_period=config.volume_stats_agg_period,
+        log_rotation=LogRotationPolicy(
+            max_size=to_units(parse_quantity(config.container_log_max_size)),
+            max_files=config.container_log_max_files,
+            max_workers=config.container_log_max_workers,
+            interval=config.container_log_monitor_interval,
+        ),
+        container_gc=ContainerPolicy(
+            min_age=flags.minimum_container_ttl_duration,
+            max_per_container=flags.maximum_dead_containers_per_container,
+            max_total=flags.maximum_dead_containers,
+        ),
+        image_gc=ImagePolicy(
+            high_threshold=config.image_gc_high_threshold_percent,
+            low_threshold=config.image_gc_low_threshold_percent,
+            min_age=config.image_minimum_gc_age,
+            max_age=config.image_maximum_gc_age,
+            keep=tuple(flags.image_gc_keep),
+        ),
+        sandbox_image=flags.pod_infra_container_image,
+        eviction=eviction_policy(config),
+        shutdown=_shutdown_periods(config),
+        cgroups=_cgroup_policy(config, capacity, reserved),
+        admission=admission_settings(
+            node.node_name,
+            labels=flags.node_labels,
+            taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
+            allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
+            max_pods=node.allocatable["pods"] // NANO,
+        ),
+        ids_per_pod=config.user_namespaces.ids_per_pod,
+        notes=settings.notes,
     )
 
 

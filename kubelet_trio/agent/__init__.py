@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.node_api_config import node_api_settings
     from kubelet_trio.agent.node_page import serve_node_page
 
-# What only some nodes need is loaded by those.
+# What only some nodes need is loaded by those. (`node_api_config` reads the configuration, which
+# is the daemon's: a program that embeds an agent does not load it.)
 _DEFERRED = {
     "Apis": "join",
     "Cluster": "cluster",
     "ClusterSettings": "cluster",
     "make_cluster": "join",
+    "node_api_settings": "node_api_config",
     "open_apis": "join",
     "serve_node_page": "node_page",
 }
@@ -49,11 +51,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The configuration is the daemon's: a program that embeds an agent does not load it.
-    if name == "node_api_settings":
-        from kubelet_trio.agent.node_api_config import node_api_settings
-
-        return node_api_settings
     if name in _DEFERRED:
         import importlib
 

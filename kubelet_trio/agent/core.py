@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import structlog
 import trio
 from lightkube.models.core_v1 import Pod
@@ -20,6 +19,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.admission import admission_node, marks_of
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
+from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.logs import log_children
@@ -28,13 +28,13 @@ from kubelet_trio.agent.node_api import node_api_children
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.agent.pod_starts import PodStarts
 from kubelet_trio.agent.runtime_classes import with_overhead
+from kubelet_trio.agent.services import ServiceParts, make_services
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState, metered
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import (
-    INSTANCE,
     ContainerId,
     ContainerState,
     Meter,
@@ -43,8 +43,6 @@ from kubelet_trio.model import (
     RuntimePod,
     WallClock,
     is_static,
-    metadata,
-    pod_annotations,
     pod_key,
     pod_ref,
     pod_uid,
@@ -55,21 +53,13 @@ from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
     AdmissionNode,
     Admitter,
-    BackOff,
     EndReason,
-    ImagePuller,
-    NoServices,
     OrphanDirectories,
-    PodNames,
     PodRecord,
-    PodRecords,
     PodRegistry,
-    PodServices,
     TerminationRequest,
-    UserNamespaces,
 )
-from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, SourceInfo, root_lock
-from kubelet_trio.server import SourceProblem as ShownProblem
+from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, root_lock
 from kubelet_trio.sources import Desired, run_merge
 from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import (
@@ -81,7 +71,6 @@ from kubelet_trio.supervision import (
     Supervisor,
     TreeNode,
 )
-from kubelet_trio.volumes import VolumeManager
 
 log = structlog.get_logger()
 
@@ -125,7 +114,21 @@ class Agent:
         self._cgroups = make_cgroups(
             settings, seams, self.node, self.events_recorder, self._statuses.pods, self._health
         )
-        self._services = self._make_services()
+        self._services = make_services(
+            settings,
+            seams,
+            ServiceParts(
+                self._health,
+                self._pleg,
+                self._objects,
+                self._cgroups,
+                self._statuses,
+                self.events_recorder,
+                self.meter,
+                node=self.node,
+                started_at=self._started_at,
+            ),
+        )
         self._sources = Supervisor(
             "sources",
             [
@@ -179,60 +182,6 @@ class Agent:
     def _retry_pods(self) -> None:
         if self._registry is not None:
             self._registry.wake_all()
-
-    def _make_services(self) -> PodServices:
-        seams, node = self._seams, self.settings.node
-        around = seams.cluster.objects if seams.cluster is not None else None
-        events = self.events_recorder
-        return PodServices(
-            runtime=seams.runtime,
-            runtime_state=self._health.state,
-            observer=self._pleg,
-            images=ImagePuller(
-                seams.runtime,
-                events,
-                seams.clock,
-                parallel_pulls=self.settings.parallel_pulls,
-                keyring=seams.keyring,
-                objects=self._objects,
-            ),
-            volumes=VolumeManager(
-                node.root_dir,
-                seams.mounter,
-                seams.offload,
-                objects=self._objects,
-                tokens=around.tokens if around is not None else None,
-                clock=seams.clock,
-                allocatable=node.allocatable,
-                recursive_read_only=lambda: "" in self._health.state.value.recursive_read_only,
-                no_image_volumes=lambda: self._health.state.value.no_image_volumes,
-                memory_allocatable=seams.memory_allocatable,
-                tmpfs_noswap=seams.tmpfs_noswap,
-                selinux=node.selinux,
-            ),
-            objects=self._objects,
-            cgroups=self._cgroups,
-            records=PodRecords(node.root_dir / "pods", seams.offload),
-            users=UserNamespaces(
-                node.root_dir / "pods",
-                seams.offload,
-                per_pod=self.settings.ids_per_pod,
-                max_pods=self.settings.admission.max_pods,
-            ),
-            statuses=self._statuses,
-            events=events,
-            clock=seams.clock,
-            offload=seams.offload,
-            names=PodNames(),
-            crash_back_off=BackOff(self.settings.crash_back_off),
-            node=self.node,
-            started_at=self._started_at,
-            exec_orphans=seams.exec_orphans,
-            service_env=around or NoServices(),
-            sync_period=self.settings.sync_period,
-            dead_kept=self.settings.container_gc.kept(),
-            meter=self.meter,
-        )
 
     def _make_tree(self) -> Supervisor:
         seams = self._seams
@@ -369,7 +318,7 @@ class Agent:
         desired = with_overhead(desired)
         self._starts.wanted(desired.pods)
         if self.settings.instance:
-            desired = _marked(desired, self.settings.instance)
+            desired = marked(desired, self.settings.instance)
         self._desired.value = desired
         if self._is_clearing:
             # Nothing is wanted any more, whatever a source has yet to say.
@@ -478,25 +427,11 @@ class Agent:
             runtime=RuntimeInfo(
                 self.settings.runtime_endpoint, runtime.name, runtime.version, runtime.problem
             ),
-            sources=tuple(self._source_infos()),
+            sources=tuple(source_infos(self._seams.sources)),
             checks={name: check() for name, check in self.check_functions().items()},
             notes=self.settings.notes,
             events_dropped=self.events_recorder.dropped,
         )
-
-    def _source_infos(self) -> Iterator[SourceInfo]:
-        for source in self._seams.sources:
-            problems = tuple(
-                ShownProblem(str(p).removesuffix(f": {p.message}"), p.message)
-                for p in source.problems.value
-            )
-            delivered = source.delivered
-            yield SourceInfo(
-                f"{source.name}:{source.origin}",
-                delivered is not None,
-                len(delivered.pods) if delivered is not None else 0,
-                problems,
-            )
 
     @property
     def runtime(self) -> Runtime:
@@ -526,16 +461,6 @@ class Agent:
             c.id == container_id and c.state is ContainerState.RUNNING
             for c in self._pleg.get(uid).containers
         )
-
-
-def _marked(desired: Desired, instance: str) -> Desired:
-    """Mark the pods of an embedded agent: the runtime's objects carry it on (`owned_by`)."""
-    pods = {}
-    for uid, pod in desired.pods.items():
-        annotations = {**pod_annotations(pod), INSTANCE: instance}
-        meta = msgspec.structs.replace(metadata(pod), annotations=annotations)
-        pods[uid] = msgspec.structs.replace(pod, metadata=meta)
-    return replace(desired, pods=pods)
 
 
 def _make_directories(node: NodeSettings) -> None:
