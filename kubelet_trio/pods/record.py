@@ -39,6 +39,8 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     termination: TerminationRequest | None = None
     pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have run to their end
     admitted: bool = False  # it may run here, and did: a restart does not ask again
+    removed: bool = False  # its manifest went, whatever ended the pod
+    returns: Pod | None = None  # its manifest came back since: it starts anew once it is gone
 
 
 class PodRecords:
@@ -61,13 +63,17 @@ def wanted_pods(records: Mapping[PodUid, PodRecord]) -> list[Pod]:
     """Return the pods that a source may go on wanting where its manifest is broken now.
 
     One that ended by itself is among them: left out, it would be removed, and would run once
-    more when the manifest is mended. One that was being removed is not.
+    more when the manifest is mended. One that was being removed is not, unless it was wanted
+    again by then.
     """
-    return [
-        record.pod
-        for record in records.values()
-        if record.termination is None or record.termination.reason is not EndReason.DELETED
-    ]
+    pods = (r.returns if is_removed(r) else r.pod for r in records.values())
+    return [pod for pod in pods if pod is not None]
+
+
+def is_removed(record: PodRecord) -> bool:
+    """Whether a pod is to be gone from the node, wanted again or not."""
+    ended = record.termination
+    return record.removed or (ended is not None and ended.reason is EndReason.DELETED)
 
 
 def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:

@@ -100,10 +100,12 @@ class PodRegistry:
             if worker is None and uid in self._reclaimed:
                 continue  # it starts when that is done
             if worker is None:
-                self._start(PodWorker(self._services, pod, self._take_record(uid)))
-            elif worker.is_wanted:
+                worker = PodWorker(self._services, pod, self._take_record(uid))
+                self._start(worker)
+            if worker.is_wanted:
                 worker.update(pod)
-            # else: it is being removed, and comes back when that is done (`_ended`)
+            else:  # it is being removed, and comes back when that is done (`_ended`)
+                worker.come_back(pod)
         self._admit()
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:
@@ -175,8 +177,12 @@ class PodRegistry:
     def _end_unwanted(self) -> None:
         wanted = self._desired.pods
         for uid, worker in list(self._workers.items()):
-            if uid not in wanted and worker.is_wanted:
+            if uid in wanted:
+                continue
+            if worker.is_wanted:
                 worker.remove(TerminationRequest(uid, EndReason.DELETED))
+            else:
+                worker.come_back(None)
         for uid in [*self._records, *self._known_uids()]:
             if uid not in wanted and uid not in self._workers:
                 self._end_orphan(uid)

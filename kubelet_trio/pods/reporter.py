@@ -7,9 +7,10 @@ times and a terminal phase survive the agent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
+import structlog
 import trio
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
@@ -36,6 +37,10 @@ from kubelet_trio.pods.types import (
     WaitingReason,
 )
 
+log = structlog.get_logger()
+
+_RETRY = 5.0  # seconds after which a record is tried again that the disk did not take
+
 
 class PodReporter:
     """The status and the record of one pod UID."""
@@ -48,6 +53,9 @@ class PodReporter:
         self._messages: dict[ContainerId, str] = {}
         self._pre_stopped = record.pre_stopped if record is not None else ()
         self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
+        self._is_removed = record is not None and record.removed
+        self._returns = record.returns if record is not None else None
+        self._decided = trio.Event()
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
         self.start_time = record.start_time if record is not None else services.clock.time()
@@ -136,6 +144,33 @@ class PodReporter:
         async with self._turn:
             await self._write(pod, request)
 
+    def note_decision(self) -> None:
+        """The request to end the pod is another."""
+        self._decided.set()
+
+    def note_removed(self) -> None:
+        """The pod's manifest is gone."""
+        self._is_removed, self._returns = True, None
+        self._decided.set()
+
+    def note_return(self, pod: Pod | None) -> None:
+        """A pod that is being removed is wanted again; None: not any more."""
+        self._returns = pod
+        self._decided.set()
+
+    async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
+        """Put what is decided of a pod on disk as soon as it is, until cancelled."""
+        while True:
+            self._decided = trio.Event()
+            if request() is not None:
+                try:
+                    await self.save(pod, request())
+                except OSError as exc:
+                    log.warning("pod.record_failed", error=str(exc), retry_in=_RETRY)
+                    await trio.sleep(_RETRY)
+                    continue
+            await self._decided.wait()
+
     async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
         record = PodRecord(
             uid=pod_uid(pod),
@@ -144,6 +179,8 @@ class PodReporter:
             termination=request,
             pre_stopped=self._pre_stopped,
             admitted=self.is_admitted,
+            removed=self._is_removed,
+            returns=self._returns,
         )
         if record != self._record:
             await self._services.records.write(record)

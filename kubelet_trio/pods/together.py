@@ -29,6 +29,29 @@ async def run_together(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise errors[0]
 
 
+async def run_beside(
+    step: Callable[[], Awaitable[None]],
+    tasks: Iterable[Callable[[], Awaitable[None]]],
+    expected: tuple[type[Exception], ...],
+) -> None:
+    """Run the step, and the tasks for as long as it takes.
+
+    What is `expected` of the step is raised as it is: through the nursery it would come out a
+    group.
+    """
+    trouble: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+        try:
+            await step()
+        except expected as exc:
+            trouble = exc
+        nursery.cancel_scope.cancel()
+    if trouble is not None:
+        raise trouble
+
+
 async def run_lingering(step: Callable[[], Awaitable[None]], linger: float) -> None:
     """Run one call that our own cancellation may not cut short at once.
 

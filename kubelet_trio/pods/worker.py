@@ -12,8 +12,9 @@ own cancellation (the agent ends) detaches: nothing is stopped by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import structlog
@@ -44,12 +45,13 @@ from kubelet_trio.pods.grace import merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
 from kubelet_trio.pods.phase import is_terminal
 from kubelet_trio.pods.plan import plan_pod
-from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.record import PodRecord, is_removed
 from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stages import StageEvent, next_stage
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.teardown import Teardown, TeardownIncompleteError, tear_down
+from kubelet_trio.pods.together import run_beside
 from kubelet_trio.pods.types import (
     EndReason,
     PodFailure,
@@ -105,7 +107,7 @@ class PodWorker:
         if self.record is not None and self.record.termination is not None:
             self._request = self.record.termination
             # Wanted again or not, what was to be gone is ended first; the registry starts it anew.
-            self.is_wanted &= self._request.reason is not EndReason.DELETED
+            self.is_wanted &= not is_removed(self.record)
         self._heed_api()
 
     def _make_probes(self) -> PodProbes:
@@ -172,6 +174,7 @@ class PodWorker:
         merged = request if self._request is None else merge_requests(self._request, request)
         if merged != self._request:
             self._request = merged
+            self._reporter.note_decision()
             self._interrupt.cancel()
             self.wake()
 
@@ -210,8 +213,16 @@ class PodWorker:
     def remove(self, request: TerminationRequest) -> None:
         """The manifest is gone: end the pod and leave nothing of it."""
         self.is_wanted = False
+        self._reporter.note_removed()
         self.request(request)
         self.wake()
+
+    def come_back(self, pod: Pod | None) -> None:
+        """Its manifest is there again while it is being removed; None: it went once more.
+
+        The registry starts it anew; what is done here is to remember it until then.
+        """
+        self._reporter.note_return(pod)
 
     def leave(self) -> None:
         """The agent ends: finish the step in hand and return, with the pod left as it is."""
@@ -236,7 +247,7 @@ class PodWorker:
     async def _live(self) -> None:
         await self._reporter.announce(self.pod)
         await self._wait_turn()
-        await self.services.observer.wait_synced(self.uid)
+        await self._recording(partial(self.services.observer.wait_synced, self.uid))
         await self._wait_admission()
         await self._sync_until_asked()
         await self._end()
@@ -438,19 +449,15 @@ class PodWorker:
         teardown = Teardown(
             self.services, self.pod, request, remove, self._stopper, self._on_stopped
         )
-        if self._probes.is_empty:
-            await tear_down(teardown)
-            return
-        trouble: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_changes)
-            try:
-                await tear_down(teardown)
-            except _TROUBLE as exc:  # not through the nursery: it would come out a group
-                trouble = exc
-            nursery.cancel_scope.cancel()
-        if trouble is not None:
-            raise trouble
+        beside = () if self._probes.is_empty else (self._tell_changes,)
+        await self._recording(partial(tear_down, teardown), *beside)
+
+    async def _recording(
+        self, step: Callable[[], Awaitable[None]], *beside: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Do what may take long; what is decided meanwhile of the pod is on disk at once."""
+        keep = partial(self._reporter.keep, self.pod, lambda: self._request)
+        await run_beside(step, (keep, *beside), _TROUBLE)
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
         self._probes.stop()

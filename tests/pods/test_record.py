@@ -92,3 +92,14 @@ def test_only_a_pod_that_was_being_removed_is_not_wanted_any_more(
     termination = TerminationRequest(UID, reason) if reason is not None else None
     record = msgspec.structs.replace(RECORD, termination=termination)
     assert (wanted_pods({UID: record}) == [RECORD.pod]) is expected
+
+
+@pytest.mark.parametrize("reason", [None, EndReason.FINISHED, EndReason.DELETED])
+def test_a_pod_that_comes_back_is_wanted_though_it_was_being_removed(
+    reason: EndReason | None,
+) -> None:
+    termination = TerminationRequest(UID, reason) if reason is not None else None
+    removed = msgspec.structs.replace(RECORD, termination=termination, removed=True)
+    assert wanted_pods({UID: removed}) == []
+    again = msgspec.structs.replace(RECORD.pod, status=None)
+    assert wanted_pods({UID: msgspec.structs.replace(removed, returns=again)}) == [again]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.model import metadata
 from tests.simulation.manifests import Wish
 from tests.simulation.stepper import Stepper
 from tests.simulation.world import World
@@ -62,3 +64,82 @@ def test_a_broken_edit_keeps_the_newest_pod_that_was_good_across_a_restart(world
     assert pod.metadata is not None
     assert pod.metadata.labels == {"note": "2"}
     assert not world.runtime.violations
+
+
+def restart_agent(world: World) -> None:
+    """Kill the agent, let the runtime come back, start it again and give it time."""
+    world.kill()
+    world.run.call(world.runtime.restart)
+    world.start()
+    world.run.sleep(60)
+
+
+def _pods(world: World) -> list[Pod]:
+    assert world.agent is not None
+    return list(world.agent.pods.value.values())
+
+
+def notes(world: World) -> list[str]:
+    """Return the labels by which the pods there are can be told apart."""
+    return [(metadata(pod).labels or {})["note"] for pod in _pods(world)]
+
+
+def test_a_pod_that_comes_back_is_remembered_while_it_is_being_ended(world: World) -> None:
+    """Edited there and back: its record says that it was removed, and no other pod is wanted."""
+    world.write("alpha", Wish(("run",), note=1))
+    world.run.sleep(5)
+    world.run.call(world.runtime.go_down)
+    world.write("alpha", Wish(("run",), note=2))
+    world.run.sleep(5)
+    world.write("alpha", Wish(("run",), note=1))
+    world.run.sleep(5)
+    world.write("alpha", None)
+    world.run.sleep(1)
+    restart_agent(world)
+    assert notes(world) == ["1"]
+    assert not world.runtime.violations
+
+
+def test_a_removal_is_remembered_before_the_runtime_was_ever_read(world: World) -> None:
+    world.write("alpha", Wish(("run",), note=1))
+    world.run.sleep(5)
+    world.kill()
+    world.run.call(world.runtime.go_down)
+    world.start()
+    world.run.sleep(5)
+    world.write("alpha", Wish(("run",), note=2))
+    world.run.sleep(5)
+    world.write("alpha", None)
+    world.run.sleep(1)
+    restart_agent(world)
+    assert notes(world) == ["2"]
+    assert not world.runtime.violations
+
+
+def test_a_pod_that_ended_and_was_then_edited_does_not_come_back(world: World) -> None:
+    """The first reason of an end stays; that nobody wants the pod is remembered beside it."""
+    world.write("alpha", Wish(("exit-0",), policy="Never", note=1))
+    world.run.sleep(5)
+    world.run.call(world.runtime.go_down)
+    world.write("alpha", Wish(("run",), note=2))
+    world.run.sleep(5)
+    world.write("alpha", None)
+    world.run.sleep(1)
+    restart_agent(world)
+    assert notes(world) == ["2"]
+
+
+def test_a_pod_that_was_removed_while_it_came_back_stays_away(world: World) -> None:
+    world.write("alpha", Wish(("run",), note=1))
+    world.run.sleep(5)
+    world.run.call(world.runtime.go_down)
+    world.remove("alpha")
+    world.run.sleep(5)
+    world.write("alpha", Wish(("run",), note=1))
+    world.run.sleep(5)
+    world.remove("alpha")
+    world.run.sleep(5)
+    world.write("alpha", None)
+    world.run.sleep(1)
+    restart_agent(world)
+    assert notes(world) == []
