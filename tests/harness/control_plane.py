@@ -218,7 +218,7 @@ class ControlPlane:
 
     def _write_audit_policy(self) -> Path:
         path = self.base / "audit-policy.yaml"
-        rules = [{"level": "Metadata", "omitStages": ["RequestReceived"]}]
+        rules = [{"level": "Metadata"}]  # in every stage: a watch is told of when it begins
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
         path.write_text(yaml.safe_dump(policy))
         return path
