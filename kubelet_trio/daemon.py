@@ -51,7 +51,12 @@ from kubelet_trio.containers import (
     masked_paths,
     read_resolv_conf,
 )
-from kubelet_trio.credentials import NodeKeyring, load_providers, make_plugins
+from kubelet_trio.credentials import (
+    NodeKeyring,
+    PullVerification,
+    load_providers,
+    make_plugins,
+)
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
     NANO,
@@ -281,6 +286,7 @@ def _agent_settings(
             max_age=config.image_maximum_gc_age,
             keep=tuple(flags.image_gc_keep),
         ),
+        pull_verification=_pull_verification(config),
         sandbox_image=flags.pod_infra_container_image,
         eviction=eviction_policy(config),
         shutdown=_shutdown_periods(config),
@@ -374,6 +380,16 @@ def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity)
         seccomp_default=config.seccomp_default,
         masked_paths=masked_paths(),
         selinux=is_selinux_on(),
+    )
+
+
+def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
+    """Return the policy for images on the node; None where the runtime has none."""
+    if config.container_runtime_endpoint == PROCESS:
+        return None
+    return PullVerification(
+        config.image_pull_credentials_verification_policy,
+        tuple(config.preloaded_images_verification_allowlist),
     )
 
 

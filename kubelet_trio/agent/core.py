@@ -22,6 +22,7 @@ from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
+from kubelet_trio.agent.image_access import make_image_access
 from kubelet_trio.agent.logs import log_children
 from kubelet_trio.agent.metrics import AgentMetrics, MetricSources
 from kubelet_trio.agent.node_api import node_api_children
@@ -114,6 +115,7 @@ class Agent:
         self._cgroups = make_cgroups(
             settings, seams, self.node, self.events_recorder, self._statuses.pods, self._health
         )
+        access = make_image_access(settings, seams)
         self._services = make_services(
             settings,
             seams,
@@ -127,6 +129,7 @@ class Agent:
                 self.meter,
                 node=self.node,
                 started_at=self._started_at,
+                access=access,
             ),
         )
         self._sources = Supervisor(
@@ -144,7 +147,7 @@ class Agent:
         self._node_pods = PodsOfNode(
             self._require_registry, self._pleg, self._desired, self._statuses.pods
         )
-        self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder)
+        self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder, access)
         guarded = GuardedPods(self._require_registry, self._pleg, self._statuses.pods)
         self._guards = make_guards(settings, seams, guarded, self._garbage, self.events_recorder)
         if seams.cluster is not None:

@@ -10,6 +10,7 @@ from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.gc import ContainerCollector, ImageCollector
 from kubelet_trio.model import EventSink, PodUid, RuntimePod, pod_uid
 from kubelet_trio.pleg import Pleg
@@ -74,7 +75,11 @@ class Garbage:
 
 
 def make_garbage(
-    settings: AgentSettings, seams: Seams, pods: PodsOfNode, events: EventSink
+    settings: AgentSettings,
+    seams: Seams,
+    pods: PodsOfNode,
+    events: EventSink,
+    access: ImageAccess | None = None,
 ) -> Garbage:
     """Build the collectors."""
     node = settings.node
@@ -99,5 +104,7 @@ def make_garbage(
         seams.offload,
         sandbox_image=settings.sandbox_image,
         space=seams.disk_space,
+        prune=access.prune if access is not None else None,
+        clock=seams.clock,
     )
     return Garbage(containers, images)

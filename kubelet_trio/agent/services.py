@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.cri import RuntimeHealth
 from kubelet_trio.events import EventRecorder
 from kubelet_trio.model import Meter
@@ -39,6 +40,7 @@ class ServiceParts:
     meter: Meter
     node: Callable[[], NodeSettings]
     started_at: float
+    access: ImageAccess | None = None  # None: whoever wants an image that is there may use it
 
 
 def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) -> PodServices:
@@ -56,6 +58,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             parallel_pulls=settings.parallel_pulls,
             keyring=seams.keyring,
             objects=parts.objects,
+            access=parts.access,
         ),
         volumes=VolumeManager(
             node.root_dir,

@@ -11,7 +11,7 @@ from kubelet_trio.agent.admission import AdmissionSettings
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.credentials import Keyring
+from kubelet_trio.credentials import Keyring, PullVerification
 from kubelet_trio.cri import Runtime
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
@@ -54,6 +54,7 @@ class AgentSettings:
     container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
     # Off unless asked for: the images of a runtime may be somebody else's.
     image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
+    pull_verification: PullVerification | None = None  # None: no record of pulls is kept
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
     shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not waited for
     sandbox_image: str = ""  # where the runtime neither names nor pins it

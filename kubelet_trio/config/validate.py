@@ -158,6 +158,24 @@ def _images(config: KubeletConfiguration) -> Iterator[str]:
             "maxParallelImagePulls cannot be larger than 1 unless "
             f"{_name('serializeImagePulls')} is set to false"
         )
+    yield from _allowlist(config)
+
+
+def _allowlist(config: KubeletConfiguration) -> Iterator[str]:
+    patterns = config.preloaded_images_verification_allowlist
+    if not patterns:
+        return
+    if config.image_pull_credentials_verification_policy != "NeverVerifyAllowlistedImages":
+        yield (
+            "preloadedImagesVerificationAllowlist cannot be set unless "
+            'imagePullCredentialsVerificationPolicy is "NeverVerifyAllowlistedImages"'
+        )
+    from kubelet_trio.credentials import allowlist_problem  # few have such a list
+
+    for index, pattern in enumerate(patterns):
+        problem = allowlist_problem(pattern)
+        if problem:
+            yield f"preloadedImagesVerificationAllowlist[{index}]: {problem}"
 
 
 def _logs(config: KubeletConfiguration) -> Iterator[str]:

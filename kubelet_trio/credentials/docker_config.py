@@ -10,6 +10,7 @@ import base64
 import binascii
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 import structlog
 from lightkube.models.core_v1 import Secret
 
-from kubelet_trio.credentials.matching import Login, Logins
+from kubelet_trio.credentials.matching import Login, Logins, SecretSource
 from kubelet_trio.objects import secret_content
 
 log = structlog.get_logger()
@@ -33,15 +34,19 @@ def secret_logins(secret: Secret) -> Logins:
     """
     meta = secret.metadata
     name = f"{meta.namespace}/{meta.name}" if meta is not None else ""
+    found: Logins = {}
     try:
         content = secret_content(secret)
         if secret.type == _JSON_TYPE and content.get(_JSON_KEY):
-            return config_logins(content[_JSON_KEY])
-        if secret.type == _LEGACY_TYPE and content.get(_LEGACY_KEY):
-            return legacy_logins(content[_LEGACY_KEY])
+            found = config_logins(content[_JSON_KEY])
+        elif secret.type == _LEGACY_TYPE and content.get(_LEGACY_KEY):
+            found = legacy_logins(content[_LEGACY_KEY])
     except ValueError as exc:
         raise ValueError(f"image pull secret {name}: {exc}") from None
-    return {}
+    if meta is None:
+        return found
+    source = SecretSource(meta.uid or "", meta.namespace or "", meta.name or "")
+    return {location: replace(login, source=source) for location, login in found.items()}
 
 
 def config_logins(text: bytes) -> Logins:
@@ -104,11 +109,12 @@ def _logins(entries: Any) -> Logins:
 
 
 def _login(entry: Mapping[str, Any]) -> Login:
-    for name in ("username", "password", "auth"):
+    for name in ("username", "password", "auth", "email"):
         if not isinstance(entry.get(name, ""), str):
             raise ValueError(f"{name} is not a string")
+    email = entry.get("email", "")
     if not entry.get("auth"):
-        return Login(entry.get("username", ""), entry.get("password", ""))
+        return Login(entry.get("username", ""), entry.get("password", ""), email)
     auth = entry["auth"].strip()
     try:
         text = base64.b64decode(auth + "=" * (-len(auth) % 4), validate=True).decode()
@@ -117,4 +123,4 @@ def _login(entry: Mapping[str, Any]) -> Login:
     username, colon, password = text.partition(":")
     if not colon:
         raise ValueError("auth is not of the form base64(username:password)")
-    return Login(username, password)
+    return Login(username, password, email)

@@ -8,7 +8,7 @@ host may hold globs (`*.registry.example`), a part at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import SplitResult, urlsplit
 
@@ -17,11 +17,25 @@ _DOCKER_HUB_KEYS = "index.docker.io"  # what its credentials are filed under
 
 
 @dataclass(frozen=True, slots=True)
+class SecretSource:
+    """The pull secret that a login is from."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
-    """A user name and a password, or tokens of a registry."""
+    """A user name and a password, or tokens of a registry.
+
+    `source` is None for what every pod of the node may use: its files, its programs.
+    """
 
     username: str = ""
     password: str = ""
+    email: str = ""  # nobody logs in with it; the hash of a record counts it
+    source: SecretSource | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"Login({self.username!r}, ...)"  # logs are no place for the rest

@@ -8,7 +8,7 @@ often as that changes while something is to be removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -33,6 +33,8 @@ from kubelet_trio.model import (
     DiskSpace,
     EventSink,
     Offload,
+    SystemClock,
+    WallClock,
     disk_space,
     node_ref,
     pod_containers,
@@ -69,6 +71,9 @@ class ImageCollector:
     offload: Offload
     sandbox_image: str = ""  # as configured; the runtime's own is asked for too
     space: Callable[[str], DiskSpace] = disk_space
+    # Told which images there are (ids and names), and when they had not been listed yet.
+    prune: Callable[[Collection[str], float], Awaitable[None]] | None = None
+    clock: WallClock = field(default_factory=SystemClock)
     removed: dict[str, int] = field(default_factory=lambda: {"age": 0, "space": 0})
     _book: ImageBook | None = None
     _told: dict[str, str] = field(default_factory=dict)  # why, by image id
@@ -129,7 +134,10 @@ class ImageCollector:
             return await self._remove(await self._look(), None)
 
     async def _look(self) -> _Look:
+        before = self.clock.time()
         images = [_record(image) for image in await self.runtime.list_images()]
+        if self.prune is not None:
+            await self.prune({n for i in images for n in (i.id, *i.names)}, before)
         containers = await self.runtime.list_containers()
         users = [*_container_users(containers), *_pod_users(self.pods.wanted())]
         in_use = used_images(images, users)

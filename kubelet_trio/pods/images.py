@@ -8,13 +8,21 @@ pod cancels it, and a slow one holds up only those that wait for its slot.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 import trio
 from lightkube.models.core_v1 import Pod, Secret
 
-from kubelet_trio.credentials import Keyring, Logins, NoKeyring, secret_logins
+from kubelet_trio.credentials import (
+    ImageAccess,
+    Keyring,
+    Login,
+    Logins,
+    NoKeyring,
+    secret_logins,
+)
 from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
 from kubelet_trio.model import (
     EventSink,
@@ -31,6 +39,9 @@ from kubelet_trio.pods.backoff import BackOff
 from kubelet_trio.pods.types import WaitingReason
 
 log = structlog.get_logger()
+
+# Seconds to find out what a pull left behind that its pod did not live to see.
+_AFTERMATH = 2.0
 
 # The OCI distribution reference, as much of it as tells a typing error from a name:
 # an optional host and port, lower-case path parts, an optional tag and digest.
@@ -78,6 +89,10 @@ class _Wanted:
         return pod_uid(self.pod), self.image
 
 
+# Gives the pod's logins. Raises ValueError naming a secret that is broken.
+_Lookup = Callable[[], Awaitable[Sequence[Login]]]
+
+
 class ImagePuller:
     """Ensures images. Shared by all pod workers of a node."""
 
@@ -91,8 +106,12 @@ class ImagePuller:
         back_off: BackOff | None = None,
         keyring: Keyring | None = None,
         objects: ObjectStore | None = None,
+        access: ImageAccess | None = None,
     ) -> None:
-        """Log in with what the pods' secrets in `objects` hold, and what `keyring` has."""
+        """Log in with what the pods' secrets in `objects` hold, and what `keyring` has.
+
+        `access` says who may use what is there; without it everybody may.
+        """
         self._runtime = runtime
         self._events = events
         self._clock = clock
@@ -100,6 +119,7 @@ class ImagePuller:
         self._back_off = back_off or BackOff()
         self._keyring = keyring or NoKeyring()
         self._objects = objects
+        self._access = access
 
     async def ensure(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
@@ -125,21 +145,28 @@ class ImagePuller:
     async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
         if not _REFERENCE.fullmatch(wanted.image):
             raise self._refuse(wanted, "InspectFailed", _invalid_name(wanted.image))
+        logins = self._lookup(wanted)
         present = await self._present(wanted)
-        if present is not None and wanted.policy != "Always":
+        if (
+            present is not None
+            and wanted.policy != "Always"
+            and not await self._must_pull(wanted, present.id, logins)
+        ):
             self._event(
                 wanted,
                 "Normal",
                 "Pulled",
-                f'Container image "{wanted.image}" already present on machine',
+                f'Container image "{wanted.image}" already present on machine '
+                "and can be accessed by the pod",
             )
             return EnsuredImage(present.id, present)
         if wanted.policy == "Never":
+            # Whoever may not have it is not told that it is there.
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
             raise self._refuse(
                 wanted, "ErrImageNeverPull", WaitingReason("ErrImageNeverPull", text)
             )
-        return EnsuredImage(await self._pull(wanted, sandbox))
+        return EnsuredImage(await self._pull(wanted, sandbox, logins, present))
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
@@ -154,7 +181,21 @@ class ImagePuller:
                 wanted, "InspectFailed", WaitingReason("ImageInspectError", text)
             ) from exc
 
-    async def _pull(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
+    async def _must_pull(self, wanted: _Wanted, ref: str, logins: _Lookup) -> bool:
+        if self._access is None:
+            return False
+        try:
+            return await self._access.must_pull(wanted.image, ref, logins)
+        except ValueError:
+            return True  # a broken secret: the pull says so
+
+    async def _pull(
+        self,
+        wanted: _Wanted,
+        sandbox: v1.PodSandboxConfig,
+        logins: _Lookup,
+        present: v1.Image | None,
+    ) -> str:
         now = self._clock.time()
         if self._back_off.is_active(wanted.back_off_key, now):
             text = f'Back-off pulling image "{wanted.image}"'
@@ -169,7 +210,7 @@ class ImagePuller:
             started = trio.current_time()
             self._event(wanted, "Normal", "Pulling", f'Pulling image "{wanted.image}"')
             try:
-                ref = await self._pull_with_logins(wanted, sandbox)
+                ref = await self._pull_and_note(wanted, sandbox, logins, present)
             except RuntimeCallError as exc:
                 raise self._pull_failed(wanted, exc) from exc
         self._back_off.reset(wanted.back_off_key)
@@ -183,23 +224,78 @@ class ImagePuller:
         )
         return ref
 
-    async def _pull_with_logins(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> str:
-        """Try what there is to log in with, one after the other; anonymously if nothing."""
+    async def _pull_and_note(
+        self,
+        wanted: _Wanted,
+        sandbox: v1.PodSandboxConfig,
+        logins: _Lookup,
+        present: v1.Image | None,
+    ) -> str:
+        """Pull, and keep the records of who may use the image. Raises `RuntimeCallError`."""
+        access = self._access
+        if access is None:
+            return (await self._pull_with_logins(wanted, sandbox, logins))[0]
         try:
-            own = await self._own_logins(wanted)
+            await access.begin(wanted.image)
+        except OSError as exc:
+            text = f'Failed to record image pull intent for container image "{wanted.image}"'
+            raise ImagePullError("PullImage", f"{text}: {exc}") from exc
+        try:
+            ref, login = await self._pull_with_logins(wanted, sandbox, logins)
+        except RuntimeCallError as exc:
+            failure = exc
+        except trio.Cancelled:
+            # The runtime may have been done with it: then it stays noted as begun.
+            with trio.move_on_after(_AFTERMATH, shield=True):
+                if await self._is_unchanged(wanted, present):
+                    await access.failed(wanted.image)
+            raise
+        else:
+            await access.pulled(wanted.image, ref, login)
+            return ref
+        await access.failed(wanted.image)
+        raise failure
+
+    async def _is_unchanged(self, wanted: _Wanted, before: v1.Image | None) -> bool:
+        try:
+            after = await self._runtime.image_status(wanted.spec)
+        except RuntimeCallError:
+            return False
+        return after is None or (before is not None and before.id == after.id)
+
+    async def _pull_with_logins(
+        self, wanted: _Wanted, sandbox: v1.PodSandboxConfig, logins: _Lookup
+    ) -> tuple[str, Login | None]:
+        """Try what there is to log in with, one after the other; anonymously if nothing.
+
+        Return the image's ref and what it was had with.
+        """
+        try:
+            known = await logins()
         except ValueError as exc:
             raise ImagePullError("PullImage", str(exc)) from exc
-        logins = await self._keyring.logins(wanted.image, own)
         failure: RuntimeCallError | None = None
-        for login in logins:
+        for login in known:
             auth = v1.AuthConfig(username=login.username, password=login.password)
             try:
-                return await self._runtime.pull_image(wanted.spec, auth, sandbox)
+                return await self._runtime.pull_image(wanted.spec, auth, sandbox), login
             except RuntimeCallError as exc:
                 failure = exc
         if failure is not None:
             raise failure
-        return await self._runtime.pull_image(wanted.spec, None, sandbox)
+        return await self._runtime.pull_image(wanted.spec, None, sandbox), None
+
+    def _lookup(self, wanted: _Wanted) -> _Lookup:
+        """Return what gives the logins for an image; they are looked up once, when asked for."""
+        known: list[Sequence[Login]] = []
+
+        async def logins() -> Sequence[Login]:
+            if not known:
+                own = await self._own_logins(wanted)
+                known.append(await self._keyring.logins(wanted.image, own))
+            return known[0]
+
+        return logins
 
     async def _own_logins(self, wanted: _Wanted) -> list[Logins]:
         """Return what the pod's own secrets hold. Raises ValueError naming a broken one."""

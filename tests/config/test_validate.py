@@ -74,6 +74,15 @@ def test_whatever_is_not_obeyed_says_why() -> None:
         ("shutdownGracePeriodCriticalPods: 5s", "must be <= shutdownGracePeriod 0s"),
         ("memorySwap: {swapBehavior: All}", "swapBehavior"),
         ("featureGates: {Nope: true}", "unrecognized feature gate: Nope"),
+        (
+            "preloadedImagesVerificationAllowlist: [reg.example/a]",
+            'is "NeverVerifyAllowlistedImages"',
+        ),
+        (
+            "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n"
+            'preloadedImagesVerificationAllowlist: [reg.example/a, "reg.example/b*"]',
+            "preloadedImagesVerificationAllowlist[1]: not a valid wildcard pattern",
+        ),
         ("logging: {format: xml}", 'logging.format (--logging-format) "xml" must be one of'),
     ],
 )
