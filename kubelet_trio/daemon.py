@@ -77,7 +77,7 @@ from kubelet_trio.node import (
 )
 from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, load_records, wanted_pods
-from kubelet_trio.pressure import KMSG
+from kubelet_trio.pressure import KMSG, open_memory_events
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
@@ -243,6 +243,7 @@ def build_agent(
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=ProcOrphans(thread_offload),
         kernel_log=KMSG,
+        memory_events=lambda: open_memory_events(host),
         servers=lambda agent: _servers(agent, config, flags),
         keyring=_keyring(flags, node.root_dir),
         node_api=node_api_settings(settings),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
@@ -15,11 +15,14 @@ from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.model import (
     CONFIG_MIRROR,
     ContainerId,
+    ContainerState,
     EventSink,
     ObjectRef,
     PodUid,
+    RuntimePod,
     is_static,
     pod_annotations,
+    pod_containers,
     pod_ref,
     spec,
 )
@@ -33,11 +36,13 @@ from kubelet_trio.pods import (
     TerminationRequest,
 )
 from kubelet_trio.pressure import (
+    ContainerOomWatcher,
     EvictionManager,
     KernelMemoryWake,
     NodeSignals,
     OomWatcher,
     Reclaim,
+    RunningContainer,
     UsageReader,
 )
 from kubelet_trio.shutdown import NodeShutdown, SystemLogind
@@ -62,14 +67,27 @@ class GuardedPods:
             if worker.is_wanted and not worker.is_ending and any(self.pleg.get(uid).running())
         ]
 
+    def running_containers(self) -> Iterator[RunningContainer]:
+        """Yield what runs, with what an event of it refers to."""
+        for pod in self.pleg.cache.pods():
+            for one in pod.containers:
+                if one.state is ContainerState.RUNNING:
+                    ref = self._ref(pod, one.name)
+                    yield RunningContainer(one.id, one.pid, one.started_at, ref)
+
     def container_ref(self, container_id: ContainerId) -> ObjectRef | None:
         """Return what an event of a container refers to; None if it is not one of ours."""
         for pod in self.pleg.cache.pods():
             for container in pod.containers:
                 if container.id == container_id:
-                    path = f"spec.containers{{{container.name}}}"
-                    return pod_ref(pod.namespace, pod.name, pod.uid, path)
+                    return self._ref(pod, container.name)
         return None
+
+    def _ref(self, pod: RuntimePod, container: str) -> ObjectRef:
+        known = self.statuses.value.get(pod.uid)
+        named = pod_containers(known) if known is not None else ()
+        path = next((c.field_path for c in named if c.spec.name == container), "")
+        return pod_ref(pod.namespace, pod.name, pod.uid, path or f"spec.containers{{{container}}}")
 
     def active(self) -> Sequence[tuple[PodUid, Pod]]:
         workers = self.registry().workers
@@ -107,6 +125,7 @@ class Guards:
 
     eviction: EvictionManager
     oom: OomWatcher
+    memory_events: ContainerOomWatcher
     shutdown: NodeShutdown | None = None
 
     def admission(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
@@ -120,6 +139,7 @@ class Guards:
         return (
             ChildSpec("eviction", self.eviction.run),
             ChildSpec("oom", self.oom.run),
+            ChildSpec("memory-events", self.memory_events.run),
             *shutdown,
         )
 
@@ -158,7 +178,16 @@ def make_guards(
         wake=KernelMemoryWake(host, memory_capacity) if policy.kernel_notification else None,
     )
     oom = OomWatcher(node.node_name, events, pods.container_ref, seams.kernel_log)
-    return Guards(eviction, oom, _make_shutdown(settings, seams, pods, events))
+    counted = ContainerOomWatcher(
+        events,
+        pods.running_containers,
+        pods.statuses,
+        oom.logged,
+        seams.offload,
+        seams.memory_events,
+        since=seams.clock.time(),
+    )
+    return Guards(eviction, oom, counted, _make_shutdown(settings, seams, pods, events))
 
 
 def _make_shutdown(

@@ -24,7 +24,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy
-from kubelet_trio.pressure import EvictionPolicy, Signals
+from kubelet_trio.pressure import EvictionPolicy, MemoryEvents, Signals
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
@@ -84,6 +84,7 @@ class Seams:
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
     kernel_log: Path | None = None  # of what the kernel kills; None: it is not read
+    memory_events: Callable[[], MemoryEvents] | None = None  # of containers; None: not watched
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False

@@ -1,5 +1,6 @@
 """Pressure: the node runs short, and what is done before it runs out."""
 
+from kubelet_trio.pressure.container_ooms import ContainerOomWatcher, RunningContainer
 from kubelet_trio.pressure.local_storage import Excess, has_local_limits, local_storage_excess
 from kubelet_trio.pressure.manager import (
     EvictablePods,
@@ -7,6 +8,13 @@ from kubelet_trio.pressure.manager import (
     MemoryWake,
     Reclaim,
     Signals,
+)
+from kubelet_trio.pressure.memory_events import (
+    Kills,
+    MemoryEvents,
+    MemoryEventsV1,
+    MemoryEventsV2,
+    open_memory_events,
 )
 from kubelet_trio.pressure.oom import KMSG, OomKill, OomWatcher, parse_kill
 from kubelet_trio.pressure.ranking import (
@@ -33,6 +41,7 @@ from kubelet_trio.pressure.wakes import KernelMemoryWake
 __all__ = [
     "KMSG",
     "Amount",
+    "ContainerOomWatcher",
     "ContainerUsage",
     "Disk",
     "EvictablePods",
@@ -41,7 +50,11 @@ __all__ = [
     "Excess",
     "FileSystems",
     "KernelMemoryWake",
+    "Kills",
     "Layout",
+    "MemoryEvents",
+    "MemoryEventsV1",
+    "MemoryEventsV2",
     "MemoryWake",
     "NodeSignals",
     "Observation",
@@ -50,6 +63,7 @@ __all__ = [
     "PodUsage",
     "PressureState",
     "Reclaim",
+    "RunningContainer",
     "Signals",
     "Threshold",
     "UsageReader",
@@ -58,6 +72,7 @@ __all__ = [
     "hard_settings",
     "has_local_limits",
     "local_storage_excess",
+    "open_memory_events",
     "parse_kill",
     "parse_thresholds",
     "rank_for_eviction",

@@ -3,7 +3,8 @@
 The kernel says it in its log, with the victim's cgroup. A kill because the whole machine ran out
 is the node's event `SystemOOM`, as with the Go kubelet. One in a container's own cgroup is told of
 its pod, whether it hit the container's main process (the runtime then says `OOMKilled` too) or a
-child that nobody would otherwise miss. Where the log cannot be read, nothing is told.
+child that nobody would otherwise miss. Where the log cannot be read, `container_ooms` tells of
+those.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -40,7 +42,20 @@ class OomKill:
     process: str
     pid: int
     cgroup: str  # of the victim
-    is_system: bool  # the machine ran out, not one cgroup of it
+    limited: str = ""  # the cgroup that ran out, "": the machine
+
+    @property
+    def is_system(self) -> bool:
+        return self.limited in ("", "/")
+
+    @property
+    def reason(self) -> str:
+        """Return what ran out, as told of the victim."""
+        if self.is_system:
+            return "the node ran out of memory"
+        if self.limited == self.cgroup:
+            return "its memory limit was reached"
+        return f"the memory limit of {self.limited} was reached"
 
     @property
     def container_id(self) -> ContainerId | None:
@@ -54,8 +69,7 @@ def parse_kill(line: str) -> OomKill | None:
     match = _KILL.search(line)
     if match is None:
         return None
-    is_system = bool(match["whole"]) or match["limited"] in ("", "/")
-    return OomKill(match["task"], int(match["pid"]), match["cgroup"], is_system)
+    return OomKill(match["task"], int(match["pid"]), match["cgroup"], match["limited"] or "")
 
 
 @dataclass(slots=True)
@@ -66,6 +80,7 @@ class OomWatcher:
     events: EventSink
     container: Callable[[ContainerId], ObjectRef | None]  # what an event of it refers to
     kmsg: Path | None = KMSG  # None: it is not read
+    logged: Counter[ContainerId] = field(default_factory=Counter)  # kills told of, for others
     system_kills: int = 0
     container_kills: int = 0
 
@@ -119,9 +134,11 @@ class OomWatcher:
             self.system_kills += 1
             text = f"System OOM encountered, victim process: {kill.process}, pid: {kill.pid}"
             self.events.emit(node_ref(self.node_name), "Warning", "SystemOOM", text)
-        found = self.container(kill.container_id) if kill.container_id else None
+        if kill.container_id is None:
+            return
+        self.logged[kill.container_id] += 1
+        found = self.container(kill.container_id)
         if found is not None:
             self.container_kills += 1
-            why = "the node ran out of memory" if kill.is_system else "its memory limit was reached"
-            text = f"Process {kill.process} (pid {kill.pid}) was killed: {why}"
+            text = f"Process {kill.process} (pid {kill.pid}) was killed: {kill.reason}"
             self.events.emit(found, "Warning", "OOMKilling", text)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 import trio
-import yaml
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.config import load_settings
 from kubelet_trio.containers import memory_capacity
-from kubelet_trio.daemon import build_agent
-from kubelet_trio.model import CONFIG_SOURCE, metadata, pod_key, pod_uid
-from kubelet_trio.sources import load_pods
+from kubelet_trio.model import pod_key, pod_uid
 from tests.agent.node import Feed, ready
 from tests.harness import Containerd, Json, container, forever, pod
+from tests.harness.inside import api_pod, inside_agent
 
 MI = 1 << 20
 POOL = 420  # MiB for all pods
@@ -32,29 +27,13 @@ def _reason(pod: Pod | None) -> str | None:
 
 @pytest.fixture
 def agent(containerd: Containerd, tmp_path: Path) -> tuple[Agent, Feed]:
-    """An agent whose pods have POOL MiB together, fed by hand as an API server would."""
+    """An agent whose pods have POOL MiB together."""
     config: Json = {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "podLogsDir": str(tmp_path / "logs"),
-        "containerRuntimeEndpoint": containerd.endpoint,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": containerd.layout.cgroup,
-        "failCgroupV1": False,
-        "failSwapOn": False,
         "enforceNodeAllocatable": ["pods"],
         "systemReserved": {"memory": str(memory_capacity() - POOL * MI)},
         "evictionHard": {"memory.available": "150Mi"},
-        "clusterDNS": ["10.96.0.10"],
     }
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    root = f"--root-dir={tmp_path / 'root'}"
-    named = "--hostname-override=node"
-    built = build_agent(load_settings([f"--config={path}", root, named]), {})
-    feed = Feed()
-    seams = replace(built._seams, sources=(feed,), servers=lambda _agent: ())
-    return Agent(built.settings, seams), feed
+    return inside_agent(containerd, tmp_path, config)
 
 
 async def test_the_pod_that_uses_more_than_it_asked_for_goes_and_the_other_stays(
@@ -72,14 +51,7 @@ async def test_the_pod_that_uses_more_than_it_asked_for_goes_and_the_other_stays
             restartPolicy="Never",
         ),
     ]
-    pods = []
-    for manifest in manifests:
-        (loaded,) = load_pods(msgspec.json.encode(manifest), "pod.json", node_name="node")
-        meta = metadata(loaded)
-        annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
-        meta = msgspec.structs.replace(meta, annotations=annotations)
-        pods.append(msgspec.structs.replace(loaded, metadata=meta))
-    modest, hog = pods
+    modest, hog = (api_pod(manifest) for manifest in manifests)
     feed.put(modest, hog)
     with trio.fail_after(240):
         async with trio.open_nursery() as nursery:

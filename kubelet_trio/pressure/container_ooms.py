@@ -1,0 +1,167 @@
+"""The child `memory-events`: tells of kills for lack of memory in containers' cgroups.
+
+It needs no log of the kernel, and sees a process die that the container's main process outlives.
+Of a kill that the log has told of too (see `oom`) nothing is said twice. An idle node pays nothing;
+a container that sits at its limit, one look a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+from trio_util import AsyncValue
+
+from kubelet_trio.model import ContainerId, EventSink, ObjectRef, Offload, PodUid
+from kubelet_trio.pressure.memory_events import Kills, MemoryEvents
+
+log = structlog.get_logger()
+
+# Between a notice and a look: the kernel's log is read meanwhile, and notices come together.
+_SETTLE = 1.0
+# Between changes of pods and a look at which containers run.
+_PAUSE = 1.0
+_MOST_LOGGED = 1000  # containers, before those that are gone are forgotten
+
+
+@dataclass(frozen=True, slots=True)
+class RunningContainer:
+    """A container that runs, and what an event of it refers to."""
+
+    id: ContainerId
+    pid: int  # 0: the runtime does not tell
+    started_at: float  # Unix seconds
+    ref: ObjectRef
+
+
+@dataclass(slots=True)
+class _Watched:
+    ref: ObjectRef
+    seen: Kills
+    logged: int  # what the kernel's log had told of it when `seen` was
+
+
+@dataclass(slots=True)
+class ContainerOomWatcher:
+    """Watches the running containers. `logged` is written by the watcher of the kernel's log."""
+
+    events: EventSink
+    running: Callable[[], Iterable[RunningContainer]]
+    changes: AsyncValue[Mapping[PodUid, Pod]]  # changes whenever containers do
+    logged: Counter[ContainerId]
+    offload: Offload
+    open: Callable[[], MemoryEvents] | None  # None: nothing is watched
+    since: float = 0.0  # Unix seconds; what earlier containers have counted is not news
+    kills: int = 0  # seen in all
+    _watched: dict[ContainerId, _Watched] = field(default_factory=dict)
+    _refused: set[ContainerId] = field(default_factory=set)  # they have no cgroup to watch
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Watch until cancelled; a kernel that cannot tell is no failure."""
+        task_status.started()
+        if self.open is None:
+            await trio.sleep_forever()
+            return
+        try:
+            files = self.open()
+        except OSError as exc:
+            log.info("oom.no_memory_events", error=str(exc))
+            await trio.sleep_forever()
+            return
+        try:
+            async with trio.open_nursery() as parts:
+                parts.start_soon(self._listen, files)
+                await self._follow(files)
+        finally:
+            self._watched.clear()
+            files.close()
+
+    async def _follow(self, files: MemoryEvents) -> None:
+        """Keep a watch on each container that runs."""
+        while True:
+            pods = self.changes.value
+            running = {c.id: c for c in self.running() if c.pid > 0}
+            for gone in self._watched.keys() - running.keys():
+                files.forget(gone)
+                del self._watched[gone]
+            self._refused &= running.keys()
+            fresh = [running[c] for c in running.keys() - self._watched.keys() - self._refused]
+            if fresh:
+                await self._add(files, fresh)
+            if len(self.logged) > _MOST_LOGGED:
+                for gone in self.logged.keys() - running.keys():
+                    del self.logged[gone]
+            await self.changes.wait_value(lambda now, pods=pods: now is not pods)
+            await trio.sleep(_PAUSE)
+
+    async def _add(self, files: MemoryEvents, fresh: Collection[RunningContainer]) -> None:
+        found = await self.offload(_watch_all, files, fresh)
+        for container in fresh:
+            counted = found[container.id]
+            if counted is None:
+                self._refused.add(container.id)
+                continue
+            is_new = container.started_at >= self.since
+            self._watched[container.id] = _Watched(
+                container.ref,
+                Kills(0) if is_new else counted,
+                0 if is_new else self.logged[container.id],
+            )
+            self._compare(container.id, counted)
+
+    async def _listen(self, files: MemoryEvents) -> None:
+        while True:
+            where = await files.wait()
+            await trio.sleep(_SETTLE)
+            where = [c for c in where if c in self._watched]
+            for container_id, counted in await self.offload(_read_all, files, where):
+                self._compare(container_id, counted)
+
+    def _compare(self, container_id: ContainerId, counted: Kills | None) -> None:
+        """Tell of what is new, unless the kernel's log has told of it."""
+        watched = self._watched.get(container_id)
+        if watched is None or counted is None:
+            return
+        before, logged = watched.seen, self.logged[container_id]
+        is_told = logged > watched.logged
+        watched.seen, watched.logged = counted, logged
+        killed = counted.killed - before.killed
+        if killed <= 0:
+            return
+        self.kills += killed
+        log.warning("oom.counted", container_id=container_id, killed=killed)
+        if not is_told:
+            text = oom_text(killed, is_own_limit=counted.at_limit > before.at_limit)
+            self.events.emit(watched.ref, "Warning", "OOMKilling", text)
+
+
+def oom_text(killed: int, *, is_own_limit: bool) -> str:
+    """Return what is said of processes that nobody names."""
+    who = "A process was" if killed == 1 else f"{killed} processes were"
+    why = "its memory limit was reached" if is_own_limit else "there was no memory left for it"
+    return f"{who} killed: {why}"
+
+
+def _watch_all(
+    files: MemoryEvents, containers: Iterable[RunningContainer]
+) -> dict[ContainerId, Kills | None]:
+    """Watch containers and return what each has counted; None: it cannot be watched. Blocks."""
+    found: dict[ContainerId, Kills | None] = {}
+    for container in containers:
+        try:
+            files.add(container.id, container.pid)
+            found[container.id] = files.read(container.id)
+        except OSError as exc:
+            log.debug("oom.not_watched", container_id=container.id, error=str(exc))
+            found[container.id] = None
+    return found
+
+
+def _read_all(
+    files: MemoryEvents, where: Iterable[ContainerId]
+) -> list[tuple[ContainerId, Kills | None]]:
+    return [(container_id, files.read(container_id)) for container_id in where]

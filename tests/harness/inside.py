@@ -1,0 +1,61 @@
+"""An agent in the test's own process, on a real containerd, fed by hand as an API server would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.agent import Agent
+from kubelet_trio.config import load_settings
+from kubelet_trio.daemon import build_agent
+from kubelet_trio.model import CONFIG_SOURCE, metadata
+from kubelet_trio.sources import load_pods
+from tests.agent.node import Feed
+from tests.harness.containerd import Containerd
+from tests.harness.pods import Json
+
+
+def inside_agent(
+    containerd: Containerd, base: Path, config: Json, **seams: Any
+) -> tuple[Agent, Feed]:
+    """Return an agent that the test runs, and what feeds it.
+
+    Args:
+        containerd: its runtime.
+        base: where its files go.
+        config: fields of its KubeletConfiguration.
+        seams: fields of its `Seams`, in the place of the daemon's.
+    """
+    whole: Json = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "podLogsDir": str(base / "logs"),
+        "containerRuntimeEndpoint": containerd.endpoint,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": containerd.layout.cgroup,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "clusterDNS": ["10.96.0.10"],
+        **config,
+    }
+    path = base / "config.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    named = [f"--root-dir={base / 'root'}", "--hostname-override=node"]
+    built = build_agent(load_settings([f"--config={path}", *named]), {})
+    feed = Feed()
+    given = {"servers": lambda _agent: (), **seams}
+    return Agent(built.settings, replace(built._seams, sources=(feed,), **given)), feed
+
+
+def api_pod(manifest: Json) -> Pod:
+    """Return a pod as an API server would have sent it: not static, so not critical."""
+    (loaded,) = load_pods(msgspec.json.encode(manifest), "pod.json", node_name="node")
+    meta = metadata(loaded)
+    annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
+    meta = msgspec.structs.replace(meta, annotations=annotations)
+    return msgspec.structs.replace(loaded, metadata=meta)
