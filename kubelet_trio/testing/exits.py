@@ -55,9 +55,9 @@ class FakeExitWaiter:
         if self.error is not None:
             raise self.error
         self._node.settle()
-        for container in self._node.containers.values():
-            if container.pid == pid and container.alive:
-                return FakeExitWatch(self, container)
+        container = self._node.by_pid(pid)
+        if container is not None and container.alive:
+            return FakeExitWatch(self, container)
         raise ProcessLookupError(f"no process {pid}")
 
     async def wait_dead(self, container: FakeContainer) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import trio
@@ -21,6 +21,7 @@ from kubelet_trio.containers import TERMINATION_MESSAGE_PATH
 from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
 from kubelet_trio.model import INSTANCE, ContainerId, PodUid, SandboxId, WallClock
 from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave
+from kubelet_trio.testing.holdings import Holdings
 from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, ns
 
 CREATED = v1.ContainerState.CONTAINER_CREATED
@@ -45,8 +46,9 @@ class FakeNode:
         self.write_logs = write_logs
         self.status_lag = 0.0
         self.half_filled_events = False
-        self.sandboxes: dict[SandboxId, FakeSandbox] = {}
-        self.containers: dict[ContainerId, FakeContainer] = {}
+        self._held = Holdings()
+        self.sandboxes: Mapping[SandboxId, FakeSandbox] = self._held.sandboxes
+        self.containers: Mapping[ContainerId, FakeContainer] = self._held.containers
         self.violations: list[str] = []
         self.shared_logs: list[str] = []  # logs that more than one instance was started with
         self.starts: Counter[tuple[PodUid, str]] = Counter()  # by pod and container name
@@ -60,25 +62,19 @@ class FakeNode:
     def settle(self) -> None:
         """Bring the world up to now: deaths first, each at its time, then their telling."""
         now = self.now()
-        due = [c for c in self.containers.values() if c.alive and c.dies_at <= now]
-        for container in sorted(due, key=lambda c: c.dies_at):
+        for container in self._held.deaths.take(now):
             self._die(container, container.dies_at, *container.dies_with)
-        for container in self.containers.values():
-            if container.told_at <= now:
-                self.tell(container)
+        for container in self._held.tellings.take(now):
+            self.tell(container)
 
     def next_change(self) -> float:
         """Return when `settle` will next have something to do, inf if never."""
-        times = (min(c.dies_at if c.alive else math.inf, c.told_at) for c in self._all())
-        return min(times, default=math.inf)
+        return min(self._held.deaths.next(), self._held.tellings.next())
 
     def wake(self) -> None:
         """Wake whoever waits for anything to happen."""
         self.activity.set()
         self.activity = trio.Event()
-
-    def _all(self) -> Iterator[FakeContainer]:
-        return iter(self.containers.values())
 
     # Sandboxes
 
@@ -98,13 +94,13 @@ class FakeNode:
             ip=f"10.88.{self._made // 250}.{self._made % 250 + 2}",
             runtime_handler=runtime_handler,
         )
-        for other in self.sandboxes.values():
-            if other.reserved_name == sandbox.reserved_name:
-                name = "_".join(str(part) for part in sandbox.reserved_name)
-                message = f'failed to reserve sandbox name "{name}": reserved for "{other.id}"'
-                raise RuntimeCallError("RunPodSandbox", message)
+        other = self._held.holder(sandbox.reserved_name)
+        if other is not None:
+            name = "_".join(str(part) for part in sandbox.reserved_name)
+            message = f'failed to reserve sandbox name "{name}": reserved for "{other.id}"'
+            raise RuntimeCallError("RunPodSandbox", message)
         self._check_new_sandbox(sandbox)
-        self.sandboxes[sandbox.id] = sandbox
+        self._held.add_sandbox(sandbox)
         self._emit(EventKind.CONTAINER_CREATED_EVENT, sandbox)
         self._emit(EventKind.CONTAINER_STARTED_EVENT, sandbox)
         return sandbox
@@ -129,11 +125,23 @@ class FakeNode:
         self.stop_sandbox(sandbox)
         for container in self.in_sandbox(sandbox):
             self.remove_container(container)
-        del self.sandboxes[sandbox.id]
+        self._held.drop_sandbox(sandbox)
         self._emit(EventKind.CONTAINER_DELETED_EVENT, sandbox)
 
     def in_sandbox(self, sandbox: FakeSandbox) -> list[FakeContainer]:
-        return [c for c in self.containers.values() if c.sandbox is sandbox]
+        return self._held.inside(sandbox)
+
+    def sandboxes_of(self, uid: PodUid | None) -> Iterable[FakeSandbox]:
+        """Return the sandboxes of one pod; None: all."""
+        return self._held.sandboxes_of(uid)
+
+    def containers_of(self, uid: PodUid | None) -> Iterable[FakeContainer]:
+        """Return the containers of one pod; None: all."""
+        return self._held.containers_of(uid)
+
+    def by_pid(self, pid: int) -> FakeContainer | None:
+        """Return the container whose process this is or was."""
+        return self._held.by_pid(pid)
 
     # Containers
 
@@ -166,7 +174,7 @@ class FakeNode:
                 raise RuntimeCallError(call, message)
         if container.behaviour.create_error:
             raise RuntimeCallError(call, container.behaviour.create_error)
-        self.containers[container.id] = container
+        self._held.add_container(container)
         self._emit(EventKind.CONTAINER_CREATED_EVENT, container)
         return container
 
@@ -188,6 +196,7 @@ class FakeNode:
         self._pids += 1
         container.pid, container.alive, container.state = self._pids, True, RUNNING
         container.started_at = self.clock.time()
+        self._held.started(container)
         self.starts[container.uid, container.name] += 1
         self._emit(EventKind.CONTAINER_STARTED_EVENT, container)
         after = container.behaviour.exits_after
@@ -199,6 +208,7 @@ class FakeNode:
         """Let a running container die at `when`, unless it dies sooner."""
         if container.alive and when < container.dies_at:
             container.dies_at, container.dies_with = when, (code, reason)
+            self._held.deaths.note(container)
             container.notify()
             self.wake()
 
@@ -224,7 +234,8 @@ class FakeNode:
     def forget(self, container: FakeContainer) -> None:
         """Let a container vanish, process and record, as if it had never been."""
         container.alive = False
-        self.containers.pop(container.id, None)
+        container.told_at = math.inf
+        self._held.drop_container(container)
         container.notify()
         self._emit(EventKind.CONTAINER_DELETED_EVENT, container)
 
@@ -237,6 +248,7 @@ class FakeNode:
         )
         container.finished_at = self.clock.time() - (self.now() - when)
         container.told_at = when + self.status_lag
+        self._held.tellings.note(container)
         if container.behaviour.termination_message:
             _leave_message(container)
         container.notify()
@@ -272,12 +284,12 @@ class FakeNode:
         self.violations.append(f"t={self.now():g}: {what}")
 
     def _check_single(self, starting: FakeContainer) -> None:
-        for other in self.containers.values():
-            if other.alive and (other.uid, other.name) == (starting.uid, starting.name):
+        for other in self._held.containers_of(starting.uid):
+            if other.alive and other.name == starting.name:
                 self._violated(f"{_said(starting)} started while {_said(other)} is alive")
 
     def _check_new_sandbox(self, new: FakeSandbox) -> None:
-        for other in self.sandboxes.values():
+        for other in self._held.rivals(new):
             if not self._is_live(other):
                 continue
             if other.uid == new.uid:
@@ -312,8 +324,8 @@ class FakeNode:
         """Return containers whose process lives."""
         return [
             container
-            for container in self.containers.values()
-            if container.alive and uid in (None, container.uid) and name in (None, container.name)
+            for container in self._held.containers_of(uid)
+            if container.alive and name in (None, container.name)
         ]
 
 

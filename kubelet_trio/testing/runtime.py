@@ -278,8 +278,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self, previous: Listing[v1.PodSandbox] | None = None, *, uid: PodUid | None = None
     ) -> Listing[v1.PodSandbox]:
         async def effect() -> Listing[v1.PodSandbox]:
-            asked = [s for s in self.node.sandboxes.values() if uid in (None, s.uid)]
-            return self._listing([s.listed() for s in asked], previous)
+            return self._listing([s.listed() for s in self.node.sandboxes_of(uid)], previous)
 
         return await self._desk.serve("ListPodSandbox", uid or "", effect)
 
@@ -344,8 +343,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self, previous: Listing[v1.Container] | None = None, *, uid: PodUid | None = None
     ) -> Listing[v1.Container]:
         async def effect() -> Listing[v1.Container]:
-            asked = [c for c in self.node.containers.values() if uid in (None, c.uid)]
-            return self._listing([c.listed() for c in asked], previous)
+            return self._listing([c.listed() for c in self.node.containers_of(uid)], previous)
 
         return await self._desk.serve("ListContainers", uid or "", effect)
 
