@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -43,10 +44,13 @@ from kubelet_trio.node import (
     Registration,
     RuntimeWatch,
 )
-from kubelet_trio.objects import ChangeDetection
+from kubelet_trio.objects import NO_MEMORY, ChangeDetection
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
 from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
+
+if TYPE_CHECKING:
+    from kubelet_trio.offline import Keeper
 
 log = structlog.get_logger()
 
@@ -87,7 +91,12 @@ class Cluster:
     """See the module. `attach` once, before its children run."""
 
     def __init__(
-        self, api: KubeApi, settings: ClusterSettings, clock: WallClock, heartbeat: KubeApi
+        self,
+        api: KubeApi,
+        settings: ClusterSettings,
+        clock: WallClock,
+        heartbeat: KubeApi,
+        keeper: Keeper | None = None,
     ) -> None:
         """Build every part.
 
@@ -97,18 +106,22 @@ class Cluster:
             clock: wall time.
             heartbeat: the API server once more, with a rate limit and connections of its own,
                 so that a node with much to say is not taken for dead.
+            keeper: of what is known, for a start without the API server; None: there is none.
         """
         self._api = api
         self._heartbeat_api = heartbeat
         self._settings = settings
         self._clock = clock
         self.node = NodeObject()
-        self.objects = PodObjects(api, clock, settings.change_detection)
+        self._keeper = keeper
+        self.objects = PodObjects(api, clock, settings.change_detection, keeper or NO_MEMORY)
         self._statuses = StatusManager(api, clock)
         self._events = ApiEvents(
             api, settings.identity.name, qps=settings.event_qps, burst=settings.event_burst
         )
-        self.source = ApiSource(api, settings.identity.name, clock, self._observed, settings.host)
+        self.source = ApiSource(
+            api, settings.identity.name, clock, self._observed, settings.host, self._fall_back
+        )
         self._watch = RuntimeWatch()
         self._images: tuple[ContainerImage, ...] | None = None
         self._images_at = -_IMAGES_AGE
@@ -147,6 +160,7 @@ class Cluster:
             Supervisor(
                 "api",
                 [
+                    *self._keeping(),
                     ChildSpec("events", self._events.run, stop=self._events.stop),
                     ChildSpec("status", self._statuses.run, stop=self._statuses.stop),
                     ChildSpec("mirrors", self._mirrors.run),
@@ -191,6 +205,18 @@ class Cluster:
 
     # Wires
 
+    def _keeping(self) -> tuple[ChildSpec, ...]:
+        keeper = self._keeper
+        return (ChildSpec("offline", keeper.run, stop=keeper.stop),) if keeper is not None else ()
+
+    def _fall_back(self) -> tuple[Pod, ...] | None:
+        return self._keeper.fall_back() if self._keeper is not None else None
+
+    def known_node(self) -> Node | None:
+        """Return the node's object, or what was last known of it where the server is silent."""
+        last = self._keeper.last_node if self._keeper is not None else None
+        return self.node.value.value or last
+
     def _ending(self) -> set[PodKey]:
         assert self._parts is not None
         return self._parts.running()
@@ -198,6 +224,8 @@ class Cluster:
     def _observed(self, pods: Mapping[PodUid, Pod], mirrors: Mapping[PodKey, Pod]) -> None:
         self._statuses.observe(pods, mirrors)
         self._mirrors.observe(mirrors)
+        if self._keeper is not None:
+            self._keeper.note_pods(pods)
 
     async def _follow_node(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -212,6 +240,8 @@ class Cluster:
                 delivery = await reflector.wait_delivery()
                 for node in delivery.objects.values():
                     self.node.put(node)
+                    if self._keeper is not None:
+                        self._keeper.note_node(node)
 
     async def _watch_pressure(self) -> None:
         assert self._parts is not None

@@ -10,7 +10,9 @@ from kubelet_trio.containers import ContainerConfigError, service_variables
 from kubelet_trio.kube import KubeApi
 from kubelet_trio.model import PodUid, WallClock, is_static, pod_key, spec
 from kubelet_trio.objects import (
+    NO_MEMORY,
     ChangeDetection,
+    ClusterMemory,
     ClusterObjects,
     ClusterServices,
     ClusterTokens,
@@ -26,13 +28,19 @@ class PodObjects:
     """See the module. `beside` once, before its children run."""
 
     def __init__(
-        self, api: KubeApi, clock: WallClock, strategy: ChangeDetection = ChangeDetection.WATCH
+        self,
+        api: KubeApi,
+        clock: WallClock,
+        strategy: ChangeDetection = ChangeDetection.WATCH,
+        memory: ClusterMemory = NO_MEMORY,
     ) -> None:
-        self.tokens = ClusterTokens(api, clock)
+        self.tokens = ClusterTokens(api, clock, memory)
         self._changed: Callable[[PodUid], None] = lambda _uid: None
         self._retry: Callable[[], None] = lambda: None
-        self._store = ClusterObjects(api, lambda uid: self._changed(uid), strategy=strategy)
-        self._services = ClusterServices(api, lambda: self._retry())
+        self._store = ClusterObjects(
+            api, lambda uid: self._changed(uid), strategy=strategy, memory=memory
+        )
+        self._services = ClusterServices(api, lambda: self._retry(), memory)
 
     def beside(
         self,

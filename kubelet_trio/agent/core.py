@@ -369,7 +369,7 @@ class Agent:
 
     def _admission_node(self) -> AdmissionNode:
         marks, cluster = self.settings.admission.marks, self._seams.cluster
-        known = cluster.node.value.value if cluster is not None else None
+        known = cluster.known_node() if cluster is not None else None
         if known is not None:  # others may have labelled or tainted the node's object
             marks = marks_of(known)
         settings, runtime = self.settings.admission, self._health.state.value

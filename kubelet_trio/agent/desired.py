@@ -33,7 +33,7 @@ def source_infos(sources: Iterable[Source]) -> Iterator[SourceInfo]:
         delivered = source.delivered
         yield SourceInfo(
             f"{source.name}:{source.origin}",
-            delivered is not None,
+            delivered is not None and delivered.is_complete,
             len(delivered.pods) if delivered is not None else 0,
             problems,
         )

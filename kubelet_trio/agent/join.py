@@ -10,6 +10,7 @@ from pathlib import Path
 from lightkube.models.core_v1 import Taint
 
 from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeApi, load_kubeconfig, open_client
@@ -81,6 +82,7 @@ def make_cluster(
         ),
         clock,
         apis.heartbeat,
+        make_keeper(settings),
     )
 
 

@@ -18,7 +18,15 @@ from kubelet_trio.config.walk import pick, put
 
 # Flags of KubeletConfiguration fields that upstream does not call deprecated.
 _CURRENT = frozenset(
-    {"v", "vmodule", "log-flush-frequency", "provider-id", "seccomp-default", "fail-cgroupv1"}
+    {
+        "v",
+        "vmodule",
+        "log-flush-frequency",
+        "offline-pods",
+        "provider-id",
+        "seccomp-default",
+        "fail-cgroupv1",
+    }
 )
 _GONE = frozenset(
     {

@@ -200,6 +200,7 @@ FIELDS: tuple[Row, ...] = (
     row("serverTLSBootstrap", "rotate-server-certificates", DEFAULT, "ask the API server for the serving certificate", _SERVER),
     row("configMapAndSecretChangeDetectionStrategy", "", API, "how changes of ConfigMaps and Secrets are seen", _API),
     row("enableControllerAttachDetach", "enable-controller-attach-detach", API, "leave attaching volumes to the controller", _API),
+    row("offlinePods", "offline-pods", API, "keep on disk what the API server last said, and start pods by it after a reboot without it; see docs/cluster.md for the risk (kubelet-trio only)", _API),
     # Eviction and shutdown
     row("evictionHard", "eviction-hard", YES, "thresholds that evict at once, `signal<value,...`"),
     row("evictionSoft", "eviction-soft", YES, "thresholds that evict after a grace period"),

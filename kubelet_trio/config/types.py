@@ -256,6 +256,7 @@ class KubeletConfiguration(Block, frozen=True):
     image_service_endpoint: str = ""
     fail_cgroup_v1: bool = True
     user_namespaces: UserNamespaces = UserNamespaces()
+    offline_pods: bool = False  # our own: upstream has no such field
 
 
 def encode_hook(value: Any) -> Any:

@@ -5,6 +5,7 @@ from kubelet_trio.objects.cluster_tokens import ClusterTokens
 from kubelet_trio.objects.content import config_map_content, secret_content
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.local import LocalObjects
+from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken
 from kubelet_trio.objects.references import (
     container_references,
     pod_references,
@@ -35,12 +36,15 @@ from kubelet_trio.objects.view import NO_OBJECTS, ObjectView, read_objects
 __all__ = [
     "API_VERSIONS",
     "KINDS",
+    "NO_MEMORY",
     "NO_OBJECTS",
     "ApiObject",
     "ChangeDetection",
+    "ClusterMemory",
     "ClusterObjects",
     "ClusterServices",
     "ClusterTokens",
+    "KnownToken",
     "LocalObjects",
     "NoTokens",
     "NodeObjects",

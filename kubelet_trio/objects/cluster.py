@@ -3,7 +3,8 @@
 One watch an object, however many pods hold it (the Node authoriser grants a node the objects of
 its own pods by name, and no lists). An immutable object is read once. Claims and volumes,
 which nodes may only get, are read when asked for, and kept once they are bound to each other.
-What was read stays valid while the server is away: pods that run go on with it.
+What was read stays valid while the server is away: pods that run go on with it. A node that was
+cut off when it started begins with what its memory holds, and reads all of it again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from kubelet_trio.kube import (
 )
 from kubelet_trio.model import PodUid
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.types import KINDS, ApiObject, ObjectKey
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart, RestartPolicy
@@ -85,6 +87,7 @@ class ClusterObjects:
         *,
         strategy: ChangeDetection = ChangeDetection.WATCH,
         time_to_live: Callable[[], float] = lambda: 60.0,
+        memory: ClusterMemory = NO_MEMORY,
     ) -> None:
         """Call `changed` for each pod that holds an object which is now another.
 
@@ -95,6 +98,7 @@ class ClusterObjects:
         self._changed = changed
         self._strategy = strategy
         self._time_to_live = time_to_live
+        self._memory = memory
         self._entries: dict[ObjectKey, _Entry] = {}
         self.tree = DynamicSupervisor("objects", policy=RestartPolicy(limit=3))
 
@@ -107,7 +111,9 @@ class ClusterObjects:
         for key in keys:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(key)
+                entry = self._entries[key] = _Entry(key, value=self._memory.last_object(key))
+                if entry.value is not None:
+                    entry.asked.set()
                 if self._is_watched(key):
                     run = partial(self._follow, entry)
                     self.tree.start_child(ChildSpec(_child_name(key), run, Restart.TRANSIENT))
@@ -118,6 +124,7 @@ class ClusterObjects:
             entry.holders.discard(uid)
             if not entry.holders:
                 del self._entries[key]
+                self._memory.drop_object(key)
                 if self._is_watched(key):
                     self.tree.stop_child(_child_name(key))
 
@@ -147,7 +154,8 @@ class ClusterObjects:
             self._take(entry, exc)
         except ObjectError:
             # Old is better than none where a node that is cut off is to keep its pods.
-            if self._strategy is ChangeDetection.GET or entry.value is None:
+            is_fresh_wanted = self._strategy is ChangeDetection.GET and not self._memory.is_cut_off
+            if is_fresh_wanted or entry.value is None:
                 raise
         return entry.known()
 
@@ -252,6 +260,7 @@ class ClusterObjects:
         before, entry.value = entry.value, value
         entry.problem = None
         entry.read_at = trio.current_time()
+        self._memory.note_object(entry.key, None if isinstance(value, Exception) else value)
         was_asked = entry.asked.is_set()
         entry.asked.set()
         if _is_same(before, value) or not (was_asked and self._is_watched(entry.key)):

@@ -1,15 +1,17 @@
 """Service account tokens from the API server, each bound to its pod and renewed in time.
 
 Nothing runs here: whoever brings a pod's volumes up to date asks for its tokens, gets the same
-one until it is due, and then a new one. A node that is cut off goes on with what it has.
+one until it is due, and then a new one. A node that is cut off goes on with what it has, to its
+end; where memory is kept beyond that end, as a pod that runs goes on with the file that it has.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass
 
 import structlog
+import trio
 from lightkube.models.authentication_v1 import (
     BoundObjectReference,
     TokenRequestSpec,
@@ -21,6 +23,7 @@ from lightkube.models.authentication_v1 import (
 from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError
 from kubelet_trio.model import PodUid, WallClock
 from kubelet_trio.objects.errors import ObjectError
+from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken
 from kubelet_trio.objects.tokens import TokenRequest
 
 log = structlog.get_logger()
@@ -29,42 +32,49 @@ log = structlog.get_logger()
 _LEFT = 0.2
 _LONGEST = 24 * 3600.0
 _JITTER = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str
-    renew_at: float  # Unix seconds, as the next
-    expires_at: float
+_CUT_OFF_LIMIT = 2.0  # seconds for a server that has been silent since the start
 
 
 class ClusterTokens:
     """A `TokenRequester` on an API server."""
 
-    def __init__(self, api: KubeApi, clock: WallClock) -> None:
+    def __init__(self, api: KubeApi, clock: WallClock, memory: ClusterMemory = NO_MEMORY) -> None:
         self._api = api
         self._clock = clock
-        self._tokens: dict[TokenRequest, _Token] = {}
+        self._memory = memory
+        self._tokens: dict[TokenRequest, KnownToken] = {}
 
     async def token(self, request: TokenRequest) -> str:
-        known = self._tokens.get(request)
+        known = self._tokens.get(request) or self._memory.last_token(request)
         if known is not None and self._clock.time() < known.renew_at:
             return known.text
         try:
-            fresh = await self._ask(request)
+            fresh = await self._ask_in_time(request)
         except (KubeError, KubeUnavailableError) as exc:
-            if known is not None and self._clock.time() < known.expires_at:
+            if known is not None and self._may_go_on(known, exc):
                 log.warning("tokens.not_renewed", pod=str(request.pod), error=str(exc))
                 return known.text
             raise ObjectError(_failure(request, exc, had_one=known is not None)) from exc
         self._tokens[request] = fresh
+        self._memory.note_token(request, fresh)
         return fresh.text
 
     def forget(self, uid: PodUid) -> None:
         for request in [request for request in self._tokens if request.uid == uid]:
             del self._tokens[request]
 
-    async def _ask(self, request: TokenRequest) -> _Token:
+    def _may_go_on(self, known: KnownToken, exc: Exception) -> bool:
+        if self._clock.time() < known.expires_at:
+            return True
+        return self._memory.is_kept and isinstance(exc, KubeUnavailableError)
+
+    async def _ask_in_time(self, request: TokenRequest) -> KnownToken:
+        limit = _CUT_OFF_LIMIT if self._memory.is_cut_off else math.inf
+        with trio.move_on_after(limit):
+            return await self._ask(request)
+        raise KubeUnavailableError(f"no answer within {limit:g} s")
+
+    async def _ask(self, request: TokenRequest) -> KnownToken:
         asked = ApiTokenRequest(
             spec=TokenRequestSpec(
                 audiences=[request.audience] if request.audience else [],
@@ -85,7 +95,7 @@ class ClusterTokens:
             raise KubeUnavailableError("the answer to a TokenRequest holds no token")
         lifetime = (spec.expirationSeconds if spec is not None else 0) or request.expiration_seconds
         expires_at = status.expirationTimestamp.timestamp()
-        return _Token(status.token, _renew_at(expires_at, lifetime), expires_at)
+        return KnownToken(status.token, _renew_at(expires_at, lifetime), expires_at)
 
 
 def _renew_at(expires_at: float, lifetime: float) -> float:

@@ -9,6 +9,7 @@ import trio
 from lightkube.models.core_v1 import Service
 
 from kubelet_trio.kube import KubeApi, Reflector
+from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,14 @@ def service_facts(service: Service) -> ServiceFacts | None:
 class ClusterServices:
     """Follows all services; `synced` is called once they are known for the first time."""
 
-    def __init__(self, api: KubeApi, synced: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        synced: Callable[[], None] = lambda: None,
+        memory: ClusterMemory = NO_MEMORY,
+    ) -> None:
         self._api = api
+        self._memory = memory
         self._synced = synced
         self._known = trio.Event()
         self.facts: tuple[ServiceFacts, ...] = ()
@@ -59,6 +66,10 @@ class ClusterServices:
 
     async def wait_known(self, seconds: float) -> bool:
         """Wait so long for the services to be known, and return whether they are."""
+        last = None if self._known.is_set() else self._memory.last_services()
+        if last is not None:
+            self.facts = last
+            return True
         with trio.move_on_after(seconds):
             await self._known.wait()
         return self._known.is_set()
@@ -66,6 +77,7 @@ class ClusterServices:
     def _take(self, services: Iterable[Service]) -> None:
         found = map(service_facts, services)
         self.facts = tuple(facts for facts in found if facts is not None)
+        self._memory.note_services(self.facts)
         if not self._known.is_set():
             self._known.set()
             self._synced()

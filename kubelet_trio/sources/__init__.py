@@ -17,14 +17,16 @@ from kubelet_trio.sources.validate import validate_pod
 from kubelet_trio.sources.watch import Change, Watcher
 
 if TYPE_CHECKING:
-    from kubelet_trio.sources.apiserver import ApiSource
+    from kubelet_trio.sources.apiserver import FALLBACK_AFTER, ApiSource
 
 # What only a node of a cluster needs is loaded by those who have one.
 _DEFERRED = {
+    "FALLBACK_AFTER": "apiserver",
     "ApiSource": "apiserver",
 }
 
 __all__ = [
+    "FALLBACK_AFTER",
     "ApiSource",
     "Change",
     "Desired",

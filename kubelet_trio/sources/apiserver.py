@@ -5,14 +5,16 @@ this agent, and are taken as they are; what the node cannot do is admission's to
 Mirror pods are not wanted by anybody: they go to those who keep them.
 
 The source has delivered once the first list is in. While the server is away the last set
-stands.
+stands. A node that is cut off when it starts may go by what was known before (`fall_back`):
+after `FALLBACK_AFTER` without a first list these pods are wanted, and nothing else is unwanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -35,8 +37,14 @@ from kubelet_trio.sources.defaults import default_pod
 from kubelet_trio.sources.static import MANIFEST, mark_seen, seen_now
 from kubelet_trio.sources.types import SourceProblem, SourceSnapshot
 
+log = structlog.get_logger()
+
 # Annotations that only the node gives, whatever an object says.
 _NODES_OWN = (CONFIG_SEEN, INSTANCE, MANIFEST)
+
+# Seconds from the start. A server that is there answers long before, a network that is on its
+# way up mostly as well: pods that have been moved elsewhere meanwhile are not to start twice.
+FALLBACK_AFTER = 10.0
 
 Observer = Callable[[Mapping[PodUid, Pod], Mapping[PodKey, Pod]], None]
 
@@ -47,13 +55,21 @@ class ApiSource:
     name = "api"
 
     def __init__(
-        self, api: KubeApi, node_name: str, clock: WallClock, observe: Observer, host: str = ""
+        self,
+        api: KubeApi,
+        node_name: str,
+        clock: WallClock,
+        observe: Observer,
+        host: str = "",
+        fall_back: Callable[[], Sequence[Pod] | None] = lambda: None,
     ) -> None:
+        """`fall_back` says which pods the server had before this start; None: nobody knows."""
         self._api = api
         self._node_name = node_name
         self._clock = clock
         self._observe = observe
         self._host = host
+        self._fall_back = fall_back
         self._taken: dict[PodUid, tuple[Pod, Pod]] = {}  # as it came, as it is wanted
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self.delivered: SourceSnapshot | None = None
@@ -68,10 +84,32 @@ class ApiSource:
         reflector = Reflector(self._api, Pod, field_selector=f"spec.nodeName={self._node_name}")
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
+            nursery.start_soon(self._wait_first)
             task_status.started()
             while True:
                 delivery = await reflector.wait_delivery()
                 self.take({metadata(pod).uid or "": pod for pod in delivery.objects.values()})
+
+    async def _wait_first(self) -> None:
+        """Go by what was known before, if nothing comes."""
+        await trio.sleep(FALLBACK_AFTER)
+        known = self._fall_back() if self.delivered is None else None
+        if known is None:
+            return
+        message = (
+            f"the API server has not answered since the start: {len(known)} pods run as last known"
+        )
+        log.warning("apiserver.silent", host=self._host, pods=len(known))
+        self.problems.value = (SourceProblem(self.name, self._host, message),)
+        seen = seen_now(self._clock.time())
+        pods = {PodUid(metadata(pod).uid or ""): pod for pod in known}
+        self._taken = {uid: (pod, as_wanted(pod, seen)) for uid, pod in pods.items()}
+        wanted = tuple(wanted for _, wanted in self._taken.values())
+        self._deliver(SourceSnapshot(self.name, wanted, is_complete=False))
+
+    def _deliver(self, snapshot: SourceSnapshot) -> None:
+        self.delivered = snapshot
+        self.snapshots.put(snapshot)
 
     def take(self, raw: Mapping[str, Pod]) -> None:
         """Take over all pods of the node as the server has them, by UID."""
@@ -83,10 +121,11 @@ class ApiSource:
         wanted = tuple(wanted for _, wanted in self._taken.values())
         before = self.delivered
         # What only mirrors and our own echo changed is nothing new to anybody.
-        if before is not None and _same(before.pods, wanted):
+        if before is not None and before.is_complete and _same(before.pods, wanted):
             return
-        self.delivered = SourceSnapshot(self.name, wanted)
-        self.snapshots.put(self.delivered)
+        if self.problems.value:
+            self.problems.value = ()
+        self._deliver(SourceSnapshot(self.name, wanted))
 
     def _wanted(self, uid: PodUid, pod: Pod, seen: str) -> Pod:
         before = self._taken.get(uid)

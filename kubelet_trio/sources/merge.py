@@ -61,7 +61,7 @@ def merge(order: Sequence[str], snapshots: Mapping[str, SourceSnapshot]) -> Merg
                 names.add(key)
                 continue
             dropped[Dropped(source, key, uid, f"{message}: ignored")] = pod
-    ready = all(source in snapshots for source in order)
+    ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
     return Merged(Desired(pods, ready, objects), dropped, hidden)
 

@@ -21,6 +21,8 @@ class SourceSnapshot:
     source: str  # as in annotation kubernetes.io/config.source: file, http, api
     pods: tuple[Pod, ...] = ()
     objects: tuple[ApiObject, ...] = ()  # what its pods may refer to
+    # False: there may be more that it wants. Its pods run, and nothing counts as unwanted yet.
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

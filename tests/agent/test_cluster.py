@@ -17,6 +17,7 @@ from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, S
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import inline_offload, metadata
 from kubelet_trio.node import NodeIdentity, NodeResources
+from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
 from kubelet_trio.supervision import ChildState
 from kubelet_trio.testing import FakeKube, TrioClock
@@ -36,6 +37,7 @@ class World:
         self.clock = TrioClock()
         self.feed = Feed()
         self.agent: Agent | None = None
+        self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
     async def running(self, *static: Pod) -> AsyncIterator[Agent]:
@@ -58,6 +60,7 @@ class World:
             ),
             self.clock,
             api,
+            Keeper(Folder(self.offline), inline_offload) if self.offline is not None else None,
         )
         self.feed = Feed()
         self.feed.put(*static)

@@ -1,0 +1,246 @@
+"""One directory of small files, each one thing that was known: blocking, and nobody else's.
+
+    <root-dir>/offline/                          0700
+        pod-<digest>.json  secret-<digest>.json  0600 ...
+
+A file begins with a line that says what it holds and the SHA-256 of the rest. What is written
+must survive a power cut, after which nothing else is left of it: written aside, synced, renamed.
+The digest in the name is of the item's own name, which may be longer than a file's may be.
+
+What does not read as it was written (cut short, changed by hand, readable by others, another's)
+is kept aside as `*.corrupt` for a week and named in the log: then that one thing is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+from lightkube.models.core_v1 import Node, Pod
+
+from kubelet_trio.model import PodUid, metadata
+from kubelet_trio.objects import (
+    KINDS,
+    ApiObject,
+    KnownToken,
+    ObjectKey,
+    ServiceFacts,
+    TokenRequest,
+    object_key,
+)
+
+log = structlog.get_logger()
+
+_FORMAT = 1
+_NEW = ".new"
+_CORRUPT = ".corrupt"
+_SUFFIX = ".json"
+_LARGEST = 64 << 20  # bytes of a file that is read
+_CORRUPT_KEPT = 7 * 24 * 3600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """The tokens of one pod."""
+
+    uid: PodUid
+    tokens: tuple[tuple[TokenRequest, KnownToken], ...]
+
+
+class Item(NamedTuple):
+    """One thing that is kept: pods and tokens by UID, objects by namespace and name."""
+
+    kind: str
+    name: str
+
+    @property
+    def file_name(self) -> str:
+        digest = hashlib.sha256(self.name.encode()).hexdigest()[:40]
+        return f"{self.kind.lower()}-{digest}{_SUFFIX}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+SERVICES, NODE = Item("Services", ""), Item("Node", "")
+_MODELS: Mapping[str, Any] = {
+    **KINDS,
+    "Pod": Pod,
+    "Tokens": KnownTokens,
+    "Services": tuple[ServiceFacts, ...],
+    "Node": Node,
+}
+
+
+def pod_item(uid: str) -> Item:
+    return Item("Pod", uid)
+
+
+def tokens_item(uid: str) -> Item:
+    return Item("Tokens", uid)
+
+
+def object_item(key: ObjectKey) -> Item:
+    return Item(key.kind, f"{key.namespace}/{key.name}")
+
+
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    """The first line."""
+
+    format: int
+    kind: str
+    name: str
+    sha256: str
+
+
+def encode(item: Item, value: object) -> tuple[bytes, bytes]:
+    """Return a file's content, and the digest by which it is told from another."""
+    body = msgspec.json.encode(value)
+    digest = hashlib.sha256(body)
+    head = _Head(_FORMAT, item.kind, item.name, digest.hexdigest())
+    return msgspec.json.encode(head) + b"\n" + body + b"\n", digest.digest()
+
+
+def decode(content: bytes) -> tuple[Item, Any, bytes]:
+    """Return what a file holds, and its digest. Raises ValueError."""
+    first, _, rest = content.partition(b"\n")
+    head = msgspec.json.decode(first, type=_Head)
+    if head.format != _FORMAT or head.kind not in _MODELS:
+        raise ValueError(f"format {head.format} of kind {head.kind!r} is not known")
+    body = rest.removesuffix(b"\n")
+    digest = hashlib.sha256(body)
+    if digest.hexdigest() != head.sha256:
+        raise ValueError("it does not hold what was written")
+    value = msgspec.json.decode(body, type=_MODELS[head.kind])
+    item = Item(head.kind, head.name)
+    if _item_of(item.kind, value) != item:
+        raise ValueError(f"it says that it is {item}, and holds another one")
+    return item, value, digest.digest()
+
+
+def _item_of(kind: str, value: Any) -> Item:
+    if kind in KINDS:
+        found: ApiObject = value
+        return object_item(object_key(found))
+    if isinstance(value, Pod):
+        return pod_item(metadata(value).uid or "")
+    if isinstance(value, KnownTokens):
+        return tokens_item(value.uid)
+    return Item(kind, "")
+
+
+@dataclass(slots=True)
+class Folder:
+    """The directory. Its methods block; one caller at a time."""
+
+    path: Path
+    digests: dict[Item, bytes] = field(default_factory=dict)  # of what is there
+
+    def load(self) -> dict[Item, Any]:
+        """Read all that is there and right. Raises OSError where the directory is unusable."""
+        self.digests = {}
+        found: dict[Item, Any] = {}
+        if not self.path.exists():
+            return found
+        with self._opened() as directory:
+            for name in sorted(os.listdir(directory)):
+                if name.endswith(_NEW) or _is_old_corrupt(directory, name):
+                    os.unlink(name, dir_fd=directory)
+                elif name.endswith(_SUFFIX):
+                    self._load_file(directory, name, found)
+        return found
+
+    def _load_file(self, directory: int, name: str, found: dict[Item, Any]) -> None:
+        try:
+            item, value, digest = decode(_read(directory, name))
+            if item.file_name != name:
+                raise ValueError(f"it holds {item}, whose name it does not have")
+        except (OSError, ValueError, msgspec.MsgspecError) as exc:
+            aside = name + _CORRUPT
+            os.replace(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+            path, kept = str(self.path / name), str(self.path / aside)
+            log.error("offline.corrupt", path=path, kept_as=kept, error=str(exc))
+        else:
+            found[item], self.digests[item] = value, digest
+
+    def change(self, wanted: Mapping[Item, object], gone: Iterable[Item]) -> int:
+        """Write what is not there as it is wanted, remove what is gone; return how many were.
+
+        Nothing is touched where all is as wanted. Raises OSError; what was done by then counts.
+        """
+        written: dict[Item, tuple[bytes, bytes]] = {}
+        for item, value in wanted.items():
+            content, digest = encode(item, value)
+            if self.digests.get(item) != digest:
+                written[item] = content, digest
+        removed = [item for item in gone if item in self.digests]
+        if not written and not removed:
+            return 0
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        with self._opened() as directory:
+            for item in removed:
+                for name in (item.file_name, item.file_name + _CORRUPT):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
+                del self.digests[item]
+            for item, (content, digest) in written.items():
+                _write(directory, item.file_name, content)
+                self.digests[item] = digest
+            os.fsync(directory)
+        return len(written) + len(removed)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the directory, ours and nobody else's to look into. Raises OSError."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        directory = os.open(self.path, flags)
+        try:
+            status = os.fstat(directory)
+            if status.st_uid != os.geteuid():
+                raise PermissionError(f"{self.path} belongs to user {status.st_uid}")
+            if stat.S_IMODE(status.st_mode) != 0o700:
+                os.fchmod(directory, 0o700)
+            yield directory
+        finally:
+            os.close(directory)
+
+
+def _is_old_corrupt(directory: int, name: str) -> bool:
+    if not name.endswith(_CORRUPT):
+        return False
+    put_aside = os.stat(name, dir_fd=directory, follow_symlinks=False).st_ctime
+    return time.time() - put_aside > _CORRUPT_KEPT
+
+
+def _read(directory: int, name: str) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is not a regular file")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise ValueError(
+                f"others may have written it: user {status.st_uid}, "
+                f"mode {stat.S_IMODE(status.st_mode):04o}"
+            )
+        if status.st_size > _LARGEST:
+            raise ValueError(f"it has {status.st_size} bytes")
+        return file.read()
+
+
+def _write(directory: int, name: str, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(_NEW, flags, 0o600, dir_fd=directory), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)

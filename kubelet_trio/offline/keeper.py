@@ -1,0 +1,188 @@
+"""Keeps on disk what the API server has said, and says it again where the server is silent.
+
+Whoever hears from the server notes it here, which costs a look into a dictionary. One task
+writes: a second after the first news, and again five seconds later at the earliest, so that a
+thousand changes are one pass; it writes only what differs from what is there, in a thread. A disk
+that refuses is tried again, and holds up nothing.
+
+Before the server has listed the node's pods nothing is written or removed. Should it stay silent,
+`fall_back` begins the time in which the node goes by the disk; the first list ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Node, Pod
+
+from kubelet_trio.model import Offload, PodUid
+from kubelet_trio.objects import ApiObject, KnownToken, ObjectKey, ServiceFacts, TokenRequest
+from kubelet_trio.offline.files import (
+    NODE,
+    SERVICES,
+    Folder,
+    Item,
+    KnownTokens,
+    object_item,
+    pod_item,
+    tokens_item,
+)
+from kubelet_trio.offline.plan import Said, kept_node, plan_pass
+
+log = structlog.get_logger()
+
+_SETTLE = 1.0  # seconds that news wait for more
+_PAUSE = 4.0  # seconds between a pass and the next news
+_RETRY = 30.0  # seconds after a pass that failed
+_FLUSH_LIMIT = 4.0  # for the last pass, when the agent ends
+
+
+class Keeper:
+    """See the module: an `objects.ClusterMemory`, and what the source of pods falls back on."""
+
+    is_kept = True
+
+    def __init__(self, folder: Folder, offload: Offload) -> None:
+        self._folder = folder
+        self._offload = offload
+        self._last: Mapping[Item, Any] = {}  # of an earlier life, until the server speaks
+        self._is_loaded = False
+        self.is_cut_off = False
+        self._pods: Mapping[PodUid, Pod] | None = None  # None: the server has not spoken
+        self._objects: dict[ObjectKey, ApiObject | None] = {}
+        self._tokens: dict[PodUid, dict[TokenRequest, KnownToken]] = {}
+        self._single: dict[Item, object] = {}
+        self._dirty: set[Item] = set()
+        self._woken = trio.Event()
+        self._stopping = trio.Event()
+
+    # What was known before this start
+
+    def fall_back(self) -> tuple[Pod, ...] | None:
+        """Go by the disk from here on; return its pods, None if nothing is known."""
+        if self._pods is not None or not self._last:
+            return None
+        self.is_cut_off = True
+        return tuple(value for value in self._last.values() if isinstance(value, Pod))
+
+    def last_object(self, key: ObjectKey) -> ApiObject | None:
+        found: ApiObject | None = self._known_before(object_item(key))
+        return found
+
+    def last_services(self) -> tuple[ServiceFacts, ...] | None:
+        found: tuple[ServiceFacts, ...] | None = self._known_before(SERVICES)
+        return found
+
+    def last_token(self, request: TokenRequest) -> KnownToken | None:
+        found: KnownTokens | None = self._known_before(tokens_item(request.uid))
+        return dict(found.tokens).get(request) if found is not None else None
+
+    @property
+    def last_node(self) -> Node | None:
+        """The node's labels and taints, while cut off."""
+        found: Node | None = self._known_before(NODE)
+        return found
+
+    def _known_before(self, item: Item) -> Any:
+        return self._last.get(item) if self.is_cut_off else None
+
+    # What the server says
+
+    def note_pods(self, pods: Mapping[PodUid, Pod]) -> None:
+        """Take all pods of the node; the mapping is not changed afterwards."""
+        before = self._pods if self._pods is not None else {}
+        if self._pods is None:
+            self._last, self.is_cut_off = {}, False
+            self._woken.set()  # what is there and not wanted goes
+        news = [uid for uid, pod in pods.items() if before.get(uid) is not pod]
+        gone = [uid for uid in before if uid not in pods]
+        self._pods = pods
+        for uid in gone:
+            self._tokens.pop(uid, None)
+        self._note(*(pod_item(uid) for uid in (*news, *gone)))
+
+    def note_object(self, key: ObjectKey, value: ApiObject | None) -> None:
+        if key not in self._objects or self._objects[key] is not value:
+            self._objects[key] = value
+            self._note(object_item(key))
+
+    def drop_object(self, key: ObjectKey) -> None:
+        self._objects.pop(key, None)
+
+    def note_services(self, facts: tuple[ServiceFacts, ...]) -> None:
+        self._note_single(SERVICES, facts)
+
+    def note_node(self, node: Node) -> None:
+        """Take the node's object."""
+        self._note_single(NODE, kept_node(node))
+
+    def note_token(self, request: TokenRequest, token: KnownToken) -> None:
+        self._tokens.setdefault(request.uid, {})[request] = token
+        self._note(tokens_item(request.uid))
+
+    def _note_single(self, item: Item, value: object) -> None:
+        if self._single.get(item) != value:
+            self._single[item] = value
+            self._note(item)
+
+    def _note(self, *items: Item) -> None:
+        if items:
+            self._dirty.update(items)
+            self._woken.set()
+
+    # Writing
+
+    def stop(self) -> None:
+        """Ask `run` to end once what is known is on disk."""
+        self._stopping.set()
+        self._woken.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read what is there, then write until stopped. Ready when all is read."""
+        if not self._is_loaded:
+            await self._load()
+        task_status.started()
+        while not self._stopping.is_set():
+            await self._woken.wait()
+            await self._sleep(_SETTLE)
+            if not self._stopping.is_set():
+                await self._sleep(_PAUSE if await self._write() else _RETRY)
+        with trio.move_on_after(_FLUSH_LIMIT):
+            await self._write()
+
+    async def _sleep(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._stopping.wait()
+
+    async def _load(self) -> None:
+        try:
+            self._last = await self._offload(self._folder.load)
+        except OSError as exc:
+            log.error("offline.unreadable", path=str(self._folder.path), error=str(exc))
+        self._is_loaded = True
+
+    async def _write(self) -> bool:
+        """Bring the disk into line; return False where it refuses."""
+        self._woken = trio.Event()
+        if self._pods is None:
+            return True
+        tokens = {u: KnownTokens(u, tuple(t.items())) for u, t in self._tokens.items()}
+        said = Said(self._pods, dict(self._objects), tokens, dict(self._single))
+        dirty, self._dirty = self._dirty, set()
+        try:
+            changed = await self._offload(_bring_into_line, self._folder, said, dirty)
+        except OSError as exc:
+            self._note(*dirty)
+            self._woken.set()
+            log.error("offline.not_written", path=str(self._folder.path), error=str(exc))
+            return False
+        if changed:
+            log.debug("offline.written", files=changed)
+        return True
+
+
+def _bring_into_line(folder: Folder, said: Said, dirty: set[Item]) -> int:
+    return folder.change(*plan_pass(said, dirty, folder.digests))
