@@ -14,6 +14,7 @@ from kubelet_trio.cri._errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
+from kubelet_trio.cri._streaming import CommandStreams, LocalStreams, StreamOptions
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
 from kubelet_trio.cri.metered import PULL_SECONDS, metered
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PULL_SECONDS",
+    "CommandStreams",
     "ExecResult",
     "ImagePullError",
     "Listing",
+    "LocalStreams",
     "NotFoundError",
     "ProcessRuntime",
     "RemoteRuntime",
@@ -36,6 +39,7 @@ __all__ = [
     "RuntimeState",
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
+    "StreamOptions",
     "UnsupportedCallError",
     "metered",
     "v1",

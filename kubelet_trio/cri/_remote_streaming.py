@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kubelet_trio.cri._streaming import LocalStreams
 from kubelet_trio.cri._translate import runtime_errors
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import RuntimeServiceStub
@@ -15,6 +16,10 @@ class RemoteStreaming:
 
     _runtime: RuntimeServiceStub
     _timeout: float
+
+    @property
+    def local_streams(self) -> LocalStreams | None:
+        return None
 
     async def exec_url(self, request: v1.ExecRequest) -> str:
         with runtime_errors("Exec"):

@@ -1,5 +1,7 @@
 """/exec, /attach and /portForward: what is asked for goes to the runtime as a URL, and through.
 
+A runtime of this process has streams and no URLs: those are served here (`local_streams`).
+
 Source: getExec, getAttach and getPortForward in pkg/kubelet/server/server.go,
 GetExec and its siblings in kubelet_pods.go, and k8s.io/cri-streaming (options, WriteError).
 """
@@ -7,14 +9,21 @@ GetExec and its siblings in kubelet_pods.go, and k8s.io/cri-streaming (options, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.cri import NotFoundError, RuntimeCallError, UnsupportedCallError, v1
+from kubelet_trio.cri import (
+    CommandStreams,
+    NotFoundError,
+    RuntimeCallError,
+    StreamOptions,
+    UnsupportedCallError,
+    v1,
+)
 from kubelet_trio.model import (
     ContainerRecord,
     ContainerState,
@@ -28,16 +37,16 @@ from kubelet_trio.server.proxy import is_upgrade, proxy_upgrade
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.view import NodeView
 
-GetUrl = Callable[[NodeView, Request], Awaitable[str]]
+Answer = Callable[[NodeView, Request, float], Awaitable[Response]]
 _RETRY_AFTER = (("Retry-After", "60"),)  # seconds that a URL lives, as upstream says
 
 
 def add_streams(router: Router, view: NodeView, idle_timeout: float) -> None:
     """Add the three, in both forms of their path, for GET (WebSocket) and POST (SPDY)."""
-    for name, get_url in (("exec", exec_url), ("attach", attach_url)):
+    for name, answer in (("exec", answer_exec), ("attach", answer_attach)):
         for path in ("{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"):
-            _add(router, f"/{name}/{path}", _stream_handler(view, get_url, idle_timeout))
-    forward = _stream_handler(view, port_forward_url, idle_timeout)
+            _add(router, f"/{name}/{path}", _handler(view, answer, idle_timeout))
+    forward = _handler(view, answer_port_forward, idle_timeout)
     for path in ("{namespace}/{pod}", "{namespace}/{pod}/{uid}"):
         _add(router, f"/portForward/{path}", forward)
 
@@ -47,24 +56,21 @@ def _add(router: Router, pattern: str, handler: Handler) -> None:
         router.add(method, pattern, handler)
 
 
-def _stream_handler(view: NodeView, get_url: GetUrl, idle_timeout: float) -> Handler:
+def _handler(view: NodeView, answer: Answer, idle_timeout: float) -> Handler:
     async def handle(request: Request) -> Response:
-        url = await get_url(view, request)
-        if not is_upgrade(request):
-            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Upgrade request required")
-        return Response(upgrade=partial(proxy_upgrade, request, url, idle_timeout=idle_timeout))
+        return await answer(view, request, idle_timeout)
 
     return handle
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """Which streams a client wants of a command."""
+def _require_upgrade(request: Request) -> None:
+    if not is_upgrade(request):
+        raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Upgrade request required")
 
-    stdin: bool
-    stdout: bool
-    stderr: bool
-    tty: bool
+
+def _proxied(request: Request, url: str, idle_timeout: float) -> Response:
+    _require_upgrade(request)
+    return Response(upgrade=partial(proxy_upgrade, request, url, idle_timeout=idle_timeout))
 
 
 def stream_options(arguments: tuple[tuple[str, str], ...]) -> StreamOptions:
@@ -111,29 +117,37 @@ def forwarded_ports(request: Request) -> tuple[int, ...]:
     return tuple(ports)
 
 
-async def exec_url(view: NodeView, request: Request) -> str:
-    """Return where the runtime serves the command. Raises `HttpError`."""
+async def answer_exec(view: NodeView, request: Request, idle_timeout: float) -> Response:
+    """Answer with the streams of a command. Raises `HttpError`."""
     options = stream_options(request.arguments)
     pod = require_pod(view, request.params)
     name = request.params["container"]
     container = running_container(view, pod, name, request.params.get("uid", ""))
     if container is None:
         raise _error(HTTPStatus.INTERNAL_SERVER_ERROR, f'container not found ("{name}")')
+    command = [value for name, value in request.arguments if name == "command"]
+    if (local := view.runtime.local_streams) is not None:
+        _require_upgrade(request)
+        opening = partial(
+            local.open_exec, container.id, command, tty=options.tty, stdin=options.stdin
+        )
+        return _command(request, opening, options, idle_timeout, is_attach=False)
     asked = v1.ExecRequest(
         container_id=container.id,
-        cmd=[value for name, value in request.arguments if name == "command"],
+        cmd=command,
         tty=options.tty,
         stdin=options.stdin,
         stdout=options.stdout,
         stderr=options.stderr,
     )
     with runtime_refusals():
-        return await view.runtime.exec_url(asked)
+        url = await view.runtime.exec_url(asked)
+    return _proxied(request, url, idle_timeout)
 
 
-async def attach_url(view: NodeView, request: Request) -> str:
-    """Return where the runtime serves a container's streams. Raises `HttpError`."""
-    options = stream_options(request.arguments)
+async def answer_attach(view: NodeView, request: Request, idle_timeout: float) -> Response:
+    """Answer with a container's own streams. Raises `HttpError`."""
+    asked = stream_options(request.arguments)
     pod = require_pod(view, request.params)
     name = request.params["container"]
     container = running_container(view, pod, name, request.params.get("uid", ""))
@@ -143,20 +157,26 @@ async def attach_url(view: NodeView, request: Request) -> str:
         raise _error(HTTPStatus.INTERNAL_SERVER_ERROR, message)
     spec = container_spec(pod, name)
     # Whether there is a terminal was settled when the container was made.
-    tty = bool(spec.tty) if spec is not None else options.tty
-    asked = v1.AttachRequest(
+    tty = bool(spec.tty) if spec is not None else asked.tty
+    options = replace(asked, tty=tty, stderr=asked.stderr and not tty)
+    if (local := view.runtime.local_streams) is not None:
+        _require_upgrade(request)
+        opening = partial(local.open_attach, container.id)
+        return _command(request, opening, options, idle_timeout, is_attach=True)
+    attach = v1.AttachRequest(
         container_id=container.id,
         stdin=options.stdin,
-        tty=tty,
+        tty=options.tty,
         stdout=options.stdout,
-        stderr=options.stderr and not tty,
+        stderr=options.stderr,
     )
     with runtime_refusals():
-        return await view.runtime.attach_url(asked)
+        url = await view.runtime.attach_url(attach)
+    return _proxied(request, url, idle_timeout)
 
 
-async def port_forward_url(view: NodeView, request: Request) -> str:
-    """Return where the runtime serves connections into the pod. Raises `HttpError`."""
+async def answer_port_forward(view: NodeView, request: Request, idle_timeout: float) -> Response:
+    """Answer with connections into a pod. Raises `HttpError`."""
     ports = forwarded_ports(request)
     pod = require_pod(view, request.params)
     uid = request.params.get("uid", "")
@@ -167,8 +187,27 @@ async def port_forward_url(view: NodeView, request: Request) -> str:
     if sandbox is None:
         full_name = f"{metadata(pod).name}_{metadata(pod).namespace}"
         raise _error(HTTPStatus.INTERNAL_SERVER_ERROR, f'pod not found ("{full_name}")')
+    if (local := view.runtime.local_streams) is not None:
+        _require_upgrade(request)
+        from kubelet_trio.server.local_streams import local_forward  # as below
+
+        return local_forward(request, local, sandbox.id, ports, idle_timeout)
     with runtime_refusals():
-        return await view.runtime.port_forward_url(sandbox.id, ports)
+        url = await view.runtime.port_forward_url(sandbox.id, ports)
+    return _proxied(request, url, idle_timeout)
+
+
+def _command(
+    request: Request,
+    opening: Callable[[], AbstractAsyncContextManager[CommandStreams]],
+    options: StreamOptions,
+    idle_timeout: float,
+    *,
+    is_attach: bool,
+) -> Response:
+    from kubelet_trio.server.local_streams import local_command  # loaded when somebody asks
+
+    return local_command(request, opening, options, idle_timeout, is_attach=is_attach)
 
 
 def require_pod(view: NodeView, params: Mapping[str, str]) -> Pod:

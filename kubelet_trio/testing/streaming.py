@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kubelet_trio.cri import UnsupportedCallError, v1
+from kubelet_trio.cri import LocalStreams, UnsupportedCallError, v1
 from kubelet_trio.model import ContainerId, SandboxId
 from kubelet_trio.testing.calls import CallDesk
 
@@ -15,12 +15,14 @@ class FakeStreaming:
     Attributes:
         stream_url: where streams are served; empty: this runtime serves none.
         stream_requests: what it was asked for, in order.
+        local_streams: what the agent serves itself, instead of a URL.
         checkpoints: archives it was told to write, by container ID.
     """
 
     def __init__(self, desk: CallDesk) -> None:
         self._stream_desk = desk
         self.stream_url = ""
+        self.local_streams: LocalStreams | None = None
         self.stream_requests: list[v1.ExecRequest | v1.AttachRequest | v1.PortForwardRequest] = []
         self.checkpoints: dict[ContainerId, str] = {}
 

@@ -1,4 +1,4 @@
-"""kubectl's verbs through a real API server, into containers of a real runtime.
+"""kubectl's verbs through a real API server, into containers of either runtime.
 
 The node and its pod are written into the API by the test, as far as the API server needs them to
 find the agent: what a node registers is shown elsewhere.
@@ -14,10 +14,12 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,15 +32,40 @@ from tests.harness.ports import free_port
 POD = "web-node"  # of the static pod `web` on the node `node`
 PODS = "/api/v1/namespaces/default/pods"
 _LIMIT = 60.0  # seconds
-SERVER = "while :; do echo hello from the pod | nc -l -p 8080; done"
+HELLO = """
+import socket
+server = socket.create_server(("127.0.0.1", %d))
+while True:
+    client = server.accept()[0]
+    client.sendall(b"hello from the pod\\n")
+    client.close()
+"""
 
 
-@pytest.fixture(scope="module")
+@dataclass(frozen=True)
+class Web:
+    """The agent, and where its pod `web` answers with a line."""
+
+    agent: Agent
+    is_process: bool
+    port: int
+
+    @property
+    def scratch(self) -> str:
+        """A directory that commands in the container may write to."""
+        return str(self.agent.base / "scratch") if self.is_process else "/tmp"  # noqa: S108
+
+
+@pytest.fixture(scope="module", params=["containerd", "process"])
 def web(
-    plane: ControlPlane, kube: KubeClient, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Agent]:
+    request: pytest.FixtureRequest,
+    plane: ControlPlane,
+    kube: KubeClient,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Web]:
     """An agent that serves the API server, and its pod `web`."""
-    port = free_port()
+    is_process = request.param == "process"
+    port, served = free_port(), free_port() if is_process else 8080
     serving = plane.authority.issue("kubelet", "node", hosts=("127.0.0.1",))
     config = {
         "address": "127.0.0.1",
@@ -51,24 +78,40 @@ def web(
         },
         "authorization": {"mode": "AlwaysAllow"},
     }
+    arguments: tuple[str, ...] = ()
+    if is_process:
+        config["containerRuntimeEndpoint"] = "process"
+        arguments = ("--process-allow-root", "--remove-pods-on-exit")
     main = container("main", forever("i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done"))
     cat = container("cat", "while read line; do echo got $line; done", stdin=True)
-    manifest = pod("web", main, container("server", SERVER), cat)
+    manifest = pod("web", main, _server(served, is_process), cat)
     with Containerd() as containerd:
-        agent = Agent(tmp_path_factory.mktemp("agent"), containerd, config=config)
+        base = tmp_path_factory.mktemp("agent")
+        agent = Agent(base, containerd, config=config, arguments=arguments)
+        (base / "scratch").mkdir()
         try:
             agent.start()
             agent.put(manifest)
             status = agent.wait_ready("web")["status"]
             _register(kube, port, manifest, status)
-            yield agent
+            yield Web(agent, is_process, served)
         finally:
+            if is_process and agent.is_running:
+                agent.stop()
             agent.close()
             # Other modules have nodes on this API server, one of them of that name.
             for path in (f"{PODS}/{POD}", "/api/v1/nodes/node"):
                 if kube.find(path) is not None:
                     kube.delete(path, gracePeriodSeconds=0)
                     kube.wait_gone(path)
+
+
+def _server(port: int, is_process: bool) -> Json:
+    if is_process:
+        program = {"name": "server", "image": "host", "command": [sys.executable, "-c"]}
+        return {**program, "args": [HELLO % port]}
+    script = f"while :; do echo hello from the pod | nc -l -p {port}; done"
+    return container("server", script)
 
 
 def _register(kube: KubeClient, port: int, manifest: Json, status: Json) -> None:
@@ -117,13 +160,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def test_logs(plane: ControlPlane, web: Agent) -> None:
+def test_logs(plane: ControlPlane, web: Web) -> None:
     assert kubectl(plane, "logs", POD, "-c", "main", "--tail=2") == "line 1\nline 2\n"
     stamped = kubectl(plane, "logs", POD, "-c", "main", "--timestamps", "--limit-bytes=31")
     assert stamped.startswith("20")
 
 
-def test_logs_that_are_followed(plane: ControlPlane, web: Agent) -> None:
+def test_logs_that_are_followed(plane: ControlPlane, web: Web) -> None:
     following = spawn(plane, "logs", "-f", POD, "-c", "main", stdout=subprocess.PIPE)
     try:
         assert following.stdout is not None
@@ -132,7 +175,7 @@ def test_logs_that_are_followed(plane: ControlPlane, web: Agent) -> None:
         end(following)
 
 
-def test_a_command_with_input_and_its_exit_code(plane: ControlPlane, web: Agent) -> None:
+def test_a_command_with_input_and_its_exit_code(plane: ControlPlane, web: Web) -> None:
     assert kubectl(plane, "exec", POD, "-c", "main", "--", "echo", "a b") == "a b\n"
     talking = spawn(
         plane, "exec", "-i", POD, "-c", "main", "--", "sh", "-c", "cat; exit 3",
@@ -142,7 +185,7 @@ def test_a_command_with_input_and_its_exit_code(plane: ControlPlane, web: Agent)
     assert (said, talking.returncode) == (b"typed\n", 3)
 
 
-def test_a_shell_in_a_terminal_that_is_resized(plane: ControlPlane, web: Agent) -> None:
+def test_a_shell_in_a_terminal_that_is_resized(plane: ControlPlane, web: Web) -> None:
     ours, theirs = pty.openpty()
     _resize(theirs, 40, 100)
     shell = spawn(
@@ -176,7 +219,7 @@ def _resize(terminal: int, rows: int, columns: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def test_what_is_said_to_an_attached_container_arrives(plane: ControlPlane, web: Agent) -> None:
+def test_what_is_said_to_an_attached_container_arrives(plane: ControlPlane, web: Web) -> None:
     attached = spawn(
         plane, "attach", "-i", POD, "-c", "cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -190,10 +233,15 @@ def test_what_is_said_to_an_attached_container_arrives(plane: ControlPlane, web:
         end(attached)
 
 
-def test_a_forwarded_port_answers(plane: ControlPlane, web: Agent) -> None:
+def test_a_forwarded_port_answers(plane: ControlPlane, web: Web) -> None:
     port = free_port()
     forwarding = spawn(
-        plane, "port-forward", POD, f"{port}:8080", "--address=127.0.0.1", stdout=subprocess.PIPE
+        plane,
+        "port-forward",
+        POD,
+        f"{port}:{web.port}",
+        "--address=127.0.0.1",
+        stdout=subprocess.PIPE,
     )
     try:
         assert forwarding.stdout is not None
@@ -205,15 +253,15 @@ def test_a_forwarded_port_answers(plane: ControlPlane, web: Agent) -> None:
         end(forwarding)
 
 
-def test_files_are_copied_both_ways(plane: ControlPlane, web: Agent, tmp_path: Path) -> None:
+def test_files_are_copied_both_ways(plane: ControlPlane, web: Web, tmp_path: Path) -> None:
     content = os.urandom(3 << 20)
     (tmp_path / "up").write_bytes(content)
-    kubectl(plane, "cp", str(tmp_path / "up"), f"{POD}:/tmp/file", "-c", "main")
-    kubectl(plane, "cp", f"{POD}:/tmp/file", str(tmp_path / "down"), "-c", "main")
+    kubectl(plane, "cp", str(tmp_path / "up"), f"{POD}:{web.scratch}/file", "-c", "main")
+    kubectl(plane, "cp", f"{POD}:{web.scratch}/file", str(tmp_path / "down"), "-c", "main")
     assert (tmp_path / "down").read_bytes() == content
 
 
-def test_what_the_server_proxies(plane: ControlPlane, web: Agent) -> None:
+def test_what_the_server_proxies(plane: ControlPlane, web: Web) -> None:
     path = "/api/v1/nodes/node/proxy"
     assert kubectl(plane, "get", "--raw", f"{path}/healthz") == "ok"
     assert "KubeletConfiguration" in kubectl(plane, "get", "--raw", f"{path}/configz")

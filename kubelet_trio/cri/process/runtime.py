@@ -29,7 +29,7 @@ from kubelet_trio.cri._errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri._runtime import ExecResult, Listing
-from kubelet_trio.cri._streaming import NoStreaming
+from kubelet_trio.cri._streaming import LocalStreams, NoStreaming
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import cgroup, control, entries, lives, stats, store
 from kubelet_trio.cri.process.control import ProcessStreams
@@ -281,7 +281,11 @@ class ProcessRuntime(HostImages, NoStreaming):
         """Open nothing: exits are known from the processes themselves."""
         yield _no_events()
 
-    # Beyond the protocol
+    # Streams
+
+    @property
+    def local_streams(self) -> LocalStreams:
+        return self
 
     def open_exec(
         self,
@@ -303,6 +307,17 @@ class ProcessRuntime(HostImages, NoStreaming):
         container = await self._registry.find_running("Attach", container_id)
         async with control.attach(container.directory, "Attach") as streams:
             yield streams
+
+    async def open_port(self, sandbox_id: SandboxId, port: int) -> trio.SocketStream:
+        """Connect to a port of this host's loopback, which is the sandbox'. Raises OSError."""
+        await self._registry.load()
+        self._registry.ready_sandbox("PortForward", sandbox_id)
+        try:
+            return await trio.open_tcp_stream("127.0.0.1", port)
+        except OSError:
+            return await trio.open_tcp_stream("::1", port)
+
+    # Logs and stats
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
         """Have a container's log continued in a new file, after the old one was renamed."""

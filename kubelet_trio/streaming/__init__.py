@@ -1,0 +1,47 @@
+"""Streams of containers as clients speak them: SPDY/3.1 and WebSocket, and what goes in them.
+
+Loaded with the first client whose streams the agent has to understand: those of a runtime with a
+server of its own are handed through unseen.
+"""
+
+from __future__ import annotations
+
+from kubelet_trio.streaming.channels import (
+    COMMAND_SPDY,
+    COMMAND_WEBSOCKET,
+    FORWARD_SPDY,
+    FORWARD_WEBSOCKET,
+    TUNNEL,
+    WEBSOCKET_V5,
+    chosen,
+    is_base64,
+)
+from kubelet_trio.streaming.command import (
+    SpdyClient,
+    WebSocketClient,
+    serve_command,
+)
+from kubelet_trio.streaming.forward import forward_spdy, forward_websocket
+from kubelet_trio.streaming.spdy_link import SpdyLink
+from kubelet_trio.streaming.websocket import Tunnel, WebSocket, handshake, offered_protocols
+
+__all__ = [
+    "COMMAND_SPDY",
+    "COMMAND_WEBSOCKET",
+    "FORWARD_SPDY",
+    "FORWARD_WEBSOCKET",
+    "TUNNEL",
+    "WEBSOCKET_V5",
+    "SpdyClient",
+    "SpdyLink",
+    "Tunnel",
+    "WebSocket",
+    "WebSocketClient",
+    "chosen",
+    "forward_spdy",
+    "forward_websocket",
+    "handshake",
+    "is_base64",
+    "offered_protocols",
+    "serve_command",
+]

@@ -1,0 +1,135 @@
+"""What clients and nodes agree on beside the bytes: protocols, outcomes, terminal sizes.
+
+Source: k8s.io/cri-streaming (remotecommand and portforward), metav1.Status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+# Channels of a WebSocket; the names are those of the streams in SPDY.
+STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+CLOSE = 255  # v5: its content is the channel that the client will say no more on
+STREAM_NAMES = ("stdin", "stdout", "stderr", "error", "resize")
+
+WEBSOCKET_V5 = "v5.channel.k8s.io"
+_BASE64 = frozenset({"base64.channel.k8s.io", "v4.base64.channel.k8s.io"})
+_STATUS_OBJECTS = frozenset({WEBSOCKET_V5, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"})
+COMMAND_WEBSOCKET = (
+    WEBSOCKET_V5,
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+)
+COMMAND_SPDY = (
+    "v4.channel.k8s.io",
+    "v3.channel.k8s.io",
+    "v2.channel.k8s.io",
+    "channel.k8s.io",
+)
+FORWARD_SPDY = ("portforward.k8s.io",)
+TUNNEL = "SPDY/3.1+portforward.k8s.io"  # SPDY inside of a WebSocket
+FORWARD_WEBSOCKET = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
+
+_MOST_SIZES = 4096  # bytes of a terminal's size that is not whole
+
+
+def chosen(wanted: Iterable[str], spoken: Sequence[str]) -> str | None:
+    """Return the first protocol of the client's that we speak, None if there is none."""
+    return next((protocol for protocol in wanted if protocol in spoken), None)
+
+
+def is_base64(protocol: str) -> bool:
+    """Whether a WebSocket carries text, each message in base64."""
+    return protocol in _BASE64
+
+
+def has_resize(protocol: str) -> bool:
+    """Whether a SPDY client with a terminal opens a stream for its size."""
+    return protocol in ("v4.channel.k8s.io", "v3.channel.k8s.io")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended, as a metav1.Status."""
+
+    status: dict[str, Any]
+
+    def encoded(self, protocol: str) -> bytes:
+        """Return what the error stream carries; older protocols say nothing of success."""
+        if protocol in _STATUS_OBJECTS:
+            return msgspec.json.encode(self.status)
+        return str(self.status.get("message", "")).encode()
+
+
+SUCCESS = Outcome({"metadata": {}, "status": "Success"})
+
+
+def exited(code: int) -> Outcome:
+    """Return the outcome of a command that ended by itself."""
+    if code == 0:
+        return SUCCESS
+    return Outcome(
+        {
+            "metadata": {},
+            "status": "Failure",
+            "message": f"command terminated with non-zero exit code: exit status {code}",
+            "reason": "NonZeroExitCode",
+            "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+        }
+    )
+
+
+def failed(message: str) -> Outcome:
+    """Return the outcome of what could not be done."""
+    return Outcome(
+        {
+            "metadata": {},
+            "status": "Failure",
+            "message": f"Internal error occurred: {message}",
+            "reason": "InternalError",
+            "details": {"causes": [{"message": message}]},
+            "code": 500,
+        }
+    )
+
+
+class SizeReader:
+    """Reads sizes of a terminal, `{"Width": 80, "Height": 24}` one behind the other."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._decoder = json.JSONDecoder()
+
+    def feed(self, content: bytes) -> list[tuple[int, int]]:
+        """Return rows and columns of the sizes that are whole; what is no size is dropped."""
+        self._rest = (self._rest + content.decode("utf-8", "replace")).lstrip()
+        found = []
+        while self._rest:
+            try:
+                value, end = self._decoder.raw_decode(self._rest)
+            except ValueError:
+                if len(self._rest) > _MOST_SIZES:
+                    self._rest = ""
+                break
+            self._rest = self._rest[end:].lstrip()
+            if (size := _size(value)) is not None:
+                found.append(size)
+        return found
+
+
+def _size(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, dict):
+        return None
+    named = {str(name).lower(): number for name, number in value.items()}
+    rows, columns = named.get("height", 0), named.get("width", 0)
+    for number in (rows, columns):
+        if type(number) is not int or not 0 <= number < 1 << 16:
+            return None
+    return rows, columns

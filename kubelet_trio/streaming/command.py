@@ -1,0 +1,191 @@
+"""A command and its client: input and sizes in, output out, the outcome last.
+
+The client is behind SPDY streams or a WebSocket's channels, the command behind
+`CommandStreams`. A client that goes takes the command along; a command that ends has all that it
+wrote sent before its outcome, and the client some time to read it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol
+
+import structlog
+import trio
+
+from kubelet_trio.cri import CommandStreams, RuntimeCallError, StreamOptions
+from kubelet_trio.streaming import channels
+from kubelet_trio.streaming.channels import Outcome, SizeReader
+from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
+from kubelet_trio.streaming.websocket import WebSocket
+
+log = structlog.get_logger()
+
+_CREATION_LIMIT = 30.0  # s for a client to open all its streams
+_LEAVE_LIMIT = 5.0  # s for a client to close when it has the outcome
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class CommandClient(Protocol):
+    """Who asked for a command."""
+
+    async def listen(self, command: CommandStreams) -> None:
+        """Pass on what the client says, until it has gone."""
+        ...
+
+    async def send(self, stream: str, content: bytes) -> None:
+        """Send output. Raises BrokenResourceError for a client that has gone."""
+        ...
+
+    async def finish(self, outcome: Outcome) -> None:
+        """Tell the outcome and end the conversation."""
+        ...
+
+
+async def serve_command(
+    client: CommandClient,
+    opening: AbstractAsyncContextManager[CommandStreams],
+    options: StreamOptions,
+    *,
+    is_attach: bool,
+) -> None:
+    """Open the command, or join it, and connect it with its client to the end of either."""
+    code: int | None = None
+    try:
+        async with opening as command, trio.open_nursery() as nursery:
+            nursery.start_soon(_listen, client, command, nursery.cancel_scope)
+            while (output := await command.receive()) is not None:
+                stream, content = output
+                if options.stderr if stream == "stderr" else options.stdout:
+                    await client.send(stream, content)
+            code = command.exit_code
+            nursery.cancel_scope.cancel()
+    except RuntimeCallError as exc:
+        what = "attaching to container" if is_attach else "executing command in container"
+        log.warning("stream.failed", error=str(exc))
+        await client.finish(channels.failed(f"error {what}: {exc.go_text}"))
+        return
+    if code is not None:
+        # Whoever has joined a container learns how it ended from its status.
+        await client.finish(channels.SUCCESS if is_attach else channels.exited(code))
+
+
+async def _listen(client: CommandClient, command: CommandStreams, scope: trio.CancelScope) -> None:
+    await client.listen(command)
+    scope.cancel()
+
+
+class WebSocketClient:
+    """A client behind the channels of a WebSocket."""
+
+    def __init__(self, socket: WebSocket, protocol: str, options: StreamOptions) -> None:
+        self._socket, self._protocol, self._options = socket, protocol, options
+
+    async def greet(self) -> None:
+        """Say an empty word: browsers learn from it that the other side is there."""
+        lowest = channels.ERROR
+        if self._options.stdout or self._options.stderr:
+            lowest = channels.STDOUT if self._options.stdout else channels.STDERR
+        await self._socket.send(bytes([lowest]))
+
+    async def listen(self, command: CommandStreams) -> None:
+        sizes, takes_input = SizeReader(), self._options.stdin
+        while (message := await self._socket.receive()) is not None:
+            channel, content = (message[0], message[1:]) if message else (None, b"")
+            if channel == channels.STDIN and takes_input and content:
+                await command.send_stdin(content)
+            elif channel == channels.CLOSE and content == bytes([channels.STDIN]):
+                if takes_input:
+                    await command.end_stdin()
+                takes_input = False
+            elif channel == channels.RESIZE:
+                for rows, columns in sizes.feed(content):
+                    await command.resize(rows, columns)
+
+    async def send(self, stream: str, content: bytes) -> None:
+        channel = channels.STDERR if stream == "stderr" else channels.STDOUT
+        await self._socket.send(bytes([channel]) + content)
+
+    async def finish(self, outcome: Outcome) -> None:
+        with suppress(*_GONE):
+            if said := outcome.encoded(self._protocol):
+                await self._socket.send(bytes([channels.ERROR]) + said)
+        await self._socket.say_good_bye()
+
+
+class SpdyClient:
+    """A client behind SPDY streams, named by their header `streamtype`."""
+
+    def __init__(self, link: SpdyLink, protocol: str, options: StreamOptions) -> None:
+        self._link, self._protocol, self._options = link, protocol, options
+        self._streams: dict[str, SpdyStream] = {}
+
+    async def wait_streams(self) -> bool:
+        """Wait until the client has opened what it asked for; False if it does not."""
+        wanted = {"error", *self._wanted()}
+        with trio.move_on_after(_CREATION_LIMIT):
+            async for stream in self._link.offered:
+                kind = stream.headers.get("streamtype", "")
+                if kind in wanted:
+                    self._streams[kind] = stream
+                else:
+                    await stream.aclose()
+                if wanted == self._streams.keys():
+                    return True
+        return False
+
+    def _wanted(self) -> list[str]:
+        options = self._options
+        found = [n for n in ("stdin", "stdout", "stderr") if getattr(options, n)]
+        if options.tty and channels.has_resize(self._protocol):
+            found.append("resize")
+        return found
+
+    async def listen(self, command: CommandStreams) -> None:
+        async with trio.open_nursery() as nursery:
+            if "stdin" in self._streams:
+                nursery.start_soon(self._pass_stdin, command)
+            if "resize" in self._streams:
+                nursery.start_soon(self._pass_sizes, command)
+            await self._link.ended.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _pass_stdin(self, command: CommandStreams) -> None:
+        stream = self._streams["stdin"]
+        with suppress(*_GONE):
+            while content := await stream.receive_some():
+                await command.send_stdin(content)
+        await command.end_stdin()
+
+    async def _pass_sizes(self, command: CommandStreams) -> None:
+        sizes = SizeReader()
+        with suppress(*_GONE):
+            while content := await self._streams["resize"].receive_some():
+                for rows, columns in sizes.feed(content):
+                    await command.resize(rows, columns)
+
+    async def send(self, stream: str, content: bytes) -> None:
+        await self._streams[stream].send_all(content)
+
+    async def finish(self, outcome: Outcome) -> None:
+        with suppress(*_GONE):
+            for name in ("stdout", "stderr"):
+                if name in self._streams:
+                    await self._streams[name].send_eof()
+            if said := outcome.encoded(self._protocol):
+                await self._streams["error"].send_all(said)
+            await self._streams["error"].send_eof()
+            await self._link.say_good_bye()
+        # Whoever closes with input unread resets the connection, and what was said is lost.
+        with trio.move_on_after(_LEAVE_LIMIT):
+            async with trio.open_nursery() as drains:
+                for name in self._streams.keys() & {"stdin", "resize"}:
+                    drains.start_soon(_drain, self._streams[name])
+                await self._link.ended.wait()
+                drains.cancel_scope.cancel()
+
+
+async def _drain(stream: SpdyStream) -> None:
+    with suppress(*_GONE):
+        while await stream.receive_some():
+            pass

@@ -1,0 +1,187 @@
+"""Ports of a pod for a client: connections behind SPDY streams, or one a port in a WebSocket.
+
+With SPDY a client opens two streams for each connection, `data` and `error`, which name the port
+and the same request. In a WebSocket channel 2n is the data of the nth port that the URL named and
+2n+1 its errors, each beginning with the port in two bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import structlog
+import trio
+from trio.abc import HalfCloseableStream, ReceiveStream
+
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
+from kubelet_trio.streaming.websocket import WebSocket
+
+log = structlog.get_logger()
+
+Dial = Callable[[int], Awaitable[HalfCloseableStream]]  # raises OSError, RuntimeCallError
+Send = Callable[[bytes], Awaitable[None]]
+
+_PIECE = 64 * 1024
+_PAIR_LIMIT = 30.0  # s until the second stream of a connection must have come
+_BUFFERED = 16
+_REFUSED = (OSError, RuntimeCallError)
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+async def forward_spdy(link: SpdyLink, dial: Dial, pod: str) -> None:
+    """Serve a client's connections until it goes; `pod` is named in errors."""
+    waiting: dict[str, SpdyStream] = {}  # by request: whose other half has not come
+    async with trio.open_nursery() as nursery:
+        async for stream in link.offered:
+            if (port := _port(stream)) is None:
+                await stream.aclose()
+                continue
+            request = _request_of(stream)
+            other = waiting.pop(request, None)
+            if other is None:
+                waiting[request] = stream
+                nursery.start_soon(_expire, waiting, request, stream)
+            elif _kind(other) == _kind(stream):
+                await stream.aclose()
+                waiting[request] = other
+            else:
+                data, error = sorted((other, stream), key=_kind)
+                nursery.start_soon(_forward_pair, data, error, partial(dial, port), pod, port)
+        nursery.cancel_scope.cancel()
+
+
+def _kind(stream: SpdyStream) -> str:
+    return stream.headers.get("streamtype", "")
+
+
+def _port(stream: SpdyStream) -> int | None:
+    """Return the port that a stream is for; None if it makes no sense."""
+    text = stream.headers.get("port", "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return number if 0 < number < 65536 and _kind(stream) in ("data", "error") else None
+
+
+def _request_of(stream: SpdyStream) -> str:
+    """Return what a pair has in common; old clients open the error stream just before."""
+    named = stream.headers.get("requestid")
+    if named is not None:
+        return named
+    return str(stream.stream_id - 2 if _kind(stream) == "data" else stream.stream_id)
+
+
+async def _expire(waiting: dict[str, SpdyStream], request: str, stream: SpdyStream) -> None:
+    await trio.sleep(_PAIR_LIMIT)
+    if waiting.get(request) is stream:
+        del waiting[request]
+        await stream.aclose()
+
+
+async def _forward_pair(
+    data: SpdyStream,
+    error: SpdyStream,
+    dial: Callable[[], Awaitable[HalfCloseableStream]],
+    pod: str,
+    port: int,
+) -> None:
+    with suppress(*_GONE):
+        try:
+            server = await dial()
+        except _REFUSED as exc:
+            await error.send_all(refusal(port, pod, exc))
+        else:
+            await join(data, data.send_all, server)
+        await data.send_eof()
+        await error.send_eof()
+        while await data.receive_some():
+            pass  # nobody is left to read it, and it must not hold up the others
+
+
+def refusal(port: int, pod: str, exc: Exception) -> bytes:
+    """Return what a client is told of a connection that cannot be made."""
+    log.info("forward.refused", port=port, error=str(exc))
+    return f"error forwarding port {port} to pod {pod}, uid : {exc}".encode()
+
+
+async def join(source: ReceiveStream, send: Send, server: HalfCloseableStream) -> None:
+    """Connect a client with a server until the server has said its last."""
+
+    async def upwards() -> None:
+        with suppress(*_GONE):
+            while content := await source.receive_some(_PIECE):
+                await server.send_all(content)
+            await server.send_eof()
+
+    async with server, trio.open_nursery() as nursery:
+        nursery.start_soon(upwards)
+        with suppress(trio.BrokenResourceError):
+            while content := await server.receive_some(_PIECE):
+                await send(bytes(content))
+        nursery.cancel_scope.cancel()
+
+
+async def forward_websocket(socket: WebSocket, dial: Dial, ports: Sequence[int], pod: str) -> None:
+    """Serve one connection to each port, until all are over or the client goes."""
+    pairs = [trio.open_memory_channel[bytes](_BUFFERED) for _ in ports]
+    async with trio.open_nursery() as clients:
+        clients.start_soon(_listen, socket, [feed for feed, _ in pairs], clients.cancel_scope)
+        async with trio.open_nursery() as connections:
+            for index, (port, (_, source)) in enumerate(zip(ports, pairs, strict=True)):
+                named = port.to_bytes(2, "little")
+                for channel in (2 * index, 2 * index + 1):
+                    await socket.send(bytes([channel]) + named)
+                connections.start_soon(
+                    _forward_channel, socket, index, _Feed(source), partial(dial, port), pod, port
+                )
+        clients.cancel_scope.cancel()
+    await socket.say_good_bye()
+
+
+async def _listen(
+    socket: WebSocket, feeds: Sequence[trio.MemorySendChannel[bytes]], scope: trio.CancelScope
+) -> None:
+    while (message := await socket.receive()) is not None:
+        if len(message) < 2 or message[0] % 2 or message[0] // 2 >= len(feeds):
+            continue
+        with suppress(*_GONE):  # that connection is over
+            await feeds[message[0] // 2].send(message[1:])
+    scope.cancel()
+
+
+async def _forward_channel(
+    socket: WebSocket,
+    index: int,
+    source: _Feed,
+    dial: Callable[[], Awaitable[HalfCloseableStream]],
+    pod: str,
+    port: int,
+) -> None:
+    async def send(content: bytes) -> None:
+        await socket.send(bytes([2 * index]) + content)
+
+    async with source:
+        try:
+            server = await dial()
+        except _REFUSED as exc:
+            await socket.send(bytes([2 * index + 1]) + refusal(port, pod, exc))
+        else:
+            await join(source, send, server)
+
+
+class _Feed(ReceiveStream):
+    """What a channel of a WebSocket brings, as a stream."""
+
+    def __init__(self, source: trio.MemoryReceiveChannel[bytes]) -> None:
+        self._source = source
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        try:
+            return await self._source.receive()
+        except trio.EndOfChannel:
+            return b""
+
+    async def aclose(self) -> None:
+        self._source.close()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,305 @@
+"""SPDY/3.1 as Kubernetes streams speak it, without I/O.
+
+What is used of it: streams with headers, data, half-closed and reset, pings and a good-bye.
+Flow control is left out on both sides, as in every implementation that Kubernetes has: settings
+and window updates are read and have no effect.
+
+A frame is eight bytes of head. Data: stream (31 bits), flags, length. Control: version, kind,
+flags, length; headers in it are deflated, all of a connection in one compression context.
+
+Source: the SPDY Protocol, drafts 3 and 3.1; what is left out, moby/spdystream.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+_VERSION = 3
+_CONTROL = 0x8000
+_FIN, _UNIDIRECTIONAL = 0x01, 0x02
+_SYN_STREAM, _SYN_REPLY, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _HEADERS, _WINDOW = (
+    1, 2, 3, 4, 6, 7, 8, 9,
+)  # fmt: skip
+_MOST_CONTROL = 64 * 1024  # bytes of a control frame
+_MOST_HEADERS = 64 * 1024  # bytes of its headers when they are inflated
+_MOST_DATA = (1 << 24) - 1
+_LAST_ID = (1 << 31) - 1
+_HEAD = struct.Struct(">HHI")
+_WORD = struct.Struct(">I")
+_TWO_WORDS = struct.Struct(">II")
+
+# Words that headers are likely to have: both ends begin with them (section 2.6.10.1).
+_WORDS = (
+    "options head post put delete trace accept accept-charset accept-encoding accept-language"
+    " accept-ranges age allow authorization cache-control connection content-base"
+    " content-encoding content-language content-length content-location content-md5"
+    " content-range content-type date etag expect expires from host if-match"
+    " if-modified-since if-none-match if-range if-unmodified-since last-modified location"
+    " max-forwards pragma proxy-authenticate proxy-authorization range referer retry-after"
+    " server te trailer transfer-encoding upgrade user-agent vary via warning"
+    " www-authenticate method get status"
+)
+_REST = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request"
+    "401 Unauthorized403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented"
+    "503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00"
+    " Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,"
+    "application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age="
+    "gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+
+
+def _dictionary() -> bytes:
+    words = [*_WORDS.split(), "200 OK", "version", "HTTP/1.1", "url", "public", "set-cookie"]
+    words += ["keep-alive", "origin"]
+    return b"".join(_WORD.pack(len(w)) + w.encode() for w in words) + _REST.encode()
+
+
+DICTIONARY = _dictionary()
+
+Headers = Mapping[str, str]
+
+
+class SpdyError(Exception):
+    """The peer does not keep to the protocol: nothing after it can be understood."""
+
+
+class ResetStatus(IntEnum):
+    """Why a stream is reset."""
+
+    PROTOCOL_ERROR = 1
+    INVALID_STREAM = 2
+    REFUSED_STREAM = 3
+    CANCEL = 5
+    INTERNAL_ERROR = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """The peer has begun a stream; names of headers are in lower case."""
+
+    stream_id: int
+    headers: Headers = field(default_factory=dict)
+    is_last: bool = False  # it will say nothing on it
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReplied:
+    """The peer has taken a stream that was offered to it."""
+
+    stream_id: int
+    headers: Headers = field(default_factory=dict)
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataReceived:
+    """Some bytes of a stream, not always a whole frame."""
+
+    stream_id: int
+    content: bytes
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReset:
+    stream_id: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pinged:
+    """To be answered with `pong` where `is_ours` is false."""
+
+    ping_id: int
+    is_ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GoneAway:
+    """The peer takes no more streams."""
+
+
+Event = StreamOpened | StreamReplied | DataReceived | StreamReset | Pinged | GoneAway
+
+
+class SpdyWire:
+    """One side of a connection: bytes in, events out, and the other way round.
+
+    Methods that return bytes must have them sent in the order of the calls, since headers share
+    a compression context.
+    """
+
+    def __init__(self, *, is_client: bool) -> None:
+        self._is_client = is_client
+        self._next_id = 1 if is_client else 2
+        self._last_seen = 0  # the peer's newest stream
+        self._received = bytearray()
+        self._left = 0  # of the data frame under way
+        self._data_of = 0  # whose that is
+        self._data_ends = False
+        self._inflater = zlib.decompressobj(zdict=DICTIONARY)
+        self._deflater = zlib.compressobj(zdict=DICTIONARY)
+
+    # In
+
+    def receive(self, data: bytes) -> Iterator[Event]:
+        """Yield what `data` says, with what was left before it. Raises `SpdyError`."""
+        self._received += data
+        at = 0
+        try:
+            while (found := self._next(at)) is not None:
+                at, event = found
+                if event is not None:
+                    yield event
+        finally:
+            del self._received[:at]
+
+    def _next(self, at: int) -> tuple[int, Event | None] | None:
+        """Return where the next piece ends and what it says; None if it is not whole."""
+        have = len(self._received) - at
+        if self._left:
+            if not have:
+                return None
+            return self._data_piece(at, min(have, self._left))
+        if have < _HEAD.size:
+            return None
+        first, second, word = _HEAD.unpack_from(self._received, at)
+        flags, length = word >> 24, word & _MOST_DATA
+        at += _HEAD.size
+        if not first & _CONTROL:
+            self._data_of = first << 16 | second
+            self._left, self._data_ends = length, bool(flags & _FIN)
+            if not length:
+                return at, self._data_event(b"")
+            return at, None
+        if first & ~_CONTROL != _VERSION:
+            raise SpdyError(f"version {first & ~_CONTROL} of the protocol, not {_VERSION}")
+        if length > _MOST_CONTROL:
+            raise SpdyError(f"a control frame of {length} bytes")
+        if have < _HEAD.size + length:
+            return None
+        content = bytes(self._received[at : at + length])
+        return at + length, self._control(second, flags, content)
+
+    def _data_piece(self, at: int, size: int) -> tuple[int, Event | None]:
+        self._left -= size
+        with memoryview(self._received) as view:
+            content = bytes(view[at : at + size])
+        return at + size, self._data_event(content)
+
+    def _data_event(self, content: bytes) -> Event | None:
+        is_last = self._data_ends and not self._left
+        if not content and not is_last:
+            return None
+        return DataReceived(self._data_of, content, is_last)
+
+    def _control(self, kind: int, flags: int, content: bytes) -> Event | None:
+        is_last = bool(flags & _FIN)
+        try:
+            if kind == _SYN_STREAM:
+                return self._opened(content, is_last)
+            if kind == _SYN_REPLY:
+                return StreamReplied(_id(content), self._headers(content[4:]), is_last)
+            if kind == _HEADERS:  # read, since they move the compression on
+                stream_id = _id(content)
+                self._headers(content[4:])
+                return DataReceived(stream_id, b"", is_last=True) if is_last else None
+            if kind == _RST_STREAM:
+                stream_id, status = _TWO_WORDS.unpack(content)
+                return StreamReset(stream_id & _LAST_ID, status)
+            if kind == _PING:
+                [ping_id] = _WORD.unpack(content)
+                return Pinged(ping_id, bool(ping_id % 2) == self._is_client)
+            if kind == _GOAWAY:
+                return GoneAway()
+        except struct.error as exc:
+            raise SpdyError(f"a control frame of kind {kind} is too short or too long") from exc
+        return None  # settings, window updates, and what has been invented since
+
+    def _opened(self, content: bytes, is_last: bool) -> StreamOpened:
+        stream_id = _id(content)
+        headers = self._headers(content[10:])
+        if stream_id % 2 == self._is_client or stream_id <= self._last_seen:
+            raise SpdyError(f"stream {stream_id} after {self._last_seen}")
+        self._last_seen = stream_id
+        return StreamOpened(stream_id, headers, is_last)
+
+    def _headers(self, block: bytes) -> Headers:
+        try:
+            plain = self._inflater.decompress(block, _MOST_HEADERS)
+        except zlib.error as exc:
+            raise SpdyError(f"headers: {exc}") from exc
+        if self._inflater.unconsumed_tail:
+            raise SpdyError(f"more than {_MOST_HEADERS} bytes of headers")
+        [count] = _WORD.unpack_from(plain)
+        at, found = _WORD.size, {}
+        for _ in range(count):
+            name, at = _text(plain, at)
+            value, at = _text(plain, at)
+            found[name.lower()] = value.split("\0", 1)[0]  # the first of several
+        return found
+
+    # Out
+
+    def open(self, headers: Headers) -> tuple[int, bytes]:
+        """Return a new stream's id and the frame that begins it."""
+        stream_id, self._next_id = self._next_id, self._next_id + 2
+        content = _TWO_WORDS.pack(stream_id, 0) + b"\0\0" + self._deflated(headers)
+        return stream_id, _control(_SYN_STREAM, content)
+
+    def reply(self, stream_id: int) -> bytes:
+        """Return the frame that takes a stream."""
+        return _control(_SYN_REPLY, _WORD.pack(stream_id) + self._deflated({}))
+
+    def _deflated(self, headers: Headers) -> bytes:
+        plain = _WORD.pack(len(headers))
+        for name, value in headers.items():
+            for text in (name.lower().encode(), value.encode()):
+                plain += _WORD.pack(len(text)) + text
+        return self._deflater.compress(plain) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
+
+
+def data(stream_id: int, content: bytes | memoryview, *, is_last: bool = False) -> bytes:
+    """Return a data frame; at most 16 MiB fit."""
+    if len(content) > _MOST_DATA:
+        raise ValueError(f"{len(content)} bytes in one frame")
+    flags = _FIN if is_last else 0
+    return _TWO_WORDS.pack(stream_id, flags << 24 | len(content)) + content
+
+
+def reset(stream_id: int, status: ResetStatus) -> bytes:
+    """Return the frame that ends a stream in both directions."""
+    return _control(_RST_STREAM, _TWO_WORDS.pack(stream_id, status))
+
+
+def ping(ping_id: int) -> bytes:
+    """Return a ping (its id odd from a client, else even), or the answer to one."""
+    return _control(_PING, _WORD.pack(ping_id))
+
+
+def go_away(last_id: int = 0) -> bytes:
+    """Return the good-bye."""
+    return _control(_GOAWAY, _TWO_WORDS.pack(last_id, 0))
+
+
+def _control(kind: int, content: bytes) -> bytes:
+    return _HEAD.pack(_CONTROL | _VERSION, kind, len(content)) + content
+
+
+def _id(content: bytes) -> int:
+    [stream_id] = _WORD.unpack_from(content)
+    return int(stream_id) & _LAST_ID
+
+
+def _text(plain: bytes, at: int) -> tuple[str, int]:
+    [length] = _WORD.unpack_from(plain, at)
+    at += _WORD.size
+    if at + length > len(plain):
+        raise SpdyError("a header is longer than the headers")
+    return plain[at : at + length].decode("utf-8", "replace"), at + length

@@ -1,0 +1,188 @@
+"""A SPDY connection's streams as trio streams.
+
+One task reads the connection (`run`) and hands what came to the streams. Nothing here bounds what
+a peer sends on one stream but its reader: a stream that nobody reads holds up its neighbours once
+`_BUFFERED` pieces wait, as it does in Go, so a stream that is not wanted must be reset.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import trio
+from trio.abc import HalfCloseableStream
+
+from kubelet_trio.streaming import spdy
+
+_PIECE = 256 * 1024
+_FRAME = 64 * 1024  # bytes of data in a frame of ours
+_BUFFERED = 16  # pieces of one stream that wait for its reader
+_MOST_STREAMS = 512  # at once; a forwarded connection has two
+
+
+class SpdyStream(HalfCloseableStream):
+    """One stream; as with TCP, each direction ends by itself."""
+
+    def __init__(self, link: SpdyLink, stream_id: int, headers: spdy.Headers) -> None:
+        self.stream_id, self.headers = stream_id, headers
+        self._link = link
+        self._in, self._out = trio.open_memory_channel[bytes](_BUFFERED)
+        self.replied = trio.Event()
+        self.was_reset = False
+        self._has_ended = False  # our direction
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return what came next, whatever its size; empty at the end."""
+        try:
+            content = await self._out.receive()
+        except trio.EndOfChannel:
+            if self.was_reset:
+                raise trio.BrokenResourceError("the stream was reset") from None
+            return b""
+        return content
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        with memoryview(data) as view:
+            for start in range(0, len(view), _FRAME):
+                if self._has_ended or self.was_reset:
+                    raise trio.BrokenResourceError("the stream is over")
+                with view[start : start + _FRAME] as piece:
+                    await self._link.send(spdy.data(self.stream_id, piece))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        if not (self._has_ended or self.was_reset):
+            self._has_ended = True
+            await self._link.send(spdy.data(self.stream_id, b"", is_last=True))
+            self._link.forget_ended(self)
+
+    async def aclose(self) -> None:
+        """End it in both directions; the peer is told unless both have said their last."""
+        if self.is_open:
+            self.was_reset = self._has_ended = True
+            self._link.forget(self)
+            self.end_input()
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._link.send(spdy.reset(self.stream_id, spdy.ResetStatus.CANCEL))
+        await trio.lowlevel.checkpoint()
+
+    # For the link
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.was_reset or (self._has_ended and self.input_ended))
+
+    @property
+    def input_ended(self) -> bool:
+        return self._in.statistics().open_send_channels == 0
+
+    async def put(self, content: bytes) -> None:
+        with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+            await self._in.send(content)
+
+    def end_input(self) -> None:
+        self._in.close()
+
+
+class SpdyLink:
+    """A connection on which SPDY is spoken from now on."""
+
+    def __init__(
+        self, connection: HalfCloseableStream, *, is_client: bool, early: bytes = b""
+    ) -> None:
+        """`early` is what was read of the connection already."""
+        self._connection = connection
+        self._early = early
+        self._wire = spdy.SpdyWire(is_client=is_client)
+        self._sending = trio.Lock()
+        self._streams: dict[int, SpdyStream] = {}
+        self.ended = trio.Event()  # nothing more will come
+        offer, self.offered = trio.open_memory_channel[SpdyStream](math.inf)  # see _MOST_STREAMS
+        self._offer = offer
+
+    async def run(self) -> None:
+        """Read until the peer has gone or broken the protocol; then all streams are over."""
+        try:
+            await self._receive(self._early)
+            while data := await self._connection.receive_some(_PIECE):
+                await self._receive(bytes(data))
+        except (spdy.SpdyError, trio.BrokenResourceError, trio.ClosedResourceError):
+            for stream in self._streams.values():
+                stream.was_reset = True
+        finally:
+            self.ended.set()
+            self._offer.close()
+            for stream in self._streams.values():
+                stream.end_input()
+                stream.replied.set()
+
+    async def _receive(self, data: bytes) -> None:
+        for event in self._wire.receive(data):
+            if isinstance(event, spdy.DataReceived):
+                await self._take(event)
+            elif isinstance(event, spdy.StreamOpened):
+                await self._open(event)
+            elif isinstance(event, spdy.StreamReplied):
+                if (stream := self._streams.get(event.stream_id)) is not None:
+                    stream.replied.set()
+            elif isinstance(event, spdy.StreamReset):
+                if (stream := self._streams.pop(event.stream_id, None)) is not None:
+                    stream.was_reset = True
+                    stream.end_input()
+                    stream.replied.set()
+            elif isinstance(event, spdy.Pinged) and not event.is_ours:
+                await self.send(spdy.ping(event.ping_id))
+
+    async def _take(self, event: spdy.DataReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None:
+            return  # of one that was reset
+        if event.content:
+            await stream.put(event.content)
+        if event.is_last:
+            stream.end_input()
+            self.forget_ended(stream)
+
+    async def _open(self, event: spdy.StreamOpened) -> None:
+        if len(self._streams) >= _MOST_STREAMS:
+            await self.send(spdy.reset(event.stream_id, spdy.ResetStatus.REFUSED_STREAM))
+            return
+        stream = SpdyStream(self, event.stream_id, event.headers)
+        self._streams[event.stream_id] = stream
+        if event.is_last:
+            stream.end_input()
+        async with self._sending:
+            await self._connection.send_all(self._wire.reply(event.stream_id))
+        self._offer.send_nowait(stream)
+
+    async def open(self, headers: spdy.Headers) -> SpdyStream:
+        """Begin a stream and wait until the peer has taken it. Raises BrokenResourceError."""
+        async with self._sending:
+            if self.ended.is_set():
+                raise trio.BrokenResourceError("the connection is over")
+            stream_id, frame = self._wire.open(headers)
+            stream = self._streams[stream_id] = SpdyStream(self, stream_id, headers)
+            await self._connection.send_all(frame)
+        await stream.replied.wait()
+        if stream.was_reset or (stream.input_ended and not stream.is_open):
+            raise trio.BrokenResourceError("the stream was refused")
+        return stream
+
+    async def send(self, frame: bytes) -> None:
+        async with self._sending:
+            await self._connection.send_all(frame)
+
+    def forget(self, stream: SpdyStream) -> None:
+        self._streams.pop(stream.stream_id, None)
+
+    def forget_ended(self, stream: SpdyStream) -> None:
+        """Forget a stream on which both have said their last."""
+        if not stream.is_open:
+            self.forget(stream)
+
+    async def say_good_bye(self) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self.send(spdy.go_away())

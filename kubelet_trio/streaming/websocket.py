@@ -1,0 +1,152 @@
+"""The server's side of a WebSocket: what was agreed on, messages, and how it ends.
+
+Frames are wsproto's. A message begins with its channel: one byte, or one digit where the
+protocol says that messages are base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from contextlib import suppress
+
+import trio
+from trio.abc import HalfCloseableStream
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
+
+Headers = tuple[tuple[str, str], ...]
+
+_PIECE = 256 * 1024
+_MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
+_LEAVE_LIMIT = 5.0  # s for the client to say good-bye in its turn
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def offered_protocols(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the subprotocols that a client names, in its order."""
+    named = headers.get("sec-websocket-protocol", "")
+    return tuple(filter(None, (name.strip() for name in named.split(","))))
+
+
+def handshake(headers: Mapping[str, str], protocol: str) -> Headers:
+    """Return what to answer to a client. Raises ValueError for one that is not understood."""
+    key = headers.get("sec-websocket-key", "")
+    if headers.get("sec-websocket-version") != "13" or not key:
+        raise ValueError("a WebSocket of version 13 with a key is needed")
+    answer = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Accept", generate_accept_token(key.encode("latin-1")).decode()),
+    ]
+    if protocol:
+        answer.append(("Sec-WebSocket-Protocol", protocol))
+    return tuple(answer)
+
+
+class WebSocket:
+    """A WebSocket after its handshake. One task receives; any may send."""
+
+    def __init__(
+        self, connection: HalfCloseableStream, early: bytes = b"", *, is_text: bool = False
+    ) -> None:
+        """`early` is what was read of the connection already; `is_text`: base64 messages."""
+        self._connection = connection
+        self._early = early
+        self._wire = Connection(ConnectionType.SERVER)
+        self._is_text = is_text
+        self._sending = trio.Lock()
+        self._is_over = False  # the client has said good-bye, or has gone
+        self._whole: list[bytes] = []  # messages that have come and are not handed out yet
+        self._parts = bytearray()
+
+    async def receive(self) -> bytes | None:
+        """Return the next message as it travels in binary; None at the end."""
+        while not self._whole:
+            if self._is_over:
+                return None
+            data, self._early = self._early, b""
+            try:
+                data = data or bytes(await self._connection.receive_some(_PIECE))
+                self._wire.receive_data(data or None)
+                await self._read_events()
+            except (*_GONE, RemoteProtocolError):
+                self._is_over = True
+        return self._whole.pop(0)
+
+    async def _read_events(self) -> None:
+        for event in self._wire.events():
+            if isinstance(event, BytesMessage | TextMessage):
+                content = event.data
+                self._parts += content.encode() if isinstance(content, str) else content
+                if len(self._parts) > _MOST_MESSAGE:
+                    raise RemoteProtocolError("a message is too long")
+                if event.message_finished:
+                    self._whole.append(self._decoded(bytes(self._parts)))
+                    self._parts.clear()
+            elif isinstance(event, Ping):
+                await self._send_raw(self._wire.send(event.response()))
+            elif isinstance(event, CloseConnection):
+                self._is_over = True
+                with suppress(LocalProtocolError):  # it answers ours
+                    await self._send_raw(self._wire.send(event.response()))
+
+    def _decoded(self, message: bytes) -> bytes:
+        if not self._is_text or not message:
+            return message
+        if not message[:1].isdigit():
+            raise RemoteProtocolError("the channel is no digit")
+        try:
+            return bytes([message[0] - ord("0")]) + base64.b64decode(message[1:])
+        except binascii.Error as exc:
+            raise RemoteProtocolError("a message that is not base64") from exc
+
+    async def send(self, message: bytes) -> None:
+        """Send a message. Raises BrokenResourceError."""
+        event: BytesMessage | TextMessage = BytesMessage(message)
+        if self._is_text and message:
+            event = TextMessage(f"{message[0]}{base64.b64encode(message[1:]).decode()}")
+        try:
+            data = self._wire.send(event)
+        except LocalProtocolError as exc:
+            raise trio.BrokenResourceError("the client has said good-bye") from exc
+        await self._send_raw(data)
+
+    async def _send_raw(self, data: bytes) -> None:
+        async with self._sending:
+            await self._connection.send_all(data)
+
+    async def say_good_bye(self) -> None:
+        """End it, and wait a little for the client's good-bye, so that it reads all of ours."""
+        with trio.move_on_after(_LEAVE_LIMIT), suppress(*_GONE, LocalProtocolError):
+            await self._send_raw(self._wire.send(CloseConnection(1000)))
+            while await self.receive() is not None:
+                pass
+
+
+class Tunnel(HalfCloseableStream):
+    """The bytes in the messages of a WebSocket, as a stream."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return the next message, whatever its size; empty at the end."""
+        while (message := await self._socket.receive()) is not None:
+            if message:
+                return message
+        return b""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._socket.send(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        await self._socket.say_good_bye()
+
+    async def aclose(self) -> None:
+        await self._socket.say_good_bye()
