@@ -53,7 +53,7 @@ class Web:
     @property
     def scratch(self) -> str:
         """A directory that commands in the container may write to."""
-        return str(self.agent.base / "scratch") if self.is_process else "/tmp"  # noqa: S108
+        return str(self.agent.base / "scratch") if self.is_process else "/tmp"
 
 
 @pytest.fixture(scope="module", params=["containerd", "process"])

@@ -39,16 +39,29 @@ class _Exit(msgspec.Struct):
 
 
 class ShimConnection:
-    """One connection; one task at a time may receive, and one send."""
+    """One connection; one task at a time may receive, any may send."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._received = b""
+        self._sending = trio.Lock()
+        self._is_cut = False  # in the middle of a frame: nothing more can be said
 
     async def send(self, kind: bytes, content: bytes = b"") -> None:
         """Send a frame; a shim that is gone is found out by `receive`."""
+        async with self._sending:
+            if self._is_cut:
+                return
+            self._is_cut = True
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._stream.send_all(protocol.HEADER.pack(kind, len(content)) + content)
+                self._is_cut = False
+
+    async def leave(self) -> None:
+        """Say that nobody is interested any more; a command is killed then."""
+        await self.send(protocol.KILL)
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._stream.send_all(protocol.HEADER.pack(kind, len(content)) + content)
+            await self._stream.send_eof()
 
     async def receive(self) -> tuple[bytes, bytes] | None:
         """Return the next frame, None at the end."""
@@ -180,6 +193,6 @@ async def run_command(
             if streams.exit_code is None:
                 # Shielded: nothing may be left behind. Bounded: by then it is the container's.
                 with trio.move_on_after(_LEAVE_LIMIT, shield=True):
-                    await connection.send(protocol.KILL)
+                    await connection.leave()
                     while await connection.receive() is not None:
                         pass

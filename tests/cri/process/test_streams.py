@@ -197,3 +197,42 @@ async def test_nothing_can_be_asked_of_what_does_not_run(case: ProcessCase, box:
             pass
     with pytest.raises(RuntimeCallError, match="is not running"):
         await case.runtime.container_stats(container_id)
+
+
+async def test_input_and_sizes_may_be_told_at_once(case: ProcessCase, box: Box) -> None:
+    container_id = await box.start(FOREVER)
+    content = b"x" * 1000 + b"\n"
+    async with (
+        case.runtime.open_exec(container_id, ["cat"], tty=True, stdin=True) as cat,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(1, 20):
+            nursery.start_soon(cat.send_stdin, content)
+            nursery.start_soon(cat.resize, number, number)
+        nursery.start_soon(cat.send_stdin, b"over\n")
+        await read_until(cat, b"over")
+
+
+async def test_leaving_a_command_that_takes_no_input_kills_it(case: ProcessCase, box: Box) -> None:
+    container_id = await box.start(FOREVER)
+    async with case.runtime.open_exec(container_id, ["sleep", "1000"], stdin=True) as sleep:
+        with trio.move_on_after(0.1) as cut:
+            await sleep.send_stdin(bytes(16 << 20))  # more than all buffers on the way hold
+        assert cut.cancelled_caught
+    # `no_process_is_left` looks for it; leaving has waited until it was dead
+    assert sleep.exit_code is None
+
+
+async def test_ports_are_those_of_the_host(case: ProcessCase, box: Box) -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    async with listener:
+        async with await case.runtime.open_port(box.id, port) as client:
+            async with await listener.accept() as server:
+                await server.send_all(b"hello")
+                assert await client.receive_some() == b"hello"
+    with pytest.raises(OSError, match="connect"):
+        await case.runtime.open_port(box.id, port)
+    await case.runtime.stop_pod_sandbox(box.id)
+    with pytest.raises(RuntimeCallError, match="is not running"):
+        await case.runtime.open_port(box.id, port)
