@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
 from bench.contender import Contender, GoKubelet, Ours
+from bench.install import install
 from bench.loads import LOADS, Bench
 from bench.report import Round, machine, plots, rows, table
 from bench.runtime import Runtime
@@ -44,22 +46,18 @@ def main(
     if unknown := [load for load in chosen if load not in LOADS]:
         there = ", ".join(LOADS)
         raise click.BadParameter(f"no such load: {', '.join(unknown)} (there are: {there})")
-    makers: list[Make] = [Ours]
-    if peer is not None:
-        makers.append(lambda base, containerd: GoKubelet(peer.absolute(), base, containerd))
     described = machine()
-    taken: list[Round] = []
-    names: list[str] = []
-    for number in range(rounds):
-        found: dict[str, dict[str, float]] = {}
-        # Whoever comes second finds a warm page cache: they take turns.
-        for make in makers if number % 2 == 0 else reversed(makers):
-            name, results = _turn(make, chosen, idle, scale)
-            found[name] = results
-            names = list(dict.fromkeys([*names, name]))
-            click.echo(f"round {number + 1} of {rounds}: {name} is done", err=True)
-        taken.append(found)
-        _write(json_file, described, taken)
+    with tempfile.TemporaryDirectory() as place:
+        ours = partial(Ours, install(Path(place) / "venv"))
+        makers: list[Make] = [ours, partial(GoKubelet, peer.absolute())] if peer else [ours]
+        taken: list[Round] = []
+        for number in range(rounds):
+            # Whoever comes second finds a warm page cache: they take turns.
+            order = makers if number % 2 == 0 else list(reversed(makers))
+            taken.append(dict(_turn(make, chosen, idle, scale) for make in order))
+            click.echo(f"round {number + 1} of {rounds} is done", err=True)
+            _write(json_file, described, taken)
+    names = [name for turn in taken for name in turn]
     theirs = next((name for name in names if name != Ours.name), None)
     merged = rows(taken, Ours.name, theirs)
     click.echo("\n".join(f"- {name}: {value}" for name, value in described.items()))

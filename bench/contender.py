@@ -58,12 +58,12 @@ class Contender(Protocol):
 
 
 class Ours:
-    """This agent, as the tests run it."""
+    """This agent, as the tests run it, from the installation of `program`."""
 
     name = "kubelet-trio"
 
-    def __init__(self, base: Path, containerd: Containerd) -> None:
-        self._agent = Agent(base, containerd)
+    def __init__(self, program: Path, base: Path, containerd: Containerd) -> None:
+        self._agent = Agent(base, containerd, program=program)
 
     @property
     def pid(self) -> int:

@@ -37,7 +37,7 @@ class Agent:
     """An agent with directories of its own under `base`, on a private containerd.
 
     `config` overrides fields of its KubeletConfiguration, `arguments` end its command line,
-    `environment` adds to the environment.
+    `environment` adds to the environment; `program` is the command of another installation.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class Agent:
         config: Mapping[str, Any] | None = None,
         arguments: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        program: Path = PROGRAM,
     ) -> None:
-        self.base, self.containerd = base, containerd
+        self.base, self.containerd, self.program = base, containerd, program
         self.root, self.manifests = base / "root", base / "manifests"
         self.logs, self.output = base / "logs", base / "agent.log"
         self.log_links = base / "containers"
@@ -97,7 +98,7 @@ class Agent:
         config = self.base / "config.yaml"
         config.write_text(yaml.safe_dump(self.config))
         named = ["--root-dir", str(self.root), "--hostname-override", NODE]
-        return [str(PROGRAM), "run", "--config", str(config), *named, *self.arguments]
+        return [str(self.program), "run", "--config", str(config), *named, *self.arguments]
 
     def start(self, *, ready_within: float = 60) -> None:
         """Start the agent and return when it has said READY=1."""
