@@ -64,7 +64,9 @@ __all__ = [
 
 # lightkube for its models alone: its client brings an HTTP library, asyncio and YAML, 6 MB.
 # asyncio for structlog, whose `await`-able loggers nobody here calls.
-defer("lightkube", "asyncio")
+# ssl and hmac for trio, whose TLS and DTLS a node without an API server has no use for: with
+# OpenSSL 4 MB.
+defer("lightkube", "asyncio", "ssl", "hmac")
 
 
 def __getattr__(name: str) -> Any:

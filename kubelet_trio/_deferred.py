@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -21,15 +22,29 @@ _METADATA = "importlib.metadata"
 
 
 class _UnexecutedModule(ModuleType):
-    """A module that runs its code at the first look at one of its own names."""
+    """A module that runs its code at the first look at one of its own names.
+
+    One thread runs it, others that look meanwhile wait for it.
+    """
 
     def __getattr__(self, name: str) -> Any:
         # Dunders are asked for by the import system itself; its machinery must not set us off.
         if name.startswith("__") or self.__spec__ is None or self.__spec__.loader is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.__class__ = ModuleType  # type: ignore[assignment]  # from here on as any other
-        self.__spec__.loader.exec_module(self)
-        return getattr(self, name)
+        with _locks[self.__name__]:
+            if self.__class__ is _UnexecutedModule and self.__name__ not in _executing:
+                _executing.add(self.__name__)
+                try:
+                    self.__spec__.loader.exec_module(self)
+                finally:
+                    _executing.discard(self.__name__)
+                self.__class__ = ModuleType  # type: ignore[assignment]  # as any other from here on
+        return ModuleType.__getattribute__(self, name)
+
+
+# Reentrant: what a module imports while it runs may look back into it.
+_locks: dict[str, threading.RLock] = {}
+_executing: set[str] = set()
 
 
 def defer(*names: str) -> None:
@@ -46,6 +61,7 @@ def defer(*names: str) -> None:
             continue
         module = importlib.util.module_from_spec(spec)
         module.__class__ = _UnexecutedModule
+        _locks[name] = threading.RLock()
         sys.modules[name] = module
 
 

@@ -39,7 +39,7 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     # asyncio itself stands there unexecuted: structlog imports it, and nobody uses it.
     modules = loaded_by("import kubelet_trio.daemon")
     unwanted = {"httpx2", "yaml", "kubernetes_asyncio", "grpclib", "asyncio.events"}
-    assert not (unwanted | {"importlib.metadata", "zipfile"}) & modules
+    assert not (unwanted | {"importlib.metadata", "zipfile", "_ssl", "_hashlib"}) & modules
     # Standalone needs nothing of a cluster.
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 
@@ -54,6 +54,17 @@ def test_what_is_deferred_is_whole_once_it_is_used() -> None:
         "assert betterproto2.__version__ == version('betterproto2')"
     )
     assert "asyncio.events" in modules
+
+
+def test_what_is_deferred_waits_for_the_thread_that_executes_it() -> None:
+    code = (
+        "import kubelet_trio, ssl\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(8) as threads:\n"
+        "    looks = [threads.submit(lambda: ssl.SSLSession) for _ in range(64)]\n"
+        "assert {look.result() for look in looks} == {ssl.SSLSession}"
+    )
+    assert "_ssl" in loaded_by(code)
 
 
 def test_the_library_builds_no_message_before_one_is_used() -> None:

@@ -9,7 +9,6 @@ records. Source: KEP-2535, pkg/kubelet/images/pullmanager (1.36).
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from enum import Enum
 import msgspec
 
 from kubelet_trio.credentials.matching import Login, repository
+from kubelet_trio.model import sha256
 
 GROUP = "kubelet.config.k8s.io/"
 VERSION = GROUP + "v1beta1"  # what 1.35 and later write
@@ -81,7 +81,7 @@ class PullIntent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 def file_name(text: str) -> str:
     """Return what the file of a record (by its `imageRef`) or an intent (by image) is called."""
-    return f"sha256-{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"sha256-{sha256(text.encode()).hexdigest()}"
 
 
 def credential_hash(login: Login) -> str:
@@ -94,7 +94,7 @@ def credential_hash(login: Login) -> str:
     )
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text.encode()).hexdigest()
 
 
 def secrets_of(logins: Iterable[Login]) -> list[PullSecret]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.cri import Runtime
+from kubelet_trio.model import blake2b
 
 _MODES = ("process",)
 
@@ -81,4 +81,4 @@ class KubeletConfig:
     @property
     def instance_id(self) -> str:
         """The mark of this kubelet's pods: the same again for the same directory."""
-        return self.instance or hashlib.blake2b(os.fsencode(self.root), digest_size=8).hexdigest()
+        return self.instance or blake2b(os.fsencode(self.root), digest_size=8).hexdigest()

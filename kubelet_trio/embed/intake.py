@@ -7,7 +7,6 @@ for a program may not either.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -16,7 +15,15 @@ import msgspec
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.embed.client_models import from_client_model, is_client_model
-from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, PodUid, metadata, pod_annotations, pod_uid
+from kubelet_trio.model import (
+    CONFIG_HASH,
+    CONFIG_SEEN,
+    PodUid,
+    blake2b,
+    metadata,
+    pod_annotations,
+    pod_uid,
+)
 from kubelet_trio.sources import FieldError, Manifest, ManifestError, load_manifest
 
 # A lightkube Pod, a mapping in the API's JSON form, YAML or JSON text (several documents,
@@ -84,7 +91,7 @@ def _read(given: PodLike, node_name: str, instance: str) -> Manifest:
 
 def _own_uid(uid: PodUid, instance: str) -> PodUid:
     """Two kubelets on one runtime must not give one UID to two pods, whatever a manifest says."""
-    return PodUid(hashlib.blake2b(f"{instance}/{uid}".encode(), digest_size=16).hexdigest())
+    return PodUid(blake2b(f"{instance}/{uid}".encode(), digest_size=16).hexdigest())
 
 
 def _as_text(given: Any) -> bytes:

@@ -1,6 +1,7 @@
 """Model types: what every room may import and what imports nothing of any room."""
 
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
+from kubelet_trio.model.digest import blake2b, sha256
 from kubelet_trio.model.disk import DiskSpace, disk_space
 from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, node_ref, pod_ref
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
@@ -74,6 +75,7 @@ __all__ = [
     "SystemClock",
     "WallClock",
     "as_container",
+    "blake2b",
     "canonical_quantity",
     "disk_space",
     "grace_period",
@@ -91,6 +93,7 @@ __all__ = [
     "pod_ref",
     "pod_uid",
     "rfc3339",
+    "sha256",
     "spec",
     "thread_offload",
     "to_datetime",

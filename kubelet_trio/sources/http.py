@@ -10,7 +10,6 @@ The HTTP client is imported when the source first runs: an agent without a URL g
 
 from __future__ import annotations
 
-import hashlib
 import ssl
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -19,7 +18,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kubelet_trio.model import Latest, Offload, SystemClock, WallClock, pod_uid, thread_offload
+from kubelet_trio.model import (
+    Latest,
+    Offload,
+    SystemClock,
+    WallClock,
+    blake2b,
+    pod_uid,
+    thread_offload,
+)
 from kubelet_trio.sources._errors import ManifestError
 from kubelet_trio.sources.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.load import Manifest, load_manifest
@@ -145,7 +152,7 @@ class HttpSource:
 
     async def _take(self, answer: _Answer) -> None:
         """Load a new body and deliver its pods, or note what is wrong with it."""
-        digest = hashlib.blake2b(answer.body).digest()
+        digest = blake2b(answer.body).digest()
         if digest != self._digest:
             try:
                 manifest = await self._load(answer.body)

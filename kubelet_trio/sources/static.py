@@ -10,7 +10,6 @@ A UID that the manifest gives is kept.
 from __future__ import annotations
 
 import datetime
-import hashlib
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from lightkube.models.core_v1 import Pod, PodStatus, Toleration
 from lightkube.models.meta_v1 import ObjectMeta
 from msgspec.structs import replace
 
-from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid
+from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid, blake2b
 
 MANIFEST = "kubelet-trio/manifest"  # annotation: the file that the pod is from
 
@@ -50,7 +49,7 @@ def manifest_uid(document: dict[str, Any], node_name: str, source: str, origin: 
         "metadata": {k: v for k, v in meta.items() if k not in _SERVER_SET},
         "spec": document.get("spec"),
     }
-    digest = hashlib.blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for part in (_ENCODER.encode(content), node_name.encode(), source.encode(), origin.encode()):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
