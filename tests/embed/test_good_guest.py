@@ -101,6 +101,9 @@ async def test_a_killed_program_kills_nothing_and_the_next_one_sorts_it_out(
                 assert line, "the program has ended"
         program.kill()
     logs = {p.parts[-3].split("_")[1]: p for p in tmp_path.rglob("pods/*/main/0.log")}
+    with trio.fail_after(30):  # ready is said of what has started, not of what has spoken
+        while not all(path.read_text().endswith("\n") for path in logs.values()):  # noqa: ASYNC110  # a file tells nobody
+            await trio.sleep(0.02)
     pids = {name: int(path.read_text().split()[-1]) for name, path in logs.items()}
     assert set(pids) == {"kept", "scoped"}
     assert all(Path(f"/proc/{pid}").exists() for pid in pids.values())
