@@ -8,17 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lightkube.models.core_v1 import Node, Taint
+from lightkube.models.core_v1 import Node, Pod, Taint
 
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import RuntimeState
+from kubelet_trio.model import is_static
 from kubelet_trio.pods import (
     AdmissionCheck,
     AdmissionNode,
+    Rejected,
     SysctlRules,
     kernel_version,
     sysctl_rules,
 )
+from kubelet_trio.sources import check_cluster_pod
+
+UNSUPPORTED = "PodFeatureUnsupported"
 
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
@@ -110,3 +115,16 @@ def admission_node(
         strict_groups=runtime.supplemental_groups_policy,
         no_apparmor=settings.no_apparmor,
     )
+
+
+def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+    """Reject a pod of an API server that asks for what this agent does not do.
+
+    Manifests are refused for the same when they are read.
+    """
+    if is_static(pod):
+        return None
+    errors = check_cluster_pod(pod)
+    if not errors:
+        return None
+    return Rejected(UNSUPPORTED, "; ".join(f"{e.field}: {e.message}" for e in errors))

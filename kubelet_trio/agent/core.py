@@ -17,7 +17,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.agent.admission import admission_node, marks_of
+from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
@@ -276,7 +276,7 @@ class Agent:
             self._pods.start_child,
             Admitter(
                 self._admission_node,
-                (self._guards.admission, *self.settings.admission.checks),
+                (unsupported, self._guards.admission, *self.settings.admission.checks),
             ),
         )
         await self._root.run(task_status=task_status)

@@ -12,6 +12,7 @@ from kubelet_trio.sources.http import HttpSource
 from kubelet_trio.sources.load import Manifest, load_manifest, load_pods
 from kubelet_trio.sources.merge import run_merge
 from kubelet_trio.sources.scan import WatchPoints
+from kubelet_trio.sources.support import check_cluster_pod
 from kubelet_trio.sources.types import Desired, Source, SourceProblem, SourceSnapshot
 from kubelet_trio.sources.validate import validate_pod
 from kubelet_trio.sources.watch import Change, Watcher
@@ -40,6 +41,7 @@ __all__ = [
     "SourceSnapshot",
     "WatchPoints",
     "Watcher",
+    "check_cluster_pod",
     "default_pod",
     "load_manifest",
     "load_pods",

@@ -3,6 +3,7 @@
 A field that was taken and not obeyed would be worse than one that is refused. So each
 table says which fields those are and why; a feature that arrives deletes its lines. A
 field that is not named here works, or has nothing to do with the node (scheduling).
+Manifests are refused when they are read, pods of an API server by admission.
 
 Paths are those of a Pod, `[]` for every item of a list, `<c>` for the three lists of
 containers. An absent or null field asks for nothing; `inert` names further values that
@@ -14,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.sources._errors import FieldError
 
@@ -125,6 +129,15 @@ STATIC_POD: Mapping[str, Refusal] = {
     "spec.volumes[].projected.sources[].serviceAccountToken": _api("serviceaccounts"),
 }
 
+# What of a cluster's pods is not done, and no manifest may ask for anyway.
+_CLUSTER_ALONE: Mapping[str, Refusal] = {
+    "spec.resourceClaims": _not_yet("resource claims are", []),
+    "spec.volumes[].ephemeral": _not_yet("volumes with a claim of their own are"),
+    "spec.volumes[].projected.sources[].clusterTrustBundle": _not_yet("trust bundles are"),
+    "spec.volumes[].projected.sources[].podCertificate": _not_yet("pod certificates are"),
+}
+CLUSTER_POD: Mapping[str, Refusal] = {**NOT_YET, **_CLUSTER_ALONE}
+
 _RESOURCE_NAMES = frozenset(("cpu", "memory"))
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
@@ -144,6 +157,20 @@ def check_support(document: dict[str, Any]) -> list[FieldError]:
             if value not in refusal.inert:
                 errors.append(FieldError(path, refusal.why))
     return errors + list(_resource_errors(document)) + list(_annotation_errors(document))
+
+
+def check_cluster_pod(pod: Pod) -> list[FieldError]:
+    """Return every use of a field that this node refuses in a pod of an API server.
+
+    Resources that a node does not offer are left to the scheduler, as upstream leaves them.
+    """
+    document = msgspec.to_builtins(pod)
+    return [
+        FieldError(path, refusal.why)
+        for pattern, refusal in CLUSTER_POD.items()
+        for path, value in _find(document, pattern)
+        if value not in refusal.inert
+    ]
 
 
 def _resource_errors(document: dict[str, Any]) -> Iterator[FieldError]:

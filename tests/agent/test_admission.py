@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import CSIVolumeSource, Pod, Volume
 from trio.testing import MockClock
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
+from kubelet_trio.model import spec as spec_of
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -55,6 +56,24 @@ async def test_a_rejected_pod_never_runs_and_stays_rejected(
         await trio.sleep(5)
         assert node.leftovers() == []
     assert node.calls("RunPodSandbox", "CreateContainer", "PullImage") == []
+
+
+async def test_a_pod_of_a_cluster_that_asks_for_what_is_not_done_is_rejected_by_name(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = sized("disk", "1", source="api")
+    volume = Volume(name="v", csi=CSIVolumeSource(driver="d.example"))
+    pod.spec = msgspec.structs.replace(spec_of(pod), volumes=[volume])
+    async with node.running(pod):
+        await trio.sleep(5)
+        status = node.status(pod)
+        assert (status.phase, status.reason) == ("Failed", "PodFeatureUnsupported")
+        assert status.message == (
+            "Pod was rejected: spec.volumes[0].csi: volumes of this type are not supported by "
+            "this agent yet"
+        )
+        assert node.reasons(pod) == ["PodFeatureUnsupported"]
+    assert node.calls("RunPodSandbox", "PullImage") == []
 
 
 async def test_pods_are_admitted_in_their_order_until_the_node_is_full(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from tests.harness.images import MANIFEST_TYPE, Image, digest, encode
 class Registry:
     """Serves images by `<repository>:<tag>`; runtimes take 127.0.0.1 without TLS.
 
-    `let_through` is set unless requests shall hang; `pulled` counts manifests by reference.
+    `let_through` is set unless requests shall hang; `logins` has `user:password` of the
+    repositories that are not for everybody.
     """
 
     def __init__(self, port: int) -> None:
@@ -21,6 +23,7 @@ class Registry:
         self.let_through = threading.Event()
         self.let_through.set()
         self.asked = threading.Event()
+        self.logins: dict[str, str] = {}
         self._blobs: dict[str, bytes] = {}
         self._tags: dict[str, bytes] = {}
 
@@ -33,6 +36,14 @@ class Registry:
 
     def reference(self, name: str) -> str:
         return f"127.0.0.1:{self.port}/{name}"
+
+    def admits(self, path: str, authorization: str | None) -> bool:
+        """Return whether a request may have what is at its path."""
+        repository = path.partition("/v2/")[2].rsplit("/", 2)[0]
+        login = self.logins.get(repository)
+        if login is None:
+            return True
+        return authorization == f"Basic {base64.b64encode(login.encode()).decode()}"
 
     def find(self, path: str) -> tuple[str, bytes] | None:
         """Return content type and content of a request's path."""
@@ -58,6 +69,12 @@ def open_registry() -> Iterator[Registry]:
         def do_GET(self) -> None:
             registry.asked.set()
             registry.let_through.wait(60)
+            if not registry.admits(self.path, self.headers.get("Authorization")):
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="tests"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             found = registry.find(self.path)
             content_type, content = found or ("text/plain", b"no such thing\n")
             self.send_response(404 if found is None else 200)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from lightkube.models.core_v1 import Volume
+from lightkube.models.core_v1 import Pod, Volume
 
 from kubelet_trio.sources.schema import _fields, _places  # the places the tables speak of
-from kubelet_trio.sources.support import NOT_YET, STATIC_POD
+from kubelet_trio.sources.support import CLUSTER_POD, NOT_YET, STATIC_POD, check_cluster_pod
 from tests.sources.make import container, manifest, problems
 
 YET = "not supported by this agent yet"
@@ -243,6 +244,84 @@ def test_every_volume_type_is_supported_or_refused() -> None:
 
 def test_the_tables_name_fields_that_exist() -> None:
     places = {".".join(steps): set(_fields(kind)) for steps, kind in _places()}
-    for path in [*NOT_YET, *STATIC_POD]:
+    for path in [*CLUSTER_POD, *STATIC_POD]:
         place, _, field = path.replace("<c>", "containers").rpartition(".")
         assert field.removesuffix("[]") in places[place], path
+
+
+def of_cluster(raw: dict[str, Any]) -> dict[str, str]:
+    """Return what is refused of a pod of the API server, by path."""
+    return {e.field: e.message for e in check_cluster_pod(msgspec.convert(raw, Pod))}
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "why"),
+    [
+        (of_volume(csi={"driver": "d"}), "spec.volumes[0].csi", f"volumes of this type are {YET}"),
+        (
+            of_volume(ephemeral={}),
+            "spec.volumes[0].ephemeral",
+            f"with a claim of their own are {YET}",
+        ),
+        (
+            of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca"}}]}),
+            "spec.volumes[0].projected.sources[0].clusterTrustBundle",
+            f"trust bundles are {YET}",
+        ),
+        (
+            of_volume(
+                projected={
+                    "sources": [
+                        {"podCertificate": {"keyType": "ED25519", "signerName": "example.com/s"}}
+                    ]
+                }
+            ),
+            "spec.volumes[0].projected.sources[0].podCertificate",
+            f"pod certificates are {YET}",
+        ),
+        (
+            of_container(volumeDevices=[{"name": "d", "devicePath": "/dev/d"}]),
+            f"{C}.volumeDevices",
+            f"block devices are {YET}",
+        ),
+        (
+            of_container(resources={"claims": [{"name": "gpu"}]}),
+            f"{C}.resources.claims",
+            f"resource claims are {YET}",
+        ),
+        (
+            manifest(resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}]),
+            "spec.resourceClaims",
+            f"resource claims are {YET}",
+        ),
+        (
+            of_container(startupProbe={"grpc": {"port": 80, "mode": "TLS"}}),
+            f"{C}.startupProbe.grpc.mode",
+            f"gRPC probes over TLS are {YET}",
+        ),
+    ],
+)
+def test_what_of_a_cluster_is_not_done_is_refused(raw: dict[str, Any], path: str, why: str) -> None:
+    ((field, message),) = of_cluster(raw).items()
+    assert field == path
+    assert why in message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        manifest(
+            imagePullSecrets=[{"name": "s"}],
+            serviceAccountName="default",
+            readinessGates=[{"conditionType": "example.com/x"}],
+            securityContext={"seLinuxChangePolicy": "Recursive"},
+            resourceClaims=[],
+        ),
+        of_volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}),
+        of_container(resources={"limits": {"example.com/gpu": "1"}, "claims": []}),
+        of_container(livenessProbe={"grpc": {"port": 80}}),
+        annotated("seccomp.security.alpha.kubernetes.io/pod"),
+    ],
+)
+def test_what_a_cluster_gives_is_taken(raw: dict[str, Any]) -> None:
+    assert of_cluster(raw) == {}
