@@ -133,7 +133,8 @@ async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
     # An HTTP client and what stands on it: memory that a node without a cluster keeps.
     from kubelet_trio.agent import open_apis
 
-    return await stack.enter_async_context(open_apis(settings))
+    opened = open_apis(settings, _node_name(settings), SystemClock())
+    return await stack.enter_async_context(opened)
 
 
 async def _run(
@@ -347,12 +348,16 @@ def _keeps_cgroups(config: KubeletConfiguration) -> bool:
     return config.cgroups_per_qos and config.container_runtime_endpoint != PROCESS
 
 
+def _node_name(settings: Settings) -> str:
+    return (settings.flags.hostname_override or socket.gethostname()).strip().lower()
+
+
 def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity) -> NodeSettings:
     config, flags = settings.config, settings.flags
     hostname = socket.gethostname()
     host = cgroup_host()
     return NodeSettings(
-        node_name=(flags.hostname_override or hostname).strip().lower(),
+        node_name=_node_name(settings),
         hostname=hostname,
         root_dir=Path(flags.root_dir),
         pod_logs_dir=Path(config.pod_logs_dir),

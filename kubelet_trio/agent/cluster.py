@@ -26,6 +26,7 @@ from lightkube.models.core_v1 import (
     Pod,
 )
 
+from kubelet_trio.agent.certificates import NodeCertificates
 from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
@@ -97,6 +98,7 @@ class Cluster:
         clock: WallClock,
         heartbeat: KubeApi,
         keeper: Keeper | None = None,
+        certificates: NodeCertificates | None = None,
     ) -> None:
         """Build every part.
 
@@ -107,11 +109,13 @@ class Cluster:
             heartbeat: the API server once more, with a rate limit and connections of its own,
                 so that a node with much to say is not taken for dead.
             keeper: of what is known, for a start without the API server; None: there is none.
+            certificates: what the node gets and renews; None for nothing.
         """
         self._api = api
         self._heartbeat_api = heartbeat
         self._settings = settings
         self._clock = clock
+        self.certificates = certificates or NodeCertificates(clock)
         self.node = NodeObject()
         self._keeper = keeper
         self.objects = PodObjects(api, clock, settings.change_detection, keeper or NO_MEMORY)
@@ -149,13 +153,15 @@ class Cluster:
         ref = ObjectRef("Node", self._settings.identity.name, uid=self._settings.identity.name)
         parts.events.emit(ref, "Normal", "Starting", "Starting kubelet.")
 
-    def children(self) -> tuple[Supervisor, Supervisor]:
-        """Return `api`, which ends after the pods' workers, and `node`."""
+    def children(self) -> tuple[Supervisor, ...]:
+        """Return `api`, which ends after the pods' workers, `node`, and `certificates` if any."""
         assert self._heartbeat is not None
+        assert self._parts is not None
         identity, node = self._settings.identity, self.node
         registration = Registration(self._heartbeat_api, identity, node, self._observe)
         lease = NodeLease(self._heartbeat_api, node, self._clock, self._settings.lease_seconds)
         policy = RestartPolicy(limit=3)
+        certificates = self.certificates.children(self._api, node.value, self._parts.meter)
         return (
             Supervisor(
                 "api",
@@ -179,6 +185,7 @@ class Cluster:
                 strategy=Strategy.REST_FOR_ONE,
                 policy=policy,
             ),
+            *((Supervisor("certificates", certificates, policy=policy),) if certificates else ()),
         )
 
     # What the agent tells

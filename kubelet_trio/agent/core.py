@@ -240,6 +240,7 @@ class Agent:
             images=self._seams.runtime.list_images,
             pressure=self._guards.eviction.pressure,
             guard_problem=self._guards.not_ready,
+            meter=self.meter,
         )
 
     def _pod_names(self) -> set[PodKey]:

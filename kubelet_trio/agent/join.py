@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
 
+from kubelet_trio.agent.certificates import (
+    ClientCertificate,
+    NodeCertificates,
+    ServingCertificate,
+    serving_store,
+)
 from kubelet_trio.agent.cluster import Cluster, ClusterSettings
 from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.kube import KubeApi, load_kubeconfig, open_client
+from kubelet_trio.kube import KubeApi, client_access, client_store, open_client
 from kubelet_trio.model import WallClock, thread_offload
 from kubelet_trio.node import (
     HeartbeatPeriods,
@@ -40,21 +47,30 @@ class Apis:
     api: KubeApi
     heartbeat: KubeApi
     host: str
+    client: ClientCertificate | None = None
 
 
 @asynccontextmanager
-async def open_apis(settings: Settings) -> AsyncIterator[Apis]:
-    """Open what `--kubeconfig` names. Connects to nothing yet.
+async def open_apis(settings: Settings, node: str, clock: WallClock) -> AsyncIterator[Apis]:
+    """Open what `--kubeconfig` or `--bootstrap-kubeconfig` name. Connects to nothing yet.
 
     Raises OSError, or ValueError naming file and field.
     """
-    config = settings.config
-    client = await thread_offload(load_kubeconfig, Path(settings.flags.kubeconfig))
+    config, flags = settings.config, settings.flags
+    access = await client_access(
+        Path(flags.kubeconfig),
+        client_store(Path(flags.cert_dir), thread_offload),
+        clock,
+        first=Path(flags.bootstrap_kubeconfig) if flags.bootstrap_kubeconfig else None,
+        rotate=config.rotate_certificates,
+    )
+    client = ClientCertificate(access, node, clock, rotate=config.rotate_certificates)
+    opened = partial(open_client, access.config, awaited=client.awaited)
     async with (
-        open_client(client, qps=config.kube_api_qps, burst=config.kube_api_burst) as api,
-        open_client(client, qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
+        opened(qps=config.kube_api_qps, burst=config.kube_api_burst) as api,
+        opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
     ):
-        yield Apis(api, heartbeat, api.host)
+        yield Apis(api, heartbeat, api.host, client)
 
 
 def make_cluster(
@@ -83,7 +99,19 @@ def make_cluster(
         clock,
         apis.heartbeat,
         make_keeper(settings),
+        NodeCertificates(clock, apis.client, _serving_certificate(settings, node, clock)),
     )
+
+
+def _serving_certificate(
+    settings: Settings, node: NodeSettings, clock: WallClock
+) -> ServingCertificate | None:
+    config = settings.config
+    if not config.server_tls_bootstrap or not config.enable_server:
+        return None
+    store = serving_store(Path(settings.flags.cert_dir), thread_offload)
+    given = Path(config.tls_cert_file) if config.tls_cert_file else None
+    return ServingCertificate(store, node.node_name, clock, given)
 
 
 def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:

@@ -126,6 +126,8 @@ class AgentMetrics:
         sandboxes = ("run_podsandbox",)
         yield "kubelet_started_pods_total", (), calls.get(sandboxes, 0)
         yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
+        if sources.seams.cluster is not None:
+            yield from sources.seams.cluster.certificates.ttls()
         if pleg.relisted_at is not None:
             ago = trio.current_time() - pleg.relisted_at
             yield "kubelet_pleg_last_seen_seconds", (), sources.seams.clock.time() - ago

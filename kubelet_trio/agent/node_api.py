@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kubelet_trio.kube import KubeApi
     from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, TlsSettings
 
+_SERVING_CURRENT = "kubelet-server-current.pem"  # of `certificates.serving_store`
 # Of one connection; the Go kubelet takes as much of a head. A command to run is part of it.
 _LIMITS = Limits(head=1024 * 1024, connections=1024)
 
@@ -37,6 +38,7 @@ class NodeApiSettings:
     cert_dir: Path = Path("/var/lib/kubelet/pki")  # where a certificate is made if none is named
     cert_file: str = ""
     key_file: str = ""
+    tls_bootstrap: bool = False  # serverTLSBootstrap: the API server has one signed
     client_ca_file: str = ""
     min_version: str = ""
     cipher_suites: tuple[str, ...] = ()
@@ -150,12 +152,19 @@ class _NodeApi:
         from kubelet_trio.server import TlsSettings, ensure_self_signed
 
         settings = self.settings
+        issued = None
+        if settings.tls_bootstrap and self.kube is not None:
+            issued = settings.cert_dir.absolute() / _SERVING_CURRENT
         if settings.cert_file:
             cert, key = Path(settings.cert_file), Path(settings.key_file)
+        elif issued is not None:
+            cert = key = issued
         else:
             node = self.agent.node()
             cert, key = await self.offload(
                 ensure_self_signed, settings.cert_dir, node.hostname, node.host_ips
             )
         client_ca = Path(settings.client_ca_file) if settings.client_ca_file else None
-        return TlsSettings(cert, key, client_ca, settings.min_version, settings.cipher_suites)
+        return TlsSettings(
+            cert, key, client_ca, settings.min_version, settings.cipher_suites, issued
+        )

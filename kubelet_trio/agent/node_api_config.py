@@ -23,6 +23,7 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
         cert_dir=Path(settings.flags.cert_dir),
         cert_file=config.tls_cert_file,
         key_file=config.tls_private_key_file,
+        tls_bootstrap=config.server_tls_bootstrap,
         client_ca_file=authentication.x509.client_ca_file,
         min_version=config.tls_min_version,
         cipher_suites=tuple(config.tls_cipher_suites),

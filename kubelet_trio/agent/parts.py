@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trio_util import AsyncValue
 
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import EventRecorder
-from kubelet_trio.model import PodKey
+from kubelet_trio.model import Meter, PodKey
 from kubelet_trio.node import Pressure
 from kubelet_trio.status import StatusStore
 
@@ -26,3 +26,4 @@ class AgentParts:
     images: Callable[[], Awaitable[list[v1.Image]]]
     pressure: AsyncValue[Pressure] | None = None
     guard_problem: Callable[[], str | None] = lambda: None
+    meter: Meter = field(default_factory=Meter)

@@ -33,32 +33,45 @@ from kubelet_trio.kube.reflector import Abilities, Delivery, Reflector
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
-    from kubelet_trio.kube.bootstrap import bootstrap_kubeconfig, client_store, client_wanted
+    from kubelet_trio.kube.bootstrap import (
+        ClientAccess,
+        client_access,
+        client_store,
+        client_wanted,
+        write_kubeconfig,
+    )
     from kubelet_trio.kube.certificates import (
         SERVING_SIGNER,
+        Certificate,
         CertificateError,
         CertificateStore,
-        Rotation,
         Wanted,
     )
     from kubelet_trio.kube.client import KubeClient, open_client
+    from kubelet_trio.kube.credentials import AwaitedCertificate
     from kubelet_trio.kube.kubeconfig import (
         ClientConfig,
         KubeconfigError,
         in_cluster_config,
         load_kubeconfig,
     )
+    from kubelet_trio.kube.rotation import Outcomes, Rotation
 
 # What brings an HTTP client or YAML along is loaded by those who have a cluster.
 _DEFERRED = {
+    "AwaitedCertificate": "credentials",
     "SERVING_SIGNER": "certificates",
+    "Certificate": "certificates",
     "CertificateError": "certificates",
     "CertificateStore": "certificates",
-    "Rotation": "certificates",
+    "ClientAccess": "bootstrap",
+    "Outcomes": "rotation",
+    "Rotation": "rotation",
     "Wanted": "certificates",
-    "bootstrap_kubeconfig": "bootstrap",
+    "client_access": "bootstrap",
     "client_store": "bootstrap",
     "client_wanted": "bootstrap",
+    "write_kubeconfig": "bootstrap",
     "ClientConfig": "kubeconfig",
     "KubeClient": "client",
     "KubeconfigError": "kubeconfig",
@@ -72,9 +85,12 @@ __all__ = [
     "SERVING_SIGNER",
     "Abilities",
     "AlreadyExistsError",
+    "AwaitedCertificate",
     "Bookmark",
+    "Certificate",
     "CertificateError",
     "CertificateStore",
+    "ClientAccess",
     "ClientConfig",
     "ConflictError",
     "Delivery",
@@ -86,6 +102,7 @@ __all__ = [
     "KubeconfigError",
     "Listing",
     "NotFoundError",
+    "Outcomes",
     "PatchError",
     "PatchKind",
     "Reflector",
@@ -98,7 +115,7 @@ __all__ = [
     "apply_json_patch",
     "apply_merge",
     "apply_strategic",
-    "bootstrap_kubeconfig",
+    "client_access",
     "client_store",
     "client_wanted",
     "error_of",
@@ -109,6 +126,7 @@ __all__ = [
     "open_client",
     "route_of",
     "to_json",
+    "write_kubeconfig",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -1,29 +1,37 @@
-"""`--bootstrap-kubeconfig`: from a token that may ask for a certificate to a kubeconfig.
+"""Who the node is at the API server: a kubeconfig, and certificates that it got itself.
 
-Blocks until the node has its certificate, as the Go kubelet does: without one it is nobody.
+A kubeconfig with a valid certificate is used as it is. Where there is none and
+`--bootstrap-kubeconfig` names somebody who may ask for one, the kubeconfig is written when the
+certificate has come: the same cluster, with `<cert-dir>/kubelet-client-current.pem` as user. With
+`rotateCertificates` that file goes before the kubeconfig's credentials once it is there.
+
+Source: bootstrap.go in pkg/kubelet/certificate/bootstrap, buildKubeletClientConfig in
+cmd/kubelet/app/server.go. There a certificate of the store that has ended is replaced by that of
+the kubeconfig as well; what the kubeconfig has inline is renewed at once.
 """
 
 from __future__ import annotations
 
+import base64
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
-import trio
 import yaml
 
-from kubelet_trio.kube.api import KubeError, KubeUnavailableError
 from kubelet_trio.kube.certificates import (
     CLIENT_SIGNER,
+    Certificate,
     CertificateError,
     CertificateStore,
     Wanted,
-    sign,
+    describe,
 )
-from kubelet_trio.kube.client import open_client
-from kubelet_trio.kube.kubeconfig import KubeconfigError, load_kubeconfig
-from kubelet_trio.kube.limits import Backoff
+from kubelet_trio.kube.credentials import read_material
+from kubelet_trio.kube.exec_plugin import CredentialsError
+from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
 from kubelet_trio.model import Offload, WallClock
 
 log = structlog.get_logger(__name__)
@@ -39,71 +47,149 @@ def client_wanted(node: str) -> Wanted:
     return Wanted(CLIENT_SIGNER, f"system:node:{node}")
 
 
-async def bootstrap_kubeconfig(
-    kubeconfig: Path, first: Path, store: CertificateStore, node: str, clock: WallClock
-) -> None:
-    """See that there is a kubeconfig with a valid certificate, got with the one named `first`.
+@dataclass(frozen=True, slots=True)
+class ClientAccess:
+    """The way to the API server, and what is to be done about its certificate."""
 
-    Raises `KubeconfigError` and OSError for files that cannot be read or written.
+    config: ClientConfig
+    store: CertificateStore
+    held: Certificate | None = None
+    first: Path | None = None  # --bootstrap-kubeconfig
+    is_missing: bool = False  # there is no certificate: nothing works before one has come
+    is_initial: bool = False  # what there is was the kubeconfig's own, to be replaced soon
+
+
+async def client_access(
+    kubeconfig: Path,
+    store: CertificateStore,
+    clock: WallClock,
+    *,
+    first: Path | None = None,
+    rotate: bool = False,
+) -> ClientAccess:
+    """Find out how to get at the API server. Asks nobody for anything yet.
+
+    Raises:
+        KubeconfigError: a file that cannot be used, by name and field.
+        OSError: one that cannot be written.
     """
-    if await _is_usable(kubeconfig, store, clock):
-        return
-    log.info("bootstrap.begun", kubeconfig=str(kubeconfig), using=str(first))
-    config = await store.offload(load_kubeconfig, first)
-    backoff = Backoff(first=2.0, cap=60.0)
-    async with open_client(config) as api:
-        while True:
-            try:
-                pem = await sign(api, client_wanted(node))
-                break
-            except (CertificateError, KubeError, KubeUnavailableError) as exc:
-                log.error("bootstrap.failed", error=str(exc))
-            await trio.sleep(backoff.next_delay(trio.current_time()))
-    await store.put(pem, clock.time())
-    await store.offload(_write_kubeconfig, kubeconfig, first, store.current)
-    log.info("bootstrap.done", kubeconfig=str(kubeconfig))
+    if first is not None and not await _is_usable(kubeconfig, store, clock):
+        config = _as_node(await store.offload(load_kubeconfig, first), kubeconfig, store)
+        held = await store.held()
+        if held is not None and clock.time() < held.not_after:
+            await store.offload(write_kubeconfig, kubeconfig, config, store.current)
+            return ClientAccess(config, store, held, first)
+        log.info("bootstrap.begun", kubeconfig=str(kubeconfig), using=str(first))
+        return ClientAccess(config, store, None, first, is_missing=True)
+    config = await store.offload(load_kubeconfig, kubeconfig)
+    if not rotate:
+        return ClientAccess(config, store, first=first)
+    return await _rotating(ClientAccess(config, store, first=first), clock)
+
+
+async def _rotating(access: ClientAccess, clock: WallClock) -> ClientAccess:
+    """Let the store's certificate go before the kubeconfig's, unless it has ended."""
+    config, store = access.config, access.store
+    held, is_initial = await store.held(), False
+    if held is None or clock.time() >= held.not_after:
+        own = await _own_certificate(config, store)
+        if own is not None and clock.time() < own.not_after:
+            is_initial = config.certificate.file is None
+            if is_initial or held is not None:  # else the files may be somebody else's to renew
+                pem = await store.offload(_pair, config)
+                await store.put(pem, clock.time())
+            held = own
+    issued = replace(config, issued=store.current)
+    return replace(access, config=issued, held=held, is_initial=is_initial)
+
+
+async def _own_certificate(config: ClientConfig, store: CertificateStore) -> Certificate | None:
+    """Return what the certificate of a kubeconfig says; None for none that could be used."""
+    if not config.certificate:
+        log.info("bootstrap.no_certificate", kubeconfig=config.origin)
+        return None
+    try:
+        material = await store.offload(read_material, config)
+        return await describe(store.make, material.certificate, material.key)
+    except (CredentialsError, CertificateError) as exc:
+        log.warning("bootstrap.kubeconfig_unusable", kubeconfig=config.origin, error=str(exc))
+        return None
+
+
+def _pair(config: ClientConfig) -> str:
+    material = read_material(config)
+    return f"{material.certificate.decode().rstrip()}\n{material.key.decode()}"
 
 
 async def _is_usable(kubeconfig: Path, store: CertificateStore, clock: WallClock) -> bool:
+    """Whether it has a certificate that holds. Raises KubeconfigError where it cannot be read."""
     try:
         config = await store.offload(load_kubeconfig, kubeconfig)
     except KubeconfigError as exc:
-        if not isinstance(exc.__cause__, FileNotFoundError):
-            log.warning("bootstrap.kubeconfig_unusable", error=str(exc))
+        if isinstance(exc.__cause__, FileNotFoundError):
+            return False
+        if isinstance(exc.__cause__, OSError):
+            raise
+        log.warning("bootstrap.kubeconfig_unusable", error=str(exc))
         return False
-    if config.certificate.file != store.current:
-        return True  # somebody else's to keep
-    validity = await store.validity()
-    return validity is not None and clock.time() < validity.not_after
+    found = await _own_certificate(config, store)
+    if found is not None and found.ends <= clock.time():
+        ended = "the client certificate, or one that comes with it, has ended"
+        log.warning("bootstrap.kubeconfig_unusable", kubeconfig=str(kubeconfig), error=ended)
+        return False
+    return found is not None
 
 
-def _write_kubeconfig(path: Path, first: Path, certificate: Path) -> None:
-    """Write the same cluster, with the certificate for a user."""
-    document = yaml.safe_load(first.read_text())
-    contexts = {entry["name"]: entry["context"] for entry in document["contexts"]}
-    clusters = {entry["name"]: entry["cluster"] for entry in document["clusters"]}
-    cluster: dict[str, Any] = dict(clusters[contexts[document["current-context"]]["cluster"]])
-    if authority := cluster.get("certificate-authority"):
-        cluster["certificate-authority"] = str(first.absolute().parent / authority)
+def _as_node(first: ClientConfig, kubeconfig: Path, store: CertificateStore) -> ClientConfig:
+    """Return the same cluster for the user who will have the store's certificate."""
+    return replace(
+        first,
+        origin=str(kubeconfig),
+        certificate=Source(),
+        key=Source(),
+        issued=store.current,
+        token="",
+        token_file=None,
+        username="",
+        password="",
+        exec_plugin=None,
+        impersonate=(),
+    )
+
+
+def write_kubeconfig(path: Path, config: ClientConfig, certificate: Path) -> None:
+    """Write a kubeconfig of the same cluster, with the certificate for a user. Blocks.
+
+    In one step, readable to root alone. Raises OSError.
+    """
     user = {"client-certificate": str(certificate), "client-key": str(certificate)}
+    context = {"cluster": "default-cluster", "user": "default-auth"}
     written = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "default-cluster", "cluster": cluster}],
+        "clusters": [{"name": "default-cluster", "cluster": _cluster(config)}],
         "users": [{"name": "default-auth", "user": user}],
-        "contexts": [
-            {
-                "name": "default-context",
-                "context": {"cluster": "default-cluster", "user": "default-auth"},
-            }
-        ],
+        "contexts": [{"name": "default-context", "context": context}],
         "current-context": "default-context",
     }
     draft = path.with_name(f".{path.name}.tmp")
-    draft.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+    draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
         yaml.safe_dump(written, out)
         out.flush()
         os.fsync(out.fileno())
     draft.replace(path)
+
+
+def _cluster(config: ClientConfig) -> dict[str, Any]:
+    fields = {
+        "server": config.server,
+        "tls-server-name": config.tls_server_name,
+        "insecure-skip-tls-verify": config.insecure_skip_tls_verify,
+        "proxy-url": config.proxy_url,
+        "disable-compression": config.disable_compression,
+        "certificate-authority": str(config.ca.file.absolute()) if config.ca.file else "",
+        "certificate-authority-data": base64.b64encode(config.ca.data).decode(),
+    }
+    return {name: value for name, value in fields.items() if value}

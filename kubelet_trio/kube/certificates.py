@@ -1,4 +1,4 @@
-"""The node's certificates: asked of the API server, kept as files, renewed in time.
+"""The node's certificates: asked of the API server and kept as files.
 
 As the Go kubelet keeps them: `<cert-dir>/<stem>-<time>.pem` holds certificate and key together,
 and `<stem>-current.pem` is a link to the one in use, replaced in one step. Whoever uses the
@@ -8,16 +8,17 @@ link reads it again when it changes (`kube.credentials` does), so nothing needs 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
-import random
 import subprocess
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 import trio
 from lightkube.models.certificates_v1 import (
@@ -26,17 +27,19 @@ from lightkube.models.certificates_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.kube.api import KubeApi, KubeError, KubeUnavailableError
-from kubelet_trio.kube.limits import Backoff
-from kubelet_trio.model import Offload, WallClock, rfc3339
+from kubelet_trio.kube.api import KubeApi
+from kubelet_trio.kube.reflector import Reflector
+from kubelet_trio.model import Offload
 
 log = structlog.get_logger(__name__)
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 _SIGNED_WITHIN = 15 * 60.0  # seconds that a request may wait for its certificate
-_LOOK = 1.0  # seconds between two looks at a request
 _TOOL_LIMIT = 60.0
+_STAMP = "%Y-%m-%d-%H-%M-%S"
+
+Pki = Callable[..., Awaitable[dict[str, Any]]]  # as `pki`
 
 
 class CertificateError(Exception):
@@ -61,15 +64,32 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Validity:
-    """From when to when a certificate holds, in Unix seconds."""
+class Certificate:
+    """What a certificate says: for whom, and from when to when, in Unix seconds."""
 
     not_before: float
     not_after: float
+    name: str = ""
+    groups: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    addresses: frozenset[str] = frozenset()
+    ends: float = 0.0  # when the first of it and those that came with it ends
 
-    def renew_at(self, share: float) -> float:
-        """Return when to renew it, `share` (0.7 to 0.9) of its life being over."""
-        return self.not_before + share * (self.not_after - self.not_before)
+    def is_for(self, wanted: Wanted) -> bool:
+        """Whether it says all that is wanted; it may say more."""
+        return (
+            self.name == wanted.name
+            and self.groups.issuperset(wanted.groups)
+            and self.hosts.issuperset(wanted.hosts)
+            and self.addresses.issuperset(wanted.addresses)
+        )
+
+
+class Signed(NamedTuple):
+    """A certificate with its key, as one PEM text, and what it says."""
+
+    pem: str
+    certificate: Certificate
 
 
 async def pki(**asked: Any) -> dict[str, Any]:
@@ -93,13 +113,22 @@ async def pki(**asked: Any) -> dict[str, Any]:
     return made
 
 
-async def sign(api: KubeApi, wanted: Wanted) -> str:
-    """Ask for a certificate and wait for it; return it and its key as one PEM text.
+async def describe(make: Pki, certificate: bytes, key: bytes = b"") -> Certificate:
+    """Return what a PEM text says. Raises `CertificateError`, for a key that is not its own too."""
+    text = {
+        "certificate": certificate.decode(errors="replace"),
+        "key": key.decode(errors="replace"),
+    }
+    return msgspec.convert(await make(do="describe", **text), Certificate)
 
-    Raises `CertificateError` where it is denied or does not come, `KubeError` and
-    `KubeUnavailableError` where the request cannot be made.
+
+async def sign(api: KubeApi, wanted: Wanted, make: Pki = pki) -> Signed:
+    """Ask for a certificate and wait for it.
+
+    Raises `CertificateError` where it is denied, does not come or is not what was asked for,
+    `KubeError` and `KubeUnavailableError` where the request cannot be made.
     """
-    made = await pki(
+    made = await make(
         do="request",
         name=wanted.name,
         groups=list(wanted.groups),
@@ -119,24 +148,43 @@ async def sign(api: KubeApi, wanted: Wanted) -> str:
     name = created.metadata.name or ""
     log.info("certificates.requested", request=name, signer=wanted.signer, subject=wanted.name)
     with trio.move_on_after(_SIGNED_WITHIN):
-        return f"{await _signed(api, name)}{made['key']}"
+        signed = await _signed(api, name)
+        certificate = await describe(make, signed.encode(), made["key"].encode())
+        return Signed(f"{signed}{made['key']}", certificate)
     raise CertificateError(f"certificate signing request {name} was not signed in time")
 
 
 async def _signed(api: KubeApi, name: str) -> str:
-    while True:
-        with contextlib.suppress(KubeUnavailableError):
-            found = await api.get(CertificateSigningRequest, name)
-            status = found.status
-            for condition in (status.conditions or ()) if status is not None else ():
-                if condition.type in ("Denied", "Failed") and condition.status != "False":
-                    raise CertificateError(
-                        f"certificate signing request {name} is {condition.type.lower()}: "
-                        f"{condition.reason or ''} {condition.message or ''}".rstrip()
-                    )
-            if status is not None and status.certificate:
-                return base64.b64decode(status.certificate).decode().rstrip("\n") + "\n"
-        await trio.sleep(_LOOK)
+    """Wait for a request's certificate. Raises `CertificateError` where there will be none."""
+    reflector = Reflector(api, CertificateSigningRequest, field_selector=f"metadata.name={name}")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reflector.run)
+        found = problem = ""
+        was_seen = False
+        while not found and not problem:
+            delivery = await reflector.wait_delivery()
+            request = delivery.objects.get(("", name))
+            if request is not None:
+                was_seen = True
+                problem, found = _outcome(request)
+            elif was_seen:  # before, a cache may not have heard of it
+                problem = "is gone"
+        nursery.cancel_scope.cancel()
+    if problem:
+        raise CertificateError(f"certificate signing request {name} {problem}")
+    return found
+
+
+def _outcome(request: CertificateSigningRequest) -> tuple[str, str]:
+    """Return why there will be no certificate, and the certificate; both empty for neither yet."""
+    status = request.status
+    for condition in (status.conditions or ()) if status is not None else ():
+        if condition.type in ("Denied", "Failed") and condition.status != "False":
+            why = f"{condition.reason or ''} {condition.message or ''}".rstrip()
+            return f"is {condition.type.lower()}: {why}", ""
+    if status is None or not status.certificate:
+        return "", ""
+    return "", base64.b64decode(status.certificate).decode().rstrip("\n") + "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +194,7 @@ class CertificateStore:
     directory: Path
     stem: str
     offload: Offload
+    make: Pki = pki
 
     @property
     def current(self) -> Path:
@@ -154,16 +203,20 @@ class CertificateStore:
 
     async def put(self, pem: str, now: float) -> None:
         """Write certificate and key, and use them from here on. Raises OSError."""
-        await self.offload(self._put, pem, rfc3339(now).replace(":", "-"))
+        await self.offload(self._put, pem, time.strftime(_STAMP, time.gmtime(now)))
 
-    async def validity(self) -> Validity | None:
-        """Return how long the one in use is valid; None where there is none to read."""
-        try:
-            text = await self.offload(self.current.read_text)
-            found = await pki(do="dates", certificate=text)
-        except (OSError, CertificateError):
-            return None
-        return Validity(found["not_before"], found["not_after"])
+    async def held(self, other: Path | None = None) -> Certificate | None:
+        """Return what the one in use says, else the one in `other`; None where neither is any."""
+        for path in (self.current, other):
+            if path is None:
+                continue
+            try:
+                return await describe(self.make, await self.offload(path.read_bytes))
+            except FileNotFoundError:
+                continue
+            except (OSError, CertificateError) as exc:
+                log.warning("certificates.unusable", file=str(path), error=str(exc))
+        return None
 
     def _put(self, pem: str, stamp: str) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -179,37 +232,3 @@ class CertificateStore:
         link.unlink(missing_ok=True)
         link.symlink_to(file)
         link.replace(self.current)
-
-
-class Rotation:
-    """Renews one certificate when 70 to 90 % of its life are over, as the Go kubelet does."""
-
-    def __init__(
-        self, api: KubeApi, store: CertificateStore, wanted: Wanted, clock: WallClock
-    ) -> None:
-        self._api = api
-        self._store = store
-        self._wanted = wanted
-        self._clock = clock
-        self._backoff = Backoff(first=2.0, cap=128.0)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Renew for ever, at once where there is none."""
-        task_status.started()
-        while True:
-            validity = await self._store.validity()
-            if validity is not None:
-                due = validity.renew_at(random.uniform(0.7, 0.9))
-                await trio.sleep(max(0.0, due - self._clock.time()))
-            if not await self._renew():
-                await trio.sleep(self._backoff.next_delay(trio.current_time()))
-
-    async def _renew(self) -> bool:
-        try:
-            pem = await sign(self._api, self._wanted)
-            await self._store.put(pem, self._clock.time())
-        except (CertificateError, KubeError, KubeUnavailableError, OSError) as exc:
-            log.error("certificates.not_renewed", signer=self._wanted.signer, error=str(exc))
-            return False
-        log.info("certificates.renewed", file=str(self._store.current))
-        return True

@@ -24,7 +24,7 @@ from kubelet_trio.kube.api import (
 )
 from kubelet_trio.kube.codec import RawList, decode, decode_items, encode, to_json
 from kubelet_trio.kube.connections import Connections
-from kubelet_trio.kube.credentials import Credentials
+from kubelet_trio.kube.credentials import AwaitedCertificate, Credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.request import Exchange, Observer, Request, Sender
@@ -49,6 +49,7 @@ async def open_client(
     request_timeout: float = 30.0,
     http2: bool = True,
     observe: Observer | None = None,
+    awaited: AwaitedCertificate | None = None,
     offload: Offload = thread_offload,
     network: httpcore2.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[KubeClient]:
@@ -61,9 +62,10 @@ async def open_client(
         request_timeout: seconds for one attempt, answer included.
         http2: offer HTTP/2 for requests other than watches.
         observe: told of every attempt.
+        awaited: what requests wait for.
         network: stands in for the network.
     """
-    credentials = Credentials(config, offload=offload)
+    credentials = Credentials(config, offload=offload, awaited=awaited)
     connections = Connections(credentials, http2=http2, offload=offload, network=network)
     try:
         sender = Sender(connections, observe)

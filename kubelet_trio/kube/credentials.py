@@ -28,6 +28,34 @@ _LEEWAY = 10.0  # seconds before its end that a token from a program is renewed
 Signature = tuple[object, ...]
 
 
+class AwaitedCertificate:
+    """A node's first certificate: requests wait for it while somebody gets it."""
+
+    def __init__(self) -> None:
+        self._settled = trio.Event()
+        self._is_there = False
+
+    def arrived(self) -> None:
+        """Let the requests through."""
+        self._is_there = True
+        self._settled.set()
+
+    def asked(self) -> None:
+        """Somebody is getting it (again)."""
+        if self._settled.is_set() and not self._is_there:
+            self._settled = trio.Event()
+
+    def given_up(self) -> None:
+        """Nobody gets it any more: requests fail."""
+        self._settled.set()
+
+    async def wait(self) -> None:
+        """Wait until it is there. Raises `CredentialsError` where it will not be."""
+        await self._settled.wait()
+        if not self._is_there:
+            raise CredentialsError("there is no client certificate yet")
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
     """The bytes that TLS needs; equal ones make equal connections."""
@@ -46,8 +74,11 @@ class Credentials:
         *,
         offload: Offload = thread_offload,
         clock: WallClock | None = None,
+        awaited: AwaitedCertificate | None = None,
     ) -> None:
         self.config = config
+        self._awaited = awaited
+        self._is_issued = False  # `config.issued` is there, and all there is
         self._offload = offload
         self._clock = clock or SystemClock()
         self._lock = trio.Lock()
@@ -63,9 +94,14 @@ class Credentials:
         Raises:
             CredentialsError: there are none, and there were none before.
         """
+        if self._awaited is not None:
+            await self._awaited.wait()
         async with self._lock:
-            if self.config.exec_plugin is not None and (refused or self._expired()):
-                self._executed = await run_plugin(self.config.exec_plugin, self.config)
+            if self.config.issued is not None and not self._is_issued:
+                self._is_issued = await self._offload(self.config.issued.exists)
+            plugin = self.config.exec_plugin if not self._is_issued else None
+            if plugin is not None and (refused or self._expired()):
+                self._executed = await run_plugin(plugin, self.config)
                 self._looked = -math.inf
             now = trio.current_time()
             is_due = refused or (now - self._looked >= _LOOK and not self.is_fixed)
@@ -78,6 +114,8 @@ class Credentials:
         """What says who the client is, in every request."""
         config = self.config
         headers = list(config.impersonate)
+        if self._is_issued:
+            return headers
         token = (self._executed.token if self._executed is not None else "") or self._token
         if token:
             headers.append(("Authorization", f"Bearer {token}"))
@@ -90,8 +128,7 @@ class Credentials:
     def is_fixed(self) -> bool:
         """Whether nothing can change: a refusal is then final."""
         config = self.config
-        files = (config.certificate.file, config.key.file, config.ca.file, config.token_file)
-        return config.exec_plugin is None and not any(files)
+        return config.exec_plugin is None and not any(_files(config))
 
     def _expired(self) -> bool:
         if self._executed is None:
@@ -104,7 +141,7 @@ class Credentials:
             return
         try:
             material, token = await self._offload(_read, self.config)
-            if self._executed is not None and self._executed.key:
+            if self._executed is not None and self._executed.key and not self._is_issued:
                 executed = self._executed
                 material = replace(material, certificate=executed.certificate, key=executed.key)
             if material != self.material:
@@ -162,8 +199,12 @@ def _no_passphrase() -> str:
 
 def _signature(config: ClientConfig) -> Signature:
     """Return what differs when a file has changed."""
-    sources = (config.ca.file, config.certificate.file, config.key.file, config.token_file)
-    return tuple(_stat(path) for path in sources if path is not None)
+    return tuple(_stat(path) for path in _files(config) if path is not None)
+
+
+def _files(config: ClientConfig) -> tuple[Path | None, ...]:
+    pair = config.certificate.file, config.key.file
+    return config.ca.file, *pair, config.token_file, config.issued
 
 
 def _stat(path: Path) -> tuple[int, ...] | None:
@@ -176,15 +217,23 @@ def _stat(path: Path) -> tuple[int, ...] | None:
 
 def _read(config: ClientConfig) -> tuple[Material, str]:
     """Return what the files hold now."""
-    material = Material(
-        *(_bytes(config, source) for source in (config.ca, config.certificate, config.key))
-    )
+    if config.issued is not None and config.issued.exists():
+        issued = _bytes(config, Source(file=config.issued))
+        return Material(_bytes(config, config.ca), issued), ""
+    material = read_material(config)
     token = config.token
     if config.token_file is not None:
         token = _bytes(config, Source(file=config.token_file, field="tokenFile")).decode().strip()
         if not token:
             raise CredentialsError(f"{config.token_file}: read empty token")
     return material, token
+
+
+def read_material(config: ClientConfig) -> Material:
+    """Return what the kubeconfig itself has. Blocks. Raises `CredentialsError`."""
+    return Material(
+        *(_bytes(config, source) for source in (config.ca, config.certificate, config.key))
+    )
 
 
 def _bytes(config: ClientConfig, source: Source) -> bytes:

@@ -76,6 +76,7 @@ class ClientConfig:
     disable_compression: bool = False
     certificate: Source = Source()
     key: Source = Source()
+    issued: Path | None = None  # certificate and key in one; goes before all else once it is there
     token: str = ""
     token_file: Path | None = None
     username: str = ""

@@ -4,7 +4,8 @@
 it runs `python -m kubelet_trio.kube.pki`, which reads one JSON object, prints another and ends.
 
     {"do": "request", "name", "groups", "hosts", "addresses"} -> {"key", "request"}
-    {"do": "dates", "certificate"}                            -> {"not_before", "not_after"}
+    {"do": "describe", "certificate", "key"}                  -> {"name", "groups", "hosts",
+                                     "addresses", "not_before", "not_after", "ends"}
 
 Keys, requests and certificates are PEM, dates Unix seconds.
 """
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _PEM = serialization.Encoding.PEM
+_PUBLIC = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _key() -> tuple[ec.EllipticCurvePrivateKey, str]:
@@ -56,22 +58,51 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
     return {"key": text, "request": signed.public_bytes(_PEM).decode()}
 
 
-def dates(asked: dict[str, Any]) -> dict[str, Any]:
-    """Tell how long the first certificate of a PEM text is valid."""
-    found = x509.load_pem_x509_certificate(asked["certificate"].encode())
+def describe(asked: dict[str, Any]) -> dict[str, Any]:
+    """Tell what the first certificate of a PEM text says; with a key, see that it is its own.
+
+    `ends` is when the first of all certificates in the text ends.
+    """
+    found = x509.load_pem_x509_certificates(asked["certificate"].encode())
+    first = found[0]
+    if key := asked.get("key"):
+        own = serialization.load_pem_private_key(key.encode(), None).public_key()
+        if own.public_bytes(*_PUBLIC) != first.public_key().public_bytes(*_PUBLIC):
+            raise ValueError("the certificate is not that of the key")
+    names = _alternative_names(first)
+    common = first.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    groups = first.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return {
-        "not_before": found.not_valid_before_utc.timestamp(),
-        "not_after": found.not_valid_after_utc.timestamp(),
+        "name": str(common[0].value) if common else "",
+        "groups": [str(group.value) for group in groups],
+        "hosts": [name.value for name in names if isinstance(name, x509.DNSName)],
+        "addresses": [str(name.value) for name in names if isinstance(name, x509.IPAddress)],
+        "not_before": first.not_valid_before_utc.timestamp(),
+        "not_after": first.not_valid_after_utc.timestamp(),
+        "ends": min(one.not_valid_after_utc.timestamp() for one in found),
     }
 
 
-_DEEDS = {"request": request, "dates": dates}
+def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
+    try:
+        return list(
+            certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        )
+    except x509.ExtensionNotFound:
+        return ()
+
+
+_DEEDS = {"request": request, "describe": describe}
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Do what is asked for. Raises ValueError for what is none of what it should be."""
+    return _DEEDS[asked["do"]](asked)
 
 
 def main() -> None:
     """Do what standard input asks for."""
-    asked = json.load(sys.stdin)
-    json.dump(_DEEDS[asked["do"]](asked), sys.stdout)
+    json.dump(answer(json.load(sys.stdin)), sys.stdout)
 
 
 if __name__ == "__main__":

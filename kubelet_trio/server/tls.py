@@ -78,6 +78,9 @@ class TlsSettings:
     client_ca_file: Path | None = None
     min_version: str = ""
     cipher_suites: tuple[str, ...] = ()
+    # Certificate and key in one: goes before the pair once it is there. Where the pair is this
+    # file as well there is none before.
+    issued: Path | None = None
 
 
 class TlsError(Exception):
@@ -103,9 +106,20 @@ class ServerTls:
         self._checked_at = 0.0
 
     async def load(self) -> None:
-        """Read the certificates. Raises `TlsError`."""
+        """Read the certificates. Raises `TlsError`.
+
+        An issued one that cannot be used is as good as none: another is on its way.
+        """
         stamp = await self._offload(_stamp, self._settings)
-        context, client_ca = await self._offload(_make_context, self._settings)
+        try:
+            pair = await self._offload(_pair, self._settings)
+            context, client_ca = await self._offload(_make_context, self._settings, pair)
+        except TlsError as exc:
+            if self._settings.issued is None:
+                raise
+            log.warning("tls.not_loaded", error=str(exc))
+            pair = _own_pair(self._settings)
+            context, client_ca = await self._offload(_make_context, self._settings, pair)
         self._context, self._client_ca = context, client_ca
         self._stamp, self._checked_at = stamp, trio.current_time()
 
@@ -131,17 +145,18 @@ class ServerTls:
         if stamp == self._stamp:
             return
         self._stamp = stamp  # also of what is bad: it is told once, and tried when it changes
+        pair = await self._offload(_pair, self._settings)
         try:
-            context, client_ca = await self._offload(_make_context, self._settings)
+            context, client_ca = await self._offload(_make_context, self._settings, pair)
         except TlsError as exc:
             log.warning("tls.not_reloaded", error=str(exc))
             return
         self._context, self._client_ca = context, client_ca
-        log.info("tls.reloaded", cert_file=str(self._settings.cert_file))
+        log.info("tls.reloaded", cert_file=str(pair[0]) if pair is not None else None)
 
 
 def _stamp(settings: TlsSettings) -> _Stamp:
-    files = (settings.cert_file, settings.key_file, settings.client_ca_file)
+    files = (settings.cert_file, settings.key_file, settings.client_ca_file, settings.issued)
     stamps: list[tuple[int, int, int] | None] = []
     for path in files:
         try:
@@ -152,8 +167,26 @@ def _stamp(settings: TlsSettings) -> _Stamp:
     return tuple(stamps)
 
 
-def _make_context(settings: TlsSettings) -> tuple[ssl.SSLContext, bytes]:
-    """Return a context and the client CA in it. Blocks. Raises `TlsError`."""
+def _pair(settings: TlsSettings) -> tuple[Path, Path] | None:
+    """Return the files of certificate and key. Blocks."""
+    if settings.issued is not None and settings.issued.exists():
+        return settings.issued, settings.issued
+    return _own_pair(settings)
+
+
+def _own_pair(settings: TlsSettings) -> tuple[Path, Path] | None:
+    if settings.cert_file == settings.issued:
+        return None
+    return settings.cert_file, settings.key_file
+
+
+def _make_context(
+    settings: TlsSettings, pair: tuple[Path, Path] | None
+) -> tuple[ssl.SSLContext, bytes]:
+    """Return a context and the client CA in it. Blocks. Raises `TlsError`.
+
+    Without any certificate every handshake fails, as with the Go kubelet.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.minimum_version = VERSIONS[settings.min_version]
@@ -163,10 +196,11 @@ def _make_context(settings: TlsSettings) -> tuple[ssl.SSLContext, bytes]:
         context.set_ciphers(":".join(chosen) or _DEFAULT_CIPHERS)
     except ssl.SSLError as exc:
         raise TlsError(f"tlsCipherSuites: this OpenSSL has none of {':'.join(chosen)}") from exc
-    try:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    except (OSError, ssl.SSLError) as exc:
-        raise TlsError(f"{settings.cert_file} with {settings.key_file}: {exc}") from exc
+    if pair is not None:
+        try:
+            context.load_cert_chain(*pair)
+        except (OSError, ssl.SSLError) as exc:
+            raise TlsError(f"{pair[0]} with {pair[1]}: {exc}") from exc
     if settings.client_ca_file is None:
         return context, b""
     try:

@@ -99,7 +99,6 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "told"),
     [
-        ("--bootstrap-kubeconfig=/k", "not supported yet: --bootstrap-kubeconfig: "),
         ("--contention-profiling", "not supported yet: enableContentionProfiling (--conten"),
         ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),
         ("--volume-plugin-dir=/x", "leave it at its default (/usr/libexec/"),

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_AGE = datetime.timedelta(minutes=5)  # clocks differ
 _USAGES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
@@ -60,13 +61,19 @@ class Authority:
         return pair
 
     def sign(
-        self, request: x509.CertificateSigningRequest | bytes, lifetime: datetime.timedelta
+        self,
+        request: x509.CertificateSigningRequest | bytes,
+        lifetime: datetime.timedelta,
+        age: datetime.timedelta = _AGE,
     ) -> bytes:
-        """Return the certificate (PEM) for a request, its subject and names as asked for."""
+        """Return the certificate (PEM) for a request, its subject and names as asked for.
+
+        It began `age` ago and has `lifetime` left.
+        """
         if isinstance(request, bytes):
             request = x509.load_pem_x509_csr(request)
         builder = (
-            _dated(request.subject, lifetime)
+            _dated(request.subject, lifetime, age)
             .issuer_name(self._name)
             .public_key(request.public_key())
             .add_extension(x509.ExtendedKeyUsage(_USAGES), critical=False)
@@ -94,13 +101,15 @@ class Authority:
         return pair
 
 
-def _dated(subject: x509.Name, lifetime: datetime.timedelta) -> x509.CertificateBuilder:
+def _dated(
+    subject: x509.Name, lifetime: datetime.timedelta, age: datetime.timedelta = _AGE
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_before(now - age)
         .not_valid_after(now + lifetime)
     )
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 from lightkube.models.certificates_v1 import CertificateSigningRequest
 
-from kubelet_trio.kube import CertificateError, CertificateStore, Rotation, Wanted
-from kubelet_trio.kube.certificates import CLIENT_SIGNER, Validity, sign
-from kubelet_trio.model import SystemClock, thread_offload
+from kubelet_trio.kube import CertificateError, CertificateStore, Wanted
+from kubelet_trio.kube.certificates import CLIENT_SIGNER, Signed, describe, pki, sign
+from kubelet_trio.model import thread_offload
 from kubelet_trio.testing import FakeKube
 from tests.harness.authority import Authority
 
@@ -44,10 +44,11 @@ async def wait_requests(kube: FakeKube, count: int) -> None:
 
 
 async def test_a_certificate_is_asked_for_and_comes_with_its_key(tmp_path: Path) -> None:
-    kube, authority, pems = FakeKube(), Authority(tmp_path), []
+    kube, authority = FakeKube(), Authority(tmp_path)
+    got: list[Signed] = []
 
     async def ask() -> None:
-        pems.append(await sign(kube, WANTED))
+        got.append(await sign(kube, WANTED))
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -59,8 +60,9 @@ async def test_a_certificate_is_asked_for_and_comes_with_its_key(tmp_path: Path)
             assert found.spec.usages == ["digital signature", "client auth"]
             approve(kube, authority)
     file = tmp_path / "both.pem"
-    file.write_text(pems[0])
+    file.write_text(got[0].pem)
     ssl.create_default_context().load_cert_chain(file)  # refuses a key that does not fit
+    assert got[0].certificate.is_for(WANTED)
 
 
 async def test_a_denied_request_is_an_error_that_names_it() -> None:
@@ -87,31 +89,39 @@ async def test_a_denied_request_is_an_error_that_names_it() -> None:
 
 async def test_files_are_roots_alone_and_the_link_goes_to_the_newest(tmp_path: Path) -> None:
     store = CertificateStore(tmp_path / "pki", "kubelet-client", thread_offload)
-    assert await store.validity() is None
+    assert await store.held() is None
     pair = Authority(tmp_path).issue("node", "system:node:node")
     await store.put("first", 0.0)
     await store.put(pair.certificate.read_text() + pair.key.read_text(), 60.0)
     assert store.current.is_symlink()
-    assert store.current.resolve().name == "kubelet-client-1970-01-01T00-01-00Z.pem"
+    assert store.current.resolve().name == "kubelet-client-1970-01-01-00-01-00.pem"
     assert stat.S_IMODE(store.current.stat().st_mode) == 0o600
-    validity = await store.validity()
-    assert validity is not None
-    assert validity.not_after - validity.not_before == 24 * 3600 + 300
+    held = await store.held()
+    assert held is not None
+    assert held.not_after - held.not_before == 24 * 3600 + 300
 
 
-def test_renewal_is_due_when_that_share_of_the_life_is_over() -> None:
-    assert Validity(1000.0, 2000.0).renew_at(0.7) == 1700.0
+async def test_a_certificate_says_for_whom_it_is(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("n", "system:node:n", "system:nodes", hosts=("n.example", "192.0.2.1"))
+    told = await describe(pki, pair.certificate.read_bytes(), pair.key.read_bytes())
+    assert told.name == "system:node:n"
+    assert told.groups == {"system:nodes"}
+    assert told.hosts == {"n.example"}
+    assert told.addresses == {"192.0.2.1"}
+    assert told.ends == told.not_after
+    ca = authority.certificate.read_bytes()
+    assert (await describe(pki, ca + pair.certificate.read_bytes())).name == "kubelet-trio-test-ca"
+    other = authority.issue("other", "other")
+    with pytest.raises(CertificateError, match="not that of the key"):
+        await describe(pki, pair.certificate.read_bytes(), other.key.read_bytes())
+    with pytest.raises(CertificateError, match="making a key or certificate"):
+        await describe(pki, b"nothing of the kind")
 
 
-async def test_a_certificate_is_renewed_without_anybody_asking(tmp_path: Path) -> None:
-    kube, authority = FakeKube(), Authority(tmp_path)
+async def test_what_is_in_another_file_stands_in(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).issue("node", "system:node:node")
     store = CertificateStore(tmp_path / "pki", "kubelet-client", thread_offload)
-    rotation = Rotation(kube, store, WANTED, SystemClock())
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(rotation.run)
-            await wait_requests(kube, 1)
-            approve(kube, authority, seconds=-200)  # of its 100 s, none are left
-            await wait_requests(kube, 2)
-            assert store.current.exists()
-            nursery.cancel_scope.cancel()
+    held = await store.held(pair.certificate)
+    assert held is not None
+    assert held.name == "system:node:node"

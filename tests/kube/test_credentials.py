@@ -184,3 +184,33 @@ async def test_a_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(CredentialsError, match="the key has a passphrase"):
         await Credentials(config).refresh()
+
+
+async def test_an_issued_certificate_goes_before_all_else(tmp_path: Path) -> None:
+    authority, issued = Authority(tmp_path), tmp_path / "issued.pem"
+    hand_out(tmp_path, token="from the program")
+    config = ClientConfig(
+        server="https://kube.example",
+        ca=Source(file=authority.certificate),
+        issued=issued,
+        exec_plugin=plugin(tmp_path),
+    )
+    credentials = Credentials(config)
+    await credentials.refresh()
+    assert authorization(credentials) == "Bearer from the program"
+    pair = authority.issue("node", "system:node:node")
+    issued.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
+    await credentials.refresh(refused=True)
+    assert authorization(credentials) == ""
+    assert credentials.material is not None
+    assert credentials.material.certificate == issued.read_bytes()
+    assert runs(tmp_path) == 1
+    # The next one is found as any other file that changes.
+    pair = authority.issue("again", "system:node:node")
+    issued.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
+    await credentials.refresh(refused=True)
+    assert credentials.material.certificate == issued.read_bytes()
+    # From the start it is all there is: the program is not even run.
+    again = Credentials(config)
+    await again.refresh()
+    assert runs(tmp_path) == 1

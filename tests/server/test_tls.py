@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -191,6 +192,50 @@ async def test_a_broken_certificate_leaves_the_one_before_it(
         served.settings.cert_file.write_text("not a certificate")
         changed(served.settings.cert_file)
         assert b" 200 " in await served.asked(served.client_context(tmp_path))
+
+
+async def test_an_issued_certificate_goes_before_the_given_one(
+    served: Served, tmp_path: Path
+) -> None:
+    issued = tmp_path / "issued.pem"
+    served.settings = dataclasses.replace(served.settings, issued=issued)
+    async with served.run():
+        given = await shown(served, tmp_path)
+        put_in_one(served, issued)
+        assert await shown(served, tmp_path) != given
+
+
+async def test_before_a_certificate_is_issued_nobody_gets_through(
+    served: Served, tmp_path: Path
+) -> None:
+    issued = tmp_path / "issued.pem"
+    served.settings = dataclasses.replace(
+        served.settings, cert_file=issued, key_file=issued, issued=issued
+    )
+    async with served.run():
+        with pytest.raises(trio.BrokenResourceError):
+            await served.asked(served.client_context(tmp_path))
+        put_in_one(served, issued)
+        assert b" 200 " in await served.asked(served.client_context(tmp_path))
+
+
+async def test_a_broken_issued_certificate_is_none(served: Served, tmp_path: Path) -> None:
+    issued = tmp_path / "issued.pem"
+    issued.write_text("not a certificate")
+    served.settings = dataclasses.replace(served.settings, issued=issued)
+    async with served.run():
+        assert b" 200 " in await served.asked(served.client_context(tmp_path))
+        put_in_one(served, issued)
+        changed(issued)
+        assert b" 200 " in await served.asked(served.client_context(tmp_path))
+
+
+def put_in_one(served: Served, issued: Path) -> None:
+    """Write another certificate and its key as one file."""
+    directory = issued.parent / "one"
+    directory.mkdir()
+    pair = served.authority.sign_server().write(directory, "server")
+    issued.write_bytes(b"".join(path.read_bytes() for path in pair))
 
 
 async def test_a_client_ca_that_changes_ends_what_it_let_in(served: Served, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.agent import Apis
+from kubelet_trio.agent.certificates import ClientCertificate
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
+from kubelet_trio.kube import CertificateStore, ClientAccess, ClientConfig
+from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.supervision import DeclaredNode
 from kubelet_trio.testing import FakeKube
 
@@ -91,10 +94,15 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
             "--anonymous-auth",
             "--read-only-port=10255",
             "--kubeconfig=/k",
+            "--rotate-certificates",
+            "--rotate-server-certificates",
         ]
     )
     kube = FakeKube()
-    apis = Apis(kube, kube, "https://api:6443")
+    store = CertificateStore(Path("/pki"), "kubelet-client", inline_offload)
+    access = ClientAccess(ClientConfig("https://api:6443"), store)
+    client = ClientCertificate(access, "node", SystemClock(), rotate=True)
+    apis = Apis(kube, kube, "https://api:6443", client)
     assert differences(documented_tree(), build_agent(settings, {}, apis).declared()) == []
 
 
