@@ -111,9 +111,9 @@ class ClusterObjects:
         for key in keys:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _Entry(key, value=self._memory.last_object(key))
-                if entry.value is not None:
-                    entry.asked.set()
+                entry = self._entries[key] = _Entry(key)
+                if self._memory.is_cut_off:
+                    self._remember(entry)
                 if self._is_watched(key):
                     run = partial(self._follow, entry)
                     self.tree.start_child(ChildSpec(_child_name(key), run, Restart.TRANSIENT))
@@ -135,8 +135,17 @@ class ClusterObjects:
         if self._is_watched(key):
             with trio.move_on_after(_FIRST_ANSWER):
                 await entry.asked.wait()
+            if not entry.asked.is_set():
+                self._remember(entry)
             return entry.known()
         return await self._get_unwatched(entry)
+
+    def _remember(self, entry: _Entry) -> None:
+        """Take what was known before this start, where the server does not answer."""
+        if entry.value is None:
+            entry.value = self._memory.last_object(entry.key)
+        if entry.value is not None:
+            entry.asked.set()
 
     def _is_watched(self, key: ObjectKey) -> bool:
         if key.kind in _ONLY_GOT:
@@ -152,14 +161,17 @@ class ClusterObjects:
             self._take(entry, await self._read(entry.key))
         except ObjectNotFoundError as exc:
             self._take(entry, exc)
-        except ObjectError:
+        except ObjectError as exc:
+            if isinstance(exc.__cause__, KubeUnavailableError):
+                self._remember(entry)
             # Old is better than none where a node that is cut off is to keep its pods.
-            is_fresh_wanted = self._strategy is ChangeDetection.GET and not self._memory.is_cut_off
-            if is_fresh_wanted or entry.value is None:
+            if self._strategy is ChangeDetection.GET or entry.value is None:
                 raise
         return entry.known()
 
     def _may_keep(self, entry: _Entry) -> bool:
+        if self._memory.is_cut_off and entry.value is not None:
+            return True
         if entry.value is None or isinstance(entry.value, ObjectNotFoundError):
             return False
         if entry.key.kind in _ONLY_GOT:
@@ -272,6 +284,8 @@ class ClusterObjects:
         log.debug("objects.unread", object=str(entry.key), error=str(exc))
         if entry.value is None:
             entry.problem = _unread(entry.key, exc)
+            if isinstance(exc, KubeUnavailableError):
+                self._remember(entry)
             entry.asked.set()
 
 

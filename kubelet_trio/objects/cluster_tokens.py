@@ -45,12 +45,15 @@ class ClusterTokens:
         self._tokens: dict[TokenRequest, KnownToken] = {}
 
     async def token(self, request: TokenRequest) -> str:
-        known = self._tokens.get(request) or self._memory.last_token(request)
+        known = self._tokens.get(request)
+        if known is None and self._memory.is_cut_off:
+            known = self._memory.last_token(request)
         if known is not None and self._clock.time() < known.renew_at:
             return known.text
         try:
             fresh = await self._ask_in_time(request)
         except (KubeError, KubeUnavailableError) as exc:
+            known = known or self._memory.last_token(request)
             if known is not None and self._may_go_on(known, exc):
                 log.warning("tokens.not_renewed", pod=str(request.pod), error=str(exc))
                 return known.text

@@ -31,7 +31,7 @@ class ClusterMemory(Protocol):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the node goes by what is kept, the server being silent since the start."""
+        """Whether the server has been silent since the start: then it is not waited for."""
         ...
 
     def note_object(self, key: ObjectKey, value: ApiObject | None) -> None:
@@ -43,7 +43,7 @@ class ClusterMemory(Protocol):
         ...
 
     def last_object(self, key: ObjectKey) -> ApiObject | None:
-        """Return what is to stand in for the server's answer; None unless cut off."""
+        """Return what may stand in for an answer that does not come, if anything."""
         ...
 
     def note_services(self, facts: tuple[ServiceFacts, ...]) -> None: ...

@@ -66,13 +66,12 @@ class ClusterServices:
 
     async def wait_known(self, seconds: float) -> bool:
         """Wait so long for the services to be known, and return whether they are."""
+        with trio.move_on_after(0 if self._memory.is_cut_off else seconds):
+            await self._known.wait()
         last = None if self._known.is_set() else self._memory.last_services()
         if last is not None:
             self.facts = last
-            return True
-        with trio.move_on_after(seconds):
-            await self._known.wait()
-        return self._known.is_set()
+        return self._known.is_set() or last is not None
 
     def _take(self, services: Iterable[Service]) -> None:
         found = map(service_facts, services)

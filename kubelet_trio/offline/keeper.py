@@ -6,7 +6,8 @@ thousand changes are one pass; it writes only what differs from what is there, i
 that refuses is tried again, and holds up nothing.
 
 Before the server has listed the node's pods nothing is written or removed. Should it stay silent,
-`fall_back` begins the time in which the node goes by the disk; the first list ends it.
+`fall_back` begins the time in which the node goes by the disk; the first list ends it. What the
+server has not been heard of since stands in beyond that, should it fall silent again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Keeper:
     def __init__(self, folder: Folder, offload: Offload) -> None:
         self._folder = folder
         self._offload = offload
-        self._last: Mapping[Item, Any] = {}  # of an earlier life, until the server speaks
+        self._last: dict[Item, Any] = {}  # of an earlier life, until the server speaks of it
         self._is_loaded = False
         self.is_cut_off = False
         self._pods: Mapping[PodUid, Pod] | None = None  # None: the server has not spoken
@@ -69,25 +70,28 @@ class Keeper:
         return tuple(value for value in self._last.values() if isinstance(value, Pod))
 
     def last_object(self, key: ObjectKey) -> ApiObject | None:
-        found: ApiObject | None = self._known_before(object_item(key))
+        found: ApiObject | None = self._last.get(object_item(key))
         return found
 
     def last_services(self) -> tuple[ServiceFacts, ...] | None:
-        found: tuple[ServiceFacts, ...] | None = self._known_before(SERVICES)
+        found: tuple[ServiceFacts, ...] | None = self._last.get(SERVICES)
         return found
 
     def last_token(self, request: TokenRequest) -> KnownToken | None:
-        found: KnownTokens | None = self._known_before(tokens_item(request.uid))
-        return dict(found.tokens).get(request) if found is not None else None
+        return self._tokens_of(request.uid).get(request)
+
+    def _tokens_of(self, uid: PodUid) -> dict[TokenRequest, KnownToken]:
+        """Return the tokens of a pod, those of an earlier life included."""
+        before: KnownTokens | None = self._last.get(tokens_item(uid))
+        if uid not in self._tokens and before is not None:
+            self._tokens[uid] = dict(before.tokens)
+        return self._tokens.get(uid, {})
 
     @property
     def last_node(self) -> Node | None:
-        """The node's labels and taints, while cut off."""
-        found: Node | None = self._known_before(NODE)
+        """The node's labels and taints."""
+        found: Node | None = self._last.get(NODE)
         return found
-
-    def _known_before(self, item: Item) -> Any:
-        return self._last.get(item) if self.is_cut_off else None
 
     # What the server says
 
@@ -95,7 +99,8 @@ class Keeper:
         """Take all pods of the node; the mapping is not changed afterwards."""
         before = self._pods if self._pods is not None else {}
         if self._pods is None:
-            self._last, self.is_cut_off = {}, False
+            self._last = {item: value for item, value in self._last.items() if item.kind != "Pod"}
+            self.is_cut_off = False
             self._woken.set()  # what is there and not wanted goes
         news = [uid for uid, pod in pods.items() if before.get(uid) is not pod]
         gone = [uid for uid in before if uid not in pods]
@@ -120,7 +125,7 @@ class Keeper:
         self._note_single(NODE, kept_node(node))
 
     def note_token(self, request: TokenRequest, token: KnownToken) -> None:
-        self._tokens.setdefault(request.uid, {})[request] = token
+        self._tokens[request.uid] = {**self._tokens_of(request.uid), request: token}
         self._note(tokens_item(request.uid))
 
     def _note_single(self, item: Item, value: object) -> None:
@@ -129,6 +134,8 @@ class Keeper:
             self._note(item)
 
     def _note(self, *items: Item) -> None:
+        for item in items:
+            self._last.pop(item, None)
         if items:
             self._dirty.update(items)
             self._woken.set()
@@ -159,7 +166,7 @@ class Keeper:
 
     async def _load(self) -> None:
         try:
-            self._last = await self._offload(self._folder.load)
+            self._last = dict(await self._offload(self._folder.load))
         except OSError as exc:
             log.error("offline.unreadable", path=str(self._folder.path), error=str(exc))
         self._is_loaded = True
@@ -179,6 +186,8 @@ class Keeper:
             self._woken.set()
             log.error("offline.not_written", path=str(self._folder.path), error=str(exc))
             return False
+        # Nobody needs any more what has been removed.
+        self._last = {i: value for i, value in self._last.items() if i in self._folder.digests}
         if changed:
             log.debug("offline.written", files=changed)
         return True

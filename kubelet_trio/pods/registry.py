@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import container_info
-from kubelet_trio.model import PodUid, RuntimePod, is_static, metadata, pod_key
+from kubelet_trio.model import PodUid, RuntimePod, is_static, metadata, pod_key, spec
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
@@ -111,13 +111,16 @@ class PodRegistry:
     def _take_record(self, uid: PodUid) -> PodRecord | None:
         """Return what is remembered of a pod, once.
 
-        A static pod that ended with the node comes back with it; others are replaced.
+        A static pod that ended with the node comes back with it; others are replaced, unless
+        whoever would do it knows nothing of that end and cannot be told.
         """
         record = self._records.pop(uid, None)
         ended = record.termination if record is not None else None
         if record is None or ended is None or ended.reason is not EndReason.SHUTDOWN:
             return record
-        return None if is_static(record.pod) else record
+        always = spec(record.pod).restartPolicy in (None, "", "Always")
+        is_alone = always and uid in self._desired.last_known
+        return None if is_static(record.pod) or is_alone else record
 
     def wake(self, uid: PodUid) -> None:
         """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""

@@ -63,7 +63,9 @@ def merge(order: Sequence[str], snapshots: Mapping[str, SourceSnapshot]) -> Merg
             dropped[Dropped(source, key, uid, f"{message}: ignored")] = pod
     ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
-    return Merged(Desired(pods, ready, objects), dropped, hidden)
+    incomplete = {name for name, snapshot in snapshots.items() if not snapshot.is_complete}
+    last_known = frozenset(uid for uid in pods if owner[uid] in incomplete)
+    return Merged(Desired(pods, ready, objects, last_known), dropped, hidden)
 
 
 def _merge_objects(

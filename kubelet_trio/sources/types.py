@@ -32,6 +32,7 @@ class Desired:
     pods: Mapping[PodUid, Pod] = field(default_factory=dict)
     all_ready: bool = False  # whether every source has delivered once: before, remove nothing
     objects: Mapping[ObjectKey, ApiObject] = field(default_factory=dict)
+    last_known: frozenset[PodUid] = frozenset()  # wanted before this start; nobody says so now
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from lightkube.models.core_v1 import (
@@ -17,6 +18,7 @@ from lightkube.models.core_v1 import (
     Node,
     Pod,
     PodSpec,
+    PodStatus,
     ProjectedVolumeSource,
     Secret,
     SecretKeySelector,
@@ -32,9 +34,10 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.model import PodUid, pod_uid
+from kubelet_trio.model import PodUid, inline_offload, pod_uid
+from kubelet_trio.pods import EndReason, PodRecords, TerminationRequest, load_records
 from kubelet_trio.sources import FALLBACK_AFTER
-from kubelet_trio.testing import FakeMounter, FakeRuntime
+from kubelet_trio.testing import FakeMounter, FakeRuntime, KubeFaultKind
 from tests.agent.test_cluster import NAME, World
 
 SECRET = EnvVar(
@@ -171,6 +174,22 @@ async def test_an_agent_that_starts_cut_off_restarts_nothing_and_looks_after_wha
         assert len(world.host.calls("CreateContainer")) == 2
 
 
+@pytest.mark.parametrize("trouble", [KubeFaultKind.BROKEN, KubeFaultKind.HANG])
+async def test_a_server_that_falls_silent_again_before_all_was_read_holds_nothing_up(
+    world: World, autojump_clock: MockClock, trouble: KubeFaultKind
+) -> None:
+    uids = await run_once(world, "web")
+    reboot(world)
+    for resource in ("secrets", "configmaps", "services", "serviceaccounts/token"):
+        world.kube.faults.add(trouble, resource=resource, times=None)
+    async with world.running() as agent:
+        await until(world.host.runtime.alive, 300)
+        (source,) = (s for s in agent.status().sources if s.name.startswith("api"))
+        assert source.delivered
+        assert environment(world)["A"] == b"s3cret"
+        assert volume_file(world, uids["web"], CONFIG_FILE) == "1"
+
+
 async def test_what_was_deleted_while_cut_off_goes_and_what_is_new_comes(
     world: World, autojump_clock: MockClock
 ) -> None:
@@ -233,6 +252,32 @@ async def test_a_pod_that_was_being_deleted_or_was_over_does_not_start_again(
     async with world.running():
         await trio.sleep(120)
         assert world.host.calls("RunPodSandbox") == []
+
+
+@pytest.mark.parametrize(("is_told", "starts"), [(False, True), (True, False)])
+async def test_what_the_nodes_shutdown_ended_starts_again_unless_the_server_knows_that_it_failed(
+    world: World, autojump_clock: MockClock, is_told: bool, starts: bool
+) -> None:
+    uids = await run_once(world, "web")
+    pods_dir = world.host.base / "root" / "pods"
+    record = load_records(pods_dir)[uids["web"]]
+    failed = msgspec.structs.replace(record.pod, status=PodStatus(phase="Failed"))
+    end = TerminationRequest(uids["web"], EndReason.SHUTDOWN, grace_period=1, requested_at=1.0)
+    ended = msgspec.structs.replace(record, pod=failed, termination=end)
+    if is_told:
+        async with world.running():
+            world.kube.change(Pod, "web", {"status": {"phase": "Failed"}}, subresource="status")
+            await trio.sleep(30)
+    world.kube.go_down()
+    reboot(world)
+    await PodRecords(pods_dir, inline_offload).write(ended)
+    async with world.running():
+        await trio.sleep(60)
+        assert bool(world.host.runtime.alive()) == starts
+        world.kube.come_back()
+        await trio.sleep(60)
+        assert bool(world.host.runtime.alive()) == starts
+        assert world.status().phase == ("Running" if starts else "Failed")
 
 
 async def test_objects_that_changed_while_cut_off_are_shown_afterwards(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -134,7 +135,7 @@ async def test_a_silent_server_is_stood_in_for_until_it_speaks(
         await trio.sleep(5)
         assert keeper.fall_back() is None  # the server has spoken
     async with world.running() as keeper:
-        assert keeper.last_object(KEY) is None  # the server may yet speak
+        assert not keeper.is_cut_off  # the server may yet speak
         assert [pod_uid(p) for p in keeper.fall_back() or ()] == ["1"]
         assert keeper.is_cut_off
         assert keeper.last_object(KEY) == secret(a="1")
@@ -142,8 +143,30 @@ async def test_a_silent_server_is_stood_in_for_until_it_speaks(
         assert keeper.last_services() is None
         note(keeper, pod())
         assert not keeper.is_cut_off
+        await trio.sleep(60)
+        assert keeper.last_object(KEY) == secret(a="1")  # it has not spoken of that one
+        keeper.note_object(KEY, secret(a="2"))
         assert keeper.last_object(KEY) is None
+        note(keeper)
+        await trio.sleep(60)
         assert keeper.last_token(REQUEST) is None
+
+
+async def test_a_pods_tokens_are_kept_together(world: World, autojump_clock: MockClock) -> None:
+    other = replace(REQUEST, audience="vault")
+    async with world.running() as keeper:
+        note(keeper, pod())
+        keeper.note_token(REQUEST, TOKEN)
+        keeper.note_token(other, TOKEN)
+        await trio.sleep(60)
+    fresh = replace(TOKEN, text="fresh")
+    async with world.running() as keeper:
+        note(keeper, pod())
+        keeper.note_token(other, fresh)
+        await trio.sleep(60)
+    async with world.running() as keeper:
+        assert keeper.last_token(REQUEST) == TOKEN
+        assert keeper.last_token(other) == fresh
 
 
 async def test_what_is_known_is_written_when_the_agent_ends(
