@@ -18,6 +18,7 @@ import trio
 from lightkube.models import core_v1, meta_v1
 
 from kubelet_trio.events.correlator import Correlator, Told
+from kubelet_trio.events.object import event_object
 from kubelet_trio.kube import (
     AlreadyExistsError,
     KubeApi,
@@ -133,26 +134,14 @@ class ApiEvents:
             await self._api.create(self._as_api(told, namespace), namespace=namespace)
 
     def _as_api(self, told: Told, namespace: str) -> core_v1.Event:
-        event, involved = told.event, told.event.involved
-        return core_v1.Event(
-            metadata=meta_v1.ObjectMeta(name=told.name, namespace=namespace),
-            involvedObject=core_v1.ObjectReference(
-                apiVersion="v1",
-                kind=involved.kind,
-                name=involved.name,
-                namespace=involved.namespace or None,
-                uid=involved.uid or None,
-                fieldPath=involved.field_path or None,
-            ),
-            type=event.type,
-            reason=event.reason,
-            message=event.message,
+        meta = meta_v1.ObjectMeta(name=told.name, namespace=namespace)
+        return event_object(
+            told.event,
+            meta,
+            self._source,
             count=told.count,
-            firstTimestamp=to_datetime(told.first),
-            lastTimestamp=to_datetime(event.time),
-            source=self._source,
-            reportingComponent=self._source.component,
-            reportingInstance=self._source.host,
+            first=told.first,
+            last=told.event.time,
         )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from lightkube.models import core_v1, meta_v1
 from trio_util import AsyncValue
 
+from kubelet_trio.events.object import event_object
 from kubelet_trio.model import Event, ObjectRef, to_datetime
 
 Key = tuple[ObjectRef, str, str, str]
@@ -84,30 +85,13 @@ class EventRing:
 
     def _as_api(self, entry: _Entry) -> core_v1.Event:
         event = entry.event
-        involved = event.involved
-        return core_v1.Event(
-            metadata=meta_v1.ObjectMeta(
-                # Upstream's form of the name: the object's, and the first time in nanoseconds.
-                name=f"{involved.name}.{int(event.time * 10**9):x}",
-                namespace=involved.namespace or "default",
-                creationTimestamp=to_datetime(event.time),
-                resourceVersion=str(entry.version),
-            ),
-            involvedObject=core_v1.ObjectReference(
-                apiVersion="v1",
-                kind=involved.kind,
-                name=involved.name,
-                namespace=involved.namespace or None,
-                uid=involved.uid or None,
-                fieldPath=involved.field_path or None,
-            ),
-            type=event.type,
-            reason=event.reason,
-            message=event.message,
-            count=entry.count,
-            firstTimestamp=to_datetime(event.time),
-            lastTimestamp=to_datetime(entry.last),
-            source=self._source,
-            reportingComponent=self._source.component,
-            reportingInstance=self._source.host,
+        meta = meta_v1.ObjectMeta(
+            # Upstream's form of the name: the object's, and the first time in nanoseconds.
+            name=f"{event.involved.name}.{int(event.time * 10**9):x}",
+            namespace=event.involved.namespace or "default",
+            creationTimestamp=to_datetime(event.time),
+            resourceVersion=str(entry.version),
+        )
+        return event_object(
+            event, meta, self._source, count=entry.count, first=event.time, last=entry.last
         )

@@ -110,35 +110,35 @@ def _sysctl_name(text: str) -> str | None:
     return f"must be up to {_MAX_SYSCTL} characters: names with dots or slashes between them"
 
 
-def _seccomp(errors: Errors, profile: SeccompProfile | None, path: str) -> None:
-    if profile is None:
-        return
+def _is_localhost(
+    errors: Errors, profile: SeccompProfile | AppArmorProfile, field: str, path: str
+) -> bool:
+    """Check a profile's type; return whether its `localhostProfile` has a meaning."""
     if not profile.type:
-        errors.required(f"{path}.type", "a type is required where seccompProfile is set")
-        return
+        errors.required(f"{path}.type", f"a type is required where {field} is set")
+        return False
     errors.one_of(f"{path}.type", profile.type, PROFILE_TYPES)
+    if profile.type == "Localhost":
+        return True
+    if (name := profile.localhostProfile) is not None:
+        errors.invalid(f"{path}.localhostProfile", name, "is for the type Localhost only")
+    return False
+
+
+def _seccomp(errors: Errors, profile: SeccompProfile | None, path: str) -> None:
+    if profile is None or not _is_localhost(errors, profile, "seccompProfile", path):
+        return
     name = profile.localhostProfile
-    if profile.type != "Localhost":
-        if name is not None:
-            errors.invalid(f"{path}.localhostProfile", name, "is for the type Localhost only")
-    elif not name:
+    if not name:
         errors.required(f"{path}.localhostProfile", "must be set where the type is Localhost")
     else:
         errors.check(f"{path}.localhostProfile", name, syntax.inside_path)
 
 
 def _apparmor(errors: Errors, profile: AppArmorProfile | None, path: str) -> None:
-    if profile is None:
+    if profile is None or not _is_localhost(errors, profile, "appArmorProfile", path):
         return
-    if not profile.type:
-        errors.required(f"{path}.type", "a type is required where appArmorProfile is set")
-        return
-    errors.one_of(f"{path}.type", profile.type, PROFILE_TYPES)
     name = profile.localhostProfile
-    if profile.type != "Localhost":
-        if name is not None:
-            errors.invalid(f"{path}.localhostProfile", name, "is for the type Localhost only")
-        return
     if not (name or "").strip():
         errors.required(f"{path}.localhostProfile", "must be set where the type is Localhost")
     elif name is not None and name != name.strip():

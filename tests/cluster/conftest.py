@@ -16,27 +16,20 @@ import pytest
 from tests.harness import Agent, Containerd, missing
 from tests.harness.control_plane import ControlPlane, missing_programs
 from tests.harness.kube import KubeClient
+from tests.harness.suites import add_agent_logs, skip_where_missing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if lacks := [*missing(), *missing_programs()]:
-        reason = f"no real cluster here: {', '.join(lacks)}"
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    skip_where_missing(
+        items, Path(__file__).parent, "real cluster", [*missing(), *missing_programs()]
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the agent printed last beside a failure."""
-    report = yield
-    if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, Agent):
-                report.sections.append((f"agent in {value.base}", value.tail()))
-    return report
+    return add_agent_logs(item, (yield))
 
 
 @pytest.fixture(scope="session")

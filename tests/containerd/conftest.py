@@ -9,30 +9,21 @@ from typing import Any
 import pytest
 
 from tests.harness import Agent, Containerd, CriClient, missing
+from tests.harness.suites import add_agent_logs, skip_where_missing
 
 MakeAgent = Callable[..., Agent]
 FAST_BACKOFF = 1.0  # seconds; the Go kubelet's 10 would make tests of minutes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if lacks := missing():
-        reason = f"no real containers here: {', '.join(lacks)}"
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    skip_where_missing(items, Path(__file__).parent, "real containers", missing())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the agent printed last beside a failure."""
-    report = yield
-    if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, Agent):
-                report.sections.append((f"agent in {value.base}", value.tail()))
-    return report
+    return add_agent_logs(item, (yield))
 
 
 @pytest.fixture(scope="session")

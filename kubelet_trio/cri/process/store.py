@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -26,6 +26,9 @@ from kubelet_trio.cri.process.launch import Spec
 from kubelet_trio.cri.process.shim import protocol
 from kubelet_trio.model import ContainerId, SandboxId
 
+if TYPE_CHECKING:
+    import betterproto2
+
 # Searchable by all, for containers of other users; listable and readable by none of them.
 _DIRECTORY_MODE = 0o711
 _SANDBOX, _CONTAINER = "sandbox", "container"
@@ -34,7 +37,8 @@ WORK = "work"
 # A crash of the machine may leave files empty or cut short.
 _UNREADABLE = (FileNotFoundError, ValueError, EOFError, msgspec.DecodeError)
 
-_Facts = TypeVar("_Facts", bound=msgspec.Struct)
+_Facts = TypeVar("_Facts", bound="SandboxFacts | ContainerFacts")
+_Config = TypeVar("_Config", bound="betterproto2.Message")
 
 
 class SandboxFacts(msgspec.Struct, frozen=True):
@@ -132,27 +136,24 @@ def load_sandboxes(
     state_dir: Path,
 ) -> Iterator[tuple[Path, SandboxFacts, v1.PodSandboxConfig]]:
     """Yield every sandbox, oldest first; what is half made or half removed is removed."""
-    found = []
-    for directory in _directories(state_dir):
-        try:
-            facts = _decode(directory / f"{_SANDBOX}.json", SandboxFacts)
-            config = v1.PodSandboxConfig.parse((directory / f"{_SANDBOX}.pb").read_bytes())
-        except _UNREADABLE:
-            remove(directory)
-        else:
-            found.append((directory, facts, config))
-    yield from sorted(found, key=lambda item: item[1].created_at)
+    return _load(state_dir, _SANDBOX, SandboxFacts, v1.PodSandboxConfig)
 
 
 def load_containers(
     sandbox: Path,
 ) -> Iterator[tuple[Path, ContainerFacts, v1.ContainerConfig]]:
-    """Yield every container of a sandbox's directory, oldest first."""
-    found = []
-    for directory in _directories(sandbox):
+    """Yield every container of a sandbox's directory, oldest first; else as `load_sandboxes`."""
+    return _load(sandbox, _CONTAINER, ContainerFacts, v1.ContainerConfig)
+
+
+def _load(
+    parent: Path, name: str, facts_type: type[_Facts], config_type: type[_Config]
+) -> Iterator[tuple[Path, _Facts, _Config]]:
+    found: list[tuple[Path, _Facts, _Config]] = []
+    for directory in _directories(parent):
         try:
-            facts = _decode(directory / f"{_CONTAINER}.json", ContainerFacts)
-            config = v1.ContainerConfig.parse((directory / f"{_CONTAINER}.pb").read_bytes())
+            facts = _decode(directory / f"{name}.json", facts_type)
+            config = config_type.parse((directory / f"{name}.pb").read_bytes())
         except _UNREADABLE:
             remove(directory)
         else:
