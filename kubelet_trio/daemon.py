@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -72,6 +72,7 @@ from kubelet_trio.node import (
     NodeCapacity,
     Reservations,
     host_ips,
+    look_up,
     node_capacity,
     read_machine,
 )
@@ -120,7 +121,12 @@ async def run_agent(
             pods_dir = Path(settings.flags.root_dir) / "pods"
             records = await thread_offload(load_records, pods_dir)
             apis = await _open_apis(settings, stack)
-            agent = build_agent(settings, records, apis)
+            looked_up = await look_up(
+                _node_name(settings),
+                settings.flags.node_ip,
+                only_if_needed=not settings.flags.kubeconfig,
+            )
+            agent = build_agent(settings, records, apis, looked_up)
         except (OSError, ValueError) as exc:
             log.error("agent.refused", error=str(exc))
             return 1
@@ -198,9 +204,14 @@ def _is_well(pod: Pod) -> bool:
 
 
 def build_agent(
-    settings: Settings, records: Mapping[PodUid, PodRecord], apis: Apis | None = None
+    settings: Settings,
+    records: Mapping[PodUid, PodRecord],
+    apis: Apis | None = None,
+    looked_up: Sequence[str] = (),
 ) -> Agent:
-    """Make the agent that the configuration asks for; `apis` is what `--kubeconfig` names.
+    """Make the agent that the configuration asks for.
+
+    `apis` is what `--kubeconfig` names, `looked_up` what the node's name means (`look_up`).
 
     Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
     """
@@ -214,7 +225,7 @@ def build_agent(
     capacity = node_capacity(
         machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
     )
-    node = _node_settings(settings, machine, capacity)
+    node = _node_settings(settings, machine, capacity, looked_up)
     seam = make_runtime(
         config.container_runtime_endpoint,
         node.root_dir,
@@ -352,7 +363,9 @@ def _node_name(settings: Settings) -> str:
     return (settings.flags.hostname_override or socket.gethostname()).strip().lower()
 
 
-def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity) -> NodeSettings:
+def _node_settings(
+    settings: Settings, machine: Machine, capacity: NodeCapacity, looked_up: Sequence[str]
+) -> NodeSettings:
     config, flags = settings.config, settings.flags
     hostname = socket.gethostname()
     host = cgroup_host()
@@ -365,7 +378,7 @@ def _node_settings(settings: Settings, machine: Machine, capacity: NodeCapacity)
         cluster_dns=tuple(config.cluster_dns),
         cluster_domain=config.cluster_domain,
         resolv_conf=read_resolv_conf(config.resolv_conf),
-        host_ips=host_ips(flags.node_ip),
+        host_ips=host_ips(flags.node_ip, _node_name(settings), looked_up),
         cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
         cgroups_per_qos=config.cgroups_per_qos,
         cgroup_root=config.cgroup_root,

@@ -31,7 +31,7 @@ from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
 from kubelet_trio.events import ApiEvents
-from kubelet_trio.kube import KubeApi, Reflector
+from kubelet_trio.kube import Abilities, KubeApi, Reflector
 from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, is_static, pod_key
 from kubelet_trio.node import (
     HeartbeatPeriods,
@@ -44,6 +44,7 @@ from kubelet_trio.node import (
     Pressure,
     Registration,
     RuntimeWatch,
+    object_ttl,
 )
 from kubelet_trio.objects import NO_MEMORY, ChangeDetection
 from kubelet_trio.sources import ApiSource, Desired
@@ -118,13 +119,27 @@ class Cluster:
         self.certificates = certificates or NodeCertificates(clock)
         self.node = NodeObject()
         self._keeper = keeper
-        self.objects = PodObjects(api, clock, settings.change_detection, keeper or NO_MEMORY)
+        self._abilities = Abilities()
+        self.objects = PodObjects(
+            api,
+            clock,
+            settings.change_detection,
+            keeper or NO_MEMORY,
+            time_to_live=lambda: object_ttl(self.known_node()),
+            abilities=self._abilities,
+        )
         self._statuses = StatusManager(api, clock)
         self._events = ApiEvents(
             api, settings.identity.name, qps=settings.event_qps, burst=settings.event_burst
         )
         self.source = ApiSource(
-            api, settings.identity.name, clock, self._observed, settings.host, self._fall_back
+            api,
+            settings.identity.name,
+            clock,
+            self._observed,
+            settings.host,
+            self._fall_back,
+            self._abilities,
         )
         self._watch = RuntimeWatch()
         self._images: tuple[ContainerImage, ...] | None = None
@@ -238,7 +253,9 @@ class Cluster:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         name = self._settings.identity.name
-        reflector = Reflector(self._api, Node, field_selector=f"metadata.name={name}")
+        reflector = Reflector(
+            self._api, Node, field_selector=f"metadata.name={name}", abilities=self._abilities
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
             nursery.start_soon(self._watch_pressure)

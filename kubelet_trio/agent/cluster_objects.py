@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import ContainerConfigError, service_variables
-from kubelet_trio.kube import KubeApi
+from kubelet_trio.kube import Abilities, KubeApi
 from kubelet_trio.model import PodUid, WallClock, is_static, pod_key, spec
+from kubelet_trio.node import DEFAULT_TTL
 from kubelet_trio.objects import (
     NO_MEMORY,
     ChangeDetection,
@@ -33,14 +34,21 @@ class PodObjects:
         clock: WallClock,
         strategy: ChangeDetection = ChangeDetection.WATCH,
         memory: ClusterMemory = NO_MEMORY,
+        *,
+        time_to_live: Callable[[], float] = lambda: DEFAULT_TTL,
+        abilities: Abilities | None = None,
     ) -> None:
         self.tokens = ClusterTokens(api, clock, memory)
         self._changed: Callable[[PodUid], None] = lambda _uid: None
         self._retry: Callable[[], None] = lambda: None
         self._store = ClusterObjects(
-            api, lambda uid: self._changed(uid), strategy=strategy, memory=memory
+            api,
+            lambda uid: self._changed(uid),
+            strategy=strategy,
+            time_to_live=time_to_live,
+            memory=memory,
         )
-        self._services = ClusterServices(api, lambda: self._retry(), memory)
+        self._services = ClusterServices(api, lambda: self._retry(), memory, abilities)
 
     def beside(
         self,

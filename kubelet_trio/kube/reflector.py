@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
@@ -40,6 +40,7 @@ Key = tuple[str, str]  # namespace ("" for what has none) and name
 _PAGE = 500  # objects of a list's page, as client-go
 _IDLE = 150.0  # seconds: bookmarks come about once a minute
 _INITIAL = 30.0  # seconds to the next event of a streaming list
+_PATIENCE = 1.0  # seconds that one waits for what another is finding out
 _SHORT = 1.0  # seconds: a watch that ends earlier and empty is no watch
 
 
@@ -55,11 +56,41 @@ class Delivery(Generic[T]):
     changed: frozenset[Key]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Abilities:
-    """What a server turned out to lack; shared, so that not every reflector asks anew."""
+    """What a server turned out to lack; shared, so that not every reflector asks anew.
+
+    One asks, and the others wait for the answer; for a moment, so that a server which is slow
+    to refuse one holds up no other.
+    """
 
     streaming_lists: bool = True
+    _is_known: bool = False
+    _is_asking: bool = False
+    _change: trio.Event = field(default_factory=trio.Event)
+
+    def learn(self, *, streaming_lists: bool) -> None:
+        """Take over what was found out."""
+        self.streaming_lists, self._is_known = streaming_lists, True
+        self._tell()
+
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[None]:
+        """Enter once it is known, or nobody else is finding out, or one has waited enough."""
+        with trio.move_on_after(_PATIENCE):
+            while self._is_asking and not self._is_known:
+                await self._change.wait()
+        is_first, self._is_asking = not self._is_asking, True
+        try:
+            yield
+        finally:
+            if is_first:
+                self._is_asking = False
+                self._tell()
+
+    def _tell(self) -> None:
+        self._change.set()
+        self._change = trio.Event()
 
 
 class Reflector(Generic[T]):
@@ -133,7 +164,7 @@ class Reflector(Generic[T]):
     async def _follow(self) -> None:
         """List if need be, and watch for as long as that goes well."""
         while True:
-            if not self._listed and not (self._abilities.streaming_lists and await self._stream()):
+            if not self._listed and not await self._may_stream():
                 await self._list()
             began = trio.current_time()
             told = await self._watch()
@@ -179,6 +210,12 @@ class Reflector(Generic[T]):
             resource_version=version or "",
         )
 
+    async def _may_stream(self) -> bool:
+        if not self._abilities.streaming_lists:
+            return False
+        async with self._abilities.asking():
+            return self._abilities.streaming_lists and await self._stream()
+
     async def _stream(self) -> bool:
         """List by a watch and go on watching it; False if the server does not do that."""
         found: dict[Key, T] = {}
@@ -200,16 +237,17 @@ class Reflector(Generic[T]):
                         raise _NoStreamError
                     elif event.ends_initial:
                         self._replace(found, event.resource_version)
+                        self._abilities.learn(streaming_lists=True)
                         break
                 self._begin()
                 await self._take(events)
         except _NoStreamError:
-            self._abilities.streaming_lists = False
+            self._abilities.learn(streaming_lists=False)
         except KubeError as exc:
             if self._listed or exc.code not in (400, 403, 404, 422):
                 raise
             # Servers refuse what they do not know in one of these words.
-            self._abilities.streaming_lists = False
+            self._abilities.learn(streaming_lists=False)
         self.connected.value = False
         return self._listed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.node.addresses import host_ips
+from kubelet_trio.node.addresses import host_ips, look_up
 from kubelet_trio.node.capacity import (
     DEFAULT_EVICTION_HARD,
     Machine,
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
     from kubelet_trio.node.machine import go_arch, system_info
+    from kubelet_trio.node.object import DEFAULT_TTL, object_ttl
     from kubelet_trio.node.readiness import RuntimeWatch
     from kubelet_trio.node.registration import NodeObject, Registration
 
 # What only a node of a cluster needs is loaded by those who have one.
 _DEFERRED = {
+    "DEFAULT_TTL": "object",
     "HeartbeatPeriods": "heartbeat",
     "NodeHeartbeat": "heartbeat",
     "NodeLease": "lease",
@@ -37,11 +39,13 @@ _DEFERRED = {
     "Registration": "registration",
     "RuntimeWatch": "readiness",
     "go_arch": "machine",
+    "object_ttl": "object",
     "system_info": "machine",
 }
 
 __all__ = [
     "DEFAULT_EVICTION_HARD",
+    "DEFAULT_TTL",
     "HeartbeatPeriods",
     "Machine",
     "NodeCapacity",
@@ -58,7 +62,9 @@ __all__ = [
     "RuntimeWatch",
     "go_arch",
     "host_ips",
+    "look_up",
     "node_capacity",
+    "object_ttl",
     "parse_cpus",
     "parse_reservation",
     "read_machine",

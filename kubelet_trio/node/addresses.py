@@ -1,37 +1,119 @@
-"""The node's own addresses: what statuses show as hostIPs."""
+"""The node's own addresses: what statuses show as hostIPs.
+
+In the Go kubelet's order: `--node-ip`, a node name that is an address, what the name is looked
+up to (addresses of this machine only), the source address of the default route.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterable, Sequence
+
+import structlog
+import trio
+
+log = structlog.get_logger()
 
 # Documentation ranges (RFC 5737, RFC 3849): a route is looked up, nothing is ever sent.
 _PROBES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+_ONLY_A_FAMILY = ("0.0.0.0", "::")
+_LOOK_UP_LIMIT = 2.0  # seconds; a resolver that hangs takes far longer
 
 
-def host_ips(node_ip: str = "") -> tuple[str, ...]:
+def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the node's IPs, primary first, at most one a family.
 
-    `node_ip` is `--node-ip`: one address or a dual-stack pair, comma-separated. Without it
-    these are the source addresses of the default routes; a machine without one answers for
-    itself on loopback.
+    A machine without any answers for itself on loopback.
+
+    Args:
+        node_ip: `--node-ip`: one address, a dual-stack pair, comma-separated, or the family of
+            the first (`0.0.0.0`, `::`).
+        name: the node's.
+        looked_up: what the name is in DNS.
 
     Raises:
         ValueError: for something that is not an IP address, with its text.
     """
-    if node_ip and node_ip not in ("0.0.0.0", "::"):  # a family, not an address
+    if node_ip and node_ip not in _ONLY_A_FAMILY:
         return tuple(str(ipaddress.ip_address(part.strip())) for part in node_ip.split(","))
-    found = [ip for family, probe in _PROBES if (ip := _source_address(family, probe))]
-    if node_ip == "::":
-        found.reverse()
-    return tuple(found) or ("127.0.0.1",)
+    if _is_ip(name):
+        return (name,)
+    found = _preferred([*looked_up, *_route_ips()], first=6 if node_ip == "::" else 0)
+    return found or ("127.0.0.1",)
+
+
+def _preferred(addresses: Sequence[str], first: int) -> tuple[str, ...]:
+    """Return the first of each family; IPv4 before IPv6 unless that is to be `first`."""
+    by_family: dict[int, str] = {}
+    for address in addresses:
+        by_family.setdefault(ipaddress.ip_address(address).version, address)
+    return tuple(by_family[f] for f in sorted(by_family, reverse=first == 6))
+
+
+async def look_up(name: str, node_ip: str, *, only_if_needed: bool) -> tuple[str, ...]:
+    """Return the addresses of this machine that a node's name means; none after 2 s.
+
+    Args:
+        name: the node's.
+        node_ip: `--node-ip`, which makes this needless unless it is just a family.
+        only_if_needed: ask nobody where there is a default route.
+    """
+    if (node_ip and node_ip not in _ONLY_A_FAMILY) or _is_ip(name):
+        return ()
+    if only_if_needed and _route_ips():
+        return ()
+    with trio.move_on_after(_LOOK_UP_LIMIT):
+        # The thread stays with a resolver that hangs; a limiter of its own, so nobody waits.
+        return await trio.to_thread.run_sync(
+            _look_up, name, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+        )
+    log.warning("node.name_not_looked_up", name=name, seconds=_LOOK_UP_LIMIT)
+    return ()
+
+
+def _look_up(name: str) -> tuple[str, ...]:
+    try:
+        infos = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(ip for info in infos if is_own(ip := str(info[4][0])))
+
+
+def is_own(address: str) -> bool:
+    """Return whether an address is one of this machine's that others may use."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return False  # with a zone: link-local
+    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return False
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _route_ips() -> list[str]:
+    return [ip for family, probe in _PROBES if (ip := _source_address(family, probe))]
 
 
 def _source_address(family: socket.AddressFamily, towards: str) -> str:
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((towards, 9))
-        except OSError:
-            return ""  # no route in this family
-        address = str(probe.getsockname()[0])
+            address = str(probe.getsockname()[0])
+    except OSError:
+        return ""  # no route in this family
     return "" if ipaddress.ip_address(address).is_link_local else address

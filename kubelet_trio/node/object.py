@@ -17,6 +17,8 @@ from kubelet_trio.node.types import NodeIdentity
 
 ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 KEEP_VOLUMES = "volumes.kubernetes.io/keep-terminated-pod-volumes"
+OBJECT_TTL = "node.alpha.kubernetes.io/ttl"
+DEFAULT_TTL = 60.0  # seconds
 PROVIDED_IP = "alpha.kubernetes.io/provided-node-ip"
 UNINITIALIZED = Taint(
     key="node.cloudprovider.kubernetes.io/uninitialized", value="true", effect="NoSchedule"
@@ -133,3 +135,15 @@ def is_extended(resource: str) -> bool:
     """Return whether a resource is none of Kubernetes' own (`example.com/dongle`)."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
+
+
+def object_ttl(node: Node | None) -> float:
+    """Return the seconds for which this node may keep a secret or config map unasked.
+
+    A controller writes them by the size of the cluster: 0 in a small one.
+    """
+    marks = (node.metadata.annotations if node is not None and node.metadata else None) or {}
+    try:
+        return float(int(marks.get(OBJECT_TTL, "")))
+    except ValueError:
+        return DEFAULT_TTL

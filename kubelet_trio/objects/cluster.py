@@ -48,6 +48,9 @@ _IDLE = 150.0  # seconds without event and bookmark (one a minute) after which a
 _WATCH_SECONDS = (1800, 3600)
 
 
+_NEVER = float("-inf")
+
+
 class ChangeDetection(Enum):
     """`configMapAndSecretChangeDetectionStrategy`."""
 
@@ -64,7 +67,7 @@ class _Entry:
     holders: set[PodUid] = field(default_factory=set)
     value: ApiObject | ObjectNotFoundError | None = None  # None: the server has not said yet
     problem: ObjectError | None = None  # why it has not
-    read_at: float = 0.0  # trio time at which `value` was read
+    read_at: float = _NEVER  # trio time at which `value` was read
     asked: trio.Event = field(default_factory=trio.Event)  # there is a value or a problem
 
     def known(self) -> ApiObject:
@@ -118,6 +121,8 @@ class ClusterObjects:
                     run = partial(self._follow, entry)
                     self.tree.start_child(ChildSpec(_child_name(key), run, Restart.TRANSIENT))
             entry.holders.add(uid)
+            # A pod that comes, or is another, gets what there is now, as upstream's does.
+            entry.read_at = _NEVER
 
     def release(self, uid: PodUid) -> None:
         for key, entry in list(self._entries.items()):

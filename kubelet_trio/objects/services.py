@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import trio
 from lightkube.models.core_v1 import Service
 
-from kubelet_trio.kube import KubeApi, Reflector
+from kubelet_trio.kube import Abilities, KubeApi, Reflector
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 
 
@@ -48,8 +48,10 @@ class ClusterServices:
         api: KubeApi,
         synced: Callable[[], None] = lambda: None,
         memory: ClusterMemory = NO_MEMORY,
+        abilities: Abilities | None = None,
     ) -> None:
         self._api = api
+        self._abilities = abilities
         self._memory = memory
         self._synced = synced
         self._known = trio.Event()
@@ -57,7 +59,7 @@ class ClusterServices:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow them until cancelled."""
-        reflector = Reflector(self._api, Service)
+        reflector = Reflector(self._api, Service, abilities=self._abilities)
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
             task_status.started()

@@ -19,7 +19,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.kube import KubeApi, Reflector
+from kubelet_trio.kube import Abilities, KubeApi, Reflector
 from kubelet_trio.model import (
     CONFIG_SEEN,
     CONFIG_SOURCE,
@@ -62,8 +62,13 @@ class ApiSource:
         observe: Observer,
         host: str = "",
         fall_back: Callable[[], Sequence[Pod] | None] = lambda: None,
+        abilities: Abilities | None = None,
     ) -> None:
-        """`fall_back` says which pods the server had before this start; None: nobody knows."""
+        """`fall_back` says which pods the server had before this start; None: nobody knows.
+
+        `abilities` are the server's, for all who follow it.
+        """
+        self._abilities = abilities
         self._api = api
         self._node_name = node_name
         self._clock = clock
@@ -81,7 +86,12 @@ class ApiSource:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver snapshots until cancelled. Ready at once: connected or not."""
-        reflector = Reflector(self._api, Pod, field_selector=f"spec.nodeName={self._node_name}")
+        reflector = Reflector(
+            self._api,
+            Pod,
+            field_selector=f"spec.nodeName={self._node_name}",
+            abilities=self._abilities,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
             nursery.start_soon(self._wait_first)

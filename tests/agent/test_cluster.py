@@ -17,6 +17,7 @@ from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, S
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import inline_offload, metadata
 from kubelet_trio.node import NodeIdentity, NodeResources
+from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
 from kubelet_trio.supervision import ChildState
@@ -37,6 +38,7 @@ class World:
         self.clock = TrioClock()
         self.feed = Feed()
         self.agent: Agent | None = None
+        self.change_detection = ChangeDetection.WATCH
         self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
@@ -57,6 +59,7 @@ class World:
                 NodeResources(AMOUNTS, AMOUNTS),
                 lambda _runtime: INFO,
                 ("192.0.2.7",),
+                change_detection=self.change_detection,
             ),
             self.clock,
             api,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -267,6 +268,56 @@ async def test_reflectors_share_what_a_server_lacks(autojump_clock: MockClock) -
             await reflector.wait_delivery()
             await reflector.connected.wait_value(True)
         assert verbs(kube) == expected
+
+
+async def test_reflectors_that_start_together_ask_once_what_a_server_lacks(
+    autojump_clock: MockClock,
+) -> None:
+    kube = FakeKube()
+    kube.streaming_lists = False
+    abilities = Abilities()
+    reflectors = [reflector_of(kube, abilities=abilities) for _ in range(5)]
+    async with contextlib.AsyncExitStack() as stack:
+        for reflector in reflectors:
+            await stack.enter_async_context(following(reflector))
+        for reflector in reflectors:
+            await reflector.wait_delivery()
+            await reflector.connected.wait_value(True)
+    assert sorted(verbs(kube)) == ["list"] * 5 + ["watch"] * 6
+
+
+async def test_one_that_has_no_answer_leaves_the_asking_to_the_next(
+    autojump_clock: MockClock,
+) -> None:
+    kube = FakeKube()
+    kube.streaming_lists = False
+    kube.faults.add(KubeFaultKind.ERROR, "watch", error=KubeError(500, "InternalError", "no"))
+    abilities = Abilities()
+    reflectors = [reflector_of(kube, abilities=abilities) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as stack:
+        for reflector in reflectors:
+            await stack.enter_async_context(following(reflector))
+        for reflector in reflectors:
+            await reflector.wait_delivery()
+            await reflector.connected.wait_value(True)
+    assert not abilities.streaming_lists
+    assert verbs(kube).count("watch") == 1 + 1 + 3, "the failure, the refusal, the watches"
+
+
+async def test_a_server_that_is_slow_to_refuse_one_holds_up_no_other(
+    autojump_clock: MockClock,
+) -> None:
+    kube = FakeKube()
+    kube.faults.add(KubeFaultKind.HANG, "watch", times=1)
+    abilities = Abilities()
+    first, second = (reflector_of(kube, abilities=abilities) for _ in range(2))
+    async with following(first):
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        async with following(second):
+            await second.wait_delivery()
+        assert trio.current_time() - began < 5
+        assert not first.synced.is_set()
 
 
 async def test_a_server_that_ignores_what_it_was_asked(autojump_clock: MockClock) -> None:

@@ -10,12 +10,14 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.node.object import (
     ATTACH_DETACH,
+    OBJECT_TTL,
     PROVIDED_IP,
     initial_node,
     is_extended,
     metadata_patch,
     node_annotations,
     node_labels,
+    object_ttl,
     without_extended,
 )
 from tests.node.make import IDENTITY
@@ -122,3 +124,24 @@ def test_devices_of_an_earlier_kubelet_are_not_there_any_more() -> None:
     after = without_extended(before)
     assert after.capacity == {"cpu": "2", "example.com/dongle": "0"}
     assert after.allocatable == {"example.com/dongle": "0"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "seconds"),
+    [
+        ({OBJECT_TTL: "0"}, 0.0),
+        ({OBJECT_TTL: "300"}, 300.0),
+        ({OBJECT_TTL: "soon"}, 60.0),
+        ({OBJECT_TTL: ""}, 60.0),
+        ({"other": "5"}, 60.0),
+        (None, 60.0),
+    ],
+)
+def test_the_node_says_how_long_objects_are_kept(
+    annotations: dict[str, str] | None, seconds: float
+) -> None:
+    assert object_ttl(Node(metadata=ObjectMeta(annotations=annotations))) == seconds
+
+
+def test_a_node_that_is_not_known_keeps_objects_a_minute() -> None:
+    assert object_ttl(None) == 60.0

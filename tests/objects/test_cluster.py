@@ -245,6 +245,35 @@ async def test_the_other_strategies_watch_nothing(
         assert unwatched.asked("get") == (2 if cached else 3)
 
 
+async def test_a_cache_is_as_old_as_the_node_may_have_it(autojump_clock: MockClock) -> None:
+    world = World(ChangeDetection.CACHE)
+    ttl = 60.0
+    world.objects._time_to_live = lambda: ttl
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.put(config_map(A="2"))
+        await trio.sleep(59)
+        assert await world.data() == {"A": "1"}
+        ttl = 0.0
+        assert await world.data() == {"A": "2"}
+
+
+async def test_a_pod_that_comes_gets_what_there_is_now(autojump_clock: MockClock) -> None:
+    world = World(ChangeDetection.CACHE)
+    world.put(config_map(A="1"))
+    async with world.running():
+        world.objects.hold(ONE, [KEY])
+        await world.data()
+        world.put(config_map(A="2"))
+        world.objects.hold(TWO, [KEY])
+        assert await world.data() == {"A": "2"}
+        world.kube.go_down()
+        world.objects.hold(TWO, [KEY])
+        assert await world.data() == {"A": "2"}, "there is no newer to be had"
+
+
 async def test_a_cache_is_better_than_no_answer(autojump_clock: MockClock) -> None:
     world = World(ChangeDetection.CACHE)
     world.put(config_map(A="1"))
