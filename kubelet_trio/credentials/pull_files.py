@@ -115,7 +115,8 @@ def _decoded(text: bytes, model: type[_T], kind: str) -> _T:
 
 
 def _write(directory: Path, name: str, content: PulledRecord | PullIntent) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for made in (directory.parent, directory):
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = directory / f"{name}.tmp"
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -13,7 +13,6 @@ import pytest
 from tests.harness import Agent, Json, container, forever, images, is_ready, machine, pod
 from tests.harness.control_plane import ControlPlane
 from tests.harness.kube import KubeClient
-from tests.harness.pods import NODE
 from tests.harness.registry import Registry, open_registry
 
 
@@ -23,10 +22,14 @@ def registry() -> Iterator[Registry]:
         yield opened
 
 
+NAME = "refusing"  # a node of its own: others register with other labels
+
+
 @pytest.fixture(scope="module")
 def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent]) -> Agent:
     kube.prepare_namespace("kube-node-lease", plane.authority.certificate)
-    arguments = ("--kubeconfig", str(plane.node_kubeconfig(NODE)))
+    kubeconfig = str(plane.node_kubeconfig(NAME))
+    arguments = ("--kubeconfig", kubeconfig, "--hostname-override", NAME)
     config = {"imagePullCredentialsVerificationPolicy": "AlwaysVerify"}
     made = make_agent(arguments=arguments, config=config)
     made.start()
@@ -34,7 +37,7 @@ def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent
 
 
 def bound(name: str, *containers: Json, **spec: Any) -> Json:
-    return pod(name, *containers, nodeName=NODE, automountServiceAccountToken=False, **spec)
+    return pod(name, *containers, nodeName=NAME, automountServiceAccountToken=False, **spec)
 
 
 def private_image(registry: Registry) -> str:
@@ -75,6 +78,7 @@ def test_an_image_is_for_those_who_could_pull_it(
     for name in ("first", "second"):
         kube.create(pods, bound(name, main, imagePullSecrets=secrets))
         kube.wait(f"{pods}/{name}", is_ready, 60, "ready")
+        registry.logins["private"] = "nobody:any longer"  # who has shown it need not again
     never = {**main, "imagePullPolicy": "Never"}
     kube.create(pods, bound("without", main))
     kube.create(pods, bound("never", never))

@@ -147,6 +147,8 @@ async def test_the_record_is_as_the_go_kubelet_writes_it(node: Node) -> None:
         },
     }
     assert node.intents() == []
+    manager = node.root / "image_manager"
+    assert {p.stat().st_mode & 0o777 for p in (manager, *manager.iterdir())} == {0o700}
 
 
 async def test_a_record_of_the_go_kubelet_counts(node: Node) -> None:
