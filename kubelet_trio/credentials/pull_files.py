@@ -1,9 +1,11 @@
 """The files of pulls: `<root-dir>/image_manager/pulled` and `pulling`, one a record. Blocks.
 
 Names and content are the Go kubelet's, which reads what this agent wrote and the other way
-round. Writes are atomic and synced: a record that a power cut swallows would leave an image
-that looks as if it had come with the node, for every pod to use. A file that cannot be read
-is kept aside under a name that the Go kubelet does not look at, and still counts as a pull.
+round. Writes are atomic. Records are synced: one that a power cut swallows would leave an image
+that looks as if it had come with the node, for every pod to use. Of an intent the name is enough,
+which a file system keeps in the order of the image's own files; pods whose images are always
+pulled pay for no sync. A file that cannot be read is kept aside under a name that the Go kubelet
+does not look at, and still counts as a pull.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class PullFiles:
         return loaded
 
     def write(self, record: PulledRecord) -> None:
-        _write(self._pulled, file_name(record.image_ref), record)
+        _write(self._pulled, file_name(record.image_ref), record, is_synced=True)
 
     def remove(self, refs: Iterable[str], unreadable: Iterable[str] = ()) -> None:
         """Remove the records of images, and files that were kept aside."""
@@ -78,7 +80,8 @@ class PullFiles:
             (self._pulled / name).unlink(missing_ok=True)
 
     def write_intent(self, image: str) -> None:
-        _write(self._pulling, file_name(image), PullIntent(INTENT, VERSION, image))
+        intent = PullIntent(INTENT, VERSION, image)
+        _write(self._pulling, file_name(image), intent, is_synced=False)
 
     def remove_intent(self, image: str) -> None:
         (self._pulling / file_name(image)).unlink(missing_ok=True)
@@ -114,7 +117,9 @@ def _decoded(text: bytes, model: type[_T], kind: str) -> _T:
     return found
 
 
-def _write(directory: Path, name: str, content: PulledRecord | PullIntent) -> None:
+def _write(
+    directory: Path, name: str, content: PulledRecord | PullIntent, *, is_synced: bool
+) -> None:
     for made in (directory.parent, directory):
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = directory / f"{name}.tmp"
@@ -122,12 +127,18 @@ def _write(directory: Path, name: str, content: PulledRecord | PullIntent) -> No
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(content) + b"\n")
-            file.flush()
-            os.fsync(descriptor)
+            if is_synced:
+                file.flush()
+                os.fsync(descriptor)
         fresh.replace(directory / name)
     except OSError:
         fresh.unlink(missing_ok=True)
         raise
+    if is_synced:
+        _sync(directory)
+
+
+def _sync(directory: Path) -> None:
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

@@ -239,6 +239,18 @@ async def test_an_image_of_a_pull_that_nobody_saw_end_asks(node: Node) -> None:
     assert await node.ensure("one") == 1
 
 
+async def test_an_empty_file_of_a_pull_that_was_begun_still_asks(node: Node) -> None:
+    """What a power cut may leave of a file that was just written."""
+    await node.access.begin(IMAGE)
+    (path,) = node.intents()
+    path.write_bytes(b"")
+    node.runtime.images.present.add(IMAGE)
+    for _life in range(2):
+        node.restart()
+        with pytest.raises(ImageError, match="401"):
+            await node.ensure()
+
+
 async def test_a_failed_pull_leaves_nothing(node: Node) -> None:
     node.runtime.images.present.add(IMAGE)
     with pytest.raises(ImageError, match="401"):
