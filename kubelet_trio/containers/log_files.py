@@ -61,9 +61,7 @@ def unlink_logs(container_logs_dir: Path, pod: Pod, log_directory: Path) -> None
     begin like this one's.
     """
     key = pod_key(pod)
-    for link in _links(container_logs_dir):
-        if not link.name.startswith(f"{key.name}_{key.namespace}_"):
-            continue
+    for link in _links(container_logs_dir, f"{key.name}_{key.namespace}_"):
         if log_directory in Path(os.readlink(link)).parents:
             link.unlink(missing_ok=True)
 
@@ -84,9 +82,11 @@ def remove_pod_logs(log_directory: Path) -> None:
         return
 
 
-def _links(directory: Path) -> list[Path]:
+def _links(directory: Path, prefix: str = "") -> list[Path]:
+    """Return the links to logs; by name first, for there are as many as containers."""
     try:
         with os.scandir(directory) as entries:
-            return [Path(e.path) for e in entries if e.is_symlink() and e.name.endswith(_LOG)]
+            named = (e for e in entries if e.name.startswith(prefix) and e.name.endswith(_LOG))
+            return [Path(e.path) for e in named if e.is_symlink()]
     except FileNotFoundError:
         return []

@@ -44,6 +44,11 @@ class Admitter:
         """Let a worker wait for its admission, behind those that wait already."""
         self._waiting[worker.uid] = worker
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     def admit(self, workers: Iterable[PodWorker], remembered: Iterable[Pod]) -> None:
         """Decide on everyone who waits.
 

@@ -166,7 +166,7 @@ class PodRegistry:
 
     def _admit(self) -> None:
         """Decide on the pods that wait, once it is known what runs here and can."""
-        if not self._is_runtime_read:
+        if not self._is_runtime_read or not self._admitter.is_waited_for:
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)
