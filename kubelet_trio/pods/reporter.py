@@ -56,6 +56,7 @@ class PodReporter:
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = trio.Event()
+        self._is_unwritten = False  # the disk took the last record not
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
         self.start_time = record.start_time if record is not None else services.clock.time()
@@ -93,14 +94,13 @@ class PodReporter:
             given = self._given(stage, request, waiting or {}, started or {}, ready or {})
             status = pod_status(pod, observed, given)
             # An edit of labels changes no status, and is to be seen all the same.
-            if status != self._status or pod is not self._shown:
+            is_news = status != self._status or pod is not self._shown
+            if is_news or self._is_unwritten:
                 self._status = status
                 # Recorded first: an agent killed in between must not take back what it told.
-                # A disk that takes nothing keeps nobody from being told.
-                try:
-                    await self._write(pod, request)
-                finally:
-                    self._put(pod, status, request)
+                await self._try_write(pod, request)
+            if is_news:
+                self._put(pod, status, request)
 
     def _given(
         self,
@@ -171,6 +171,20 @@ class PodReporter:
                     continue
             await self._decided.wait()
 
+    async def note_admitted(self, pod: Pod) -> None:
+        """Remember, on disk too, that a pod may run."""
+        async with self._turn:
+            await self._try_write(pod, None)
+
+    async def _try_write(self, pod: Pod, request: TerminationRequest | None) -> None:
+        """Put the pod on disk; one that takes nothing stops nobody, and is tried each round."""
+        try:
+            await self._write(pod, request)
+        except OSError as exc:
+            if not self._is_unwritten:
+                log.warning("pod.record_failed", error=str(exc))
+            self._is_unwritten = True
+
     async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
         record = PodRecord(
             uid=pod_uid(pod),
@@ -185,6 +199,7 @@ class PodReporter:
         if record != self._record:
             await self._services.records.write(record)
             self._record = record
+        self._is_unwritten = False
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
         self._shown = pod

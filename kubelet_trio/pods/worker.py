@@ -275,7 +275,7 @@ class PodWorker:
             with trio.CancelScope() as self._interrupt:
                 await self._admitted.wait()
         if self.is_admitted and self._request is None:
-            await self._reporter.save(self.pod, None)
+            await self._reporter.note_admitted(self.pod)
 
     # Sync
 
