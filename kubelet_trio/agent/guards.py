@@ -14,6 +14,7 @@ from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgr
 from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.model import (
     CONFIG_MIRROR,
+    AnnotatedEventSink,
     ContainerId,
     ContainerState,
     EventSink,
@@ -153,7 +154,7 @@ def make_guards(
     seams: Seams,
     pods: GuardedPods,
     garbage: Garbage,
-    events: EventSink,
+    events: AnnotatedEventSink,
 ) -> Guards:
     """Build the guards."""
     node, policy = settings.node, settings.eviction
@@ -175,7 +176,9 @@ def make_guards(
         root_dir=str(node.root_dir),
         events=events,
         offload=seams.offload,
-        wake=KernelMemoryWake(host, memory_capacity) if policy.kernel_notification else None,
+        wake=KernelMemoryWake(host, memory_capacity, _pods_cgroup(node))
+        if policy.kernel_notification
+        else None,
     )
     oom = OomWatcher(node.node_name, events, pods.container_ref, seams.kernel_log)
     counted = ContainerOomWatcher(

@@ -134,7 +134,8 @@ class ApiEvents:
             await self._api.create(self._as_api(told, namespace), namespace=namespace)
 
     def _as_api(self, told: Told, namespace: str) -> core_v1.Event:
-        meta = meta_v1.ObjectMeta(name=told.name, namespace=namespace)
+        annotations = dict(told.event.annotations or {}) or None
+        meta = meta_v1.ObjectMeta(name=told.name, namespace=namespace, annotations=annotations)
         return event_object(
             told.event,
             meta,

@@ -9,7 +9,7 @@ the channel is still there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 import trio
@@ -32,7 +32,20 @@ class EventRecorder:
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
         """Report one occurrence; the oldest that waits is dropped if there is no room."""
-        event = Event(involved, type_, reason, message, self._clock.time())
+        self._put(Event(involved, type_, reason, message, self._clock.time()))
+
+    def emit_annotated(
+        self,
+        involved: ObjectRef,
+        type_: EventType,
+        reason: str,
+        message: str,
+        annotations: Mapping[str, str],
+    ) -> None:
+        """Report one occurrence as `emit` does, with annotations for its event."""
+        self._put(Event(involved, type_, reason, message, self._clock.time(), annotations))
+
+    def _put(self, event: Event) -> None:
         with contextlib.suppress(trio.WouldBlock):
             self._send.send_nowait(event)
             return

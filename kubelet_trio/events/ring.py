@@ -89,6 +89,7 @@ class EventRing:
             # Upstream's form of the name: the object's, and the first time in nanoseconds.
             name=f"{event.involved.name}.{int(event.time * 10**9):x}",
             namespace=event.involved.namespace or "default",
+            annotations=dict(event.annotations or {}) or None,
             creationTimestamp=to_datetime(event.time),
             resourceVersion=str(entry.version),
         )

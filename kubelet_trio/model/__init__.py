@@ -3,7 +3,15 @@
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
 from kubelet_trio.model.digest import blake2b, sha256
 from kubelet_trio.model.disk import DiskSpace, disk_space
-from kubelet_trio.model.events import Event, EventSink, EventType, ObjectRef, node_ref, pod_ref
+from kubelet_trio.model.events import (
+    AnnotatedEventSink,
+    Event,
+    EventSink,
+    EventType,
+    ObjectRef,
+    node_ref,
+    pod_ref,
+)
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.meter import CALLS, SECONDS, STARTS, Histogram, Meter
@@ -53,6 +61,7 @@ __all__ = [
     "NANO",
     "SECONDS",
     "STARTS",
+    "AnnotatedEventSink",
     "ContainerId",
     "ContainerKind",
     "ContainerRecord",

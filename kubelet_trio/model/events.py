@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -30,12 +31,26 @@ class Event:
     reason: str
     message: str
     time: float  # Unix seconds
+    annotations: Mapping[str, str] | None = None
 
 
 class EventSink(Protocol):
     """Where events go. Never blocks and never fails: the oldest are dropped and counted."""
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None: ...
+
+
+class AnnotatedEventSink(EventSink, Protocol):
+    """One that takes annotations as well, for programs that read events."""
+
+    def emit_annotated(
+        self,
+        involved: ObjectRef,
+        type_: EventType,
+        reason: str,
+        message: str,
+        annotations: Mapping[str, str],
+    ) -> None: ...
 
 
 def pod_ref(namespace: str, name: str, uid: PodUid | str, field_path: str = "") -> ObjectRef:

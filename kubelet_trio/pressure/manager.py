@@ -23,7 +23,7 @@ from trio_util import AsyncValue
 from kubelet_trio.containers import pod_qos
 from kubelet_trio.cri import Runtime, RuntimeCallError
 from kubelet_trio.model import (
-    EventSink,
+    AnnotatedEventSink,
     Offload,
     PodUid,
     node_ref,
@@ -41,11 +41,11 @@ from kubelet_trio.pressure.ranking import (
 )
 from kubelet_trio.pressure.signals import FileSystems, Layout, file_system_layout
 from kubelet_trio.pressure.thresholds import (
-    MEMORY,
     EvictionPolicy,
     Observations,
     PressureState,
     Threshold,
+    memory_limits,
     met,
     pressure_message,
     rejects,
@@ -92,8 +92,8 @@ class Signals(Protocol):
 class MemoryWake(Protocol):
     """The kernel's word that memory runs short."""
 
-    async def wait(self, below: int) -> None:
-        """Wait until available memory may have fallen below so many bytes; perhaps for ever."""
+    async def wait(self, below: Mapping[str, int]) -> None:
+        """Wait until one of these signals may be below so many bytes; perhaps for ever."""
         ...
 
 
@@ -117,7 +117,7 @@ class EvictionManager:
     runtime: Runtime
     node_name: str
     root_dir: str
-    events: EventSink
+    events: AnnotatedEventSink
     offload: Offload
     wake: MemoryWake | None = None
     layout: Callable[[FileSystems], Layout] = file_system_layout
@@ -127,6 +127,7 @@ class EvictionManager:
     _places: FileSystems | None = None
     _layout: Layout = field(default_factory=Layout)
     _thresholds: tuple[Threshold, ...] = ()
+    _memory_limits: Mapping[str, int] = field(default_factory=dict)  # what to be woken for
     _trouble: str = ""
     _count_at: float = 0.0  # trio time from which files may be counted again
 
@@ -160,6 +161,7 @@ class EvictionManager:
         places = await self._file_systems()
         observed = await self.offload(self.signals.observe, places)
         self._remember(observed)
+        self._memory_limits = memory_limits(self.policy.thresholds, observed)
         try:
             return await self._evict_over_limit() or await self._relieve(observed, places)
         except RuntimeCallError as exc:
@@ -168,13 +170,12 @@ class EvictionManager:
 
     async def _wait(self) -> None:
         with trio.move_on_after(PERIOD):
-            limits = [t for t in self.policy.thresholds if t.signal == MEMORY]
-            if self.wake is None or not limits:
+            if self.wake is None or not self._memory_limits:
                 await trio.sleep_forever()
             else:
                 # Woken by what lasts, it must not look without a pause.
                 await trio.sleep(1.0)
-                await self.wake.wait(max(t.value.quantity for t in limits))
+                await self.wake.wait(self._memory_limits)
 
     async def _file_systems(self) -> FileSystems:
         """Ask the runtime once where images and containers are; until it answers, the node's."""
@@ -313,7 +314,9 @@ class EvictionManager:
             message=message,
             **(annotations or {}),
         )
-        self.events.emit(pod_object_ref(pod), "Warning", "Evicted", message)
+        self.events.emit_annotated(
+            pod_object_ref(pod), "Warning", "Evicted", message, annotations or {}
+        )
         self.pods.evict(uid, grace, message)
         self.evictions[signal] += 1
 

@@ -55,6 +55,8 @@ class OomKill:
             return "the node ran out of memory"
         if self.limited == self.cgroup:
             return "its memory limit was reached"
+        if self.limited == self.cgroup.rpartition("/")[0]:
+            return "the memory limit of its pod was reached"
         return f"the memory limit of {self.limited} was reached"
 
     @property

@@ -218,6 +218,16 @@ def met(
     return found
 
 
+def memory_limits(thresholds: Iterable[Threshold], observed: Observations) -> dict[str, int]:
+    """Return by signal the bytes of memory below which its highest threshold is met."""
+    found: dict[str, int] = {}
+    for threshold in thresholds:
+        signal, seen = threshold.signal, observed.get(threshold.signal)
+        if signal in (MEMORY, ALLOCATABLE_MEMORY) and seen is not None:
+            found[signal] = max(found.get(signal, 0), threshold.value.of(seen.capacity))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class PressureState:
     """What is remembered from one look to the next. Times are seconds of a steady clock."""

@@ -103,7 +103,13 @@ async def test_one_pod_goes_that_uses_most_beyond_its_request(
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
             "Container web was using 300Mi, request is 10Mi, has larger consumption of memory. "
         )
-        assert "Evicted" in node.reasons(large)
+        (event,) = [e for e in agent.events.events() if e.reason == "Evicted"]
+        assert event.metadata is not None
+        assert event.metadata.annotations == {
+            "offending_containers": "web",
+            "offending_containers_usage": "300Mi",
+            "starved_resource": "memory",
+        }
         assert "EvictionThresholdMet" in node.reasons()
         for other in (small, asked):
             assert ready(node.status(other))

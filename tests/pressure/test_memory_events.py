@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import uuid
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +31,7 @@ from kubelet_trio.pressure import (
     RunningContainer,
     open_memory_events,
 )
+from tests.pressure.cgroup import go, memory_cgroup, shell_in
 
 ONE, TWO = ContainerId("a1" * 32), ContainerId("b2" * 32)
 SLICE = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f_1.slice"
@@ -109,51 +107,26 @@ def test_a_host_without_the_memory_controller_is_said_to_have_none() -> None:
 # A real cgroup of version 1
 
 
-def _memory_v1() -> Path | None:
-    host = cgroup_host()
-    mount = host.mounts.get("memory") if host.version == 1 else None
-    return mount if mount is not None and os.access(mount / "cgroup.procs", os.W_OK) else None
-
-
 @pytest.fixture
-def cgroup() -> Iterator[Path]:
-    """A cgroup of our own, named as a container's, below the one that we are in."""
-    mount = _memory_v1()
-    if mount is None:
-        pytest.skip("no cgroup of version 1 may be made here")
-    directory = mount / f"kt-{uuid.uuid4().hex[:8]}" / ONE
-    directory.mkdir(parents=True)
-    yield directory
-    for path in (directory, directory.parent):
-        with suppress(OSError):
-            path.rmdir()
-
-
-@pytest.fixture
-def process(cgroup: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in it that, told to, lets a child take more than there is, and goes on."""
-    (cgroup / "memory.limit_in_bytes").write_text(str(24 << 20))
-    child = "head -c 80m /dev/zero | tail > /dev/null; echo; exec sleep 1000"
-    script = f'echo $$ > "{cgroup}/cgroup.procs"; echo; read go; {child}'
-    pipe = subprocess.PIPE
-    with subprocess.Popen(["sh", "-c", script], stdin=pipe, stdout=pipe) as process:
-        yield process
-        process.kill()
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A container's process that, told to, lets a child take more than there is, and goes on."""
+    with memory_cgroup(ONE) as cgroup:
+        (cgroup / "memory.limit_in_bytes").write_text(str(24 << 20))
+        hungry = "head -c 80m /dev/zero | tail > /dev/null; echo; exec sleep 1000"
+        with shell_in(cgroup, hungry) as process:
+            yield process
 
 
 async def test_a_kill_in_a_cgroup_of_version_1_is_noticed(
     process: subprocess.Popen[bytes],
 ) -> None:
-    assert process.stdin is not None
     assert process.stdout is not None
     files = open_memory_events(cgroup_host())
     assert isinstance(files, MemoryEventsV1)
     try:
-        await trio.to_thread.run_sync(process.stdout.readline)
         files.add(ONE, process.pid)
         assert files.read(ONE) == Kills(0)
-        process.stdin.write(b"go\n")
-        process.stdin.flush()
+        go(process)
         with trio.fail_after(60):
             while files.read(ONE) == Kills(0):
                 assert ONE in await files.wait()

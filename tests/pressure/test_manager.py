@@ -1,0 +1,134 @@
+"""When the manager looks: every ten seconds, or when the kernel says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.cgroups import CgroupHost
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.model import EventType, ObjectRef, PodUid, inline_offload
+from kubelet_trio.pressure import (
+    EvictionManager,
+    EvictionPolicy,
+    FileSystems,
+    NodeSignals,
+    Observation,
+    Reclaim,
+    UsageReader,
+    parse_thresholds,
+)
+from kubelet_trio.testing import FakeRuntime
+
+MI = 1 << 20
+
+
+class World:
+    """Signals and a kernel that a test writes; nobody runs."""
+
+    def __init__(self) -> None:
+        self.available = 900 * MI
+        self.looks: list[float] = []
+        self.asked: list[Mapping[str, int]] = []
+        self.short = trio.Event()
+
+    def observe(self, places: FileSystems) -> Mapping[str, Observation]:
+        self.looks.append(trio.current_time())
+        return {
+            "memory.available": Observation(self.available, 1000 * MI),
+            "allocatableMemory.available": Observation(self.available, 500 * MI),
+        }
+
+    async def wait(self, below: Mapping[str, int]) -> None:
+        self.asked.append(below)
+        await self.short.wait()
+
+    def running(self) -> Sequence[tuple[PodUid, Pod]]:
+        return ()
+
+    def is_critical(self, pod: Pod) -> bool:
+        return False
+
+    def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
+        raise AssertionError("nobody runs")
+
+    async def wait_ended(self, uid: PodUid) -> None:
+        await trio.sleep_forever()
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        pass
+
+    def emit_annotated(
+        self,
+        involved: ObjectRef,
+        type_: EventType,
+        reason: str,
+        message: str,
+        annotations: Mapping[str, str],
+    ) -> None:
+        raise AssertionError("nobody runs")
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def manager(world: World, base: Path, policy: EvictionPolicy) -> EvictionManager:
+    runtime, node = FakeRuntime(), NodeSettings("node", "node")
+    signals = NodeSignals(CgroupHost(1, {}))
+    return EvictionManager(
+        policy=policy,
+        signals=world,
+        usage=UsageReader(runtime, node, signals, inline_offload),
+        pods=world,
+        reclaim=Reclaim(_nothing, _nothing),
+        runtime=runtime,
+        node_name="node",
+        root_dir=str(base),
+        events=world,
+        offload=inline_offload,
+        wake=world if policy.kernel_notification else None,
+    )
+
+
+async def test_the_kernels_word_comes_before_the_next_ten_seconds(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    hard = parse_thresholds({"memory.available": "10%"}, enforces_pods=True)
+    world = World()
+    guard = manager(world, tmp_path, EvictionPolicy(hard, kernel_notification=True))
+    start = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.run)
+        await trio.sleep(23)
+        # Percentages are of what there is, as last seen.
+        assert world.asked[-1] == {
+            "memory.available": 100 * MI,
+            "allocatableMemory.available": 50 * MI,
+        }
+        world.available = 20 * MI
+        world.short.set()
+        await trio.sleep(0.1)
+        assert guard.pressure.value.memory
+        # What lasts is looked at each second, and no oftener.
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    since = [round(at - start) for at in world.looks]
+    assert since[:4] == [0, 10, 20, 23]
+    assert all(b - a >= 1 for a, b in zip(world.looks, world.looks[1:], strict=False))
+
+
+async def test_without_it_there_are_the_ten_seconds(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World()
+    policy = EvictionPolicy(parse_thresholds({"memory.available": "10%"}))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager(world, tmp_path, policy).run)
+        await trio.sleep(95)
+        nursery.cancel_scope.cancel()
+    assert len(world.looks) == 10
