@@ -2,7 +2,8 @@
 
 A *delay* lock is a file descriptor that logind hands out: while it is open, a shutdown waits,
 `InhibitDelayMaxSec` at most. `PrepareForShutdown(true)` says that one is wanted, `(false)` that it
-was called off. One connection is one session; where it breaks a new one is opened.
+was called off. One connection is one session; where it breaks, or another logind takes the
+place of the one that was asked, a new one is opened.
 
 https://systemd.io/INHIBITOR_LOCKS/
 """
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _NAME, _PATH = "org.freedesktop.login1", "/org/freedesktop/login1"
 _MANAGER = "org.freedesktop.login1.Manager"
-_SIGNAL = "PrepareForShutdown"
+_SIGNAL, _PREPARING = "PrepareForShutdown", "PreparingForShutdown"
+_BUS, _OWNER = "org.freedesktop.DBus", "NameOwnerChanged"
 _CALL_LIMIT = 10.0  # seconds for an answer
 _CONF = Path("/etc/systemd/logind.conf.d/99-kubelet.conf")
 
@@ -52,6 +54,10 @@ class LogindSession(Protocol):
         ...
 
     async def inhibit(self) -> InhibitLock: ...
+
+    async def is_preparing(self) -> bool:
+        """Return whether a shutdown is under way already; no signal tells of that one."""
+        ...
 
     async def wait_change(self) -> bool:
         """Wait until a shutdown is wanted (True) or called off (False)."""
@@ -108,8 +114,11 @@ class SystemLogind:
             raise LogindError(f"no connection to D-Bus: {exc.exceptions}") from exc
         session = _BusSession(connection, self.conf)
         rule = MatchRule(type="signal", interface=_MANAGER, member=_SIGNAL, path=_PATH)
+        owner = MatchRule(type="signal", interface=_BUS, member=_OWNER, sender=_BUS)
+        owner.add_arg_condition(0, _NAME)
         try:
             await session.call(message_bus.AddMatch(rule))
+            await session.call(message_bus.AddMatch(owner))
         except LogindError:
             session.close()
             raise
@@ -121,16 +130,23 @@ class _BusSession:
     connection: DBusConnection
     conf: Path
     _signals: deque[bool] = field(default_factory=deque)
+    _is_replaced: bool = False
 
     def close(self) -> None:
         self.connection.socket.close()
 
     async def inhibit_delay(self) -> float:
+        return int(await self._property("InhibitDelayMaxUSec")) / 1e6
+
+    async def is_preparing(self) -> bool:
+        return bool(await self._property(_PREPARING))
+
+    async def _property(self, name: str) -> Any:
         from jeepney import DBusAddress, Properties
 
         manager = DBusAddress(_PATH, bus_name=_NAME, interface=_MANAGER)
-        reply = await self.call(Properties(manager).get("InhibitDelayMaxUSec"))
-        return int(reply[0][1]) / 1e6
+        reply = await self.call(Properties(manager).get(name))
+        return reply[0][1]
 
     async def override_delay(self, seconds: float) -> None:
         from jeepney import DBusAddress, new_method_call
@@ -156,6 +172,8 @@ class _BusSession:
 
     async def wait_change(self) -> bool:
         while not self._signals:
+            if self._is_replaced:
+                raise LogindError("logind was started again")
             self._note(await self._receive())
         return self._signals.popleft()
 
@@ -195,5 +213,8 @@ class _BusSession:
     def _note(self, message: Message) -> None:
         from jeepney import HeaderFields
 
-        if message.header.fields.get(HeaderFields.member) == _SIGNAL:
+        member = message.header.fields.get(HeaderFields.member)
+        if member == _SIGNAL:
             self._signals.append(bool(message.body[0]))
+        elif member == _OWNER and message.body[2]:  # the name has a new owner
+            self._is_replaced = True

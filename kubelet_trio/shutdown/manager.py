@@ -108,6 +108,9 @@ class NodeShutdown:
         return NOT_READY if self.is_shutting_down.value else None
 
     async def _guard(self, session: LogindSession) -> None:
+        # An agent that starts into a shutdown is told nothing, and can hold it up no more.
+        if not self.is_shutting_down.value and await session.is_preparing():
+            await self._change(True)
         await self._have_time(session)
         if not self.is_shutting_down.value:
             await self._take(session)
@@ -115,16 +118,19 @@ class NodeShutdown:
         self._trouble = ""
         while True:
             starts = await session.wait_change()
-            log.warning("shutdown.announced" if starts else "shutdown.called_off")
-            what = "event" if starts else "cancellation"
-            text = f"Shutdown manager detected shutdown {what}"
-            self.events.emit(node_ref(self.node_name), "Normal", "Shutdown", text)
-            self.is_shutting_down.value = starts
-            self.announce()
-            if starts:
-                await self._shut_down()
-            else:
+            await self._change(starts)
+            if not starts:
                 await self._take(session)
+
+    async def _change(self, starts: bool) -> None:
+        log.warning("shutdown.announced" if starts else "shutdown.called_off")
+        what = "event" if starts else "cancellation"
+        text = f"Shutdown manager detected shutdown {what}"
+        self.events.emit(node_ref(self.node_name), "Normal", "Shutdown", text)
+        self.is_shutting_down.value = starts
+        self.announce()
+        if starts:
+            await self._shut_down()
 
     async def _have_time(self, session: LogindSession) -> None:
         """See that a shutdown waits as long as the pods may take."""

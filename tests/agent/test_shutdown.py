@@ -163,3 +163,22 @@ async def test_the_lock_is_given_back_when_the_agent_ends(
     async with node.running(shutdown=PERIODS):
         await trio.sleep(10)
     assert not logind.is_held_up
+
+
+async def test_an_agent_that_starts_into_a_shutdown_starts_nothing(
+    node: Node, logind: FakeLogind, autojump_clock: MockClock
+) -> None:
+    old, late = make_pod("old"), make_pod("late")
+    async with node.running(old, shutdown=PERIODS):
+        await trio.sleep(10)
+        assert ready(node.status(old))
+    logind.is_preparing = True
+    async with node.running(old, shutdown=PERIODS) as agent:
+        await trio.sleep(10)
+        assert agent.not_ready() == "node is shutting down"
+        assert not logind.is_held_up
+        node.feed.put(old, late)
+        await trio.sleep(20)
+        assert node.status(old).reason == "Terminated"
+        assert node.status(late).reason == "NodeShutdown"
+        assert not node.runtime.alive()

@@ -27,6 +27,7 @@ class FakeLogind:
 
     delay: float = 600.0
     is_away: bool = False
+    is_preparing: bool = False  # a shutdown is under way
     obeys: bool = True  # whether it waits as long as it is told to
     locks: list[FakeLock] = field(default_factory=list)
     told: list[float] = field(default_factory=list)
@@ -67,6 +68,10 @@ class _Session:
     async def inhibit_delay(self) -> float:
         await trio.lowlevel.checkpoint()
         return self._logind.delay
+
+    async def is_preparing(self) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self._logind.is_preparing
 
     async def override_delay(self, seconds: float) -> None:
         await trio.lowlevel.checkpoint()

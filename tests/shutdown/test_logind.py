@@ -66,6 +66,7 @@ class TestLogind:
     __test__ = False
 
     delay: int = 5_000_000
+    is_preparing: bool = False
     after_reload: int = 5_000_000
     held: list[int] = field(default_factory=list)  # our ends of the locks
     asked: list[tuple[str, ...]] = field(default_factory=list)
@@ -88,7 +89,9 @@ class TestLogind:
     async def answer(self, message: Message) -> None:
         assert self.connection is not None
         member = message.header.fields[HeaderFields.member]
-        if member == "Get":
+        if member == "Get" and message.body[1] == "PreparingForShutdown":
+            reply = new_method_return(message, "v", (("b", self.is_preparing),))
+        elif member == "Get":
             reply = new_method_return(message, "v", (("t", self.delay),))
         elif member == "KillUnit":
             self.delay = self.after_reload
@@ -170,3 +173,37 @@ async def test_a_bus_that_goes_is_an_expected_error(bus: str, tmp_path: Path) ->
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True), pytest.raises(LogindError):
                     await session.inhibit()
+
+
+async def test_a_shutdown_that_is_under_way_is_known(bus: str, tmp_path: Path) -> None:
+    logind = TestLogind()
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(logind.serve, bus)
+            async with SystemLogind(bus, tmp_path / "99.conf").open() as session:
+                assert not await session.is_preparing()
+                logind.is_preparing = True
+                assert await session.is_preparing()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_logind_that_is_started_again_is_asked_again(bus: str, tmp_path: Path) -> None:
+    first, second = TestLogind(), TestLogind()
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            life = await nursery.start(_serve_alone, first, bus)
+            async with SystemLogind(bus, tmp_path / "99.conf").open() as session:
+                await session.inhibit()
+                life.cancel()
+                await nursery.start(second.serve, bus)
+                with pytest.raises(LogindError, match="started again"):
+                    await session.wait_change()
+            nursery.cancel_scope.cancel()
+
+
+async def _serve_alone(
+    logind: TestLogind, bus: str, *, task_status: trio.TaskStatus[trio.CancelScope]
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(logind.serve, bus)
+        task_status.started(nursery.cancel_scope)
