@@ -149,7 +149,9 @@ class Agent:
         )
         self._garbage = make_garbage(settings, seams, self._node_pods, self.events_recorder, access)
         guarded = GuardedPods(self._require_registry, self._pleg, self._statuses.pods)
-        self._guards = make_guards(settings, seams, guarded, self._garbage, self.events_recorder)
+        self._guards = make_guards(
+            settings, seams, guarded, self._garbage, self.events_recorder, self.node
+        )
         if seams.cluster is not None:
             seams.cluster.attach(self._cluster_parts())
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)

@@ -155,32 +155,35 @@ def make_guards(
     pods: GuardedPods,
     garbage: Garbage,
     events: AnnotatedEventSink,
+    node: Callable[[], NodeSettings],
 ) -> Guards:
-    """Build the guards."""
-    node, policy = settings.node, settings.eviction
+    """Build the guards; `node` is the node as it is now, with its runtime's cgroup driver."""
+    policy = settings.eviction
     host = cgroup_host()
-    signals = seams.signals or NodeSignals(host, _pods_cgroup(node))
+
+    def pods_cgroup() -> str:
+        return _pods_cgroup(node())
+
+    own_signals = NodeSignals(host, pods_cgroup)
     eviction = EvictionManager(
         policy=policy,
-        signals=signals,
-        usage=UsageReader(
-            seams.runtime, node, NodeSignals(host, _pods_cgroup(node)), seams.offload
-        ),
+        signals=seams.signals or own_signals,
+        usage=UsageReader(seams.runtime, node, own_signals, seams.offload),
         pods=pods,
         reclaim=Reclaim(
             containers=lambda: garbage.containers.collect(all_unused=True),
             images=garbage.images.remove_unused,
         ),
         runtime=seams.runtime,
-        node_name=node.node_name,
-        root_dir=str(node.root_dir),
+        node_name=settings.node.node_name,
+        root_dir=str(settings.node.root_dir),
         events=events,
         offload=seams.offload,
-        wake=KernelMemoryWake(host, memory_capacity, _pods_cgroup(node))
+        wake=KernelMemoryWake(host, memory_capacity, pods_cgroup)
         if policy.kernel_notification
         else None,
     )
-    oom = OomWatcher(node.node_name, events, pods.container_ref, seams.kernel_log)
+    oom = OomWatcher(settings.node.node_name, events, pods.container_ref, seams.kernel_log)
     counted = ContainerOomWatcher(
         events,
         pods.running_containers,

@@ -61,9 +61,14 @@ class PodUsage:
     containers: Mapping[str, ContainerUsage] = field(default_factory=dict)
     volumes: Mapping[str, Disk] = field(default_factory=dict)  # those on the node's disk
     processes: int = 0
+    # What its own cgroup holds, volumes in memory included; None where it cannot be read.
+    pod_memory: int | None = None
 
     @property
     def memory(self) -> int:
+        """Return the working set in bytes: the pod's own, else that of its containers."""
+        if self.pod_memory is not None:
+            return self.pod_memory
         return sum(c.memory for c in self.containers.values())
 
     def disk(self, parts: Iterable[str]) -> Disk:

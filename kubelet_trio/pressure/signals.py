@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,8 @@ class NodeSignals:
     """Reads signals of this machine."""
 
     host: CgroupHost
-    pods_cgroup: str = ""  # path of the cgroup of all pods below the mount; "": there is none
+    # Path of the cgroup of all pods below the mount; "": there is none.
+    pods_cgroup: Callable[[], str] = lambda: ""
     proc: Path = _PROC
 
     def observe(self, places: FileSystems) -> Mapping[str, Observation]:
@@ -70,10 +71,10 @@ class NodeSignals:
         total = self._meminfo().get("MemTotal", 0)
         with suppress(OSError, ValueError):
             found[MEMORY] = Observation(max(0, total - self._working_set("")), total)
-        if self.pods_cgroup:
+        if pods := self.pods_cgroup():
             with suppress(OSError, ValueError):
-                limit = min(self._limit(self.pods_cgroup), total)
-                used = self._working_set(self.pods_cgroup)
+                limit = min(self._limit(pods), total)
+                used = self._working_set(pods)
                 found[ALLOCATABLE_MEMORY] = Observation(max(0, limit - used), limit)
         with suppress(OSError, ValueError):
             found[PID] = self._pids()
@@ -126,6 +127,13 @@ class NodeSignals:
         most = min(int((self.proc / name).read_text()) for name in limits)
         running = int((self.proc / "loadavg").read_text().split()[3].partition("/")[2])
         return Observation(most - running, most)
+
+    def working_set(self, path: str) -> int | None:
+        """Return the bytes that a cgroup cannot give back; None where it cannot be told."""
+        try:
+            return self._working_set(path)
+        except (OSError, ValueError):
+            return None
 
     def processes(self, path: str) -> int:
         """Return the number of processes in a cgroup; 0 where it cannot be told."""

@@ -5,7 +5,7 @@ Memory and writable layers are the runtime's to tell; logs and volumes are count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
@@ -26,7 +26,7 @@ class UsageReader:
     """Reads the usage of pods."""
 
     runtime: Runtime
-    node: NodeSettings
+    node: Callable[[], NodeSettings]
     signals: NodeSignals
     offload: Offload
 
@@ -61,7 +61,8 @@ class UsageReader:
     def _measure(
         self, uid: PodUid, pod: Pod, stats: Mapping[str, v1.ContainerStats], disk: bool
     ) -> PodUsage:
-        logs = pod_log_directory(self.node.pod_logs_dir, pod)
+        node = self.node()
+        logs = pod_log_directory(node.pod_logs_dir, pod)
         names = {c.spec.name for c in pod_containers(pod)}
         containers = {
             name: ContainerUsage(
@@ -72,13 +73,17 @@ class UsageReader:
             for name, one in stats.items()
             if name in names
         }
-        name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(self.node.cgroup_root))
-        path = cgroup_path(name, self.node.cgroup_driver)
-        volumes = self._volumes(uid, pod) if disk else {}
-        return PodUsage(containers, volumes, self.signals.processes(path))
+        name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))
+        path = cgroup_path(name, node.cgroup_driver)
+        return PodUsage(
+            containers,
+            self._volumes(uid, pod) if disk else {},
+            self.signals.processes(path),
+            self.signals.working_set(path),
+        )
 
     def _volumes(self, uid: PodUid, pod: Pod) -> dict[str, Disk]:
-        root = self.node.pod_dir(uid) / "volumes"
+        root = self.node().pod_dir(uid) / "volumes"
         found: dict[str, Disk] = {}
         for volume in spec(pod).volumes or ():
             if not any(getattr(volume, kind, None) is not None for kind in _LOCAL):

@@ -38,7 +38,8 @@ class KernelMemoryWake:
 
     host: CgroupHost
     total: Callable[[], int]  # bytes of memory there are
-    pods_cgroup: str = ""  # path of the cgroup of all pods below the mount; "": there is none
+    # Path of the cgroup of all pods below the mount; "": there is none.
+    pods_cgroup: Callable[[], str] = lambda: ""
     psi: Path = _PSI
     trigger: bytes = _PSI_TRIGGER
     is_told: bool = False
@@ -70,8 +71,8 @@ class KernelMemoryWake:
             raise OSError("no memory controller")
         event = _held(held, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         places = {MEMORY: memory}
-        if self.pods_cgroup:
-            places[ALLOCATABLE_MEMORY] = memory / self.pods_cgroup.lstrip("/")
+        if pods := self.pods_cgroup():
+            places[ALLOCATABLE_MEMORY] = memory / pods.lstrip("/")
         for signal, amount in below.items():
             if signal in places:
                 self._register(event, places[signal], amount, is_root=signal == MEMORY)
@@ -95,8 +96,8 @@ class KernelMemoryWake:
         A trigger is told as urgent data, which trio does not wait for: an epoll of our own does.
         """
         files = [self.psi]
-        if with_pods and self.pods_cgroup:
-            files.append(self.host.mounts[""] / self.pods_cgroup.lstrip("/") / "memory.pressure")
+        if with_pods and (pods := self.pods_cgroup()):
+            files.append(self.host.mounts[""] / pods.lstrip("/") / "memory.pressure")
         poll = held.enter_context(select.epoll())
         for path in files:
             trigger = _held(held, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -83,7 +83,7 @@ def manager(world: World, base: Path, policy: EvictionPolicy) -> EvictionManager
     return EvictionManager(
         policy=policy,
         signals=world,
-        usage=UsageReader(runtime, node, signals, inline_offload),
+        usage=UsageReader(runtime, lambda: node, signals, inline_offload),
         pods=world,
         reclaim=Reclaim(_nothing, _nothing),
         runtime=runtime,

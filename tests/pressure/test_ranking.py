@@ -97,6 +97,12 @@ def test_disk_counts_what_is_on_the_file_system_that_runs_short() -> None:
     assert ranked(entries, "ephemeral-storage", ("rootfs",))[0] == "writes"
 
 
+def test_what_a_pod_keeps_in_memory_volumes_is_its_own() -> None:
+    keeps = PodUsage({"main": ContainerUsage(memory=10 * MI)}, pod_memory=500 * MI)
+    entries = [(pod("light"), memory(100)), (pod("keeps"), keeps)]
+    assert ranked(entries, "memory") == ["keeps", "light"]
+
+
 def test_inodes_those_that_have_any_and_most() -> None:
     entries = [
         (pod("few"), disk(inodes=5)),

@@ -24,7 +24,7 @@ async def test_a_threshold_of_version_1_that_is_crossed_wakes(signal: str) -> No
         (cgroup / "memory.limit_in_bytes").write_text(str(200 * MI))
         # What is the machine's here is the parent: nobody else is in it.
         host = CgroupHost(1, {"memory": cgroup.parent})
-        wake = KernelMemoryWake(host, lambda: 200 * MI, "/kubepods")
+        wake = KernelMemoryWake(host, lambda: 200 * MI, lambda: "/kubepods")
         with shell_in(cgroup, HOLD) as process:
             with trio.move_on_after(0.5) as early:
                 await wake.wait({signal: 160 * MI})

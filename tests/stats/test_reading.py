@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
 from kubelet_trio.stats import Cpu, DeviceIo, Host, Memory, Pressure, Psi, disk_usage, find_places
 from kubelet_trio.stats.cgroup_parse import flat, parse_v1, parse_v2, shares_of_weight
 from kubelet_trio.stats.proc_parse import parse_net_dev, parse_own_cgroup
 from kubelet_trio.stats.read import read_host, read_networks, walk
+from tests.harness import recorded
 from tests.stats import trees
 
 NOW = 1_700_000_100.0
@@ -174,3 +176,27 @@ def test_disk_usage_counts_as_du_does(tmp_path: Path) -> None:
     assert (size, inodes) == (sum(p.lstat().st_blocks for p in paths) * 512, 4)
     assert disk_usage(str(tmp_path / "gone")) is None
     assert disk_usage(str(tmp_path), lambda: True) is None
+
+
+def test_a_recorded_node_of_version_2_is_read(tmp_path: Path) -> None:
+    node = recorded.recorded_node(tmp_path)
+    host = Host(2, {"": str(node.cgroup)}, proc=str(node.proc))
+    reading = read_host(host, [recorded.PODS], everything=True, now=NOW)
+    scopes = [path for path in reading.cgroups if path.endswith(".scope")]
+    places = find_places(
+        reading.cgroups,
+        (recorded.CONTAINER, recorded.SANDBOX),
+        lambda name: uid_of_pod_cgroup(name, "systemd"),
+    )
+    assert places.pods == {recorded.POD_UID: recorded.POD}
+    assert set(places.containers.values()) == set(scopes)
+    memory = reading.cgroups[places.containers[recorded.CONTAINER]].memory
+    assert memory is not None
+    assert (memory.usage, memory.oom_kills) == (331776, 1)
+    pod = reading.cgroups[recorded.POD].memory
+    assert pod is not None
+    assert (pod.limit, pod.oom_kills) == (40 << 20, 3)
+    assert pod.psi is not None
+    whole = reading.node.usage.memory
+    assert whole is not None
+    assert whole.usage == (2021568 - 1577596) << 10
