@@ -136,7 +136,8 @@ class ImageCollector:
     async def _look(self) -> _Look:
         before = self.clock.time()
         images = [_record(image) for image in await self.runtime.list_images()]
-        if self.prune is not None:
+        # None at all is what a runtime says that has yet to read its store.
+        if self.prune is not None and images:
             await self.prune({n for i in images for n in (i.id, *i.names)}, before)
         containers = await self.runtime.list_containers()
         users = [*_container_users(containers), *_pod_users(self.pods.wanted())]

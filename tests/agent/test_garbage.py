@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kubelet_trio.credentials import PullVerification
 from kubelet_trio.cri import v1
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy
 from kubelet_trio.model import DiskSpace, pod_uid
@@ -185,6 +186,27 @@ async def test_a_full_disk_that_images_cannot_mend_is_told_in_upstreams_words(
         assert "ImageGCFailed" not in node.reasons()
         await trio.sleep(300)
         assert "ImageGCFailed" in node.reasons()
+
+
+async def test_the_record_of_a_pull_goes_with_its_image(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    images_on(node, "kept", used=99)
+    node.runtime.images.pinned.add("kept")
+    pulled = node.base / "root" / "image_manager" / "pulled"
+    async with node.running(
+        make_pod(image="web"), image_gc=POLICY, pull_verification=PullVerification()
+    ) as agent:
+        await agent.pods.wait_value(
+            lambda pods: any(p.status and ready(p.status) for p in pods.values())
+        )
+        (record,) = pulled.iterdir()
+        await trio.sleep(600)
+        assert record.exists(), "its image is in use"
+        node.feed.put()
+        await trio.sleep(1800)
+        assert "web" in node.runtime.images.removed
+        assert not record.exists()
 
 
 async def test_images_stay_where_nobody_asked_for_collection(
