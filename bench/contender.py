@@ -26,12 +26,17 @@ from tests.harness.pods import NODE, Json
 from tests.harness.ports import free_port
 
 _START_LIMIT = 60.0
+_OPEN: Mapping[str, Any] = {
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+}
 
 
 class Contender(Protocol):
     """A node agent with a manifests directory of its own."""
 
     name: str
+    api_port: int  # of the kubelet API
 
     @property
     def pid(self) -> int: ...
@@ -62,8 +67,14 @@ class Ours:
 
     name = "kubelet-trio"
 
-    def __init__(self, program: Path, base: Path, containerd: Containerd) -> None:
-        self._agent = Agent(base, containerd, program=program)
+    def __init__(
+        self, program: Path, base: Path, containerd: Containerd, *, serve: bool = False
+    ) -> None:
+        """`serve`: the kubelet API on `api_port`, for everybody, as the Go kubelet's here."""
+        self.api_port = free_port()
+        config = {"address": "127.0.0.1", "port": self.api_port, **_OPEN} if serve else {}
+        arguments = ("--cert-dir", str(base / "pki"))
+        self._agent = Agent(base, containerd, config=config, arguments=arguments, program=program)
 
     @property
     def pid(self) -> int:
@@ -97,7 +108,7 @@ class GoKubelet:
         self.name = f"kubelet {'.'.join(map(str, self.version))}"
         self._manifests = base / "manifests"
         self._manifests.mkdir(parents=True)
-        self._port = free_port()
+        self._port, self.api_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -156,6 +167,7 @@ class GoKubelet:
             str(self._binary),
             f"--config={config}",
             f"--root-dir={self._base / 'root'}",
+            f"--cert-dir={self._base / 'pki'}",
             f"--hostname-override={NODE}",
         ]
         if self.version < (1, 24):
@@ -173,13 +185,12 @@ class GoKubelet:
             "cgroupRoot": self._containerd.layout.cgroup,
             "failSwapOn": False,
             "address": "127.0.0.1",
-            "port": free_port(),
+            "port": self.api_port,
             "readOnlyPort": self._port,
             "healthzPort": free_port(),
             "clusterDNS": ["10.96.0.10"],
             "clusterDomain": "cluster.local",
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},
+            **_OPEN,
             "oomScoreAdj": 0,
             "evictionHard": {"memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,

@@ -54,7 +54,7 @@ async def proxy_upgrade(
             await stream.send_all(early)
         if backend.early:
             await client.send_all(backend.early)
-        await _pump_both(client, stream, idle_timeout)
+        await pump_both(client, stream, idle_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ async def _read_answer(wire: h11.Connection, stream: Stream) -> _Backend:
     )
 
 
-async def _pump_both(client: HalfCloseableStream, backend: Stream, idle_timeout: float) -> None:
+async def pump_both(client: HalfCloseableStream, backend: Stream, idle_timeout: float) -> None:
     with trio.CancelScope() as scope:
 
         def note() -> None:
@@ -152,7 +152,10 @@ async def _pump_both(client: HalfCloseableStream, backend: Stream, idle_timeout:
                 scope.deadline = trio.current_time() + idle_timeout
 
         async def upstream() -> None:
-            await _pump(client, backend, note)
+            try:
+                await _pump(client, backend, note)
+            except trio.BrokenResourceError:
+                return  # nobody takes more of it; how it ended may still be on its way down
             if isinstance(backend, HalfCloseableStream):
                 await backend.send_eof()
             else:

@@ -10,7 +10,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
 from kubelet_trio.model import ContainerState, PodUid
@@ -23,7 +23,7 @@ from kubelet_trio.server import (
     serve_connection,
 )
 from kubelet_trio.server.http import Peer
-from kubelet_trio.server.proxy import handed_on
+from kubelet_trio.server.proxy import handed_on, pump_both
 from kubelet_trio.server.streams import forwarded_ports, stream_options
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
 from tests.server.fake_view import make_pod
@@ -141,6 +141,20 @@ async def test_much_comes_through_whole() -> None:
         _, rest = await read_head(client)
         rest += await read_to_end(client)
     assert hashlib.sha256(rest).digest() == hashlib.sha256(much).digest()
+
+
+async def test_the_last_words_of_who_listens_no_more_arrive() -> None:
+    """A command may end with input unread; how it ended is told after that."""
+    client, near = memory_stream_pair()
+    backend, far = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump_both, near, backend, 0.0)
+        far.receive_stream.close()
+        await client.send_all(b"more input")
+        await wait_all_tasks_blocked()
+        await far.send_all(b"it was enough")
+        await far.send_eof()
+        assert await client.receive_some(100) == b"it was enough"
 
 
 async def test_a_websocket_goes_through_as_it_is() -> None:
