@@ -20,6 +20,7 @@ from kubelet_trio.cri import CommandStreams, LocalStreams, StreamOptions
 from kubelet_trio.model import SandboxId
 from kubelet_trio.server.http import Headers, HttpError, Request, Response, Upgrade
 from kubelet_trio.server.idle import watched
+from kubelet_trio.server.proxy import is_websocket
 from kubelet_trio.streaming import SpdyLink, WebSocket
 
 _PROTOCOL_VERSION = "X-Stream-Protocol-Version"
@@ -35,7 +36,7 @@ def local_command(
     serve = partial(streaming.serve_command, options=options, is_attach=is_attach)
     if is_websocket(request):
         protocol = _websocket_protocol(request, streaming.COMMAND_WEBSOCKET)
-        answer = _websocket_answer(request, protocol)
+        answer = websocket_answer(request, protocol)
 
         async def talk_websocket(connection: Upgrade) -> None:
             async with _websocket(connection, answer, protocol, idle) as socket:
@@ -73,21 +74,17 @@ def local_forward(
 
         return Response(upgrade=talk)
     protocol = _websocket_protocol(request, streaming.FORWARD_WEBSOCKET)
-    answer = _websocket_answer(request, protocol)
+    answer = websocket_answer(request, protocol)
 
     async def talk_websocket(connection: Upgrade) -> None:
         async with _websocket(connection, answer, protocol, idle) as socket:
             if protocol != streaming.TUNNEL:
                 await streaming.forward_websocket(socket, dial, ports, sandbox_id)
                 return
-            async with _running(SpdyLink(streaming.Tunnel(socket), is_client=False)) as link:
+            async with running(SpdyLink(streaming.Tunnel(socket), is_client=False)) as link:
                 await streaming.forward_spdy(link, dial, sandbox_id)
 
     return Response(upgrade=talk_websocket)
-
-
-def is_websocket(request: Request) -> bool:
-    return request.headers.get("upgrade", "").lower() == "websocket"
 
 
 def _websocket_protocol(request: Request, spoken: tuple[str, ...]) -> str:
@@ -100,7 +97,8 @@ def _websocket_protocol(request: Request, spoken: tuple[str, ...]) -> str:
     return found
 
 
-def _websocket_answer(request: Request, protocol: str) -> Headers:
+def websocket_answer(request: Request, protocol: str) -> Headers:
+    """Return the headers that take a WebSocket. Raises `HttpError` 400."""
     try:
         return streaming.handshake(request.headers, protocol)
     except ValueError as exc:
@@ -141,12 +139,13 @@ async def _spdy(connection: Upgrade, protocol: str, idle: float) -> AsyncIterato
     answer = (("Connection", "Upgrade"), ("Upgrade", _SPDY), (_PROTOCOL_VERSION, protocol))
     stream, early = await connection.accept(answer)
     with watched(stream, idle) as noted:
-        async with _running(SpdyLink(noted, is_client=False, early=early)) as link:
+        async with running(SpdyLink(noted, is_client=False, early=early)) as link:
             yield link
 
 
 @asynccontextmanager
-async def _running(link: SpdyLink) -> AsyncIterator[SpdyLink]:
+async def running(link: SpdyLink) -> AsyncIterator[SpdyLink]:
+    """Read a connection as long as the block lasts."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         yield link

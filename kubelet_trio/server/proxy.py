@@ -39,6 +39,11 @@ def is_upgrade(request: Request) -> bool:
     return "upgrade" in wanted and bool(request.headers.get("upgrade"))
 
 
+def is_websocket(request: Request) -> bool:
+    """Whether it is a WebSocket that the client asks for."""
+    return request.headers.get("upgrade", "").lower() == "websocket"
+
+
 async def proxy_upgrade(
     request: Request, url: str, connection: Upgrade, idle_timeout: float
 ) -> None:
@@ -47,8 +52,8 @@ async def proxy_upgrade(
     `idle_timeout` is how many seconds may pass without a byte; 0 is no limit. Raises
     `HttpError` for a backend that cannot be reached or that refuses.
     """
-    async with _open_backend(url) as stream:
-        backend = await _ask_backend(request, url, stream)
+    async with open_backend(url) as stream:
+        backend = await ask_backend(request.method, handed_on(request), url, stream)
         client, early = await connection.accept(backend.headers)
         if early:
             await stream.send_all(early)
@@ -58,13 +63,16 @@ async def proxy_upgrade(
 
 
 @dataclass(frozen=True, slots=True)
-class _Backend:
+class Backend:
+    """A runtime's streaming server that has switched protocols."""
+
     headers: Headers
     early: bytes  # what it has sent behind its 101
 
 
 @asynccontextmanager
-async def _open_backend(url: str) -> AsyncIterator[Stream]:
+async def open_backend(url: str) -> AsyncIterator[Stream]:
+    """Connect to where a URL points. Raises `HttpError` 500."""
     target = urlsplit(url)
     secure = target.scheme == "https"
     host, port = target.hostname or "127.0.0.1", target.port or (443 if secure else 80)
@@ -83,14 +91,14 @@ async def _open_backend(url: str) -> AsyncIterator[Stream]:
         await trio.aclose_forcefully(stream)
 
 
-async def _ask_backend(request: Request, url: str, stream: Stream) -> _Backend:
-    """Pass the request on and return what the backend says to it."""
+async def ask_backend(method: str, headers: Headers, url: str, stream: Stream) -> Backend:
+    """Ask a backend to switch and return what it says. Raises `HttpError`."""
     wire = h11.Connection(h11.CLIENT)
     target = urlsplit(url)
     head = h11.Request(
-        method=request.method,
+        method=method,
         target=f"{target.path or '/'}{f'?{target.query}' if target.query else ''}",
-        headers=[("Host", target.netloc), *handed_on(request)],
+        headers=[("Host", target.netloc), *headers],
     )
     try:
         with trio.fail_after(_ANSWER_LIMIT):
@@ -115,7 +123,7 @@ def handed_on(request: Request) -> Headers:
     return tuple(headers)
 
 
-async def _read_answer(wire: h11.Connection, stream: Stream) -> _Backend:
+async def _read_answer(wire: h11.Connection, stream: Stream) -> Backend:
     refusal: h11.Response | None = None
     body = bytearray()
     while True:
@@ -126,7 +134,7 @@ async def _read_answer(wire: h11.Connection, stream: Stream) -> _Backend:
             if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 headers = event.headers.raw_items()
                 named = tuple((k.decode("ascii"), v.decode("latin-1")) for k, v in headers)
-                return _Backend(named, wire.trailing_data[0])
+                return Backend(named, wire.trailing_data[0])
         elif isinstance(event, h11.Response):
             refusal = event
         elif isinstance(event, h11.Data):
@@ -145,6 +153,7 @@ async def _read_answer(wire: h11.Connection, stream: Stream) -> _Backend:
 
 
 async def pump_both(client: HalfCloseableStream, backend: Stream, idle_timeout: float) -> None:
+    """Pass bytes both ways until the backend has said its last, or nothing travels any more."""
     with trio.CancelScope() as scope:
 
         def note() -> None:

@@ -33,7 +33,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.lookup import container_spec, named_pod
-from kubelet_trio.server.proxy import is_upgrade, proxy_upgrade
+from kubelet_trio.server.proxy import is_upgrade, is_websocket, proxy_upgrade
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.view import NodeView
 
@@ -68,8 +68,22 @@ def _require_upgrade(request: Request) -> None:
         raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "Upgrade request required")
 
 
-def _proxied(request: Request, url: str, idle_timeout: float) -> Response:
+def _proxied(
+    request: Request, url: str, idle_timeout: float, options: StreamOptions | None = None
+) -> Response:
+    """Hand the client to the runtime; in between where it speaks what the runtime does not.
+
+    `options` are those of a command.
+    """
     _require_upgrade(request)
+    if is_websocket(request):
+        from kubelet_trio.server import translated  # its protocols are loaded with the first
+
+        if options is not None and translated.is_translated(request):
+            translate = translated.translate_upgrade
+            return Response(upgrade=partial(translate, request, url, options, idle_timeout))
+        if options is None and translated.is_tunnel(request):
+            return Response(upgrade=partial(translated.tunnel_upgrade, request, url, idle_timeout))
     return Response(upgrade=partial(proxy_upgrade, request, url, idle_timeout=idle_timeout))
 
 
@@ -142,7 +156,7 @@ async def answer_exec(view: NodeView, request: Request, idle_timeout: float) -> 
     )
     with runtime_refusals():
         url = await view.runtime.exec_url(asked)
-    return _proxied(request, url, idle_timeout)
+    return _proxied(request, url, idle_timeout, options)
 
 
 async def answer_attach(view: NodeView, request: Request, idle_timeout: float) -> Response:
@@ -172,7 +186,7 @@ async def answer_attach(view: NodeView, request: Request, idle_timeout: float) -
     )
     with runtime_refusals():
         url = await view.runtime.attach_url(attach)
-    return _proxied(request, url, idle_timeout)
+    return _proxied(request, url, idle_timeout, options)
 
 
 async def answer_port_forward(view: NodeView, request: Request, idle_timeout: float) -> Response:

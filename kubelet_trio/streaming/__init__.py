@@ -23,6 +23,7 @@ from kubelet_trio.streaming.command import (
 )
 from kubelet_trio.streaming.forward import forward_spdy, forward_websocket
 from kubelet_trio.streaming.spdy_link import SpdyLink
+from kubelet_trio.streaming.translate import translate_command
 from kubelet_trio.streaming.websocket import Tunnel, WebSocket, handshake, offered_protocols
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "is_base64",
     "offered_protocols",
     "serve_command",
+    "translate_command",
 ]

@@ -11,7 +11,7 @@ import math
 from contextlib import suppress
 
 import trio
-from trio.abc import HalfCloseableStream
+from trio.abc import HalfCloseableStream, Stream
 
 from kubelet_trio.streaming import spdy
 
@@ -90,9 +90,7 @@ class SpdyStream(HalfCloseableStream):
 class SpdyLink:
     """A connection on which SPDY is spoken from now on."""
 
-    def __init__(
-        self, connection: HalfCloseableStream, *, is_client: bool, early: bytes = b""
-    ) -> None:
+    def __init__(self, connection: Stream, *, is_client: bool, early: bytes = b"") -> None:
         """`early` is what was read of the connection already."""
         self._connection = connection
         self._early = early

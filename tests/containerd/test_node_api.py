@@ -131,6 +131,17 @@ def test_a_command_speaks_on_both_streams_and_tells_how_it_ended(connect: Connec
     assert outcome["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
 
 
+def test_input_ends_where_the_protocol_can_say_so(port: int, context: ssl.SSLContext) -> None:
+    """`v5.channel.k8s.io`, which this containerd does not speak."""
+    target = "/exec/default/web-node/main?command=wc&command=-c&input=1&output=1&error=1"
+    with ChannelSocket(port, target, context, protocol="v5.channel.k8s.io") as counting:
+        counting.send(0, b"12345")
+        counting.send(255, b"\0")
+        said = counting.receive_all()
+    assert said[STDOUT].strip() == b"5"
+    assert json.loads(said[OUTCOME])["status"] == "Success"
+
+
 def test_a_terminal_has_the_size_it_is_given(connect: Connect) -> None:
     shell = connect("/exec/default/web-node/main?command=sh&input=1&output=1&tty=1")
     shell.send(RESIZE, json.dumps({"Width": 123, "Height": 45}).encode())

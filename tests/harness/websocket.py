@@ -1,4 +1,4 @@
-"""A WebSocket client of the kubelet API, by hand: `v4.channel.k8s.io` over TLS.
+"""A WebSocket client of the kubelet API, by hand: `v4.channel.k8s.io` or another, over TLS.
 
 Every message is binary and begins with its channel: of an exec 0 is stdin, 1 stdout, 2 stderr,
 3 the outcome, 4 the terminal's size; of a port-forward 2n is data and 2n+1 the errors of port n.
@@ -28,7 +28,13 @@ class ChannelSocket:
     """One connection; `receive` returns messages until the server ends it."""
 
     def __init__(
-        self, port: int, target: str, context: ssl.SSLContext, *, timeout: float = 60
+        self,
+        port: int,
+        target: str,
+        context: ssl.SSLContext,
+        *,
+        protocol: str = "v4.channel.k8s.io",
+        timeout: float = 60,
     ) -> None:
         plain = socket.create_connection(("127.0.0.1", port), timeout)
         self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
@@ -37,7 +43,7 @@ class ChannelSocket:
         head = (
             f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n"
             f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
-            "Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n"
+            f"Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
         )
         self._socket.sendall(head.encode())
         answer = b""

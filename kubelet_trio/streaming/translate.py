@@ -1,0 +1,77 @@
+"""A WebSocket client's channels on the SPDY streams of a runtime.
+
+Runtimes' streaming servers speak WebSocket up to `v4`, which cannot say that input has ended. So a
+client of `v5` is answered here, and the runtime is asked over SPDY, as the Go kubelet does.
+
+Source: StreamTranslatorHandler in k8s.io/apiserver/pkg/util/proxy.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+
+from kubelet_trio.cri import StreamOptions
+from kubelet_trio.streaming import channels
+from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
+from kubelet_trio.streaming.websocket import WebSocket
+
+_CREATION_LIMIT = 30.0  # s for the runtime to take all streams
+_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOptions) -> None:
+    """Connect both until the runtime has said its last or the client goes."""
+    streams: dict[int, SpdyStream] = {}
+    with trio.move_on_after(_CREATION_LIMIT) as opening, suppress(*_GONE):
+        for channel in _wanted(options):
+            name = channels.STREAM_NAMES[channel]
+            streams[channel] = await link.open({"streamtype": name})
+    if opening.cancelled_caught or len(streams) < len(_wanted(options)):
+        outcome = channels.failed("the runtime does not take the streams of this command")
+        with suppress(*_GONE):
+            said = outcome.encoded(channels.WEBSOCKET_V5)
+            await socket.send(bytes([channels.ERROR]) + said)
+        await socket.say_good_bye()
+        return
+    async with trio.open_nursery() as clients:
+        clients.start_soon(_listen, socket, streams, clients.cancel_scope)
+        async with trio.open_nursery() as outputs:
+            for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
+                outputs.start_soon(_pass_on, streams[channel], socket, channel)
+        clients.cancel_scope.cancel()
+    await socket.say_good_bye()
+
+
+def _wanted(options: StreamOptions) -> list[int]:
+    """Return the channels in the order in which kubectl opens their streams."""
+    asked = {
+        channels.ERROR: True,
+        channels.STDIN: options.stdin,
+        channels.STDOUT: options.stdout,
+        channels.STDERR: options.stderr,
+        channels.RESIZE: options.tty,
+    }
+    return [channel for channel, is_asked in asked.items() if is_asked]
+
+
+async def _listen(
+    socket: WebSocket, streams: dict[int, SpdyStream], scope: trio.CancelScope
+) -> None:
+    while (message := await socket.receive()) is not None:
+        channel, content = (message[0], message[1:]) if message else (None, b"")
+        with suppress(*_GONE):  # the command has ended, and how is on its way
+            if channel == channels.CLOSE and content[:1] == bytes([channels.STDIN]):
+                if channels.STDIN in streams:
+                    await streams[channels.STDIN].send_eof()
+            elif channel in (channels.STDIN, channels.RESIZE) and channel in streams and content:
+                await streams[channel].send_all(content)
+    scope.cancel()
+
+
+async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
+    head = bytes([channel])
+    with suppress(*_GONE):
+        while content := await stream.receive_some():
+            await socket.send(head + content)
