@@ -31,6 +31,7 @@ from tests.harness.ports import free_port
 NODE = "newcomer"  # its own, as every module's that shares the server
 POD = f"static-{NODE}"
 NODE_PATH = f"/api/v1/nodes/{NODE}"
+PODS = "/api/v1/namespaces/default/pods"
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 CLIENT, SERVING = "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"
 TOKEN_ID, TOKEN_SECRET = "abcdef", "0123456789abcdef"
@@ -153,9 +154,11 @@ def running(agent: Agent, authority: Authority, kube: KubeClient) -> Iterator[Ag
     assert request["spec"]["usages"] == ["digital signature", "client auth"]
     assert kube.find(NODE_PATH) is None
     # Of its life more than nine tenths are over: it is renewed at once.
-    authority.sign(request, left=30, age=3600)
-    kube.wait(NODE_PATH, is_ready, what="Ready")
+    authority.sign(request, age=36000)
+    kube.wait(NODE_PATH, is_ready, within=120, what="Ready")
     yield agent
+    agent.drop("static")
+    kube.wait_gone(f"{PODS}/{POD}")
     kube.delete(NODE_PATH)
 
 
@@ -176,13 +179,14 @@ def test_a_certificate_is_renewed_and_the_one_before_may_end(
 ) -> None:
     current = files / "pki" / "kubelet-client-current.pem"
     process, status = running.pid, container_status(running.pods()[POD], "main")
-    first = x509.load_pem_x509_certificate(current.read_bytes())
-    # Should that one have ended meanwhile, it is the token that asks.
-    users = f"system:node:{NODE}", f"system:bootstrap:{TOKEN_ID}"
-    authority.sign(authority.wait_request(CLIENT, *users))
-    eventually(lambda: first != x509.load_pem_x509_certificate(current.read_bytes()), 60, "new")
+    node = f"system:node:{NODE}"
+    signed = authority.sign(authority.wait_request(CLIENT, node), left=30, age=3600)
+    # Should it have ended before the next was asked for, it is the token that asks.
+    last = authority.sign(authority.wait_request(CLIENT, node, f"system:bootstrap:{TOKEN_ID}"))
+    eventually(lambda: last.strip() in current.read_bytes(), 60, "the third certificate")
     lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NODE}"
-    end = first.not_valid_after_utc + datetime.timedelta(seconds=5)
+    ended = x509.load_pem_x509_certificate(signed).not_valid_after_utc
+    end = ended + datetime.timedelta(seconds=5)
 
     def is_renewed(found: Json) -> bool:
         return datetime.datetime.fromisoformat(found["spec"]["renewTime"]) > end
@@ -204,17 +208,18 @@ def test_the_api_has_a_certificate_once_it_is_signed(
     admin = plane.authority.issue("reader", "reader", "system:masters")
     context.load_cert_chain(admin.certificate, admin.key)
 
-    def get() -> int:
+    def get(path: str = "/pods") -> tuple[int, str]:
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
         try:
-            connection.request("GET", "/pods")
-            return connection.getresponse().status
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         finally:
             connection.close()
 
     def answers() -> bool:
         try:
-            return get() == 200
+            return get()[0] == 200
         except (OSError, http.client.HTTPException):
             return False
 
@@ -229,8 +234,11 @@ def test_the_api_has_a_certificate_once_it_is_signed(
     current = files / "pki" / "kubelet-server-current.pem"
     eventually(lambda: second.strip() in current.read_bytes(), 60, "the second certificate")
     assert answers()
+    page = get("/metrics")[1]
+    for name in ("client_ttl_seconds", "server_ttl_seconds", "server_rotation_seconds_count"):
+        assert f"\nkubelet_certificate_manager_{name} " in page
     # The API server checks it too.
-    kube.wait(f"/api/v1/namespaces/default/pods/{POD}", is_ready, what="Ready")
+    kube.wait(f"{PODS}/{POD}", is_ready, what="Ready")
     assert "hello" in kubectl(plane, "logs", POD)
 
 
