@@ -34,6 +34,8 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
+from kubelet_trio.agent.offline import make_keeper
+from kubelet_trio.config import load_settings
 from kubelet_trio.model import PodUid, inline_offload, pod_uid
 from kubelet_trio.pods import EndReason, PodRecords, TerminationRequest, load_records
 from kubelet_trio.sources import FALLBACK_AFTER
@@ -55,7 +57,13 @@ TOKEN_FILE = "kubernetes.io~projected/token/token"
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     made = World(tmp_path)
-    made.offline = tmp_path / "root" / "offline"
+    furnish(made)
+    return made
+
+
+def furnish(made: World) -> None:
+    """Put what pods refer to on the server, and let the agent keep it."""
+    made.offline = made.host.base / "root" / "offline"
     meta = {name: ObjectMeta(name=name, namespace="default") for name in ("secret", "config")}
     made.kube.add(Secret(metadata=meta["secret"], stringData={"a": "s3cret"}))
     made.kube.add(ConfigMap(metadata=meta["config"], data={"b": "1"}))
@@ -66,7 +74,6 @@ def world(tmp_path: Path) -> World:
             spec=ServiceSpec(clusterIP="10.96.0.1", ports=[ServicePort(port=443, name="https")]),
         )
     )
-    return made
 
 
 def add_pod(world: World, name: str = "web") -> PodUid:
@@ -381,3 +388,15 @@ async def test_a_disk_that_refuses_holds_up_nothing_and_is_tried_again(
         blocker.unlink()
         await trio.sleep(60)
         assert any(p.name.startswith("secret-") for p in blocker.iterdir())
+
+
+def test_what_was_kept_does_not_outlive_the_setting(tmp_path: Path) -> None:
+    settings = load_settings([f"--root-dir={tmp_path}", "--kubeconfig=k", "--offline-pods"])
+    assert make_keeper(settings) is not None
+    kept = tmp_path / "offline"
+    kept.mkdir()
+    (kept / "secret-x.json").write_text("{}")
+    assert make_keeper(settings) is not None
+    assert kept.exists()
+    assert make_keeper(load_settings([f"--root-dir={tmp_path}", "--kubeconfig=k"])) is None
+    assert not kept.exists()

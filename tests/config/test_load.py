@@ -283,3 +283,17 @@ def test_a_merge_patch_does_what_rfc_7386_shows() -> None:
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ):
         assert merge_patch(target, patch) == result
+
+
+def test_pods_are_kept_for_a_start_cut_off_if_flag_or_file_ask_for_it(tmp_path: Path) -> None:
+    asked = config_file(tmp_path / "c", "offlinePods: true\n")
+    assert not load_settings(["--kubeconfig=k"]).config.offline_pods
+    by_flag = load_settings(["--kubeconfig=k", "--offline-pods"])
+    by_file = load_settings(["--kubeconfig=k", f"--config={asked}"])
+    assert by_flag.config.offline_pods
+    assert by_file.config.offline_pods
+    assert not [note for note in (*by_flag.notes, *by_file.notes) if "ffline" in note]
+    won = load_settings(["--kubeconfig=k", f"--config={asked}", "--offline-pods=false"])
+    assert not won.config.offline_pods
+    (note,) = load_settings(["--offline-pods"]).notes
+    assert note.startswith("offlinePods (--offline-pods) has no effect")
