@@ -123,7 +123,7 @@ class PodReporter:
             termination_messages=self._messages,
             started=started,
             ready=ready,
-            conditions=_disruption(stage, request),
+            end_conditions=_disruption(request),
             finished=request is not None and request.reason is EndReason.FINISHED,
             rejected=request is not None and request.reason is EndReason.REJECTED,
         )
@@ -235,11 +235,9 @@ def _has_run(status: PodStatus | None) -> bool:
     return any(s.state is not None and s.state.waiting is None for s in statuses)
 
 
-def _disruption(stage: PodStage, request: TerminationRequest | None) -> tuple[PodCondition, ...]:
-    """Return what tells controllers that the pod did not fail by itself, once it has ended."""
-    if stage is not PodStage.TERMINATED or request is None:
-        return ()
-    if request.reason not in DISRUPTIONS:
+def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
+    """Return what tells controllers that the pod does not fail by itself."""
+    if request is None or request.reason not in DISRUPTIONS:
         return ()
     return (
         PodCondition(

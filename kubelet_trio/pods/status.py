@@ -65,10 +65,11 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     if given.stage is PodStage.TERMINATED:
         status = _with_known_ends(pod, status, previous)
     now = to_datetime(given.now)
-    conditions = pod_conditions(pod, observed, status, previous, _others(pod, given), now)
-    return _held_back(
-        observed, given, previous, msgspec.structs.replace(status, conditions=conditions)
-    )
+    held = _held_back(observed, given, previous, status)
+    # With the terminal phase and in one step: a cluster takes no word on why after that.
+    others = _others(pod, given, is_over=is_terminal(held))
+    conditions = pod_conditions(pod, observed, status, previous, others, now)
+    return msgspec.structs.replace(held, conditions=conditions)
 
 
 def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodStatus:
@@ -82,7 +83,7 @@ def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodSt
         qosClass=previous.qosClass or pod_qos(pod),
         startTime=_start_time(given, previous),
         observedGeneration=max(generation, previous.observedGeneration or 0) or None,
-        conditions=_others(pod, given) or None,
+        conditions=_others(pod, given, is_over=True) or None,
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
         extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
@@ -107,10 +108,11 @@ def reported_ends(status: PodStatus | None) -> dict[str, int]:
     return {name: code for name, code in codes.items() if code is not None}
 
 
-def _others(pod: Pod, given: StatusInput) -> list[PodCondition]:
+def _others(pod: Pod, given: StatusInput, *, is_over: bool) -> list[PodCondition]:
     """Return the conditions of other owners: the API's, and over them what we were told."""
     api = pod.status.conditions or () if pod.status is not None else ()
-    return list({c.type: c for c in (*api, *given.conditions)}.values())
+    ours = (*given.conditions, *(given.end_conditions if is_over else ()))
+    return list({c.type: c for c in (*api, *ours)}.values())
 
 
 def _with_phase(

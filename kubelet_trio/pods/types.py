@@ -123,6 +123,7 @@ class StatusInput:
     started: Mapping[ContainerId, bool] = field(default_factory=dict)  # startup probe results
     ready: Mapping[ContainerId, bool] = field(default_factory=dict)  # readiness probe results
     conditions: tuple[PodCondition, ...] = ()  # owned by others, kept as they are
+    end_conditions: tuple[PodCondition, ...] = ()  # told with a terminal phase, not before
     finished: bool = False  # it ended by itself: its phase becomes terminal, static or not
     rejected: bool = False  # it was not admitted: nothing is said of its containers
     recursive_read_only: bool = False  # the runtime handler supports such mounts

@@ -94,7 +94,13 @@ async def test_one_pod_goes_that_uses_most_beyond_its_request(
         machine.memory = 90 * MI
         await trio.sleep(0.1)
         with trio.fail_after(30):
-            await agent.pods.wait_value(lambda pods: pods[pod_uid(large)].status.phase == "Failed")
+            seen = await agent.pods.wait_value(
+                lambda pods: pods[pod_uid(large)].status.phase == "Failed"
+            )
+        # Told with the phase, not after it: an API server would take it no more.
+        told = seen[pod_uid(large)].status
+        assert told is not None
+        assert "DisruptionTarget" in [c.type for c in told.conditions or ()]
         machine.memory = 400 * MI
         await trio.sleep(60)
         status = node.status(large)
