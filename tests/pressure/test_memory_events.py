@@ -112,7 +112,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
     """A container's process that, told to, lets a child take more than there is, and goes on."""
     with memory_cgroup(ONE) as cgroup:
         (cgroup / "memory.limit_in_bytes").write_text(str(24 << 20))
-        hungry = "head -c 80m /dev/zero | tail > /dev/null; echo; exec sleep 1000"
+        hungry = "dd if=/dev/zero of=/dev/null bs=80M count=1; echo; exec sleep 1000"
         with shell_in(cgroup, hungry) as process:
             yield process
 
@@ -132,7 +132,9 @@ async def test_a_kill_in_a_cgroup_of_version_1_is_noticed(
                 assert ONE in await files.wait()
             await trio.to_thread.run_sync(process.stdout.readline)
         assert process.poll() is None  # the main process goes on
-        assert files.read(ONE) == Kills(1)
+        counted = files.read(ONE)
+        assert counted is not None
+        assert counted.killed >= 1
     finally:
         files.close()
 
