@@ -84,6 +84,7 @@ from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
     SOCKET_NAME,
     SocketInUseError,
+    add_exec,
     control_router,
     health_router,
     is_healthy,
@@ -508,7 +509,9 @@ async def _serve_control(
     agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     path = agent.settings.node.root_dir / SOCKET_NAME
+    router = control_router(agent)
+    add_exec(router, agent)
     try:
-        await serve_http(control_router(agent), [open_unix(path)], task_status=task_status)
+        await serve_http(router, [open_unix(path)], task_status=task_status)
     finally:
         path.unlink(missing_ok=True)

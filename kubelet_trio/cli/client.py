@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -59,6 +59,34 @@ class AgentClient:
             yield from _body(sock, connection)
 
     @contextlib.contextmanager
+    def upgraded(
+        self,
+        segments: Sequence[str],
+        query: Sequence[tuple[str, str]],
+        protocol: str,
+        headers: Mapping[str, str],
+    ) -> Iterator[tuple[socket.socket, bytes]]:
+        """Yield a connection that has changed its protocol, and what was read of it.
+
+        Raises `ClientError` for any other answer.
+        """
+        target = "/" + "/".join(quote(segment, safe="") for segment in segments)
+        connection = h11.Connection(h11.CLIENT)
+        named = {"Host": "agent", "Connection": "Upgrade", "Upgrade": protocol, **headers}
+        request = h11.Request(
+            method="GET", target=f"{target}?{urlencode(query)}", headers=list(named.items())
+        )
+        with self._connect() as sock:
+            sock.sendall(
+                (connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b"")
+            )
+            for _ in _body(sock, connection):
+                break
+            if connection.their_state is not h11.SWITCHED_PROTOCOL:
+                raise ClientError("the agent is too old for this")
+            yield sock, connection.trailing_data[0]
+
+    @contextlib.contextmanager
     def _connect(self) -> Iterator[socket.socket]:
         with socket.socket(socket.AF_UNIX) as sock:
             try:
@@ -95,6 +123,8 @@ def _body(sock: socket.socket, connection: h11.Connection) -> Iterator[bytes]:
                 continue
         except (h11.RemoteProtocolError, OSError) as exc:
             raise ClientError("the agent ended the connection") from exc
+        if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+            return
         if isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data) and status == 200:

@@ -112,6 +112,31 @@ def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
     reading.describe_pod(agent, name, namespace)
 
 
+@cli.command("exec", context_settings={"ignore_unknown_options": False})
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("-c", "--container", default="", help="The container, if there is more than one.")
+@click.option("-i", "--stdin", is_flag=True, help="Pass the input on.")
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
+@_namespace
+@_reads
+def exec_(
+    agent: AgentClient,
+    name: str,
+    command: tuple[str, ...],
+    container: str,
+    stdin: bool,
+    tty: bool,
+    namespace: str,
+) -> None:
+    """Run a command in a container: `exec NAME -- COMMAND...`, and end as it ends."""
+    from kubelet_trio.cli import exec as executing
+    from kubelet_trio.cli import reading
+
+    path = reading.exec_path(agent, name, namespace, container)
+    sys.exit(executing.run(agent, path, command, with_input=stdin, with_terminal=tty))
+
+
 @cli.command()
 @click.argument("name")
 @click.argument("container_argument", metavar="[CONTAINER]", required=False, default="")

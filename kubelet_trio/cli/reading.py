@@ -145,6 +145,16 @@ def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
         sys.stdout.buffer.flush()
 
 
+def exec_path(
+    agent: AgentClient, name: str, namespace: str, container: str
+) -> tuple[str, str, str]:
+    """Return namespace, pod and container that are meant."""
+    pod = find_pod(agent, name, namespace)
+    meta = part(pod, "metadata")
+    chosen = container or _default_container(pod)
+    return meta.get("namespace", ""), meta.get("name", ""), chosen
+
+
 def _default_container(pod: Json) -> str:
     """Return the container that is meant where none is named, and say so if it was a choice."""
     spec = part(pod, "spec")

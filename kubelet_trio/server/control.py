@@ -4,7 +4,7 @@ HTTP on `<root-dir>/kubelet-trio.sock`, mode 0600: whoever may open it is root (
 user the agent runs as) and may see everything, so there is no further authentication.
 Answers are JSON; a watch is one JSON object a line: all there is, a BOOKMARK, then changes.
 It only reads, through `AgentView`, and a watcher that reads slowly misses intermediate
-states and nothing else.
+states and nothing else. Where `add_exec` was called, it runs commands in containers as well.
 
     GET /pods[?watch=1][&namespace=]              PodList, or watch events
     GET /pods/{namespace}/{name}                  Pod; the name with or without -<node>
@@ -13,6 +13,7 @@ states and nothing else.
     GET /status                                   AgentStatus
     GET /version
     GET /logs/{namespace}/{pod}/{container}       the log; see `logs` for its query
+    GET /exec/{namespace}/{pod}/{container}       a command; as the kubelet API's
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from kubelet_trio.server.http import Handler, Request, Response, Send
 from kubelet_trio.server.logs import answer_logs
 from kubelet_trio.server.lookup import known_pod
 from kubelet_trio.server.router import Router
-from kubelet_trio.server.view import AgentView
+from kubelet_trio.server.view import AgentView, NodeView
 from kubelet_trio.supervision import render_tree
 
 SOCKET_NAME = "kubelet-trio.sock"
@@ -59,6 +60,17 @@ def control_router(view: AgentView) -> Router:
 
     router.add("GET", "/logs/{namespace}/{pod}/{container}", logs)
     return router
+
+
+def add_exec(router: Router, view: NodeView) -> None:
+    """Let whoever may open the socket run commands in containers."""
+
+    async def execute(request: Request) -> Response:
+        from kubelet_trio.server.streams import answer_exec  # with all that it stands on
+
+        return await answer_exec(view, request, 0.0)
+
+    router.add("GET", "/exec/{namespace}/{pod}/{container}", execute)
 
 
 def _handler(view: AgentView, answer: Callable[[AgentView, Request], Response]) -> Handler:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.server import SOCKET_NAME, control_router, open_unix, serve_http
+from kubelet_trio.server import SOCKET_NAME, add_exec, control_router, open_unix, serve_http
 from tests.server.fake_view import FakeView
+from tests.server.node_view import FakeNodeView
 
 
 class ServedView:
@@ -40,7 +41,10 @@ class ServedView:
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             listener = open_unix(self.root / SOCKET_NAME)
-            await nursery.start(serve_http, control_router(self.view), [listener])
+            router = control_router(self.view)
+            if isinstance(self.view, FakeNodeView):
+                add_exec(router, self.view)
+            await nursery.start(serve_http, router, [listener])
             self._ready.put(trio.lowlevel.current_trio_token())
             await self._stop.wait()
             nursery.cancel_scope.cancel()

@@ -13,6 +13,7 @@ import pytest
 
 from tests.containerd.conftest import MakeAgent
 from tests.harness import Agent, container, forever, pod
+from tests.harness.agent import CommandError
 from tests.harness.authority import Authority
 from tests.harness.ports import free_port
 from tests.harness.websocket import ChannelSocket, RefusedError
@@ -140,6 +141,12 @@ def test_input_ends_where_the_protocol_can_say_so(port: int, context: ssl.SSLCon
         said = counting.receive_all()
     assert said[STDOUT].strip() == b"5"
     assert json.loads(said[OUTCOME])["status"] == "Success"
+
+
+def test_the_command_line_runs_a_command(serving: Agent) -> None:
+    assert serving.cli("exec", "web", "-c", "main", "--", "echo", "a b") == "a b\n"
+    with pytest.raises(CommandError, match="exited 7"):
+        serving.cli("exec", "web", "-c", "main", "--", "sh", "-c", "exit 7")
 
 
 def test_a_terminal_has_the_size_it_is_given(connect: Connect) -> None:

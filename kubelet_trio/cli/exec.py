@@ -1,0 +1,179 @@
+"""`kubelet-trio exec`: a command in a container, over the control socket.
+
+The agent is spoken to as it speaks to any client, in a WebSocket of `v5.channel.k8s.io`. Nothing
+waits for one direction alone: a command may want to say something before it takes more input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection
+
+from kubelet_trio.cli.client import AgentClient, ClientError
+
+_STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_BLOCK = 32 * 1024
+_ENDED = 137  # where the outcome never came
+
+
+def run(
+    agent: AgentClient,
+    path: Sequence[str],
+    command: Sequence[str],
+    *,
+    with_input: bool,
+    with_terminal: bool,
+) -> int:
+    """Run a command in the container at `path` (namespace, pod, name); returns its exit code.
+
+    Raises `ClientError`.
+    """
+    query = [("command", word) for word in command] + [("output", "1")]
+    query += [("input", "1")] * with_input
+    query.append(("tty", "1") if with_terminal else ("error", "1"))
+    headers = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    headers["Sec-WebSocket-Protocol"] = "v5.channel.k8s.io"
+    with agent.upgraded(("exec", *path), query, "websocket", headers) as (connection, early):
+        talk = _Talk(connection, early, with_input=with_input)
+        with _terminal(talk) if with_terminal else contextlib.nullcontext():
+            talk.run()
+    return _exit_code(talk.outcome)
+
+
+class _Talk:
+    """One command's conversation."""
+
+    def __init__(self, connection: socket.socket, early: bytes, *, with_input: bool) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._wire = Connection(ConnectionType.CLIENT)
+        self._early = early
+        self._reads_input = with_input
+        self._pending = b""
+        self._message = bytearray()
+        self._is_over = False
+        self.wakeups, self.wakes = os.pipe()
+        self.outcome = b""
+
+    def run(self) -> None:
+        """Talk until the agent has said its last."""
+        self._take(self._early)
+        while not self._is_over:
+            reads = [self._connection.fileno(), self.wakeups]
+            if self._reads_input and not self._pending:
+                reads.append(0)
+            writes = [self._connection.fileno()] if self._pending else []
+            ready, free, _ = select.select(reads, writes, [])
+            if free:
+                self._flush()
+            if self.wakeups in ready:
+                os.read(self.wakeups, 4096)
+                self.send_size()
+            if 0 in ready:
+                self._pass_input()
+            if self._connection.fileno() in ready:
+                self._receive()
+
+    def send_size(self) -> None:
+        """Tell the size of our terminal."""
+        packed = fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
+        rows, columns, _, _ = struct.unpack("HHHH", packed)
+        self._send(_RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
+
+    def _pass_input(self) -> None:
+        try:
+            content = os.read(0, _BLOCK)
+        except OSError:  # our terminal has gone
+            content = b""
+        if content:
+            self._send(_STDIN, content)
+        else:
+            self._reads_input = False
+            self._send(_CLOSE, bytes([_STDIN]))
+
+    def _send(self, channel: int, content: bytes) -> None:
+        self._pending += self._wire.send(BytesMessage(bytes([channel]) + content))
+        self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while self._pending:
+                    self._pending = self._pending[self._connection.send(self._pending) :]
+            except (BrokenPipeError, ConnectionResetError):
+                self._pending, self._reads_input = b"", False
+
+    def _receive(self) -> None:
+        try:
+            content = self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            content = b""
+        self._is_over = not content
+        self._take(content)
+
+    def _take(self, content: bytes) -> None:
+        if content:
+            self._wire.receive_data(content)
+        for event in self._wire.events():
+            if isinstance(event, BytesMessage):
+                self._message += event.data
+                if event.message_finished:
+                    message = bytes(self._message)
+                    self._hear(message[:1], message[1:])
+                    self._message.clear()
+            elif isinstance(event, CloseConnection):
+                self._is_over = True
+
+    def _hear(self, channel: bytes, content: bytes) -> None:
+        if channel == bytes([_ERROR]):
+            self.outcome += content
+        elif content:
+            out = sys.stderr if channel == bytes([_STDERR]) else sys.stdout
+            out.buffer.write(content)
+            out.buffer.flush()
+
+
+@contextlib.contextmanager
+def _terminal(talk: _Talk) -> Iterator[None]:
+    """Hand our terminal's keys and sizes to the command. Raises `ClientError`."""
+    if not os.isatty(0):
+        raise ClientError("-t needs a terminal on the input")
+    before = termios.tcgetattr(0)
+    os.set_blocking(talk.wakes, False)
+    signal.set_wakeup_fd(talk.wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    try:
+        tty.setraw(0)
+        talk.send_size()
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        signal.set_wakeup_fd(-1)
+
+
+def _exit_code(outcome: bytes) -> int:
+    """Return what a metav1.Status says. Raises `ClientError`."""
+    if not outcome:
+        return _ENDED
+    status = json.loads(outcome)
+    if status.get("status") == "Success":
+        return 0
+    for cause in (status.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise ClientError(str(status.get("message")))
