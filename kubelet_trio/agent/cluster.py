@@ -259,6 +259,7 @@ class Cluster:
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
             nursery.start_soon(self._watch_pressure)
+            nursery.start_soon(self._watch_pleg)
             task_status.started()
             while True:
                 delivery = await reflector.wait_delivery()
@@ -274,6 +275,12 @@ class Cluster:
             if self._heartbeat is not None:
                 self._heartbeat.wake()
 
+    async def _watch_pleg(self) -> None:
+        """Registered before the first relist, the node is Ready with it, not a period later."""
+        assert self._parts is not None
+        await self._parts.runtime_listed()
+        self.node_changed()
+
     async def _observe(self) -> NodeView:
         """Look at the node, for its status."""
         parts, settings = self._parts, self._settings
@@ -282,7 +289,7 @@ class Cluster:
         not_ready = self._watch.problems(runtime, now)
         pleg = parts.pleg_problem()
         if pleg is not None:
-            not_ready.append(f"PLEG is not healthy: {pleg}")
+            not_ready.append(pleg)
         guards = parts.guard_problem()
         if guards is not None:
             not_ready.append(guards)

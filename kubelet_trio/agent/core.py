@@ -238,6 +238,7 @@ class Agent:
             events=self.events_recorder,
             statuses=self._statuses,
             pleg_problem=lambda: self._pleg.healthy(trio.current_time()),
+            runtime_listed=self._pleg.wait_synced,
             running=self._pod_names,
             images=self._seams.runtime.list_images,
             pressure=self._guards.eviction.pressure,

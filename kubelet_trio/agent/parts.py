@@ -22,6 +22,7 @@ class AgentParts:
     events: EventRecorder
     statuses: StatusStore
     pleg_problem: Callable[[], str | None]
+    runtime_listed: Callable[[], Awaitable[None]]  # once, so that there is no such problem
     running: Callable[[], set[PodKey]]  # names of pods that have a worker
     images: Callable[[], Awaitable[list[v1.Image]]]
     pressure: AsyncValue[Pressure] | None = None

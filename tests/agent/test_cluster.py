@@ -298,6 +298,14 @@ async def test_what_happened_is_told_as_events(world: World, autojump_clock: Moc
     assert {"Starting", "Pulling", "Pulled", "Created", "Started"} <= reasons
 
 
+async def test_a_node_is_ready_once_its_runtime_was_listed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.host.runtime.latency = {"ListPodSandbox": 0.5}  # registered long before that
+    async with world.running():
+        await world.wait(world.is_node_ready, 2.0)
+
+
 async def test_a_quiet_node_asks_little(world: World, autojump_clock: MockClock) -> None:
     async with world.running(make_pod("etcd")):
         for i in range(30):

@@ -74,6 +74,7 @@ class Agent:
             "podLogsDir": str(self.logs),
             "containerRuntimeEndpoint": self.containerd.endpoint,
             "healthzPort": self.healthz_port,
+            "port": free_port(),  # two runs on one machine must not meet
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": self.containerd.layout.cgroup,
             "failCgroupV1": False,
