@@ -25,6 +25,15 @@ log = structlog.get_logger()
 
 _ENDING = 1.0  # seconds between looks at a pod that is being taken down
 
+_Aim = tuple[PodKey, str, str]  # a name, the UIDs of what is to go and of what is to come
+
+
+def _aim(plan: MirrorPlan) -> _Aim:
+    """Return what a plan's waits belong to: what is planned next of a name has its own."""
+    gone = pod_uid(plan.delete) if plan.delete is not None else ""
+    made = pod_uid(plan.create) if plan.create is not None else ""
+    return plan.key, gone, made
+
 
 class MirrorPods:
     """See the module. One task runs it; the other methods never block."""
@@ -48,7 +57,7 @@ class MirrorPods:
         self._static: Mapping[PodKey, Pod] = {}
         self._mirrors: Mapping[PodKey, Pod] | None = None  # None: not known yet
         self._is_complete = False
-        self._retries: dict[PodKey, Retry] = {}
+        self._retries: dict[_Aim, Retry] = {}
         self._wake = trio.Event()
 
     def want(self, static: Mapping[PodKey, Pod], *, is_complete: bool) -> None:
@@ -86,12 +95,13 @@ class MirrorPods:
         plans = plan_mirrors(
             self._static, self._mirrors, ending=ending, is_complete=self._is_complete
         )
-        self._retries = {p.key: self._retries[p.key] for p in plans if p.key in self._retries}
+        kept = {_aim(plan) for plan in plans}
+        self._retries = {aim: retry for aim, retry in self._retries.items() if aim in kept}
         now, waits = trio.current_time(), [float("inf")]
         if any(key in ending and key not in self._static for key in self._mirrors):
             waits.append(_ENDING)  # it goes when its pod is gone
         for plan in plans:
-            retry = self._retries.setdefault(plan.key, Retry())
+            retry = self._retries.setdefault(_aim(plan), Retry())
             if retry.until > now:
                 waits.append(retry.until - now)
                 continue

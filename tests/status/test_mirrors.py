@@ -153,6 +153,24 @@ async def test_a_mirror_that_a_user_deletes_comes_back(autojump_clock: MockClock
         assert trio.current_time() < 1
 
 
+async def test_a_pod_that_comes_back_while_its_mirror_goes_gets_another_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with world.running():
+        world.want(POD)
+        await world.wait(lambda: world.found() is not None)
+        first = world.found()
+        world.kube.latency = 1.0
+        world.want()
+        await trio.sleep(0.5)  # the deletion is on its way
+        world.want(POD)
+        await world.wait(lambda: world.found() is None)
+        await world.wait(lambda: world.found() is not None)
+        assert metadata(world.found() or POD).uid != metadata(first or POD).uid
+        assert trio.current_time() < 4
+
+
 async def test_an_edited_pod_gets_a_new_mirror(autojump_clock: MockClock) -> None:
     world = World()
     async with world.running():
