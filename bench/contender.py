@@ -68,13 +68,19 @@ class Ours:
     name = "kubelet-trio"
 
     def __init__(
-        self, program: Path, base: Path, containerd: Containerd, *, serve: bool = False
+        self,
+        program: Path,
+        base: Path,
+        containerd: Containerd,
+        arguments: tuple[str, ...] = (),
+        *,
+        serve: bool = False,
     ) -> None:
         """`serve`: the kubelet API on `api_port`, for everybody, as the Go kubelet's here."""
         self.api_port = free_port()
         config = {"address": "127.0.0.1", "port": self.api_port, **_OPEN} if serve else {}
-        arguments = ("--cert-dir", str(base / "pki"))
-        self._agent = Agent(base, containerd, config=config, arguments=arguments, program=program)
+        own = ("--cert-dir", str(base / "pki"), *arguments)
+        self._agent = Agent(base, containerd, config=config, arguments=own, program=program)
 
     @property
     def pid(self) -> int:
@@ -100,10 +106,20 @@ class Ours:
 
 
 class GoKubelet:
-    """A Go kubelet binary, standalone, with the configuration that its version takes."""
+    """A Go kubelet binary, with the configuration that its version takes.
 
-    def __init__(self, binary: Path, base: Path, containerd: Containerd) -> None:
+    Standalone, unless `arguments`, which end its command line, name a kubeconfig.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        base: Path,
+        containerd: Containerd,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
         self._binary, self._base, self._containerd = binary, base, containerd
+        self._arguments = arguments
         self.version = go_version(binary)
         self.name = f"kubelet {'.'.join(map(str, self.version))}"
         self._manifests = base / "manifests"
@@ -174,7 +190,7 @@ class GoKubelet:
             command.append("--container-runtime=remote")
         if self.version < (1, 27):
             command.append(f"--container-runtime-endpoint={self._containerd.endpoint}")
-        return command
+        return [*command, *self._arguments]
 
     def _config(self) -> Mapping[str, Any]:
         config: dict[str, Any] = {

@@ -72,6 +72,10 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        return self._port
+
+    @property
     def version(self) -> tuple[int, int]:
         """The API server's major and minor version."""
         command = [str(self._server.program), "--version"]
@@ -117,6 +121,10 @@ class ControlPlane:
     def stop_server(self) -> None:
         """End the API server; etcd keeps what it holds."""
         self._server.stop()
+
+    def kill_server(self) -> None:
+        """End the API server with SIGKILL, in the middle of what it does."""
+        self._server.kill()
 
     def hang_server(self) -> None:
         """Let the API server accept connections and answer nothing."""
@@ -285,6 +293,13 @@ class _Daemon:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process = None
+
+    def kill(self) -> None:
+        """End it at once."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
         self._process = None
 
     def tail(self, lines: int = 30) -> str:
