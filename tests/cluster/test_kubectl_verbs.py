@@ -24,11 +24,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Agent, Containerd, Json, container, eventually, forever, pod
+from tests.harness import (
+    Agent,
+    Containerd,
+    Json,
+    container,
+    eventually,
+    forever,
+    is_ready,
+    kind,
+    pod,
+)
 from tests.harness.control_plane import ControlPlane, find_program, kubectl
 from tests.harness.kube import KubeClient
 from tests.harness.ports import free_port
 
+NODE = kind.NODE or "node"
 POD = "web-node"  # of the static pod `web` on the node `node`
 PODS = "/api/v1/namespaces/default/pods"
 _LIMIT = 60.0  # seconds
@@ -46,14 +57,14 @@ while True:
 class Web:
     """The agent, and where its pod `web` answers with a line."""
 
-    agent: Agent
+    base: Path
     is_process: bool
     port: int
 
     @property
     def scratch(self) -> str:
         """A directory that commands in the container may write to."""
-        return str(self.agent.base / "scratch") if self.is_process else "/tmp"
+        return str(self.base / "scratch") if self.is_process else "/tmp"
 
 
 @pytest.fixture(scope="module", params=["containerd", "process"])
@@ -65,6 +76,11 @@ def web(
 ) -> Iterator[Web]:
     """An agent that serves the API server, and its pod `web`."""
     is_process = request.param == "process"
+    if kind.NODE:
+        if is_process:
+            pytest.skip("not on kind: the process runtime")
+        yield from _web_of_kind(kube)
+        return
     port, served = free_port(), free_port() if is_process else 8080
     serving = plane.authority.issue("kubelet", "node", hosts=("127.0.0.1",))
     config = {
@@ -82,9 +98,7 @@ def web(
     if is_process:
         config["containerRuntimeEndpoint"] = "process"
         arguments = ("--process-allow-root", "--remove-pods-on-exit")
-    main = container("main", forever("i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done"))
-    cat = container("cat", "while read line; do echo got $line; done", stdin=True)
-    manifest = pod("web", main, _server(served, is_process), cat)
+    manifest = _manifest(served, is_process)
     with Containerd() as containerd:
         base = tmp_path_factory.mktemp("agent")
         agent = Agent(base, containerd, config=config, arguments=arguments)
@@ -94,7 +108,7 @@ def web(
             agent.put(manifest)
             status = agent.wait_ready("web")["status"]
             _register(kube, port, manifest, status)
-            yield Web(agent, is_process, served)
+            yield Web(base, is_process, served)
         finally:
             if is_process and agent.is_running:
                 agent.stop()
@@ -104,6 +118,22 @@ def web(
                 if kube.find(path) is not None:
                     kube.delete(path, gracePeriodSeconds=0)
                     kube.wait_gone(path)
+
+
+def _web_of_kind(kube: KubeClient) -> Iterator[Web]:
+    manifest = _manifest(8080, is_process=False)
+    spec = {**manifest["spec"], "nodeName": NODE}
+    kube.create(PODS, {**manifest, "metadata": {"name": POD}, "spec": spec})
+    kube.wait(f"{PODS}/{POD}", is_ready)
+    yield Web(Path(), is_process=False, port=8080)
+    kube.delete(f"{PODS}/{POD}", gracePeriodSeconds=0)
+    kube.wait_gone(f"{PODS}/{POD}")
+
+
+def _manifest(port: int, is_process: bool) -> Json:
+    main = container("main", forever("i=0; while [ $i -lt 3 ]; do echo line $i; i=$((i+1)); done"))
+    cat = container("cat", "while read line; do echo got $line; done", stdin=True)
+    return pod("web", main, _server(port, is_process), cat)
 
 
 def _server(port: int, is_process: bool) -> Json:
@@ -262,9 +292,9 @@ def test_files_are_copied_both_ways(plane: ControlPlane, web: Web, tmp_path: Pat
 
 
 def test_what_the_server_proxies(plane: ControlPlane, web: Web) -> None:
-    path = "/api/v1/nodes/node/proxy"
+    path = f"/api/v1/nodes/{NODE}/proxy"
     assert kubectl(plane, "get", "--raw", f"{path}/healthz") == "ok"
     assert "KubeletConfiguration" in kubectl(plane, "get", "--raw", f"{path}/configz")
     assert '"podRef"' in kubectl(plane, "get", "--raw", f"{path}/stats/summary")
     assert "machine_cpu_cores" in kubectl(plane, "get", "--raw", f"{path}/metrics/cadvisor")
-    assert "kubelet_running_pods 1" in kubectl(plane, "get", "--raw", f"{path}/metrics")
+    assert "kubelet_running_pods " in kubectl(plane, "get", "--raw", f"{path}/metrics")

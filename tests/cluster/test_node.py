@@ -7,20 +7,32 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Agent, condition, container, container_status, forever, is_ready, pod
+from tests.harness import (
+    Agent,
+    condition,
+    container,
+    container_status,
+    forever,
+    is_ready,
+    kind,
+    pod,
+)
 from tests.harness.control_plane import ControlPlane, kubectl
 from tests.harness.kube import KubeClient
 from tests.harness.pods import Json
 
-NODE = "day"  # its own, as every module's that shares the server
+NODE = kind.NODE or "day"  # its own, as every module's that shares the server
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 
 
 @pytest.fixture(scope="module")
 def agent(plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent]) -> Agent:
     """The module's shared node, running and Ready."""
-    kubeconfig = str(plane.node_kubeconfig(NODE))
-    agent = make_agent(arguments=("--kubeconfig", kubeconfig, "--hostname-override", NODE))
+    arguments: tuple[str, ...] = ()
+    if not kind.NODE:
+        kubeconfig = str(plane.node_kubeconfig(NODE))
+        arguments = ("--kubeconfig", kubeconfig, "--hostname-override", NODE)
+    agent = make_agent(arguments=arguments)
     agent.start()
     kube.wait(NODE_PATH, is_ready, what="Ready")
     return agent
@@ -64,6 +76,31 @@ def test_a_pod_is_run_told_of_and_deleted(
     assert f"Node:             {NODE}/" in told or f"Node:         {NODE}/" in told
     kubectl(plane, "-n", namespace, "delete", "pod", "web", "--timeout=60s")
     assert kube.find(pods(namespace, "web")) is None
+
+
+def test_kubectl_tells_of_the_node_and_its_pods(
+    agent: Agent, kube: KubeClient, plane: ControlPlane, namespace: str
+) -> None:
+    kube.create(pods(namespace), bound("shown", container("main", forever())))
+    kube.wait(pods(namespace, "shown"), is_ready, what="Ready")
+    listed = kubectl(plane, "get", "nodes", NODE, "--no-headers").split()
+    assert listed[:2] == [NODE, "Ready"]
+    assert "kubelet-trio" in listed[-1]
+    node = kubectl(plane, "describe", "node", NODE)
+    for part in ("KubeletReady", "Allocatable:", "Allocated resources:", "shown"):
+        assert part in node
+    wide = kubectl(plane, "-n", namespace, "get", "pod", "shown", "-o", "wide", "--no-headers")
+    status = kube.get(pods(namespace, "shown"))["status"]
+    assert {"1/1", "Running", status["podIP"], NODE} <= set(wide.split())
+    told = kubectl(plane, "-n", namespace, "describe", "pod", "shown")
+    assert status["containerStatuses"][0]["containerID"] in told
+    assert "QoS Class:" in told
+    kubectl(plane, "-n", namespace, "delete", "pod", "shown", "--wait=false")
+    kubectl(plane, "-n", namespace, "wait", "--for=delete", "pod/shown", "--timeout=60s")
+    kube.create(pods(namespace), bound("shown"))
+    kube.wait(pods(namespace, "shown"), is_ready, what="Ready, made anew")
+    kubectl(plane, "-n", namespace, "delete", "pod", "shown", "--grace-period=0", "--force")
+    kube.wait_gone(pods(namespace, "shown"))
 
 
 def test_events_of_a_pod_reach_the_server(agent: Agent, kube: KubeClient, namespace: str) -> None:

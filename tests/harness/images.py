@@ -11,11 +11,14 @@ import io
 import json
 import platform
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.harness import machine
 
 PAUSE = "localhost/kubelet-trio/pause:1"
 BUSYBOX = "localhost/kubelet-trio/busybox:1"
@@ -144,3 +147,15 @@ def digest(blob: bytes) -> str:
 
 def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": digest(blob), "size": len(blob)}
+
+
+def _main() -> None:
+    """`python -m tests.harness.images FILE`: the image of the tests' containers, as an archive."""
+    program = machine.busybox()
+    if program is None:
+        sys.exit("no static busybox here: apt-get install busybox-static")
+    write_archive(busybox_image(program), Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    _main()
