@@ -14,8 +14,8 @@ _ORDER = {"Pending": 0, "Running": 1, "Succeeded": 2, "Failed": 2}
 class Observer:
     """Watches all pods as the user of a kubeconfig, from its making to `close()`.
 
-    `may_change` says of a pod's name whether something was done to its containers. What was
-    found is in `faults`.
+    `may_change` says of a pod's UID, and of its name, whether something was done to its
+    containers. What was found is in `faults`.
     """
 
     def __init__(self, kubeconfig: Path, may_change: Callable[[str], bool]) -> None:
@@ -41,7 +41,7 @@ class Observer:
         self.seen += 1
         before = self._pods.get(uid)
         if before is not None:
-            found = judge(before, pod, may_change=self._may_change(name))
+            found = judge(before, pod, may_change=self._may_change(uid) or self._may_change(name))
             self.faults += [f"{name} ({uid}): {fault}" for fault in found]
         if event["type"] == "DELETED":
             self._pods.pop(uid, None)

@@ -71,7 +71,8 @@ class Soak:
         self._edits = 0  # of static pods
         self._spared: set[str] = set()  # what is not to fail for now
         self._down: dict[str, int] = {}  # what does not work -> steps until it does
-        self._touched: set[str] = set()  # objects whose containers something was done to
+        # UIDs, and names of mirrors: whose containers something was done to
+        self._touched: set[str] = set()
         self._observer = Observer(plane.admin_kubeconfig, self._touched.__contains__)
         self.usages: list[Usage] = []
         self.steps: Counter[str] = Counter()
@@ -171,11 +172,12 @@ class Soak:
 
     def _make(self, name: str, kind: str) -> str:
         wanted = Wanted(name, kind)
-        (self._touched.discard if wanted.phase == "Running" else self._touched.add)(name)
         if kind == "needy":
             self._put_secret(wanted)
         seconds = self._random.randint(0, 4)
         wanted.uid = self._kube.create(_PODS, _object(wanted, seconds))["metadata"]["uid"]
+        if wanted.phase != "Running":
+            self._touched.add(wanted.uid)
         self._pods[name] = wanted
         return f"{name} {kind}"
 
@@ -262,7 +264,7 @@ class Soak:
         ]
         if not running:
             return ""
-        self._touched.add(wanted.object_name)
+        self._touched.add(wanted.uid)
         try:
             self._cri.kill(running[0].id)
         except ProcessLookupError:
