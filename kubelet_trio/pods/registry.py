@@ -27,6 +27,9 @@ from kubelet_trio.supervision import ChildSpec, Restart
 
 log = structlog.get_logger()
 
+# Ends that not every pod takes over a restart of the agent.
+_PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
+
 
 class PodRegistry:
     """All pods of the node by UID. Its methods never block; the workers do the work."""
@@ -111,16 +114,19 @@ class PodRegistry:
     def _take_record(self, uid: PodUid) -> PodRecord | None:
         """Return what is remembered of a pod, once.
 
-        A static pod that ended with the node comes back with it; others are replaced, unless
-        whoever would do it knows nothing of that end and cannot be told.
+        A static pod that ended with the node comes back with it, and one that was turned away
+        is decided on anew, as by the Go kubelet; others are replaced, unless whoever would do it
+        knows nothing of that end and cannot be told.
         """
         record = self._records.pop(uid, None)
         ended = record.termination if record is not None else None
-        if record is None or ended is None or ended.reason is not EndReason.SHUTDOWN:
+        if record is None or ended is None or ended.reason not in _PASSING:
             return record
+        if is_static(record.pod) or ended.reason is EndReason.REJECTED:
+            return None if is_static(record.pod) else record
         always = spec(record.pod).restartPolicy in (None, "", "Always")
         is_alone = always and uid in self._desired.last_known
-        return None if is_static(record.pod) or is_alone else record
+        return None if is_alone else record
 
     def wake(self, uid: PodUid) -> None:
         """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""

@@ -53,7 +53,7 @@ class AgentMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.run = Stepper().__enter__()
-        self.world = World(self.run, type(self).make_runtime)
+        self.world = self.make_world()
         self.wanted: dict[str, Wish] = {}
         # UIDs, as far as they are a pod's own: an edit makes another pod.
         self.written: set[str] = set()
@@ -61,6 +61,9 @@ class AgentMachine(RuleBasedStateMachine):
         self.disturbed: set[str] = set()  # others have interfered with their containers
         self.lost_sandbox: set[str] = set()
         self.forgotten: set[str] = set()  # the runtime has lost one of their records
+
+    def make_world(self) -> World:
+        return World(self.run, type(self).make_runtime)
 
     def teardown(self) -> None:
         try:
@@ -242,7 +245,7 @@ class AgentMachine(RuleBasedStateMachine):
             self.world.start()
         self.run.sleep(CALM)
         pods = self.world.pods()
-        assert pods.keys() == self.wanted.keys()
+        assert pods.keys() == self.names()
         left = self.world.leftovers({pod_uid(pod) for pod in pods.values()})
         assert not left
         for name, wish in self.wanted.items():
@@ -250,6 +253,10 @@ class AgentMachine(RuleBasedStateMachine):
         self.check_progress()
         self.contract_with_the_runtime_is_kept()
         self.nothing_crashes()
+
+    def names(self) -> set[str]:
+        """Return the names of the pods that are wanted."""
+        return set(self.wanted)
 
     def mend(self) -> None:
         def mend() -> None:

@@ -178,21 +178,24 @@ class World:
             clock=self.clock,
             last_good=wanted_pods(records),
         )
-        self.agent = Agent(
-            AgentSettings(self.node, parallel_pulls=2),
-            Seams(
-                runtime=self.runtime,
-                mounter=self.mounter,
-                cgroups=lambda _driver: self.cgroups,
-                sources=(source,),
-                exit_waiter=self.runtime.exit_waiter,
-                clock=self.clock,
-                offload=inline_offload,
-            ),
-            records,
-        )
+        self.agent = Agent(self.settings(), self.seams(source), records)
         self._life, self._dead = trio.CancelScope(), trio.Event()
         self.run.call(self.run.nursery.start_soon, self._live, self.agent)
+
+    def settings(self) -> AgentSettings:
+        return AgentSettings(self.node, parallel_pulls=2)
+
+    def seams(self, files: FileSource) -> Seams:
+        """Return the world as a new agent sees it."""
+        return Seams(
+            runtime=self.runtime,
+            mounter=self.mounter,
+            cgroups=lambda _driver: self.cgroups,
+            sources=(files,),
+            exit_waiter=self.runtime.exit_waiter,
+            clock=self.clock,
+            offload=inline_offload,
+        )
 
     async def _live(self, agent: Agent) -> None:
         try:
