@@ -59,7 +59,7 @@ def test_a_storm_of_edits_ends_with_the_last_one(bed: Bed) -> None:
     steady = bed.pid_of("steady")
     before = bed.agent.rss_bytes()
     names = [f"edited{n}" for n in range(5)]
-    edits = 2000
+    edits = 10_000
     for edit in range(edits):
         bed.agent.put(bed.pod(names[edit % len(names)], edit))
     last = {name: edits - len(names) + n for n, name in enumerate(names)}

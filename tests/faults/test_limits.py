@@ -1,0 +1,226 @@
+"""The agent's own limits: however much comes, it stays small and goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bed import Bed, HostProcesses, MakeBed
+from tests.faults.served import STORM
+from tests.harness import Agent, CriClient, eventually
+
+MB = 1024 * 1024
+LIMIT = 10 * MB  # of a manifest
+
+
+# A runtime in memory, over CRI's own protocol
+
+
+class Served(HostProcesses):
+    """A `FakeRuntime` that is served on a socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket, self.storm = socket, socket.with_name(STORM)
+        self.endpoint = f"unix://{socket}"
+
+
+Serve = Callable[[int], tuple[Served, Agent]]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Serve a runtime with so many dead containers, and have an agent for it."""
+    made: list[tuple[subprocess.Popen[bytes], Agent]] = []
+
+    def make(dead: int) -> tuple[Served, Agent]:
+        base = tmp_path / str(len(made))
+        base.mkdir()
+        served = Served(base / "runtime.sock")
+        command = [sys.executable, "-m", "tests.faults.served", str(served.socket), str(dead)]
+        process = subprocess.Popen(command)
+        agent = Agent(base / "node", served)  # type: ignore[arg-type]  # has what is asked of it
+        made.append((process, agent))
+        eventually(served.socket.exists, within=60, what="the runtime is served")
+        return served, agent
+
+    yield make
+    for process, agent in made:
+        agent.end()
+        process.kill()
+        process.wait()
+
+
+def fake_pod(name: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main", "image": "web"}]},
+    }
+
+
+def test_five_thousand_dead_containers_at_the_start_are_collected(serve: Serve) -> None:
+    served, agent = serve(0)
+    agent.start()
+    agent.put(fake_pod("steady"))
+    agent.wait_ready("steady")
+    small = agent.rss_bytes()
+    agent.end()
+    served, agent = serve(5000)
+    agent.start()
+    agent.put(fake_pod("steady"))
+    agent.wait_ready("steady", within=180)
+    peak = 0
+
+    def is_clean() -> bool:
+        nonlocal peak
+        peak = max(peak, agent.rss_bytes())
+        with CriClient(served.socket) as cri:
+            return {s.metadata.name for s in cri.sandboxes() if s.metadata} == {"steady-node"}
+
+    eventually(is_clean, within=300, what="the dead are gone")
+    print("peak", (peak - small) / MB)
+    assert agent.healthz()[0] == 200
+    assert peak - small < 150 * MB
+
+
+def test_a_storm_of_events_holds_nobody_up(serve: Serve) -> None:
+    """Half a minute's worth at a thousand a second, sent as fast as they are taken."""
+    served, agent = serve(1)
+    agent.start()
+    agent.put(fake_pod("steady"))
+    agent.wait_ready("steady")
+    before = agent.rss_bytes()
+    aside = served.storm.with_suffix(".new")
+    aside.write_text("30000")
+    aside.rename(served.storm)
+    agent.put(fake_pod("beside"))
+    agent.wait_ready("beside", within=120)
+    eventually(lambda: not served.storm.exists(), within=300, what="all events are taken")
+    print("grew", (agent.rss_bytes() - before) / MB)
+    assert agent.rss_bytes() - before < 40 * MB
+    assert len(agent.ask("/events")["items"]) <= 1000
+    with CriClient(served.socket) as cri:
+        assert len([s for s in cri.sandboxes() if s.metadata and s.metadata.name != "old0"]) == 2
+
+
+# Both runtimes
+
+
+def padded(pod: dict[str, object], size: int) -> bytes:
+    """Return a manifest of exactly so many bytes."""
+    text = json.dumps(pod).encode()
+    return text + b"\n" * (size - len(text))
+
+
+def test_a_manifest_runs_up_to_ten_megabytes_and_no_further(bed: Bed) -> None:
+    before = bed.agent.rss_bytes()
+    for name, size in (("fits", LIMIT), ("over", LIMIT + 1)):
+        written = bed.agent.base / "manifest.tmp"
+        written.write_bytes(padded(bed.pod(name), size))
+        written.rename(bed.agent.manifests / f"{name}.yaml")
+    bed.agent.wait_ready("fits")
+
+    def over_is_named() -> bool:
+        return any("over.yaml" in p["where"] for p in bed.agent.problems())
+
+    eventually(over_is_named, within=60)
+    assert bed.runs({"steady": 0, "fits": 0})
+    print("grew", (bed.agent.rss_bytes() - before) / MB)
+    assert bed.agent.rss_bytes() - before < 60 * MB
+
+
+FLOOD = 600 * MB
+FILES = 3
+
+
+def test_a_log_flood_is_rotated_away(make_bed: MakeBed) -> None:
+    """A hundred megabytes at a time, as fast as they go, with a breath in between."""
+    rotation = {
+        "containerLogMaxSize": "10Mi",
+        "containerLogMaxFiles": FILES,
+        "containerLogMonitorInterval": "3s",
+    }
+    bed = make_bed(config=rotation)
+    bed.agent.start()
+    flood = bed.pod("flood")
+    main = flood["spec"]["containers"][0]
+    burst = f"yes {'x' * 200} | head -c {100 * MB}; sleep 1"
+    main["command"][2] = f"for n in 1 2 3 4 5 6; do {burst}; done; {main['command'][2]}"
+    bed.agent.put(flood)
+    bed.agent.put(bed.pod("beside"))
+    bed.agent.wait_ready("beside")
+    seen: set[str] = set()
+
+    def files() -> dict[str, int]:
+        found = {}
+        for path in bed.agent.logs.glob("*_flood-*/main/*"):
+            try:
+                found[path.name] = path.stat().st_size
+            except FileNotFoundError:  # it was being rotated
+                continue
+        seen.update(found)
+        return found
+
+    def is_rotated() -> bool:
+        """The flood is over, and what is written now is small again."""
+        sizes = files()
+        finished = {name for name in sizes if not name.endswith(".tmp")}
+        assert len(finished) <= FILES + 1  # one more while the oldest is being compressed
+        return bed.runs({"flood": 0, "beside": 0}) and sizes.get("0.log", MB) < 10 * MB
+
+    eventually(lambda: bool(files()), within=60)
+    eventually(is_rotated, within=240, what="the flood is over and rotated away")
+    assert len({name for name in seen if name.endswith(".gz")}) >= 1
+    assert sum(files().values()) < FLOOD // 2
+    assert bed.agent.healthz()[0] == 200
+
+
+ROUNDS, PODS = 20, 10
+
+
+def test_two_hundred_lives_leave_nothing_open(make_bed: MakeBed) -> None:
+    """Files, threads and parts of the tree come back to what they were."""
+    bed = make_bed()
+    rounds = ROUNDS if bed.containerd is None else 3
+    bed.agent.start()
+    bed.agent.put(bed.pod("steady"))
+    bed.agent.wait_ready("steady")
+    live_and_die(bed)  # what is made once is made now
+    base = open_things(bed)
+    for _ in range(rounds):
+        live_and_die(bed)
+
+    def is_back() -> bool:
+        return all(now <= then + 2 for now, then in zip(open_things(bed), base, strict=True))
+
+    eventually(is_back, within=60, what=f"{open_things(bed)} is {base} again")
+
+
+def live_and_die(bed: Bed) -> None:
+    names = [f"short{n}" for n in range(PODS)]
+    for name in names:
+        bed.agent.put(bed.pod(name))
+    eventually(lambda: bed.runs({"steady": 0, **dict.fromkeys(names, 0)}), within=120)
+    for name in names:
+        bed.agent.drop(name)
+    eventually(lambda: set(bed.agent.pods()) == {"steady"}, within=120)
+
+
+def open_things(bed: Bed) -> tuple[int, int, int]:
+    """Count descriptors, threads and parts of the agent's tree."""
+    process = Path("/proc", str(bed.agent.pid))
+    descriptors, threads = (len(os.listdir(process / name)) for name in ("fd", "task"))
+    return descriptors, threads, count(bed.agent.ask("/tree"))
+
+
+def count(node: dict[str, object]) -> int:
+    children = node.get("children") or ()
+    assert isinstance(children, list | tuple)
+    return 1 + sum(count(child) for child in children)
