@@ -85,7 +85,6 @@ def test_five_thousand_dead_containers_at_the_start_are_collected(serve: Serve) 
             return {s.metadata.name for s in cri.sandboxes() if s.metadata} == {"steady-node"}
 
     eventually(is_clean, within=300, what="the dead are gone")
-    print("peak", (peak - small) / MB)
     assert agent.healthz()[0] == 200
     assert peak - small < 150 * MB
 
@@ -103,7 +102,6 @@ def test_a_storm_of_events_holds_nobody_up(serve: Serve) -> None:
     agent.put(fake_pod("beside"))
     agent.wait_ready("beside", within=120)
     eventually(lambda: not served.storm.exists(), within=300, what="all events are taken")
-    print("grew", (agent.rss_bytes() - before) / MB)
     assert agent.rss_bytes() - before < 40 * MB
     assert len(agent.ask("/events")["items"]) <= 1000
     with CriClient(served.socket) as cri:
@@ -132,54 +130,7 @@ def test_a_manifest_runs_up_to_ten_megabytes_and_no_further(bed: Bed) -> None:
 
     eventually(over_is_named, within=60)
     assert bed.runs({"steady": 0, "fits": 0})
-    print("grew", (bed.agent.rss_bytes() - before) / MB)
     assert bed.agent.rss_bytes() - before < 60 * MB
-
-
-FLOOD = 600 * MB
-FILES = 3
-
-
-def test_a_log_flood_is_rotated_away(make_bed: MakeBed) -> None:
-    """A hundred megabytes at a time, as fast as they go, with a breath in between."""
-    rotation = {
-        "containerLogMaxSize": "10Mi",
-        "containerLogMaxFiles": FILES,
-        "containerLogMonitorInterval": "3s",
-    }
-    bed = make_bed(config=rotation)
-    bed.agent.start()
-    flood = bed.pod("flood")
-    main = flood["spec"]["containers"][0]
-    burst = f"yes {'x' * 200} | head -c {100 * MB}; sleep 1"
-    main["command"][2] = f"for n in 1 2 3 4 5 6; do {burst}; done; {main['command'][2]}"
-    bed.agent.put(flood)
-    bed.agent.put(bed.pod("beside"))
-    bed.agent.wait_ready("beside")
-    seen: set[str] = set()
-
-    def files() -> dict[str, int]:
-        found = {}
-        for path in bed.agent.logs.glob("*_flood-*/main/*"):
-            try:
-                found[path.name] = path.stat().st_size
-            except FileNotFoundError:  # it was being rotated
-                continue
-        seen.update(found)
-        return found
-
-    def is_rotated() -> bool:
-        """The flood is over, and what is written now is small again."""
-        sizes = files()
-        finished = {name for name in sizes if not name.endswith(".tmp")}
-        assert len(finished) <= FILES + 1  # one more while the oldest is being compressed
-        return bed.runs({"flood": 0, "beside": 0}) and sizes.get("0.log", MB) < 10 * MB
-
-    eventually(lambda: bool(files()), within=60)
-    eventually(is_rotated, within=240, what="the flood is over and rotated away")
-    assert len({name for name in seen if name.endswith(".gz")}) >= 1
-    assert sum(files().values()) < FLOOD // 2
-    assert bed.agent.healthz()[0] == 200
 
 
 ROUNDS, PODS = 20, 10

@@ -50,16 +50,19 @@ class HardMachine(AgentMachine):
 
     @step(name=st.sampled_from(FED), use=st.sampled_from((10, 200)))
     def pod_is_fed(self, name: str, use: int) -> None:
-        """Want another pod of this name."""
+        """Want another pod in the place of this one."""
         self.numbers += 1
-        pod = fed_pod(name, self.numbers, use)
+        pod = fed_pod(f"{name}-{self.numbers}", use)
         if self.hard.agent is not None and self.hard.agent.pressure.value.memory:
             self.refused.add(pod_uid(pod))
-        self.hard.feed({**self.hard.fed, name: pod})
+        self.hard.feed({**self.others(name), f"{name}-{self.numbers}": pod})
 
     @step(name=st.sampled_from(FED))
     def fed_pod_goes(self, name: str) -> None:
-        self.hard.feed({n: pod for n, pod in self.hard.fed.items() if n != name})
+        self.hard.feed(self.others(name))
+
+    def others(self, name: str) -> dict[str, Pod]:
+        return {n: pod for n, pod in self.hard.fed.items() if not n.startswith(name)}
 
     # The node runs short
 

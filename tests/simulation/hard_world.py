@@ -243,8 +243,8 @@ class HardWorld(World):
         return {c.image or "" for p in live if p.spec for c in p.spec.containers}
 
 
-def fed_pod(name: str, number: int, use: int) -> Pod:
-    """Return a pod that may be evicted, using so many MiB; each number is another pod."""
+def fed_pod(name: str, use: int) -> Pod:
+    """Return a pod that may be evicted, using so many MiB."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -256,9 +256,7 @@ def fed_pod(name: str, number: int, use: int) -> Pod:
     annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
     return msgspec.structs.replace(
         pod,
-        metadata=msgspec.structs.replace(
-            meta, annotations=annotations, uid=f"{name}-{number}", name=name
-        ),
+        metadata=msgspec.structs.replace(meta, annotations=annotations, uid=name, name=name),
     )
 
 
