@@ -60,6 +60,7 @@ from kubelet_trio.credentials import (
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
     NANO,
+    Meter,
     PodUid,
     SystemClock,
     parse_quantity,
@@ -241,6 +242,7 @@ def build_agent(
         return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
 
     cluster = _cluster(settings, node, capacity, apis)
+    meter = apis.meter if apis is not None else Meter()
     seams = Seams(
         runtime=seam.runtime,
         connection=seam.connection,
@@ -258,10 +260,11 @@ def build_agent(
         kernel_log=KMSG,
         memory_events=lambda: open_memory_events(host),
         servers=lambda agent: _servers(agent, config, flags),
-        keyring=_keyring(flags, node.root_dir),
+        keyring=_keyring(flags, node.root_dir, meter),
         node_api=node_api_settings(settings),
         memory_allocatable=node.allocatable["memory"] // NANO,
         tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        meter=meter,
     )
     return Agent(_agent_settings(settings, node, capacity, reserved), seams, records)
 
@@ -413,7 +416,7 @@ def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
     )
 
 
-def _keyring(flags: KubeletFlags, root_dir: Path) -> NodeKeyring:
+def _keyring(flags: KubeletFlags, root_dir: Path, meter: Meter) -> NodeKeyring:
     """Return what the node logs in with. Raises OSError and ValueError, naming the file."""
     config, programs = (
         flags.image_credential_provider_config,
@@ -424,7 +427,8 @@ def _keyring(flags: KubeletFlags, root_dir: Path) -> NodeKeyring:
             "--image-credential-provider-config and --image-credential-provider-bin-dir "
             "go together: set both"
         )
-    plugins = make_plugins(load_providers(Path(config)), Path(programs)) if config else ()
+    providers = load_providers(Path(config)) if config else ()
+    plugins = make_plugins(providers, Path(programs), meter)
     return NodeKeyring(root_dir, thread_offload, plugins)
 
 

@@ -26,6 +26,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue, wait_any
 
+from kubelet_trio.agent.cgroup_meter import MeteredTree
 from kubelet_trio.cgroups import (
     CgroupBusyError,
     CgroupDriver,
@@ -407,9 +408,10 @@ def make_cgroups(
     """Return who keeps the pods' cgroups: nobody, where the world has no tree for them."""
     if seams.cgroup_tree is None:
         return PlainCgroups(seams.cgroups, node)
+    make_tree, meter = seams.cgroup_tree, seams.meter
     return NodeCgroups(
         settings.cgroups,
-        seams.cgroup_tree,
+        lambda driver: MeteredTree(make_tree(driver), meter),
         node,
         events,
         pods,

@@ -165,6 +165,7 @@ class Cluster:
         )
         parts.events.forward = self._events.put
         parts.statuses.listener = self._statuses
+        self._statuses.meter = parts.meter
         ref = ObjectRef("Node", self._settings.identity.name, uid=self._settings.identity.name)
         parts.events.emit(ref, "Normal", "Starting", "Starting kubelet.")
 

@@ -38,7 +38,6 @@ from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import (
     ContainerId,
     ContainerState,
-    Meter,
     PodKey,
     PodUid,
     RuntimePod,
@@ -93,7 +92,7 @@ class Agent:
         """Build every part; `records` are what `load_records` found of an earlier life."""
         self.settings = settings
         self._records = dict(records or {})
-        self.meter = Meter()
+        self.meter = seams.meter
         seams = replace(seams, runtime=metered(seams.runtime, self.meter))
         self._seams = seams
         self._started_at = seams.clock.time()
@@ -170,6 +169,7 @@ class Agent:
                 desired=self._desired,
                 registry=lambda: self._registry,
                 tree=self.tree,
+                volumes=self._services.volumes,
             )
         )
 
@@ -281,6 +281,7 @@ class Agent:
             Admitter(
                 self._admission_node,
                 (unsupported, self._guards.admission, *self.settings.admission.checks),
+                self.meter,
             ),
         )
         await self._root.run(task_status=task_status)

@@ -182,6 +182,7 @@ def make_guards(
         wake=KernelMemoryWake(host, memory_capacity, pods_cgroup)
         if policy.kernel_notification
         else None,
+        meter=seams.meter,
     )
     oom = OomWatcher(settings.node.node_name, events, pods.container_ref, seams.kernel_log)
     counted = ContainerOomWatcher(

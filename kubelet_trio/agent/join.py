@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from kubelet_trio.agent.cluster import Cluster, ClusterSettings
 from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.kube import KubeApi, client_access, client_store, open_client
-from kubelet_trio.model import WallClock, thread_offload
+from kubelet_trio.kube import Exchange, KubeApi, client_access, client_store, open_client
+from kubelet_trio.model import REQUESTS, Meter, WallClock, thread_offload
 from kubelet_trio.node import (
     HeartbeatPeriods,
     NodeCapacity,
@@ -48,6 +48,7 @@ class Apis:
     heartbeat: KubeApi
     host: str
     client: ClientCertificate | None = None
+    meter: Meter = field(default_factory=Meter)  # told of every request
 
 
 @asynccontextmanager
@@ -65,12 +66,24 @@ async def open_apis(settings: Settings, node: str, clock: WallClock) -> AsyncIte
         rotate=config.rotate_certificates,
     )
     client = ClientCertificate(access, node, clock, rotate=config.rotate_certificates)
-    opened = partial(open_client, access.config, awaited=client.awaited)
+    meter = Meter()
+    told = partial(tell_exchange, meter)
+    opened = partial(open_client, access.config, awaited=client.awaited, observe=told)
     async with (
         opened(qps=config.kube_api_qps, burst=config.kube_api_burst) as api,
         opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
     ):
-        yield Apis(api, heartbeat, api.host, client)
+        yield Apis(api, heartbeat, api.host, client, meter)
+
+
+def tell_exchange(meter: Meter, exchange: Exchange) -> None:
+    """Count a request under client-go's names."""
+    method, host = exchange.method, exchange.host
+    meter.count("rest_client_requests_total", (exchange.code, host, method))
+    where = host, method
+    meter.observe("rest_client_request_duration_seconds", exchange.seconds, where, REQUESTS)
+    waited = "rest_client_rate_limiter_duration_seconds"
+    meter.observe(waited, exchange.waited, where, REQUESTS)
 
 
 def make_cluster(

@@ -25,12 +25,13 @@ from kubelet_trio.agent.metric_names import FAMILIES, Family
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.events import EventRecorder
-from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, is_static
+from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, is_static, spec
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import PodStage
 from kubelet_trio.sources import Desired
 from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import TreeNode
+from kubelet_trio.volumes import VolumeManager
 
 if TYPE_CHECKING:
     from kubelet_trio.pods import PodRegistry
@@ -56,6 +57,7 @@ class MetricSources:
     desired: AsyncValue[Desired]
     registry: Callable[[], PodRegistry | None]
     tree: Callable[[], TreeNode]
+    volumes: VolumeManager
 
 
 class AgentMetrics:
@@ -73,10 +75,9 @@ class AgentMetrics:
         metered = (name for name in FAMILIES if name not in _PROBES)
         for name in metered:
             _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
-        volumes = await self._volumes()
-        for name, labels, value in (*self._derived(), *self._ended(), *volumes, *self._own(lag)):
-            _write(exposition, name, labels, value)
-        for name, labels, value in _process():
+        stored = *await self._volumes(), *await self._logs()
+        counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
+        for name, labels, value in (*counted, *_process()):
             _write(exposition, name, labels, value)
         return exposition.text()
 
@@ -105,6 +106,7 @@ class AgentMetrics:
         meter, pleg = sources.meter, sources.pleg
         yield "kubelet_node_name", (sources.settings.node.node_name,), 1
         yield "kubernetes_build_info", _build_info(), 1
+        yield "kubelet_cgroup_version", (), sources.settings.node.cgroup_version
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         yield (
             "kubelet_running_pods",
@@ -117,6 +119,8 @@ class AgentMetrics:
                 yield "kubelet_running_containers", (state.value,), states[state]
         desired = sources.desired.value.pods
         static = Counter(is_static(pod) for pod in desired.values())
+        ephemeral = sum(len(spec(pod).ephemeralContainers or ()) for pod in desired.values())
+        yield "kubelet_managed_ephemeral_containers", (), ephemeral
         for is_it in (True, False):
             yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
         yield "kubelet_mirror_pods", (), static[True] if sources.seams.cluster is not None else 0
@@ -138,6 +142,21 @@ class AgentMetrics:
             yield "kubelet_evictions", (signal,), count
         for reason, count in self._sources.garbage.images.removed.items():
             yield "kubelet_image_garbage_collected_total", (reason,), count
+        shutdown = self._sources.guards.shutdown
+        if shutdown is not None and shutdown.began_at is not None:
+            yield "kubelet_graceful_shutdown_start_time_seconds", (), shutdown.began_at
+        if shutdown is not None and shutdown.ended_at is not None:
+            yield "kubelet_graceful_shutdown_end_time_seconds", (), shutdown.ended_at
+
+    def _set_up(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Yield how many volumes pods want, and how many are set up."""
+        for labels, count in sorted(self._sources.volumes.totals().items()):
+            yield "volume_manager_total_volumes", labels, count
+
+    async def _logs(self) -> list[tuple[str, tuple[str, ...], float]]:
+        """Return what the logs of running containers take on disk."""
+        name = "kubelet_container_log_filesystem_used_bytes"
+        return [(name, labels, used) for labels, used in await self._sources.stats.log_usage()]
 
     async def _volumes(self) -> list[tuple[str, tuple[str, ...], float]]:
         """Return what volumes behind claims hold, each claim once."""

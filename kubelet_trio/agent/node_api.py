@@ -86,22 +86,30 @@ class _NodeApi:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Serve to whoever may; a port that is taken or a bad certificate is a failure."""
-        from kubelet_trio.server import ServerTls
+        from kubelet_trio.server import ServerTls, measured
 
         settings = self.settings
         tls = ServerTls(await self._tls_settings(), self.offload)
         await tls.load()
         listeners = await open_tcp(settings.address, settings.port)
         await serve_http(
-            self._guard(), listeners, _LIMITS, secure=tls.secure, task_status=task_status
+            self._guard(),
+            listeners,
+            _LIMITS,
+            secure=tls.secure,
+            observe=measured(self.agent.meter, "readwrite"),
+            task_status=task_status,
         )
 
     async def serve_read_only(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        from kubelet_trio.server import measured
+
         listeners = await open_tcp(self.settings.address, self.settings.read_only_port)
         router = self._router(read_only=True)
-        await serve_http(router, listeners, _LIMITS, task_status=task_status)
+        observe = measured(self.agent.meter, "readonly")
+        await serve_http(router, listeners, _LIMITS, observe=observe, task_status=task_status)
 
     def _guard(self) -> Guard:
         from kubelet_trio.server import Guard, NodeAuthenticator, TokenReviews

@@ -6,16 +6,23 @@ A pod that already ran when this agent first told of it was adopted, not started
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
 from kubelet_trio.cri import PULL_SECONDS
-from kubelet_trio.model import STARTS, Meter, PodUid, WallClock, is_static, metadata
-
-_NOT_FIRST_WITH_NETWORK = ("false",)
+from kubelet_trio.model import (
+    COUNTS,
+    STARTS,
+    Meter,
+    PodUid,
+    WallClock,
+    is_static,
+    metadata,
+    spec,
+)
 
 
 @dataclass(slots=True)
@@ -28,11 +35,13 @@ class PodStarts:
     _known: set[PodUid] = field(default_factory=set)
     _told: set[PodUid] = field(default_factory=set)  # not running yet, as delivered
 
-    def wanted(self, uids: Iterable[PodUid]) -> None:
+    def wanted(self, pods: Mapping[PodUid, Pod]) -> None:
         """Take note of the pods that are wanted now."""
-        current, now = set(uids), trio.current_time()
+        current, now = set(pods), trio.current_time()
         for uid in current - self._known:
             self._seen[uid] = now
+            count = len(spec(pods[uid]).containers)
+            self.meter.observe("kubelet_containers_per_pod_count", count, (), COUNTS)
         for uid in self._known - current:
             self._forget(uid)
         self._known = current
@@ -62,11 +71,10 @@ class PodStarts:
         if created is None or is_static(pod):
             return
         total = max(self.clock.time() - created.timestamp(), 0.0)
-        labels = _NOT_FIRST_WITH_NETWORK
-        self.meter.observe("kubelet_pod_start_total_duration_seconds", total, labels, STARTS)
+        self.meter.observe("kubelet_pod_start_total_duration_seconds", total, (), STARTS)
         pulled = dict(self.meter.counters(PULL_SECONDS)).get((uid,), 0.0)
         own = max(total - pulled - _init_seconds(status), 0.0)
-        self.meter.observe("kubelet_pod_start_sli_duration_seconds", own, labels, STARTS)
+        self.meter.observe("kubelet_pod_start_sli_duration_seconds", own, (), STARTS)
 
     def _forget(self, uid: PodUid) -> None:
         self._seen.pop(uid, None)

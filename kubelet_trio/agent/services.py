@@ -59,6 +59,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             keyring=seams.keyring,
             objects=parts.objects,
             access=parts.access,
+            meter=parts.meter,
         ),
         volumes=VolumeManager(
             node.root_dir,
@@ -73,6 +74,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             memory_allocatable=seams.memory_allocatable,
             tmpfs_noswap=seams.tmpfs_noswap,
             selinux=node.selinux,
+            meter=parts.meter,
         ),
         objects=parts.objects,
         cgroups=parts.cgroups,

@@ -16,6 +16,7 @@ from kubelet_trio.cri import Runtime
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
     DiskSpace,
+    Meter,
     Offload,
     SystemClock,
     WallClock,
@@ -88,4 +89,5 @@ class Seams:
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False
+    meter: Meter = field(default_factory=Meter)  # what was counted before there was an agent
     stats_host: Host | None = None  # where the kernel's files are; None: found out

@@ -83,6 +83,11 @@ class AgentStats:
             if name in pod.claims
         ]
 
+    async def log_usage(self) -> list[tuple[tuple[str, ...], int]]:
+        """Return the bytes of each running container's logs, by pod UID, namespace and names."""
+        pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+        return await self._seams.offload(_log_usage, pods)
+
     def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
         from kubelet_trio.stats import StatsProvider, StatsSettings, VolumeUsage
 
@@ -145,6 +150,18 @@ def _pod_subject(
         volumes=frozenset(v.name for v in volumes),
         local_volumes=_local_volumes(spec),
     )
+
+
+def _log_usage(pods: tuple[PodSubject, ...]) -> list[tuple[tuple[str, ...], int]]:
+    from kubelet_trio.stats import disk_usage
+
+    found: list[tuple[tuple[str, ...], int]] = []
+    for pod in pods:
+        for container in pod.containers:
+            size = disk_usage(container.log_dir) if container.log_dir else None
+            if size is not None:
+                found.append(((pod.uid, pod.namespace, pod.name, container.name), size[0]))
+    return found
 
 
 def _container_subject(record: ContainerRecord) -> ContainerSubject:

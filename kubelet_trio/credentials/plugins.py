@@ -20,6 +20,7 @@ import trio
 
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
 from kubelet_trio.credentials.provider_config import Provider, parse_duration
+from kubelet_trio.model import Meter
 
 log = structlog.get_logger()
 
@@ -48,6 +49,7 @@ class Plugin:
 
     provider: Provider
     program: Path
+    meter: Meter = field(default_factory=Meter)
     _answers: dict[str, _Answer] = field(default_factory=dict)
     _asking: dict[str, trio.Lock] = field(default_factory=dict)
 
@@ -80,7 +82,15 @@ class Plugin:
             "apiVersion": provider.api_version,
             "image": image,
         }
-        printed = await self._run(msgspec.json.encode(request))
+        name, began = (provider.name,), trio.current_time()
+        try:
+            printed = await self._run(msgspec.json.encode(request))
+        except ProviderError:
+            self.meter.count("kubelet_credential_provider_plugin_errors_total", name)
+            raise
+        finally:
+            took = trio.current_time() - began
+            self.meter.observe("kubelet_credential_provider_plugin_duration", took, name)
         try:
             answer = msgspec.json.decode(printed)
             logins, key, kept = _response(answer, provider)
@@ -115,14 +125,17 @@ class Plugin:
         return done.stdout
 
 
-def make_plugins(providers: Sequence[Provider], directory: Path) -> tuple[Plugin, ...]:
+def make_plugins(
+    providers: Sequence[Provider], directory: Path, meter: Meter | None = None
+) -> tuple[Plugin, ...]:
     """Return the plugins. Raises ValueError naming a program that is not there."""
+    meter = meter or Meter()
     plugins = []
     for provider in providers:
         program = directory / provider.name
         if not os.access(program, os.X_OK):
             raise ValueError(f"credential provider {provider.name}: no program {program}")
-        plugins.append(Plugin(provider, program))
+        plugins.append(Plugin(provider, program, meter))
     return tuple(plugins)
 
 

@@ -58,6 +58,8 @@ class _Metered:
         call = self._measured(target, (operation,))
         if name == "pull_image":
             call = self._by_pod(call)
+        if name == "run_pod_sandbox":
+            call = self._by_handler(call)
         setattr(self, name, call)  # found at once from now on
         return call
 
@@ -84,6 +86,28 @@ class _Metered:
 
         return call
 
+    def _by_handler(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Tell of starts of pods by their runtime class, and of those in a user namespace."""
+        meter = self._meter
+
+        async def run(config: v1.PodSandboxConfig, runtime_handler: str = "") -> Any:
+            began, labels = trio.current_time(), (runtime_handler,)
+            own_users = _has_own_users(config)
+            if own_users:
+                meter.count("kubelet_started_user_namespaced_pods_total")
+            try:
+                return await call(config, runtime_handler)
+            except RuntimeCallError:
+                meter.count("kubelet_run_podsandbox_errors_total", labels)
+                if own_users:
+                    meter.count("kubelet_started_user_namespaced_pods_errors_total")
+                raise
+            finally:
+                took = trio.current_time() - began
+                meter.observe("kubelet_run_podsandbox_duration_seconds", took, labels)
+
+        return run
+
     def _by_pod(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """Add up the time that pulls take of each pod's start."""
 
@@ -98,6 +122,13 @@ class _Metered:
                 self._meter.count(PULL_SECONDS, (uid,), trio.current_time() - began)
 
         return pull
+
+
+def _has_own_users(config: v1.PodSandboxConfig) -> bool:
+    security = config.linux.security_context if config.linux is not None else None
+    options = security.namespace_options if security is not None else None
+    users = options.userns_options if options is not None else None
+    return users is not None and users.mode == v1.NamespaceMode.POD
 
 
 def metered(runtime: Runtime, meter: Meter) -> Runtime:

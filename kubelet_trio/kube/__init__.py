@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         in_cluster_config,
         load_kubeconfig,
     )
+    from kubelet_trio.kube.request import Exchange
     from kubelet_trio.kube.rotation import Outcomes, Rotation
 
 # What brings an HTTP client or YAML along is loaded by those who have a cluster.
@@ -73,6 +74,7 @@ _DEFERRED = {
     "client_wanted": "bootstrap",
     "write_kubeconfig": "bootstrap",
     "ClientConfig": "kubeconfig",
+    "Exchange": "request",
     "KubeClient": "client",
     "KubeconfigError": "kubeconfig",
     "in_cluster_config": "kubeconfig",
@@ -94,6 +96,7 @@ __all__ = [
     "ClientConfig",
     "ConflictError",
     "Delivery",
+    "Exchange",
     "GoneError",
     "KubeApi",
     "KubeClient",

@@ -14,7 +14,18 @@ from kubelet_trio.model.events import (
 )
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
-from kubelet_trio.model.meter import CALLS, SECONDS, STARTS, Histogram, Meter
+from kubelet_trio.model.meter import (
+    CALLS,
+    COUNTS,
+    PULLS,
+    REQUESTS,
+    SECONDS,
+    STARTS,
+    STATUSES,
+    STORAGE,
+    Histogram,
+    Meter,
+)
 from kubelet_trio.model.offload import Offload, inline_offload, thread_offload
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
@@ -57,10 +68,15 @@ __all__ = [
     "CONFIG_MIRROR",
     "CONFIG_SEEN",
     "CONFIG_SOURCE",
+    "COUNTS",
     "INSTANCE",
     "NANO",
+    "PULLS",
+    "REQUESTS",
     "SECONDS",
     "STARTS",
+    "STATUSES",
+    "STORAGE",
     "AnnotatedEventSink",
     "ContainerId",
     "ContainerKind",

@@ -21,6 +21,18 @@ STARTS: Buckets = (
     *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
     *(900, 1200, 1800, 2700, 3600),
 )
+# imagePullDurationBuckets.
+PULLS: Buckets = (
+    *(1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600),
+)
+# What client-go's requests have.
+REQUESTS: Buckets = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+# storageOperationMetric's.
+STORAGE: Buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+# PodStatusSyncDuration's.
+STATUSES: Buckets = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60)
+# ExponentialBuckets(1, 2, 5).
+COUNTS: Buckets = (1, 2, 4, 8, 16)
 
 
 class Histogram:
@@ -58,6 +70,11 @@ class Meter:
     def set(self, name: str, value: float, labels: Labels = ()) -> None:
         """Set a gauge."""
         self._gauges[name, labels] = value
+
+    def change(self, name: str, by: float, labels: Labels = ()) -> None:
+        """Move a gauge from where it is; from 0 where it is not yet."""
+        key = name, labels
+        self._gauges[key] = self._gauges.get(key, 0) + by
 
     def observe(
         self, name: str, value: float, labels: Labels = (), buckets: Buckets = SECONDS

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, UnsupportedCallError, v1
-from kubelet_trio.model import ContainerId, PodUid, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodUid, SandboxId
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector
 from kubelet_trio.pleg.table import Asks
@@ -57,6 +57,7 @@ class EventListener:
         self._on_live = on_live
         self._looking: set[str] = set()
         self.live = False
+        self.meter: Meter | None = None  # told of streams that come and break
 
     async def run(self) -> None:
         """Listen until the runtime turns out not to have events; reconnect until then."""
@@ -71,6 +72,7 @@ class EventListener:
                     break
                 except RuntimeCallError as exc:
                     heard = self.live
+                    self._count("kubelet_evented_pleg_connection_error_count")
                     self._set_live(False)
                     backoff = FIRST_BACKOFF if heard else min(2 * backoff, LONGEST_BACKOFF)
                     log.debug("pleg.events_lost", error=str(exc), retry_in=backoff)
@@ -80,10 +82,15 @@ class EventListener:
         async with self._runtime.container_events() as events:
             async for event in events:
                 if not self.live:
+                    self._count("kubelet_evented_pleg_connection_success_count")
                     # What happened while nobody listened is the relist's to find.
                     self._set_live(True)
                     self._relist_soon()
                 self._take(event, looks)
+
+    def _count(self, name: str) -> None:
+        if self.meter is not None:
+            self.meter.count(name)
 
     def _set_live(self, live: bool) -> None:
         if self.live is not live:

@@ -54,7 +54,7 @@ class Pleg:
             events: whether to ask for the runtime's events.
             owns: tells by a sandbox's or container's annotations whether it is this
                 agent's. What is not does not exist here: it is neither watched nor ended.
-            meter: told of relists.
+            meter: told of relists, and of the runtime's events.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
@@ -72,6 +72,7 @@ class Pleg:
             relist_soon=self._relister.relist_soon,
             on_live=self._recheck,
         )
+        self._listener.meter = meter
         self._book.on_change = wake
         self._book.on_dirty = self._recheck
         self._book.on_records = self._watchers.look_at

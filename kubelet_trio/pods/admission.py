@@ -78,6 +78,7 @@ class Displacing:
     """It may run once these have been ended."""
 
     victims: tuple[Pod, ...]
+    resource: str = ""  # the first that does not suffice
 
 
 Decision = Admitted | Rejected | Displacing
@@ -140,7 +141,7 @@ def decide(
 def _displace(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Decision:
     missing = {each.resource: each.missing for each in shortages}
     try:
-        return Displacing(tuple(choose_victims(pod, others, missing)))
+        return Displacing(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
     except NoVictimsError as exc:
         wanted = "".join(f"(res: {n}, q: {_shown(n, q)}), " for n, q in exc.missing.items())
         return Rejected(

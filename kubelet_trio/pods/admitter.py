@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import PodUid, is_static, pod_key, pod_uid
+from kubelet_trio.model import Meter, PodUid, is_static, pod_key, pod_uid
 from kubelet_trio.pods.admission import (
     AdmissionNode,
     Admitted,
@@ -26,6 +26,19 @@ from kubelet_trio.pods.worker import PodWorker
 
 log = structlog.get_logger()
 
+# admissionRejectionReasons and recordAdmissionRejection of pkg/kubelet.
+_COUNTED = frozenset(
+    (
+        *("AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "InvalidNodeInfo"),
+        *("InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported"),
+        *("UnexpectedAdmissionError", "UnknownReason", "UnexpectedPredicateFailureType"),
+        *("OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"),
+        *("PodLevelResourcesNotSupported", "PodFeatureUnsupported", "TaintToleration", "Evicted"),
+        *("SysctlForbidden", "TopologyAffinityError", "NodeShutdown"),
+        "VolumeAttachmentLimitExceeded",
+    )
+)
+
 # What another room has to say of a pod that would be admitted: the pod, and those there are.
 AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
 
@@ -34,9 +47,13 @@ class Admitter:
     """Decides on the workers that wait, in the order in which they came."""
 
     def __init__(
-        self, node: Callable[[], AdmissionNode], checks: Iterable[AdmissionCheck] = ()
+        self,
+        node: Callable[[], AdmissionNode],
+        checks: Iterable[AdmissionCheck] = (),
+        meter: Meter | None = None,
     ) -> None:
         self._node = node
+        self._meter = meter or Meter()
         self._checks = tuple(checks)
         self._waiting: dict[PodUid, PodWorker] = {}
 
@@ -73,11 +90,13 @@ class Admitter:
                 worker.admit()
             elif isinstance(decision, Rejected):
                 log.warning("pod.rejected", pod=str(pod_key(worker.pod)), reason=decision.reason)
+                reason = counted_reason(decision.reason)
+                self._meter.count("kubelet_admission_rejections_total", (reason,))
                 worker.reject(decision)
             else:
                 reserved[uid] = worker
                 if isinstance(decision, Displacing):
-                    _displace(worker, decision, everyone)
+                    self._displace(worker, decision, everyone)
                 continue
             del self._waiting[uid]
 
@@ -89,6 +108,18 @@ class Admitter:
             if rejected is not None:
                 return rejected
         return decide(pod, others, node, leaving)
+
+    def _displace(
+        self, worker: PodWorker, decision: Displacing, everyone: Iterable[PodWorker]
+    ) -> None:
+        by_uid = {w.uid: w for w in everyone}
+        for victim in decision.victims:
+            found = by_uid.get(pod_uid(victim))
+            if found is not None:
+                log.info("pod.preempted", pod=str(pod_key(victim)), by=str(pod_key(worker.pod)))
+                if not found.is_displaced:
+                    self._meter.count("kubelet_preemptions", (decision.resource,))
+                found.displace()
 
 
 def _counts(worker: PodWorker, reserved: dict[PodUid, PodWorker]) -> bool:
@@ -104,10 +135,8 @@ def _counts(worker: PodWorker, reserved: dict[PodUid, PodWorker]) -> bool:
     return worker.is_admitted or worker.uid in reserved
 
 
-def _displace(worker: PodWorker, decision: Displacing, everyone: Iterable[PodWorker]) -> None:
-    by_uid = {w.uid: w for w in everyone}
-    for victim in decision.victims:
-        found = by_uid.get(pod_uid(victim))
-        if found is not None:
-            log.info("pod.preempted", pod=str(pod_key(victim)), by=str(pod_key(worker.pod)))
-            found.displace()
+def counted_reason(reason: str) -> str:
+    """Return the label of a rejection: one of those that there is a bounded number of."""
+    if reason in _COUNTED:
+        return reason
+    return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"

@@ -225,12 +225,20 @@ class PodExecutor:
             raise ContainerStartError(exc.waiting, exc.retry_at) from exc
         users = _own_users(sandbox)
         config = await self._container_config(pod, node, start, image, ips, users)
+        meter, images = (
+            self._services.meter,
+            sum(mount.image is not None for mount in config.mounts),
+        )
         try:
             container_id = await self._services.runtime.create_container(
                 sandbox_id, config, sandbox
             )
         except RuntimeCallError as exc:
+            if images:
+                meter.count("kubelet_image_volume_mounted_errors_total", by=images)
             raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
+        if images:
+            meter.count("kubelet_image_volume_mounted_succeed_total", by=images)
         await self._check_stop_signal(pod, container, container_id, config)
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)

@@ -46,7 +46,13 @@ async def run_hook(services: PodServices, hook: Hook) -> None:
     elif handler.httpGet is not None:
         await _run_http(services, hook, handler.httpGet)
     elif handler.sleep is not None:
-        await trio.sleep(handler.sleep.seconds)
+        ended = False
+        try:
+            await trio.sleep(handler.sleep.seconds)
+            ended = True
+        finally:
+            if not ended:
+                services.meter.count("kubelet_sleep_action_terminated_early_total")
     else:
         raise HookError("Cannot run handler: invalid handler")
 
@@ -78,6 +84,7 @@ async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) ->
             if not exc.is_plain_http:
                 raise
             await http_get(request.plain())
+            services.meter.count("kubelet_lifecycle_handler_http_fallbacks_total")
             services.events.emit(
                 pod_object_ref(hook.pod),
                 "Warning",

@@ -25,7 +25,9 @@ from kubelet_trio.credentials import (
 )
 from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
 from kubelet_trio.model import (
+    PULLS,
     EventSink,
+    Meter,
     PodContainer,
     PodUid,
     WallClock,
@@ -49,6 +51,23 @@ _REFERENCE = re.compile(
     r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?/|\[[0-9a-fA-F:]+\](?::[0-9]+)?/)?"
     r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
     r"(?::[\w][\w.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
+)
+
+
+# imageSizeBuckets: from how many MiB, largest first.
+_SIZES = (
+    (100 * 1024, "GT100GB"),
+    (60 * 1024, "60GB-100GB"),
+    (40 * 1024, "40GB-60GB"),
+    (30 * 1024, "30GB-40GB"),
+    (20 * 1024, "20GB-30GB"),
+    (10 * 1024, "10GB-20GB"),
+    (5 * 1024, "5GB-10GB"),
+    (1024, "1GB-5GB"),
+    (500, "500MB-1GB"),
+    (100, "100MB-500MB"),
+    (10, "10MB-100MB"),
+    (0, "0-10MB"),
 )
 
 
@@ -107,6 +126,7 @@ class ImagePuller:
         keyring: Keyring | None = None,
         objects: ObjectStore | None = None,
         access: ImageAccess | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """Log in with what the pods' secrets in `objects` hold, and what `keyring` has.
 
@@ -120,6 +140,7 @@ class ImagePuller:
         self._keyring = keyring or NoKeyring()
         self._objects = objects
         self._access = access
+        self._meter = meter or Meter()
 
     async def ensure(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
@@ -140,6 +161,7 @@ class ImagePuller:
             if volume.image is not None and volume.name in mounted:
                 image = v1.ImageSpec(image=volume.image.reference or "")
                 policy = volume.image.pullPolicy or "IfNotPresent"
+                self._meter.count("kubelet_image_volume_requested_total")
                 await self._ensure(_Wanted(pod, container, policy, image), sandbox)
 
     async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
@@ -166,7 +188,7 @@ class ImagePuller:
             raise self._refuse(
                 wanted, "ErrImageNeverPull", WaitingReason("ErrImageNeverPull", text)
             )
-        return EnsuredImage(await self._pull(wanted, sandbox, logins, present))
+        return await self._pull(wanted, sandbox, logins, present)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
@@ -195,7 +217,7 @@ class ImagePuller:
         sandbox: v1.PodSandboxConfig,
         logins: _Lookup,
         present: v1.Image | None,
-    ) -> str:
+    ) -> EnsuredImage:
         now = self._clock.time()
         if self._back_off.is_active(wanted.back_off_key, now):
             text = f'Back-off pulling image "{wanted.image}"'
@@ -222,7 +244,17 @@ class ImagePuller:
             f'Successfully pulled image "{wanted.image}" in {ended - started:.3f}s '
             f"({ended - asked:.3f}s including waiting)",
         )
-        return ref
+        image = await self._pulled(ref)
+        labels = (size_label(image.size if image is not None else 0),)
+        self._meter.observe("kubelet_image_pull_duration_seconds", ended - asked, labels, PULLS)
+        return EnsuredImage(ref, image)
+
+    async def _pulled(self, ref: str) -> v1.Image | None:
+        """Return what the runtime says of an image; None if it does not, and is asked again."""
+        try:
+            return await self._runtime.image_status(v1.ImageSpec(image=ref))
+        except RuntimeCallError:
+            return None
 
     async def _pull_and_note(
         self,
@@ -338,6 +370,11 @@ class ImagePuller:
     def _event(self, wanted: _Wanted, type_: str, reason: str, message: str) -> None:
         ref = pod_object_ref(wanted.pod, wanted.container.field_path)
         self._events.emit(ref, "Warning" if type_ == "Warning" else "Normal", reason, message)
+
+
+def size_label(size: int) -> str:
+    """Return the label of an image's size in bytes, 0 where it is not known."""
+    return next((label for least, label in _SIZES if size > least * 1024 * 1024), "N/A")
 
 
 def _wanted(pod: Pod, container: PodContainer) -> _Wanted:

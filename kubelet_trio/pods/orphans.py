@@ -45,13 +45,19 @@ class OrphanDirectories:
     async def sweep(self) -> None:
         """Reclaim what can be."""
         on_disk = await self.services.volumes.pods_on_disk()
+        cleaned, failed = 0, 0
         for uid in sorted(on_disk):
             with self.registry().reclaiming(uid) as is_ours:
                 if is_ours:
-                    await self._reclaim(uid)
+                    is_gone = await self._reclaim(uid)
+                    cleaned += is_gone
+                    failed += not is_gone
+        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes", cleaned)
+        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes_errors", failed)
         self._trouble = {uid: text for uid, text in self._trouble.items() if uid in on_disk}
 
-    async def _reclaim(self, uid: PodUid) -> None:
+    async def _reclaim(self, uid: PodUid) -> bool:
+        """Reclaim one; return whether it is gone."""
         try:
             await self.services.volumes.unmount(uid)
             await self.services.records.remove(uid)
@@ -59,5 +65,6 @@ class OrphanDirectories:
             if self._trouble.get(uid) != str(exc):
                 self._trouble[uid] = str(exc)
                 log.warning("pod.orphan_directory_stays", uid=uid, error=str(exc))
-        else:
-            log.info("pod.orphan_directory_removed", uid=uid)
+            return False
+        log.info("pod.orphan_directory_removed", uid=uid)
+        return True

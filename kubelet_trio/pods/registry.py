@@ -163,6 +163,8 @@ class PodRegistry:
         del self._workers[uid]
         pod = self._desired.pods.get(uid)
         if pod is not None:
+            static = "true" if is_static(pod) else "false"
+            self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._start(PodWorker(self._services, pod))
         self._admit()
 
@@ -204,6 +206,7 @@ class PodRegistry:
         observed = self._services.observer.get(uid)
         if record is None and not observed.exists:
             return  # not looked at yet: `wake` comes when it is
+        self._services.meter.count("kubelet_orphaned_runtime_pods_total")
         pod = record.pod if record is not None else orphan_pod(observed)
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
         worker = PodWorker(self._services, pod, record)

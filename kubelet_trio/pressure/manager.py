@@ -24,6 +24,7 @@ from kubelet_trio.containers import pod_qos
 from kubelet_trio.cri import Runtime, RuntimeCallError
 from kubelet_trio.model import (
     AnnotatedEventSink,
+    Meter,
     Offload,
     PodUid,
     node_ref,
@@ -123,12 +124,14 @@ class EvictionManager:
     layout: Callable[[FileSystems], Layout] = file_system_layout
     pressure: AsyncValue[Pressure] = field(default_factory=lambda: AsyncValue(Pressure()))
     evictions: Counter[str] = field(default_factory=Counter)  # by signal
+    meter: Meter = field(default_factory=Meter)
     _state: PressureState = field(default_factory=PressureState)
     _places: FileSystems | None = None
     _layout: Layout = field(default_factory=Layout)
     _thresholds: tuple[Threshold, ...] = ()
     _memory_limits: Mapping[str, int] = field(default_factory=dict)  # what to be woken for
     _trouble: str = ""
+    _looked_at: float = 0.0  # trio time of what is acted upon
     _count_at: float = 0.0  # trio time from which files may be counted again
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -159,6 +162,7 @@ class EvictionManager:
     async def look(self) -> Sequence[PodUid]:
         """Look once and act; return whom that has evicted."""
         places = await self._file_systems()
+        self._looked_at = trio.current_time()
         observed = await self.offload(self.signals.observe, places)
         self._remember(observed)
         self._memory_limits = memory_limits(self.policy.thresholds, observed)
@@ -319,6 +323,8 @@ class EvictionManager:
         )
         self.pods.evict(uid, grace, message)
         self.evictions[signal] += 1
+        age = trio.current_time() - self._looked_at
+        self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
     from kubelet_trio.server.kubelet_api import ApiParts, kubelet_router
     from kubelet_trio.server.node_page import loopback_only, node_page_router
+    from kubelet_trio.server.request_meter import measured
     from kubelet_trio.server.selfsigned import ensure_self_signed
     from kubelet_trio.server.system_logs import SYSTEM_LOGS
     from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
@@ -76,6 +77,7 @@ __all__ = [
     "is_healthy",
     "kubelet_router",
     "loopback_only",
+    "measured",
     "node_page_router",
     "open_tcp",
     "open_unix",
@@ -101,6 +103,7 @@ _DEFERRED = {
     "ensure_self_signed": "selfsigned",
     "kubelet_router": "kubelet_api",
     "loopback_only": "node_page",
+    "measured": "request_meter",
     "node_page_router": "node_page",
 }
 

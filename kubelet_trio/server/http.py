@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -112,6 +113,12 @@ class HttpError(Exception):
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+# Is told of each request, and holds until it is answered in full.
+Observe = Callable[[Request], AbstractContextManager[None]]
+
+
+def observe_nothing(_: Request) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +145,29 @@ async def serve_http(
     limits: Limits = Limits(),
     *,
     secure: Secure | None = None,
+    observe: Observe = observe_nothing,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; the listeners are closed then.
 
     `secure` shakes hands with each client, in the task of its connection. A bug in a handler
-    ends the connection that met it, and is logged; the others go on.
+    ends the connection that met it, and is logged; the others go on. `observe` sees requests
+    that were understood, refused ones included.
     """
     open_now = 0
+
+    async def serve_socket(stream: trio.SocketStream) -> None:
+        peer = Peer(_address(stream))
+        if secure is None:
+            await serve_connection(stream, handler, limits, peer, observe)
+            return
+        async with stream:
+            secured: HalfCloseableStream | None = None
+            with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*_GONE):
+                secured, told = await secure(stream)
+                peer = replace(told, address=peer.address)
+            if secured is not None:
+                await serve_connection(secured, handler, limits, peer, observe)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         nonlocal open_now
@@ -154,7 +176,7 @@ async def serve_http(
             return
         open_now += 1
         try:
-            failure = await run_contained(_serve_socket, stream, handler, limits, secure)
+            failure = await run_contained(serve_socket, stream)
             if failure is not None:
                 log.error("http.connection_failed", exc_info=failure)
         finally:
@@ -170,22 +192,6 @@ async def serve_http(
         task_status.started()
 
 
-async def _serve_socket(
-    stream: trio.SocketStream, handler: Handler, limits: Limits, secure: Secure | None
-) -> None:
-    peer = Peer(_address(stream))
-    if secure is None:
-        await serve_connection(stream, handler, limits, peer)
-        return
-    async with stream:
-        secured: HalfCloseableStream | None = None
-        with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*_GONE):
-            secured, told = await secure(stream)
-            peer = replace(told, address=peer.address)
-        if secured is not None:
-            await serve_connection(secured, handler, limits, peer)
-
-
 def _address(stream: trio.SocketStream) -> str:
     try:
         name = stream.socket.getpeername()
@@ -199,10 +205,11 @@ async def serve_connection(
     handler: Handler,
     limits: Limits = Limits(),
     peer: Peer = Peer(),
+    observe: Observe = observe_nothing,
 ) -> None:
     """Serve one client until it is done, gone, or has broken a limit."""
     async with stream:
-        connection = _Connection(stream, limits, peer)
+        connection = _Connection(stream, limits, peer, observe)
         try:
             while await connection.serve_next(handler):
                 pass
@@ -229,8 +236,11 @@ class _GoneError(Exception):
 class _Connection:
     """One client: the h11 state machine and the stream that feeds it."""
 
-    def __init__(self, stream: HalfCloseableStream, limits: Limits, peer: Peer) -> None:
+    def __init__(
+        self, stream: HalfCloseableStream, limits: Limits, peer: Peer, observe: Observe
+    ) -> None:
         self._stream = stream
+        self._observe = observe
         self._limits = limits
         self._peer = peer
         self._is_raw = False
@@ -244,18 +254,30 @@ class _Connection:
             method = head.method.decode("ascii")
             if not self._peer.is_current():
                 return False  # unanswered: clients send it again on a connection of their own
-            response = await handler(_request(head, await self._read_body(), self._peer))
+            request = _request(head, await self._read_body(), self._peer)
+        except _GoneError:
+            return False
+        except HttpError as exc:
+            await self._respond(exc.response(), with_body=method != "HEAD")
+            return await self._next_cycle()
+        with self._observe(request):
+            if not await self._answer(handler, request):
+                return False
+        return await self._next_cycle()
+
+    async def _answer(self, handler: Handler, request: Request) -> bool:
+        """Answer one request; False where the connection was another protocol's after it."""
+        try:
+            response = await handler(request)
             if response.upgrade is not None:
                 await response.upgrade(self)
                 return False
-        except _GoneError:
-            return False
         except HttpError as exc:
             if self._is_raw:
                 raise
             response = exc.response()
-        await self._respond(response, with_body=method != "HEAD")
-        return await self._next_cycle()
+        await self._respond(response, with_body=request.method != "HEAD")
+        return True
 
     async def _read_head(self) -> h11.Request:
         if not self._h11.trailing_data[0]:

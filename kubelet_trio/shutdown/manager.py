@@ -8,6 +8,7 @@ not end in time is left to the machine.
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -80,12 +81,15 @@ class NodeShutdown:
     announce: Callable[[], None] = lambda: None  # the node's readiness has changed
     reported: Callable[[], Awaitable[None]] | None = None  # waits until all statuses have left
     is_shutting_down: AsyncValue[bool] = field(default_factory=lambda: AsyncValue(False))
+    began_at: float | None = None  # Unix seconds of the last shutdown, in this life or an earlier
+    ended_at: float | None = None
     _lock: InhibitLock | None = None
     _trouble: str = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Guard until cancelled; while logind is away, try again each second."""
         task_status.started()
+        self.began_at, self.ended_at = await self.offload(read_state, self.root_dir / STATE_FILE)
         try:
             while True:
                 trouble: Exception | None = None
@@ -186,6 +190,7 @@ class NodeShutdown:
 
     async def _remember(self, began: float, ended: float | None) -> None:
         """Keep when it was, where the Go kubelet does."""
+        self.began_at, self.ended_at = began, ended
         state = {"startTime": rfc3339(began), "endTime": rfc3339(ended) if ended else None}
         path = self.root_dir / STATE_FILE
         try:
@@ -197,3 +202,17 @@ class NodeShutdown:
         if trouble != self._trouble:
             log.error("shutdown.not_guarded", error=trouble)
         self._trouble = trouble
+
+
+def read_state(path: Path) -> tuple[float | None, float | None]:
+    """Return when the last shutdown began and ended; None where that is not known. Blocks."""
+    try:
+        state = json.loads(path.read_text())
+        began, ended = state.get("startTime"), state.get("endTime")
+        return _unix(began), _unix(ended)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None, None
+
+
+def _unix(text: str | None) -> float | None:
+    return datetime.datetime.fromisoformat(text).timestamp() if text else None

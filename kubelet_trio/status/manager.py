@@ -25,6 +25,8 @@ from kubelet_trio.kube import (
     NotFoundError,
 )
 from kubelet_trio.model import (
+    STATUSES,
+    Meter,
     PodKey,
     PodUid,
     WallClock,
@@ -58,6 +60,7 @@ class _Entry:
     retry: Retry = field(default_factory=Retry)
     is_busy: bool = False
     is_gone: bool = False  # from the server
+    since: float | None = None  # trio time of the first change that has not been said
 
     @property
     def is_due(self) -> bool:
@@ -79,6 +82,7 @@ class StatusManager:
         self._wake = trio.Event()
         self._server = Retry(cap=5.0)  # whether it answers at all
         self._is_stopping = False
+        self.meter: Meter | None = None  # told how long statuses take to be known
 
     # What is to be said
 
@@ -91,6 +95,8 @@ class StatusManager:
         else:
             entry.pod = pod
             entry.version += 1
+        if entry.since is None:
+            entry.since = trio.current_time()
         entry.is_finished = entry.is_finished or is_finished
         self._wake.set()
 
@@ -187,11 +193,20 @@ class StatusManager:
             self._failed(entry, exc)
         else:
             entry.sent = version
+            self._measure(entry)
             entry.retry.succeeded()
             self._server.succeeded()
         finally:
             entry.is_busy = False
             self._wake.set()
+
+    def _measure(self, entry: _Entry) -> None:
+        """Tell how long it took since the first change that had not been said."""
+        if entry.since is not None and entry.sent >= entry.version:
+            if self.meter is not None:
+                took = trio.current_time() - entry.since
+                self.meter.observe("kubelet_pod_status_sync_duration_seconds", took, (), STATUSES)
+            entry.since = None
 
     def _failed(self, entry: _Entry, failure: KubeError) -> None:
         wait = entry.retry.failed(trio.current_time(), failure)

@@ -11,6 +11,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# By the field of a Volume or of a PersistentVolumeSpec.
+PLUGINS = {
+    "configMap": "kubernetes.io/configmap",
+    "downwardAPI": "kubernetes.io/downward-api",
+    "emptyDir": "kubernetes.io/empty-dir",
+    "hostPath": "kubernetes.io/host-path",
+    "image": "kubernetes.io/image",
+    "local": "kubernetes.io/local-volume",
+    "nfs": "kubernetes.io/nfs",
+    "projected": "kubernetes.io/projected",
+    "secret": "kubernetes.io/secret",
+}
+
 EMPTY_DIR = "kubernetes.io~empty-dir"
 CONFIG_MAP = "kubernetes.io~configmap"
 DOWNWARD_API = "kubernetes.io~downward-api"

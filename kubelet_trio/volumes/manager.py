@@ -20,6 +20,7 @@ from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 from kubelet_trio.containers import ConfigError, PodFacts, container_env, make_directories
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
+    Meter,
     Offload,
     PodContainer,
     PodUid,
@@ -48,11 +49,12 @@ from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import VolumeError, set_up_error
 from kubelet_trio.volumes.host_path import HostPath
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
+from kubelet_trio.volumes.measure import Row, VolumeMeter, timed
 from kubelet_trio.volumes.mounted import LocalVolume, NfsVolume
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.plugin import VolumePlugin
-from kubelet_trio.volumes.spec import VolumeSpec, volume_spec
+from kubelet_trio.volumes.spec import VolumeSpec, volume_kind, volume_spec
 from kubelet_trio.volumes.sub_path import SubPathError, read_inside
 from kubelet_trio.volumes.teardown import tear_down
 
@@ -80,6 +82,7 @@ class VolumeManager:
         memory_allocatable: int = 0,
         tmpfs_noswap: bool = False,
         selinux: bool = False,
+        meter: Meter | None = None,
         recursive_read_only: Callable[[], bool] = lambda: False,
         no_image_volumes: Callable[[], str] = lambda: "",
     ) -> None:
@@ -92,6 +95,7 @@ class VolumeManager:
             memory_allocatable: bytes that pods may use of the node; 0 where not known.
             tmpfs_noswap: whether the kernel's tmpfs takes `noswap`.
             selinux: whether the node labels files for containers.
+            meter: told how long volumes take.
             recursive_read_only: whether the runtime can mount whole trees read-only.
             no_image_volumes: why the runtime cannot mount images; "" where it can.
         """
@@ -102,6 +106,7 @@ class VolumeManager:
         self._tokens = tokens or NoTokens()
         self._facts = PodFacts(allocatable=allocatable or {})
         self._selinux = selinux
+        self._measured = VolumeMeter(meter or Meter())
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
         empty_dir = EmptyDir(self._pods_dir, mounter, memory_allocatable, tmpfs_noswap)
@@ -135,8 +140,7 @@ class VolumeManager:
         """
         volumes = _used_volumes(pod)
         if volumes:
-            specs = await self._specs(pod, volumes)
-            await self._offload(self._set_up_all, specs)
+            await self._set_up(pod, volumes)
 
     async def refresh(self, pod: Pod) -> None:
         """Bring what changed since into the volumes of a running pod.
@@ -145,8 +149,20 @@ class VolumeManager:
         """
         volumes = [volume for volume in _used_volumes(pod) if self._follows_objects(volume)]
         if volumes:
-            specs = await self._specs(pod, volumes)
-            await self._offload(self._set_up_all, specs)
+            await self._set_up(pod, volumes, is_first=False)
+
+    async def _set_up(self, pod: Pod, volumes: list[Volume], *, is_first: bool = True) -> None:
+        uid = pod_uid(pod)
+        if is_first:
+            self._measured.wants(uid, [volume_kind(volume) for volume in volumes])
+        specs = await self._specs(pod, volumes)
+        if is_first:
+            self._measured.wants(uid, [spec.kind for spec in specs])
+        rows: list[Row] = []
+        try:
+            await self._offload(self._set_up_all, specs, rows)
+        finally:
+            self._measured.mounted(uid, rows, is_first=is_first)
 
     async def container_mounts(
         self, pod: Pod, container: PodContainer, variables: Mapping[str, str] | None = None
@@ -202,7 +218,12 @@ class VolumeManager:
         Raises `VolumeError` naming what is still mounted. Nothing mounted is ever removed.
         """
         self._tokens.forget(uid)
-        await self._offload(partial(tear_down, self._pods_dir / uid, self._mounter))
+        with self._measured.unmounting(uid):
+            await self._offload(partial(tear_down, self._pods_dir / uid, self._mounter))
+
+    def totals(self) -> Mapping[tuple[str, str], int]:
+        """Return how many volumes this agent was to set up, and has, by plugin and state."""
+        return self._measured.totals()
 
     async def pods_on_disk(self) -> frozenset[PodUid]:
         """Return the pods that have a directory: what orphans are looked for among."""
@@ -270,14 +291,14 @@ class VolumeManager:
             for kind, plugin in self._plugins.items()
         )
 
-    def _set_up_all(self, specs: Iterable[VolumeSpec]) -> None:
+    def _set_up_all(self, specs: Iterable[VolumeSpec], rows: list[Row]) -> None:
         """Set up all that can be; the first that cannot is the one that is told."""
         failure: VolumeError | None = None
         for spec in specs:
-            if spec.kind in _BY_RUNTIME:
-                continue
             try:
-                self._plugins[spec.kind].set_up(spec)
+                with timed(rows, spec.kind):
+                    if spec.kind not in _BY_RUNTIME:
+                        self._plugins[spec.kind].set_up(spec)
             except (OSError, ValueError, ObjectError, ConfigError) as exc:
                 if failure is None:
                     failure = set_up_error(spec.name, exc)

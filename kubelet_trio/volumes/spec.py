@@ -64,6 +64,12 @@ class VolumeSpec:
         return metadata(self.pod).uid or ""
 
 
+def volume_kind(volume: Volume) -> str:
+    """Return which of a volume's fields is set."""
+    kinds = [f for f in volume.__struct_fields__ if f != "name" and getattr(volume, f) is not None]
+    return kinds[0] if kinds else "emptyDir"
+
+
 def volume_spec(
     pod: Pod,
     volume: Volume,
@@ -75,8 +81,7 @@ def volume_spec(
 
     Raises `ObjectError` or ValueError where a claim leads nowhere.
     """
-    kinds = [f for f in volume.__struct_fields__ if f != "name" and getattr(volume, f) is not None]
-    kind = kinds[0] if kinds else "emptyDir"
+    kind = volume_kind(volume)
     if kind == "persistentVolumeClaim":
         return _claimed(pod, volume, facts, objects)
     source = getattr(volume, kind)

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from kubelet_trio.cri import ExecResult, v1
 from kubelet_trio.testing import FakeContainer, FakeExec, FaultKind
 from tests.agent.node import Node, make_pod, ready
+from tests.handlers.server import http
 
 
 @pytest.fixture
@@ -317,3 +318,25 @@ async def test_a_stop_signal_is_the_runtimes_to_send(node: Node, autojump_clock:
         await trio.sleep(1)
         (container,) = node.runtime.alive()
         assert container.config.stop_signal == v1.Signal.SIGRTMINPLUS3
+
+
+async def test_a_hook_over_https_goes_on_in_plain_http_where_that_is_spoken(
+    tmp_path: Path,
+) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        asked = await stream.receive_some()
+        await stream.send_all(http(200) if asked.startswith(b"GET /hook ") else http(400))
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    hook = f"postStart: {{httpGet: {{scheme: HTTPS, host: 127.0.0.1, path: /hook, port: {port}}}}}"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        async with Node(tmp_path).running(hooked(hook)) as agent:
+            with trio.fail_after(60):
+                await agent.pods.wait_value(
+                    lambda pods: any(p.status and ready(p.status) for p in pods.values())
+                )
+            counted = agent.meter.counters("kubelet_lifecycle_handler_http_fallbacks_total")
+            assert dict(counted) == {(): 1}
+        nursery.cancel_scope.cancel()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,19 @@ PROBED = """\
 def test_a_family_is_the_go_kubelets(name: str) -> None:
     family = FAMILIES[name]
     assert (family.kind, frozenset(family.labels)) == RECORDED[name]
+
+
+def test_the_documentation_tells_what_is_shown_and_what_is_not() -> None:
+    text = (Path(__file__).parents[2] / "docs/metrics.md").read_text("utf-8")
+    shown, absent = (re.findall(r"`([a-z_*]+)", part) for part in text.split("## Not shown"))
+    assert RECORDED
+    for name in RECORDED:
+        is_told = any(fnmatchcase(name, pattern) for pattern in shown)
+        is_absent = any(fnmatchcase(name, pattern) for pattern in absent)
+        assert is_absent == (name not in FAMILIES), name
+        assert is_told or is_absent, name
+    for name in FAMILIES:
+        assert any(fnmatchcase(name, pattern) for pattern in shown), name
 
 
 def is_ready(pod: Pod | None) -> bool:

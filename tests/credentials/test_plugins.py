@@ -15,6 +15,7 @@ from kubelet_trio.credentials import (
     load_providers,
     make_plugins,
 )
+from kubelet_trio.model import Meter
 
 API = "credentialprovider.kubelet.k8s.io/v1"
 
@@ -26,12 +27,24 @@ def answer(cache: str = "Image", duration: str = '"cacheDuration": "1h",') -> st
     )
 
 
-def make(directory: Path, script: str, kept: float = 0.0) -> Plugin:
+def make(directory: Path, script: str, kept: float = 0.0, meter: Meter | None = None) -> Plugin:
     program = directory / "provider"
     program.write_text(f"#!/bin/sh\ncat >>{directory}/asked; echo >>{directory}/asked\n{script}\n")
     program.chmod(0o755)
     provider = Provider("provider", ("*.example",), kept, API, ("--flag",), (("NAME", "value"),))
-    return make_plugins([provider], directory)[0]
+    return make_plugins([provider], directory, meter)[0]
+
+
+async def test_its_runs_are_measured_and_its_failures_counted(tmp_path: Path) -> None:
+    meter = Meter()
+    failed = "kubelet_credential_provider_plugin_errors_total"
+    await make(tmp_path, f"echo '{answer()}'", meter=meter).logins("reg.example/app")
+    assert dict(meter.counters(failed)) == {}
+    with pytest.raises(ProviderError):
+        await make(tmp_path, "exit 3", meter=meter).logins("reg.example/app")
+    ((labels, took),) = meter.histograms("kubelet_credential_provider_plugin_duration")
+    assert (labels, took.count) == (("provider",), 2)
+    assert dict(meter.counters(failed)) == {("provider",): 1}
 
 
 def asked(directory: Path) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.model import ContainerId, ContainerState, PodUid
+from kubelet_trio.model import ContainerId, ContainerState, Meter, PodUid
 from kubelet_trio.pleg import ExitWaiter, Pleg
 from kubelet_trio.testing import FakeRuntime
 
@@ -23,6 +23,7 @@ class Watched:
     runtime: FakeRuntime
     pleg: Pleg
     wakes: list[tuple[float, PodUid]] = field(default_factory=list)
+    meter: Meter = field(default_factory=Meter)
 
     def state(self, container_id: ContainerId, uid: PodUid = WEB) -> ContainerState | None:
         """Return what the cache says of a container, None if nothing."""
@@ -42,14 +43,16 @@ async def watched(
 ) -> AsyncIterator[Watched]:
     """Run a PLEG on a runtime; `waiter` True is the runtime's own fake of pidfds."""
     wakes: list[tuple[float, PodUid]] = []
+    meter = Meter()
     pleg = Pleg(
         runtime,
         wake=lambda uid: wakes.append((trio.current_time(), uid)),
         exit_waiter=runtime.exit_waiter if waiter is True else waiter or None,
         relist_period=relist_period,
+        meter=meter,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(pleg.run)
-        yield Watched(runtime, pleg, wakes)
+        yield Watched(runtime, pleg, wakes, meter)
         nursery.cancel_scope.cancel()
     assert runtime.exit_waiter.open_watches == 0

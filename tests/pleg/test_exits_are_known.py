@@ -154,6 +154,10 @@ async def test_events_do_without_exit_watchers_and_outlive_the_runtime(
         runtime.restart()
         await trio.sleep(10)
         assert node.state(second) is EXITED
+        connected = "kubelet_evented_pleg_connection_success_count"
+        assert dict(node.meter.counters(connected)) == {(): 1}  # nothing was told since
+        (failures,) = node.meter.counters("kubelet_evented_pleg_connection_error_count")
+        assert failures[1] >= 2
 
 
 async def test_an_unanswered_check_of_the_pid_is_asked_again(autojump_clock: object) -> None:

@@ -236,7 +236,7 @@ def test_overhead_counts() -> None:
 def test_a_critical_pod_displaces_who_is_not() -> None:
     static = pod(source="file", requests={"cpu": "3"})
     others = [pod("a", requests={"cpu": "2"}), pod("b", source="file", requests={"cpu": "1"})]
-    assert decide(static, others, NODE) == Displacing((others[0],))
+    assert decide(static, others, NODE) == Displacing((others[0],), "cpu")
 
 
 def test_it_waits_for_those_it_displaced_only_where_it_needs_their_place() -> None:

@@ -1,0 +1,62 @@
+"""The node's cgroups, each change of which is timed under the Go kubelet's name.
+
+Source: pkg/kubelet/cm/cgroup_manager_linux.go, which times create, update and destroy. Here one
+call makes or changes a cgroup, whichever it takes: it counts as an update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from kubelet_trio.model import Meter, PodUid
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent.cgroups import CgroupTree
+    from kubelet_trio.cgroups import CgroupLimits, CgroupName, Written
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredTree:
+    """A `CgroupTree` that passes everything on to another."""
+
+    tree: CgroupTree
+    meter: Meter
+
+    async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+        with self._timed("update"):
+            return await self.tree.apply(name, limits)
+
+    async def limit(self, path: str, limits: CgroupLimits) -> Written:
+        with self._timed("update"):
+            return await self.tree.limit(path, limits)
+
+    async def remove(self, uid: PodUid) -> None:
+        with self._timed("destroy"):
+            await self.tree.remove(uid)
+
+    async def remove_empty(self, uid: PodUid) -> None:
+        with self._timed("destroy"):
+            await self.tree.remove_empty(uid)
+
+    async def exists(self, path: str) -> bool:
+        return await self.tree.exists(path)
+
+    async def memory_usage(self, name: CgroupName) -> int | None:
+        return await self.tree.memory_usage(name)
+
+    async def list_pods(self) -> frozenset[PodUid]:
+        return await self.tree.list_pods()
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        began = trio.current_time()
+        try:
+            yield
+        finally:
+            took = trio.current_time() - began
+            self.meter.observe("kubelet_cgroup_manager_duration_seconds", took, (operation,))

@@ -1,0 +1,456 @@
+"""Every family of the metrics pages is moved by something that happens on a node.
+
+Each scenario lets it happen and compares the pages before and after. What other tests show is
+listed with where; a family that nobody moves may not be declared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from lightkube.models.core_v1 import EphemeralContainer, Node
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from kubelet_trio.agent import Agent, node_api
+from kubelet_trio.agent.join import open_apis
+from kubelet_trio.agent.metric_names import FAMILIES
+from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.config import load_settings
+from kubelet_trio.cri import v1
+from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
+from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
+from kubelet_trio.server import open_tcp
+from kubelet_trio.shutdown import ShutdownPeriod
+from kubelet_trio.stats import Filesystem
+from kubelet_trio.testing import FaultKind
+from kubelet_trio.testing.objects import FakeContainer
+from tests.agent.node import Node as Host
+from tests.agent.node import make_pod, make_pods
+from tests.agent.test_admission import sized
+from tests.agent.test_cgroups import FakeTree
+from tests.agent.test_cluster import World
+from tests.agent.test_eviction import HARD, MI, Machine, from_api
+from tests.agent.test_garbage import images_on
+from tests.agent.test_hooks import hooked
+from tests.agent.test_orphans import orphan
+from tests.handlers.server import serving
+from tests.shutdown.fake import FakeLogind
+
+Totals = Mapping[str, float]
+NOTHING: Totals = {}
+VOLUMES = make_pods(
+    """\
+apiVersion: v1
+kind: Pod
+metadata: {name: full}
+spec:
+  hostUsers: false
+  containers:
+  - name: web
+    image: web
+    livenessProbe: {exec: {command: [check]}, periodSeconds: 1}
+    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: files, mountPath: /files}]
+  volumes: [{name: scratch, emptyDir: {}}, {name: files, image: {reference: files}}]
+"""
+)[0]
+
+
+async def totals(agent: Agent) -> dict[str, float]:
+    """Return the sum of each family's samples on both of the agent's own pages."""
+    pages = await agent.metrics.page() + await agent.metrics.probes_page()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(pages):
+        name = family.name if family.name in FAMILIES else f"{family.name}_total"
+        found[name] = sum(sample.value for sample in family.samples)
+    return found
+
+
+async def a_pod_of_the_cluster_starts(base: Path) -> tuple[Totals, Totals]:
+    world = World(base)
+    world.host.runtime.events = True
+    async with world.running(make_pod("static")) as agent:
+        await world.wait(world.is_node_ready)
+        world.bind()
+        await world.wait(world.is_ready)
+        await world.wait(lambda: world.is_ready("static-node"))
+        await trio.sleep(60)
+        return NOTHING, await totals(agent)
+
+
+async def a_pod_with_volumes_and_users_of_its_own(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    node.runtime.handler_features[""] = v1.RuntimeHandlerFeatures(user_namespaces=True)
+    node.runtime.faults.add(FaultKind.ERROR, "RunPodSandbox")
+    node.runtime.faults.add(FaultKind.ERROR, "CreateContainer")
+    node.allocatable = {"cpu": 4 * NANO, "pods": 3 * NANO}
+    tree = FakeTree()
+    node.cgroup_tree = lambda _driver: tree
+    debugger = EphemeralContainer(name="debug", image="web", imagePullPolicy="IfNotPresent")
+    async with node.running() as agent:
+        before = await totals(agent)
+        spec = msgspec.structs.replace(VOLUMES.spec, ephemeralContainers=[debugger])  # type: ignore[type-var]
+        node.feed.put(msgspec.structs.replace(VOLUMES, spec=spec))
+        await trio.sleep(120)
+        return before, await totals(agent)
+
+
+async def a_node_without_memory(base: Path) -> tuple[Totals, Totals]:
+    node, machine = Host(base), Machine()
+    node.signals = machine
+    async with node.running(from_api(make_pod()), eviction=HARD) as agent:
+        await trio.sleep(15)
+        before = await totals(agent)
+        machine.memory = 90 * MI
+        await trio.sleep(15)
+        return before, await totals(agent)
+
+
+async def a_critical_pod_that_needs_room(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    node.allocatable = {"cpu": 4 * NANO, "pods": 3 * NANO}
+    victim, never = sized("victim", "2", source="api"), sized("never", "9", source="api")
+    async with node.running(victim) as agent:
+        await trio.sleep(5)
+        before = await totals(agent)
+        node.feed.put(victim, never, sized("critical", "3"))
+        await trio.sleep(90)
+        return before, await totals(agent)
+
+
+async def a_disk_full_of_images(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    images_on(node, "run", "a", "b", "c")
+    async with node.running(make_pod(image="run"), image_gc=ImagePolicy()) as agent:
+        await trio.sleep(400)
+        return NOTHING, await totals(agent)
+
+
+async def a_shutdown(base: Path) -> tuple[Totals, Totals]:
+    node, logind = Host(base), FakeLogind()
+    node.logind = logind
+    async with node.running(make_pod(), shutdown=(ShutdownPeriod(0, 20),)) as agent:
+        await trio.sleep(10)
+        before = await totals(agent)
+        logind.announce(True)
+        await trio.sleep(30)
+        after = await totals(agent)
+    async with node.running(shutdown=(ShutdownPeriod(0, 20),)) as agent:
+        await trio.sleep(1)
+        again = await totals(agent)
+    for name in ("start", "end"):  # still told by the next life of the agent
+        family = f"kubelet_graceful_shutdown_{name}_time_seconds"
+        assert again[family] == pytest.approx(after[family], abs=1)
+    return before, after
+
+
+async def pods_that_come_again_and_that_nobody_wants(base: Path) -> tuple[Totals, Totals]:
+    node, pod = Host(base), make_pod(image="slow-stop-3")
+    async with node.running(pod) as agent:
+        await trio.sleep(10)
+        before = await totals(agent)
+        node.feed.put()
+        await trio.sleep(1)
+        node.feed.put(pod)
+        await trio.sleep(30)
+        again = await totals(agent)
+    async with node.running() as agent:
+        await trio.sleep(30)
+        after = await totals(agent)
+    return before, again | {k: v for k, v in after.items() if "orphaned" in k}
+
+
+async def directories_that_nobody_wants(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    orphan(node, "0f-1")
+    busy = orphan(node, "0f-2") / "volumes/kubernetes.io~secret/keys"
+    node.mounter.busy.add(str(busy))
+    async with node.running() as agent:
+        await trio.sleep(5)
+        return NOTHING, await totals(agent)
+
+
+async def a_hook_that_is_cut_short(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    pod = hooked("postStart: {sleep: {seconds: 25}}")
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        before = await totals(agent)
+        node.feed.put()
+        await trio.sleep(30)
+        return before, await totals(agent)
+
+
+async def a_crash_and_more_to_tell_than_there_is_room_for(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    node.signals = Machine()
+
+    def breaks(_places: object) -> Mapping[str, object]:
+        raise RuntimeError("a bug")
+
+    async with node.running(eviction=HARD) as agent:
+        await trio.sleep(5)
+        before = await totals(agent)
+        node.signals.observe = breaks
+        await trio.sleep(20)
+        for number in range(1100):
+            agent.events_recorder.emit(node_ref("node"), "Normal", "Test", str(number))
+        return before, await totals(agent)
+
+
+async def what_waits_and_runs_meanwhile(base: Path) -> tuple[Totals, Totals]:
+    node, leave = Host(base), trio.Event()
+    async with node.running() as agent, trio.open_nursery() as nursery:
+        before = await totals(agent)
+
+        async def keeps_busy() -> None:
+            while not leave.is_set():
+                agent.events_recorder.emit(node_ref("node"), "Normal", "Test", "again")
+                await trio.lowlevel.checkpoint()
+
+        def blocks() -> None:
+            trio.from_thread.run(leave.wait)
+
+        nursery.start_soon(trio.to_thread.run_sync, blocks)
+        await trio.sleep(0.1)
+        nursery.start_soon(keeps_busy)
+        after: dict[str, float] = {}
+        with trio.fail_after(60):
+            while not after.get("kubelet_trio_channel_depth"):
+                after = await totals(agent)
+        leave.set()
+    return before, after
+
+
+async def what_the_api_server_is_asked(base: Path) -> tuple[Totals, Totals]:
+    missing = b'{"kind":"Status","code":404,"reason":"NotFound"}'
+    answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s" % (len(missing), missing)
+    async with serving(answer) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": address}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        kubeconfig = base / "kubeconfig"
+        kubeconfig.write_text(json.dumps(config))
+        settings = load_settings([f"--kubeconfig={kubeconfig}", f"--cert-dir={base}"])
+        async with open_apis(settings, "node", SystemClock()) as apis:
+            with pytest.raises((KubeError, KubeUnavailableError)):
+                await apis.api.get(Node, "node")
+    return NOTHING, await shown(base, apis.meter)
+
+
+async def what_the_kubelet_api_is_asked(base: Path) -> tuple[Totals, Totals]:
+    opened: list[trio.SocketListener] = []
+
+    async def open_any(host: str, _port: int) -> list[trio.SocketListener]:
+        opened.extend(await open_tcp(host, 0))
+        return opened
+
+    async with Host(base).running() as agent, trio.open_nursery() as nursery:
+        before = await totals(agent)
+        settings = NodeApiSettings("127.0.0.1", read_only_port=1)
+        api = _NodeApi(agent, settings, None, inline_offload)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(node_api, "open_tcp", open_any)
+            await nursery.start(api.serve_read_only)
+        port = opened[0].socket.getsockname()[1]
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET /metrics HTTP/1.0\r\nHost: n\r\n\r\n")
+            page = b"".join([bytes(piece) async for piece in stream]).decode()
+        after = await totals(agent)
+        nursery.cancel_scope.cancel()
+    for listener in opened:
+        await listener.aclose()
+    # What asks is in flight itself.
+    (inflight,) = [v for v in page.splitlines() if v.startswith("kubelet_http_inflight_requests{")]
+    labels, value = inflight.rsplit(" ", 1)
+    assert float(value) == 1
+    for label in ('long_running="false"', 'method="GET"', 'path="metrics"'):
+        assert label in labels
+    assert 'server_type="readonly"' in labels
+    assert after["kubelet_http_inflight_requests"] == 0
+    return before, after | {"kubelet_http_inflight_requests": float(value)}
+
+
+async def shown(base: Path, meter: Meter) -> Totals:
+    """Return the page of an agent that goes on with what was counted before it."""
+    node = Host(base)
+    async with node.running() as agent:
+        agent.metrics._sources = dataclasses.replace(agent.metrics._sources, meter=meter)
+        return await totals(agent)
+
+
+async def claimed_volumes(base: Path) -> tuple[Totals, Totals]:
+    async def measured() -> list[tuple[str, str, Filesystem]]:
+        await trio.lowlevel.checkpoint()
+        room = Filesystem(1.0, 100, 60, 40, inodes=10, inodes_free=9, inodes_used=1)
+        return [("prod", "data", room)]
+
+    async with Host(base).running() as agent:
+        before = await totals(agent)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(agent.stats, "claimed_volumes", measured)
+            return before, await totals(agent)
+
+
+async def a_log_that_grows(base: Path) -> tuple[Totals, Totals]:
+    node, pod = Host(base), make_pod()
+    policy = LogRotationPolicy(max_size=100, max_files=3, interval=5)
+    async with node.running(pod, log_rotation=policy) as agent:
+        await trio.sleep(20)
+        before = await totals(agent)
+        (container,) = node.runtime.alive(pod_uid(pod))
+        write_log(container, 1000)
+        await trio.sleep(30)
+        return before, await totals(agent)
+
+
+def write_log(container: FakeContainer, size: int) -> None:
+    Path(container.log_path).write_bytes(b"x" * size)
+
+
+Scenario = Callable[[Path], Awaitable[tuple[Totals, Totals]]]
+SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
+    a_pod_of_the_cluster_starts: (
+        "kubelet_active_pods",
+        "kubelet_cgroup_version",
+        "kubelet_container_log_filesystem_used_bytes",
+        "kubelet_containers_per_pod_count",
+        "kubelet_desired_pods",
+        "kubelet_evented_pleg_connection_success_count",
+        "kubelet_image_pull_duration_seconds",
+        "kubelet_mirror_pods",
+        "kubelet_node_name",
+        "kubelet_pleg_last_seen_seconds",
+        "kubelet_pleg_relist_duration_seconds",
+        "kubelet_pleg_relist_interval_seconds",
+        "kubelet_pod_start_duration_seconds",
+        "kubelet_pod_start_sli_duration_seconds",
+        "kubelet_pod_start_total_duration_seconds",
+        "kubelet_pod_status_sync_duration_seconds",
+        "kubelet_pod_worker_duration_seconds",
+        "kubelet_pod_worker_start_duration_seconds",
+        "kubelet_run_podsandbox_duration_seconds",
+        "kubelet_running_containers",
+        "kubelet_running_pods",
+        "kubelet_runtime_operations_duration_seconds",
+        "kubelet_runtime_operations_total",
+        "kubelet_started_containers_total",
+        "kubelet_started_pods_total",
+        "kubelet_trio_tasks",
+        "kubelet_working_pods",
+        "kubernetes_build_info",
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+    ),
+    a_pod_with_volumes_and_users_of_its_own: (
+        "kubelet_cgroup_manager_duration_seconds",
+        "kubelet_image_volume_mounted_errors_total",
+        "kubelet_image_volume_mounted_succeed_total",
+        "kubelet_image_volume_requested_total",
+        "kubelet_managed_ephemeral_containers",
+        "kubelet_run_podsandbox_errors_total",
+        "kubelet_runtime_operations_errors_total",
+        "kubelet_started_containers_errors_total",
+        "kubelet_started_pods_errors_total",
+        "kubelet_started_user_namespaced_pods_errors_total",
+        "kubelet_started_user_namespaced_pods_total",
+        "prober_probe_duration_seconds",
+        "prober_probe_total",
+        "storage_operation_duration_seconds",
+        "volume_manager_total_volumes",
+    ),
+    a_node_without_memory: ("kubelet_evictions", "kubelet_eviction_stats_age_seconds"),
+    a_critical_pod_that_needs_room: ("kubelet_preemptions", "kubelet_admission_rejections_total"),
+    a_disk_full_of_images: ("kubelet_image_garbage_collected_total",),
+    a_shutdown: (
+        "kubelet_graceful_shutdown_end_time_seconds",
+        "kubelet_graceful_shutdown_start_time_seconds",
+    ),
+    pods_that_come_again_and_that_nobody_wants: (
+        "kubelet_orphaned_runtime_pods_total",
+        "kubelet_restarted_pods_total",
+    ),
+    directories_that_nobody_wants: (
+        "kubelet_orphan_pod_cleaned_volumes",
+        "kubelet_orphan_pod_cleaned_volumes_errors",
+    ),
+    a_hook_that_is_cut_short: ("kubelet_sleep_action_terminated_early_total",),
+    a_crash_and_more_to_tell_than_there_is_room_for: (
+        "kubelet_trio_child_restarts_total",
+        "kubelet_trio_events_dropped_total",
+    ),
+    claimed_volumes: (
+        "kubelet_volume_stats_available_bytes",
+        "kubelet_volume_stats_capacity_bytes",
+        "kubelet_volume_stats_inodes",
+        "kubelet_volume_stats_inodes_free",
+        "kubelet_volume_stats_inodes_used",
+        "kubelet_volume_stats_used_bytes",
+    ),
+    a_log_that_grows: ("kubelet_trio_log_rotations_total",),
+}
+# With sockets or threads, whose time is not virtual.
+REAL: Mapping[Scenario, tuple[str, ...]] = {
+    what_the_api_server_is_asked: (
+        "rest_client_rate_limiter_duration_seconds",
+        "rest_client_request_duration_seconds",
+        "rest_client_requests_total",
+    ),
+    what_the_kubelet_api_is_asked: (
+        "kubelet_http_inflight_requests",
+        "kubelet_http_requests_duration_seconds",
+        "kubelet_http_requests_total",
+    ),
+    what_waits_and_runs_meanwhile: (
+        "kubelet_trio_channel_depth",
+        "kubelet_trio_event_loop_lag_seconds",
+        "kubelet_trio_worker_threads",
+    ),
+}
+# What tests/agent/test_certificates.py lets happen to certificates.
+CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
+ELSEWHERE = {
+    "kubelet_credential_provider_plugin_duration": "tests/credentials/test_plugins.py",
+    "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
+    "kubelet_evented_pleg_connection_error_count": "tests/pleg/test_exits_are_known.py",
+    "kubelet_lifecycle_handler_http_fallbacks_total": "tests/agent/test_hooks.py",
+}
+
+
+def moved(before: Totals, after: Totals) -> set[str]:
+    return {name for name in after if after[name] != before.get(name, 0.0)}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
+async def test_what_happens_moves_the_figures(
+    scenario: Scenario, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    assert set(SCENARIOS[scenario]) - moved(*await scenario(tmp_path)) == set()
+
+
+@pytest.mark.parametrize("scenario", REAL, ids=lambda s: s.__name__)
+async def test_what_really_happens_moves_the_figures(scenario: Scenario, tmp_path: Path) -> None:
+    assert set(REAL[scenario]) - moved(*await scenario(tmp_path)) == set()
+
+
+def test_every_family_is_moved_by_something() -> None:
+    shown = {n for names in (*SCENARIOS.values(), *REAL.values()) for n in names}
+    assert shown | set(ELSEWHERE) | CERTIFICATES == set(FAMILIES)
+    root = Path(__file__).parents[2]
+    for name, file in ELSEWHERE.items():
+        assert name in (root / file).read_text("utf-8")
