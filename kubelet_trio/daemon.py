@@ -505,7 +505,7 @@ async def _serve_health(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
-    router = health_router(agent.check_functions())
+    router = health_router(agent.check_functions(), agent.meter)
     await serve_http(router, listeners, task_status=task_status)
 
 

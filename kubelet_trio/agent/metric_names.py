@@ -1,4 +1,4 @@
-"""The families of `/metrics` and `/metrics/probes`: kind, help and label names.
+"""The families of `/metrics`, `/metrics/probes` and `/metrics/slis`: kind, help and label names.
 
 Source: pkg/kubelet/metrics/metrics.go, pkg/kubelet/prober/prober_manager.go and component-base.
 Rooms count under these names; one that is not here is not shown.
@@ -97,6 +97,8 @@ FAMILIES: dict[str, Family] = {
     "kubelet_volume_stats_inodes": Family("gauge", "[ALPHA] Maximum number of inodes in the volume", ("namespace", "persistentvolumeclaim")),
     "kubelet_volume_stats_inodes_free": Family("gauge", "[ALPHA] Number of free inodes in the volume", ("namespace", "persistentvolumeclaim")),
     "kubelet_volume_stats_inodes_used": Family("gauge", "[ALPHA] Number of used inodes in the volume", ("namespace", "persistentvolumeclaim")),
+    "kubernetes_healthcheck": Family("gauge", "[STABLE] This metric records the result of a single healthcheck.", ("name", "type")),
+    "kubernetes_healthchecks_total": Family("counter", "[STABLE] This metric records the results of all healthcheck.", ("name", "status", "type")),
     "prober_probe_total": Family("counter", "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.", ("container", "namespace", "pod", "pod_uid", "probe_type", "result")),
     "prober_probe_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds for a probe response.", ("container", "namespace", "pod", "probe_type")),
     "process_cpu_seconds_total": Family("counter", "Total user and system CPU time spent in seconds."),

@@ -1,4 +1,4 @@
-"""`/metrics` and `/metrics/probes`: the agent's own, under the Go kubelet's names, and more.
+"""`/metrics`, `/metrics/probes`, `/metrics/slis`: the agent's own, under upstream's names.
 
 Counts and durations come from the meter; what can be counted when asked is counted then. Names that
 begin with `kubelet_trio_` are this agent's: restarts in the supervision tree, what waits in its
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _LAG_PROBE = 0.005  # seconds that the loop is asked to sleep; what it takes longer is its lag
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
+_SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class AgentMetrics:
 
         lag = await _measure_lag()
         exposition = Exposition()
-        metered = (name for name in FAMILIES if name not in _PROBES)
+        metered = (name for name in FAMILIES if name not in (*_PROBES, *_SLIS))
         for name in metered:
             _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
         stored = *await self._volumes(), *await self._logs()
@@ -98,6 +99,16 @@ class AgentMetrics:
             _write_histogram(
                 exposition, "prober_probe_duration_seconds", family, shown_labels, histogram
             )
+        return exposition.text()
+
+    async def slis_page(self) -> str:
+        """Return `/metrics/slis`: how health checks came out, when somebody asked for health."""
+        from kubelet_trio.stats import Exposition
+
+        await trio.lowlevel.checkpoint()
+        exposition = Exposition()
+        for name in _SLIS:
+            _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
         return exposition.text()
 
     def _derived(self) -> Iterator[tuple[str, tuple[str, ...], float]]:

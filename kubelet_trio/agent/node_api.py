@@ -149,6 +149,7 @@ class _NodeApi:
             flags=self.settings.flags,
             log_dirs=(SYSTEM_LOGS, agent.node().pod_logs_dir),
             plugged=stats_pages(agent.stats, agent.metrics),
+            meter=agent.meter,
         )
         router = kubelet_router(parts, read_only=read_only)
         if not read_only and self.settings.options.enable_debugging_handlers:

@@ -39,6 +39,7 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
             enable_debug_flags_handler=config.enable_debug_flags_handler,
             enable_system_log_handler=config.enable_system_log_handler,
             enable_system_log_query=config.enable_system_log_query,
+            split_log_streams=config.feature_gates.get("PodLogsQuerySplitStreams", False),
             streaming_idle_timeout=config.streaming_connection_idle_timeout,
         ),
         configz=encode_config(config),

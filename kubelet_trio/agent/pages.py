@@ -34,12 +34,16 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
     async def probes(_request: Request) -> Response:
         return _page(await metrics.probes_page())
 
+    async def slis(_request: Request) -> Response:
+        return _page(await metrics.slis_page())
+
     return {
         "/stats/summary": summary,
         "/metrics": own,
         "/metrics/cadvisor": cadvisor,
         "/metrics/probes": probes,
         "/metrics/resource": resource,
+        "/metrics/slis": slis,
     }
 
 

@@ -16,6 +16,8 @@ import msgspec
 import structlog
 from structlog.typing import Processor
 
+from kubelet_trio.model import BoundLogger, set_verbosity
+
 _LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,")
 
@@ -26,7 +28,6 @@ def configure_logging(
     """Set logging up. `log_format` is `text`, `json` or empty (text on a terminal)."""
     out = stream or sys.stderr
     is_text = log_format == "text" or (not log_format and out.isatty())
-    level = logging.DEBUG if verbosity >= 4 else logging.INFO
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -36,13 +37,13 @@ def configure_logging(
     ]
     structlog.configure(
         processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=BoundLogger,
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]
-    root.setLevel(logging.WARNING if verbosity < 6 else logging.DEBUG)
+    set_verbosity(verbosity)
 
 
 def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:

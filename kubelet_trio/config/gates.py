@@ -49,7 +49,8 @@ KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver AllAlpha AllBeta
 GATES: Mapping[str, bool] = dict.fromkeys(_ON.split(), True) | dict.fromkeys(_OFF.split(), False)
 
 # What the runtime offers is used whatever the first two say; the others are obeyed.
-EITHER = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "MemoryQoS", "QOSReserved"})
+WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI"})
+EITHER = WITHOUT_EFFECT | {"MemoryQoS", "PodLogsQuerySplitStreams", "QOSReserved"}
 
 
 def gate_problems(gates: Mapping[str, bool]) -> list[str]:

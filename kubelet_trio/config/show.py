@@ -9,7 +9,7 @@ import msgspec
 
 from kubelet_trio.config.duration import Duration
 from kubelet_trio.config.flags import flag_type
-from kubelet_trio.config.gates import EITHER, GATES
+from kubelet_trio.config.gates import EITHER, GATES, WITHOUT_EFFECT
 from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
@@ -73,7 +73,9 @@ def gate_table() -> str:
     """Return the Markdown table of feature gates."""
     lines = ["| gate | here | may be changed |", "| --- | --- | --- |"]
     for name, value in sorted(GATES.items()):
-        may = "yes, without effect" if name in EITHER else "no"
+        may = "yes" if name in EITHER else "no"
+        if name in WITHOUT_EFFECT:
+            may = "yes, without effect"
         lines.append(f"| `{name}` | {'on' if value else 'off'} | {may} |")
     return "\n".join(lines)
 

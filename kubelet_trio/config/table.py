@@ -179,9 +179,9 @@ FIELDS: tuple[Row, ...] = (
     row("enableDebuggingHandlers", "enable-debugging-handlers", YES, "serve logs, exec, attach and port-forward"),
     row("enableContentionProfiling", "contention-profiling", DEFAULT, "serve Go's block profile", _SERVER),
     row("enableProfilingHandler", "", YES, "serve /debug/pprof: the command line and the tasks"),
-    row("enableDebugFlagsHandler", "", YES, "serve /debug/flags (which refuses: the verbosity is set at the start)"),
+    row("enableDebugFlagsHandler", "", YES, "serve /debug/flags/v, which changes the verbosity of the running agent"),
     row("enableSystemLogHandler", "", YES, "serve the host's /var/log"),
-    row("enableSystemLogQuery", "", DEFAULT, "serve queries of system logs", _SERVER),
+    row("enableSystemLogQuery", "", YES, "serve queries of the journal and of services' logs below /logs/"),
     row("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", YES, "longest time that an exec, attach or port-forward may pass without a byte; 0 is no limit"),
     # Only with an API server
     row("registerNode", "register-node", API, "register this node", _API),

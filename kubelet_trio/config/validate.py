@@ -280,6 +280,8 @@ def _server(config: KubeletConfiguration) -> Iterator[str]:
             yield f'{_name("tlsCipherSuites")}: "{suite}" is not supported or does not exist'
     if bool(config.tls_cert_file) != bool(config.tls_private_key_file):
         yield f"{_name('tlsCertFile')} and {_name('tlsPrivateKeyFile')} need each other"
+    if config.enable_system_log_query and not config.enable_system_log_handler:
+        yield f"{_name('enableSystemLogHandler')} is required for enableSystemLogQuery"
     if config.read_only_port and config.read_only_port == config.port:
         yield f"{_name('readOnlyPort')} and {_name('port')} must differ"
 

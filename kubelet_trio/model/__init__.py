@@ -61,6 +61,7 @@ from kubelet_trio.model.runtime_pod import (
     RuntimePod,
     SandboxRecord,
 )
+from kubelet_trio.model.verbosity import BoundLogger, set_verbosity
 
 __all__ = [
     "CALLS",
@@ -78,6 +79,7 @@ __all__ = [
     "STATUSES",
     "STORAGE",
     "AnnotatedEventSink",
+    "BoundLogger",
     "ContainerId",
     "ContainerKind",
     "ContainerRecord",
@@ -118,6 +120,7 @@ __all__ = [
     "pod_ref",
     "pod_uid",
     "rfc3339",
+    "set_verbosity",
     "sha256",
     "spec",
     "thread_offload",

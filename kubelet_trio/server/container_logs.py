@@ -22,6 +22,12 @@ from kubelet_trio.server.view import AgentView
 _UNREADABLE = '{"message": "Unable to decode query."}'
 _INVALID = '{"message": "Invalid request."}'
 _FALSE = ("false", "0")
+_ALL = "All"
+_STREAMS = {
+    _ALL: frozenset(("stdout", "stderr")),
+    "Stdout": frozenset(("stdout",)),
+    "Stderr": frozenset(("stderr",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,12 @@ class LogQuery:
     previous: bool = False
 
 
-async def answer_container_logs(view: AgentView, now: float, request: Request) -> Response:
+async def answer_container_logs(
+    view: AgentView, now: float, request: Request, *, split_streams: bool = False
+) -> Response:
     """Answer with the log. Raises `HttpError`."""
     params = request.params
-    query = read_query(request.arguments, now)
+    query = read_query(request.arguments, now, split_streams=split_streams)
     pod = named_pod(view, params["namespace"], params["pod"])
     if pod is None:
         raise _error(HTTPStatus.NOT_FOUND, f'pod "{params["pod"]}" does not exist')
@@ -49,10 +57,15 @@ async def answer_container_logs(view: AgentView, now: float, request: Request) -
     )
 
 
-def read_query(arguments: tuple[tuple[str, str], ...], now: float) -> LogQuery:
+def read_query(
+    arguments: tuple[tuple[str, str], ...], now: float, *, split_streams: bool = False
+) -> LogQuery:
     """Read a query; the first of several values counts. Raises `HttpError` 400 or 422.
 
-    `now` is what `sinceSeconds` counts back from, in Unix seconds.
+    Args:
+        arguments: the query's names and values, decoded.
+        now: what `sinceSeconds` counts back from, in Unix seconds.
+        split_streams: whether one of the streams may be asked for.
     """
     query: dict[str, str] = {}
     for name, value in arguments:
@@ -72,8 +85,12 @@ def read_query(arguments: tuple[tuple[str, str], ...], now: float) -> LogQuery:
         or (seconds is not None and since is not None)
     ):
         raise _error(HTTPStatus.UNPROCESSABLE_ENTITY, _INVALID)
-    stream = query.get("stream", "")
-    if stream not in ("", "All"):
+    stream = query.get("stream") or _ALL
+    if split_streams:
+        # Which lines are one stream's last is not known from the file's end.
+        if stream not in _STREAMS or (stream != _ALL and tail_lines is not None):
+            raise _error(HTTPStatus.UNPROCESSABLE_ENTITY, _INVALID)
+    elif stream != _ALL:
         raise _error(
             HTTPStatus.BAD_REQUEST,
             f'unable to return the given log stream: "{stream}". '
@@ -84,6 +101,7 @@ def read_query(arguments: tuple[tuple[str, str], ...], now: float) -> LogQuery:
         since=now - seconds if seconds is not None else since,
         limit=limit,
         timestamps=_boolean(query, "timestamps"),
+        streams=_STREAMS.get(stream, _STREAMS[_ALL]),
     )
     return LogQuery(options, _boolean(query, "follow"), _boolean(query, "previous"))
 

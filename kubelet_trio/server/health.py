@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from types import MappingProxyType
 
+from kubelet_trio.model import Meter
 from kubelet_trio.server.http import HttpError, Request, Response
 from kubelet_trio.server.router import Router
 
@@ -36,11 +37,11 @@ def _well() -> str | None:
     return None
 
 
-def health_router(checks: Mapping[str, Check]) -> Router:
+def health_router(checks: Mapping[str, Check], meter: Meter | None = None) -> Router:
     """Return the handler of the three endpoints.
 
     `checks` holds `syncloop`, `pleg` and `runtime`; `ping` and `log` are always there.
-    A check that is in no endpoint's list counts in /readyz as well.
+    A check that is in no endpoint's list counts in /readyz as well. `meter` is told of each.
     """
     known = {"ping": _well, "log": _well, **checks}
     listed = {name for names in ENDPOINTS.values() for name in names}
@@ -49,15 +50,15 @@ def health_router(checks: Mapping[str, Check]) -> Router:
         mine = [name for name in names if name in known]
         if endpoint == "readyz":
             mine += [name for name in known if name not in listed]
-        _add_endpoint(router, endpoint, {name: known[name] for name in mine})
+        _add_endpoint(router, endpoint, {name: known[name] for name in mine}, meter)
     return router
 
 
-def add_healthz(router: Router, checks: Mapping[str, Check]) -> None:
+def add_healthz(router: Router, checks: Mapping[str, Check], meter: Meter | None = None) -> None:
     """Add /healthz alone, as the kubelet API has it."""
     known = {"ping": _well, "log": _well, **checks}
     names = [name for name in ENDPOINTS["healthz"] if name in known]
-    _add_endpoint(router, "healthz", {name: known[name] for name in names})
+    _add_endpoint(router, "healthz", {name: known[name] for name in names}, meter)
 
 
 def is_healthy(checks: Mapping[str, Check]) -> bool:
@@ -65,10 +66,15 @@ def is_healthy(checks: Mapping[str, Check]) -> bool:
     return all(checks[name]() is None for name in ENDPOINTS["healthz"] if name in checks)
 
 
-def _add_endpoint(router: Router, endpoint: str, checks: Mapping[str, Check]) -> None:
+def _add_endpoint(
+    router: Router, endpoint: str, checks: Mapping[str, Check], meter: Meter | None
+) -> None:
     async def answer_all(request: Request) -> Response:
         excluded = {value for name, value in request.arguments if name == "exclude"}
-        return _answer(endpoint, checks, excluded, verbose="verbose" in request.query)
+        failed = {name for name in checks if name not in excluded and checks[name]() is not None}
+        if meter is not None:
+            _tell(meter, endpoint, {n: n not in failed for n in checks if n not in excluded})
+        return _answer(endpoint, checks, failed, excluded, verbose="verbose" in request.query)
 
     async def answer_one(request: Request) -> Response:
         name = request.params["check"]
@@ -83,14 +89,25 @@ def _add_endpoint(router: Router, endpoint: str, checks: Mapping[str, Check]) ->
     router.add("GET", f"/{endpoint}/{{check}}", answer_one)
 
 
+def _tell(meter: Meter, endpoint: str, passed: Mapping[str, bool]) -> None:
+    for name, is_well in passed.items():
+        status = "success" if is_well else "error"
+        meter.set("kubernetes_healthcheck", float(is_well), (name, endpoint))
+        meter.count("kubernetes_healthchecks_total", (name, status, endpoint))
+
+
 def _answer(
-    endpoint: str, checks: Mapping[str, Check], excluded: Set[str], *, verbose: bool
+    endpoint: str,
+    checks: Mapping[str, Check],
+    failed: Set[str],
+    excluded: Set[str],
+    *,
+    verbose: bool,
 ) -> Response:
     """Answer `ok`, or the list of checks, in upstream's words.
 
     Reasons are withheld here, for anyone may ask; the control socket tells them.
     """
-    failed = {name for name in checks if name not in excluded and checks[name]() is not None}
     lines = []
     for name in checks:
         if name in excluded:

@@ -9,6 +9,7 @@ Source: NewServer and the Install functions of pkg/kubelet/server/server.go.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,22 +18,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import RuntimePod, WallClock
+from kubelet_trio.model import Meter, RuntimePod, WallClock, set_verbosity
 from kubelet_trio.server.commands import answer_checkpoint, answer_run
 from kubelet_trio.server.container_logs import answer_container_logs
 from kubelet_trio.server.control import KUBERNETES_VERSION
 from kubelet_trio.server.debug import answer_profile, flagz, statusz
 from kubelet_trio.server.health import Check, add_healthz
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
+from kubelet_trio.server.node_log_query import answer_log_query
 from kubelet_trio.server.options import ApiOptions
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.streams import add_streams
 from kubelet_trio.server.system_logs import SYSTEM_LOGS, answer_system_logs
 from kubelet_trio.server.view import NodeView
 
+log = structlog.get_logger()
+
 _JSON = "application/json"
+_DIGITS = 1000  # of a number that is worth reading
 _DEBUGGING = (
     "run",
     "exec",
@@ -57,12 +63,13 @@ class ApiParts:
     flags: Mapping[str, str] = field(default_factory=dict)  # of the command line
     log_dirs: tuple[Path, ...] = (SYSTEM_LOGS,)  # the first is served, links may lead to the rest
     plugged: Mapping[str, Handler] = field(default_factory=dict)  # GET and POST, by path
+    meter: Meter = field(default_factory=Meter)  # told of health checks
 
 
 def kubelet_router(parts: ApiParts, *, read_only: bool = False) -> Router:
     """Return the routes; what stands before them decides who may use them."""
     router = Router()
-    add_healthz(router, parts.checks)
+    add_healthz(router, parts.checks, parts.meter)
     router.add("GET", "/pods", _plain(partial(_pods, parts.view)))
     for path, handler in parts.plugged.items():
         router.add("GET", path, handler)
@@ -84,7 +91,9 @@ def _add_debugging(router: Router, parts: ApiParts) -> None:
     view = parts.view
 
     async def container_logs(request: Request) -> Response:
-        return await answer_container_logs(view, parts.clock.time(), request)
+        split = parts.options.split_log_streams
+        now = parts.clock.time()
+        return await answer_container_logs(view, now, request, split_streams=split)
 
     async def run(request: Request) -> Response:
         return await answer_run(view, request)
@@ -105,6 +114,8 @@ def _add_debugging(router: Router, parts: ApiParts) -> None:
 
 def _add_system_logs(router: Router, parts: ApiParts) -> None:
     async def logs(request: Request) -> Response:
+        if parts.options.enable_system_log_query:
+            return await answer_log_query(request, parts.log_dirs)
         return await answer_system_logs(request, parts.log_dirs)
 
     if parts.options.enable_system_log_handler:
@@ -121,7 +132,9 @@ def _add_process(router: Router, parts: ApiParts) -> None:
     else:
         _add_refusal(router, "/debug/pprof/{name...}", "profiling endpoint is disabled.")
     if options.enable_debug_flags_handler:
-        router.add("PUT", "/debug/flags/v", _refuse_verbosity)
+        router.add("PUT", "/debug/flags/v", _set_verbosity)
+        for method in ("GET", "POST", "PATCH", "DELETE"):
+            router.add(method, "/debug/flags/v", _refuse_flag)
     else:
         _add_refusal(router, "/debug/flags/v", "flags endpoint is disabled.")
     router.add("GET", "/flagz", _plain(lambda _: flagz(parts.flags)))
@@ -141,9 +154,26 @@ def _add_refusal(router: Router, pattern: str, message: str) -> None:
         router.add(method, pattern, refuse)
 
 
-async def _refuse_verbosity(_: Request) -> Response:
-    message = "changing the verbosity of a running agent is not supported; see logging.verbosity"
-    raise HttpError(HTTPStatus.NOT_IMPLEMENTED, message)
+async def _set_verbosity(request: Request) -> Response:
+    """Log as the body says from now on. Raises `HttpError` 400 in klog's words."""
+    text = request.body.decode("utf-8", "replace")
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    problem = ""
+    if not (digits.isascii() and digits.isdigit()):
+        problem = "invalid syntax"
+    elif len(digits) > _DIGITS or not -(2**31) <= int(text) < 2**31:
+        problem = "value out of range"
+    if problem:
+        error = f"strconv.ParseInt: parsing {json.dumps(text)}: {problem}"
+        message = f"failed set klog.logging.verbosity {text}: {error}"
+        raise HttpError(HTTPStatus.BAD_REQUEST, message, end="")
+    set_verbosity(int(text))
+    log.info("log.verbosity", verbosity=int(text), client=request.peer.address)
+    return Response(body=f"successfully set klog.logging.verbosity to {text}".encode())
+
+
+async def _refuse_flag(_: Request) -> Response:
+    raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "unsupported http method", end="")
 
 
 def _plain(answer: Callable[[Request], Response]) -> Handler:

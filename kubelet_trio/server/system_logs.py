@@ -60,19 +60,35 @@ async def answer_system_logs(
     return _file_response(path, found, offload)
 
 
+async def send_system_log(roots: Sequence[Path], offload: Offload, name: str, send: Send) -> bool:
+    """Send a file below the first root; False where there is none."""
+    try:
+        found = await offload(_open, roots, name)
+    except (OSError, ValueError):
+        return False
+    if found.names is not None:
+        return False
+    await _send_file(found, offload, send)
+    return True
+
+
 def _file_response(path: str, found: _Found, offload: Offload) -> Response:
     async def send_file(send: Send) -> None:
-        left = found.size  # no more: a log that grows meanwhile would never end
-        try:
-            while left and (data := await offload(os.read, found.descriptor, min(left, _PIECE))):
-                left -= len(data)
-                await send(data)
-        finally:
-            os.close(found.descriptor)
+        await _send_file(found, offload, send)
 
     modified = email.utils.formatdate(found.modified, usegmt=True)
     kind = mimetypes.guess_type(path)[0] or "text/plain; charset=utf-8"
     return Response(content_type=kind, headers=(("Last-Modified", modified),), stream=send_file)
+
+
+async def _send_file(found: _Found, offload: Offload, send: Send) -> None:
+    left = found.size  # no more: a log that grows meanwhile would never end
+    try:
+        while left and (data := await offload(os.read, found.descriptor, min(left, _PIECE))):
+            left -= len(data)
+            await send(data)
+    finally:
+        os.close(found.descriptor)
 
 
 def _open(roots: Sequence[Path], path: str) -> _Found:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from kubelet_trio.cli.logging import configure_logging
+from kubelet_trio.model import set_verbosity
 
 
 class Terminal(io.StringIO):
@@ -23,6 +24,7 @@ def _restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     yield
+    set_verbosity(0)
     structlog.reset_defaults()
     root.handlers, root.level = handlers, level
 
@@ -90,3 +92,17 @@ def test_libraries_log_into_the_same_stream() -> None:
     event = msgspec.json.decode(line)
     assert event["logger"] == "trio.serve_listeners"
     assert event["text"] == "accept failed: EMFILE"
+
+
+def test_the_verbosity_changes_for_loggers_that_are_in_use() -> None:
+    out = io.StringIO()
+    configure_logging(stream=out)
+    log = structlog.get_logger()
+    log.debug("first")
+    log.info("second")
+    set_verbosity(4)
+    log.debug("third")
+    set_verbosity(3)
+    log.debug("fourth")
+    told = [msgspec.json.decode(line)["event"] for line in out.getvalue().splitlines()]
+    assert told == ["second", "third"]

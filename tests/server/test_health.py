@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kubelet_trio.model import Meter
 from kubelet_trio.server import Check, HttpError, Request, Response, health_router, is_healthy
 
 
@@ -77,3 +78,23 @@ def test_the_watchdog_goes_by_healthz() -> None:
     assert is_healthy(checks(runtime="down", pleg="late"))
     assert not is_healthy(checks(syncloop="stuck"))
     assert is_healthy({})
+
+
+async def test_the_results_of_checks_are_counted_when_somebody_asks() -> None:
+    meter, state = Meter(), ""
+    router = health_router({"syncloop": lambda: state or None}, meter)
+    assert (await router(Request("GET", "/healthz"))).status == 200
+    state = "stuck"
+    assert (await router(Request("GET", "/healthz"))).status == 500
+    excluded = (("exclude", "syncloop"),)
+    assert (await router(Request("GET", "/livez", excluded))).status == 200
+    await router(Request("GET", "/healthz/ping"))  # one alone is not counted, as upstream
+    assert dict(meter.counters("kubernetes_healthchecks_total")) == {
+        ("ping", "success", "healthz"): 2,
+        ("log", "success", "healthz"): 2,
+        ("syncloop", "success", "healthz"): 1,
+        ("syncloop", "error", "healthz"): 1,
+        ("ping", "success", "livez"): 1,
+    }
+    told = dict(meter.gauges("kubernetes_healthcheck"))
+    assert (told["syncloop", "healthz"], told["ping", "healthz"]) == (0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from kubelet_trio.cri import ExecResult, RuntimeCallError
-from kubelet_trio.model import ContainerState, PodUid
+from kubelet_trio.model import ContainerState, PodUid, set_verbosity
 from kubelet_trio.server import ApiOptions, ApiParts, HttpError, Request, Response, kubelet_router
 from kubelet_trio.server.container_logs import read_query
 from kubelet_trio.testing import FaultKind, TrioClock
@@ -48,22 +49,27 @@ class Api:
         self.router = kubelet_router(self.parts, read_only=read_only)
 
     async def ask(
-        self, path: str, method: str = "GET", arguments: Arguments = (), **headers: str
+        self,
+        path: str,
+        method: str = "GET",
+        arguments: Arguments = (),
+        body: bytes = b"",
+        **headers: str,
     ) -> tuple[int, bytes]:
-        request = Request(method, path, arguments, headers=headers)
+        request = Request(method, path, arguments, headers=headers, body=body)
         try:
             response = await self.router(request)
         except HttpError as exc:
             response = exc.response()
         if response.stream is None:
             return response.status, response.body
-        body = bytearray()
+        sent = bytearray()
 
         async def send(data: bytes) -> None:
-            body.extend(data)
+            sent.extend(data)
 
         await response.stream(send)
-        return response.status, bytes(body)
+        return response.status, bytes(sent)
 
 
 @pytest.fixture
@@ -186,7 +192,37 @@ async def test_profiles_are_of_this_program(api: Api) -> None:
     assert b"test_profiles_are_of_this_program" in (await api.ask("/debug/pprof/goroutine"))[1]
     assert (await api.ask("/debug/pprof/cmdline"))[0] == 200
     assert (await api.ask("/debug/pprof/heap"))[0] == 404
-    assert (await api.ask("/debug/flags/v", "PUT"))[0] == 501
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        (b"4", 200, "successfully set klog.logging.verbosity to 4"),
+        (b"-1", 200, "successfully set klog.logging.verbosity to -1"),
+        (b"+6", 200, "successfully set klog.logging.verbosity to +6"),
+        (b"", 400, 'failed set klog.logging.verbosity : strconv.ParseInt: parsing "": '),
+        (b"x", 400, 'failed set klog.logging.verbosity x: strconv.ParseInt: parsing "x": '),
+        (b"4 ", 400, 'failed set klog.logging.verbosity 4 : strconv.ParseInt: parsing "4 ": '),
+        (b"2147483648", 400, "failed set klog.logging.verbosity 2147483648: "),
+        (b"9" * 5000, 400, "failed set klog.logging.verbosity 9"),
+        (b"\xff", 400, "failed set klog.logging.verbosity "),
+    ],
+)
+async def test_the_verbosity_is_set_while_the_agent_runs(
+    api: Api, body: bytes, status: int, told: str
+) -> None:
+    level = logging.getLogger().level
+    try:
+        answer = await api.ask("/debug/flags/v", "PUT", body=body)
+        assert answer[0] == status
+        assert answer[1].decode().startswith(told)
+        if status == 200:
+            wanted = logging.DEBUG if int(body) >= 6 else logging.WARNING
+            assert logging.getLogger().level == wanted
+    finally:
+        set_verbosity(0)
+        logging.getLogger().setLevel(level)
+    assert await api.ask("/debug/flags/v") == (406, b"unsupported http method")
 
 
 @pytest.mark.parametrize("path", ["/", "/pod", "/exec", "/exec/a", "/exec/a/b/c/d/e", "/metricz"])
@@ -255,6 +291,31 @@ def test_a_query_that_is_refused(arguments: dict[str, str], status: int) -> None
     with pytest.raises(HttpError) as caught:
         read_query(tuple(arguments.items()), 0.0)
     assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "streams"),
+    [
+        ({}, {"stdout", "stderr"}),
+        ({"stream": ""}, {"stdout", "stderr"}),
+        ({"stream": "All", "tailLines": "3"}, {"stdout", "stderr"}),
+        ({"stream": "Stdout"}, {"stdout"}),
+        ({"stream": "Stderr", "limitBytes": "9", "follow": "1"}, {"stderr"}),
+        ({"stream": "stdout"}, None),
+        ({"stream": "Both"}, None),
+        ({"stream": "Stderr", "tailLines": "3"}, None),
+    ],
+)
+def test_one_stream_where_that_is_switched_on(
+    arguments: dict[str, str], streams: set[str] | None
+) -> None:
+    given = tuple(arguments.items())
+    if streams is not None:
+        assert read_query(given, 0.0, split_streams=True).options.streams == streams
+        return
+    with pytest.raises(HttpError) as caught:
+        read_query(given, 0.0, split_streams=True)
+    assert caught.value.status == 422
 
 
 def test_a_query_that_is_read() -> None:
