@@ -213,17 +213,17 @@ async def _copy_journal(command: list[str], send: Send) -> None:
             await send(bytes(data))
         await process.wait()
     finally:
-        await _end(process)
+        with trio.move_on_after(5, shield=True):
+            await _end(process)
 
 
 async def _end(process: trio.Process) -> None:
     """Leave no journalctl behind that nobody reads."""
-    with trio.move_on_after(5, shield=True):
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        if process.stdout is not None:
-            await process.stdout.aclose()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    if process.stdout is not None:
+        await process.stdout.aclose()
 
 
 def _service_errors(query: LogQuery) -> list[str]:

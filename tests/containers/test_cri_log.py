@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import given
@@ -162,3 +164,24 @@ def test_the_tail_of_a_large_file_is_found_over_many_blocks(tmp_path: Path) -> N
     shown = rendered(path, LogOptions(tail=200)).split(b"\n")
     assert [int(text.split(b".")[0]) for text in shown[:-1]] == list(range(300, 500))
     assert rendered(path, LogOptions(tail=0)) == b""
+
+
+class Counted(io.FileIO):
+    """A file that counts what is read of it."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data: bytes = super().read(size) or b""
+        self.taken += len(data)
+        return data
+
+
+@pytest.mark.parametrize("lines", [0, 1, 10, 1000])
+def test_a_tail_reads_no_more_than_what_it_shows_and_a_block(tmp_path: Path, lines: int) -> None:
+    entry = line(b"x" * 200)
+    path = write(tmp_path / "0.log", entry * 100_000)
+    with Counted(str(path)) as file:
+        start = tail_offset(cast("BinaryIO", file), lines)
+        assert start == path.stat().st_size - lines * len(entry)
+        assert file.taken <= lines * len(entry) + 2 * BLOCK

@@ -20,6 +20,7 @@ from kubelet_trio.server.container_logs import read_query
 from kubelet_trio.testing import FaultKind, TrioClock
 from tests.server.fake_view import make_pod
 from tests.server.node_view import FakeNodeView, running_pod
+from tests.server.test_access import ROUTES
 
 Arguments = tuple[tuple[str, str], ...]
 DISABLED = "Debug endpoints are disabled."
@@ -228,6 +229,10 @@ async def test_the_verbosity_is_set_while_the_agent_runs(
 @pytest.mark.parametrize("path", ["/", "/pod", "/exec", "/exec/a", "/exec/a/b/c/d/e", "/metricz"])
 async def test_what_is_not_there_is_404(api: Api, path: str) -> None:
     assert (await api.ask(path))[0] == 404
+
+
+def test_every_route_is_in_the_table_of_who_may(api: Api) -> None:
+    assert set(api.router.paths()) <= {f"/{path.split('/')[1]}" for path in ROUTES}
 
 
 async def test_a_method_that_a_path_has_not_is_405(api: Api) -> None:
