@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import h11
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.abc import HalfCloseableStream
 from trio.testing import MockClock, memory_stream_pair
@@ -356,6 +358,49 @@ async def test_no_bytes_make_a_connection_fail(data: bytes, cut: int) -> None:
                     except trio.BrokenResourceError:
                         break
         await client.aclose()
+
+
+FRAGMENTS = (
+    *(b"GET / HTTP/1.1\r\n", b"POST /a?b=%zz HTTP/1.1\r\n", b"PUT /\xff HTTP/1.0\r\n", b"GET\r\n"),
+    *(b"HEAD /%00 HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n", b"GET http://a/b HTTP/1.1\r\n"),
+    *(b"Host: h\r\n", b"Host: h\r\nHost: i\r\n", b" folded: x\r\n", b"Bad Name: x\r\n", b"A:\r\n"),
+    *(b"Content-Length: 3\r\n", b"Content-Length: -1\r\n", b"Content-Length: 99999999\r\n"),
+    *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip, chunked\r\n"),
+    *(b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"Upgrade: x\r\n", b"\r\n", b"\n"),
+    *(b"abc", b"3\r\nabc\r\n", b"0\r\n\r\n", b"ffffffffffffffffff\r\n", b"3;x=y\r\nabc", b"\0"),
+)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=14))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_put_together_is_answered_in_http(fragments: list[bytes]) -> None:
+    asked = []
+
+    async def note(request: Request) -> Response:
+        asked.append(request)
+        return await echo(request)
+
+    async def main() -> bytes:
+        async with serving(note, Limits(body=1000, head=4000)) as client:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await client.send_all(b"".join(fragments))
+                await client.send_eof()
+            return await read_all(client)
+
+    told = trio.run(main, clock=MockClock(autojump_threshold=0))
+    parser, answers = h11.Connection(h11.CLIENT), 0
+    while told:
+        method = asked[answers].method if answers < len(asked) else "GET"
+        parser = h11.Connection(h11.CLIENT)
+        parser.send(h11.Request(method=method, target="/", headers=[("Host", "h")]))
+        parser.send(h11.EndOfMessage())
+        parser.receive_data(told)
+        while not isinstance(event := parser.next_event(), h11.EndOfMessage):
+            assert isinstance(event, (h11.InformationalResponse, h11.Response, h11.Data)), told
+        told = parser.trailing_data[0]
+        answers += 1
+    # At most one more than what was understood: the refusal of what was not.
+    assert len(asked) <= answers <= len(asked) + 1
 
 
 async def test_routes_match_method_and_segments() -> None:
