@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,8 +28,21 @@ def memory_cgroup(name: str = "container") -> Iterator[Path]:
         yield directory
     finally:
         for path in (directory, directory.parent):
-            with suppress(OSError):
-                path.rmdir()
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a cgroup as soon as the killed processes in it are gone."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            path.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 @contextmanager
