@@ -17,7 +17,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,6 +289,26 @@ def test_files_are_copied_both_ways(plane: ControlPlane, web: Web, tmp_path: Pat
     kubectl(plane, "cp", str(tmp_path / "up"), f"{POD}:{web.scratch}/file", "-c", "main")
     kubectl(plane, "cp", f"{POD}:{web.scratch}/file", str(tmp_path / "down"), "-c", "main")
     assert (tmp_path / "down").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        test_a_command_with_input_and_its_exit_code,
+        test_a_shell_in_a_terminal_that_is_resized,
+        test_a_forwarded_port_answers,
+    ],
+)
+def test_the_same_over_spdy(
+    plane: ControlPlane,
+    web: Web,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: Callable[[ControlPlane, Web], None],
+) -> None:
+    """As older kubectls speak; newer ones try a WebSocket first."""
+    monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false")
+    monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")
+    verb(plane, web)
 
 
 def test_what_the_server_proxies(plane: ControlPlane, web: Web) -> None:
