@@ -1,0 +1,225 @@
+"""The real side of every seam: containerd over gRPC, the kernel, the sockets that others read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.agent import (
+    Agent,
+    Seams,
+    node_api_settings,
+    serve_node_page,
+)
+from kubelet_trio.cgroups import (
+    CgroupDriver,
+    PodCgroups,
+    SystemdBus,
+    cgroup_host,
+)
+from kubelet_trio.config import (
+    KubeletConfiguration,
+    KubeletFlags,
+    Settings,
+    reservations,
+)
+from kubelet_trio.containers import (
+    NodeSettings,
+)
+from kubelet_trio.credentials import (
+    NodeKeyring,
+    load_providers,
+    make_plugins,
+)
+from kubelet_trio.daemon.settings import agent_settings, keeps_cgroups, node_settings
+from kubelet_trio.model import (
+    NANO,
+    Meter,
+    PodUid,
+    SystemClock,
+    thread_offload,
+)
+from kubelet_trio.node import (
+    NodeCapacity,
+    node_capacity,
+    read_machine,
+)
+from kubelet_trio.pleg import PidfdExitWaiter
+from kubelet_trio.pods import PodRecord, wanted_pods
+from kubelet_trio.pressure import KMSG, open_memory_events
+from kubelet_trio.probes import ProcOrphans
+from kubelet_trio.runtimes import make_runtime
+from kubelet_trio.server import (
+    SOCKET_NAME,
+    add_exec,
+    control_router,
+    health_router,
+    open_tcp,
+    open_unix,
+    serve_http,
+)
+from kubelet_trio.sources import FileSource, HttpSource, Source
+from kubelet_trio.supervision import ChildSpec
+from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent import Apis, Cluster
+
+
+def build_agent(
+    settings: Settings,
+    records: Mapping[PodUid, PodRecord],
+    apis: Apis | None = None,
+    looked_up: Sequence[str] = (),
+) -> Agent:
+    """Make the agent that the configuration asks for.
+
+    `apis` is what `--kubeconfig` names, `looked_up` what the node's name means (`look_up`).
+
+    Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
+    """
+    config, flags = settings.config, settings.flags
+    machine = read_machine(Path(flags.root_dir))
+    reserved = reservations(
+        config,
+        machine.cpus,
+        ignore_eviction=flags.experimental_allocatable_ignore_eviction,
+    )
+    capacity = node_capacity(
+        machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
+    )
+    node = node_settings(settings, machine, capacity, looked_up)
+    seam = make_runtime(
+        config.container_runtime_endpoint,
+        node.root_dir,
+        image_endpoint=config.image_service_endpoint,
+        request_timeout=config.runtime_request_timeout,
+        allow_root=flags.process_allow_root,
+    )
+    host = cgroup_host()
+
+    def cgroups(driver: CgroupDriver) -> PodCgroups:
+        units = SystemdBus(host.version) if driver == "systemd" else None
+        return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
+
+    cluster = _cluster(settings, node, capacity, apis)
+    meter = apis.meter if apis is not None else Meter()
+    seams = Seams(
+        runtime=seam.runtime,
+        connection=seam.connection,
+        mounter=KernelMounter(),
+        cgroups=cgroups,
+        # The process runtime makes what it needs; without QoS cgroups nobody makes any.
+        cgroup_tree=cgroups if keeps_cgroups(config) else None,
+        sources=(
+            *_sources(config, node, wanted_pods(records)),
+            *((cluster.source,) if cluster is not None else ()),
+        ),
+        cluster=cluster,
+        exit_waiter=PidfdExitWaiter(),
+        exec_orphans=ProcOrphans(thread_offload),
+        kernel_log=KMSG,
+        memory_events=lambda: open_memory_events(host),
+        servers=lambda agent: _servers(agent, config, flags),
+        keyring=_keyring(flags, node.root_dir, meter),
+        node_api=node_api_settings(settings),
+        memory_allocatable=node.allocatable["memory"] // NANO,
+        tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        meter=meter,
+    )
+    return Agent(agent_settings(settings, node, capacity, reserved), seams, records)
+
+
+def _cluster(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis | None
+) -> Cluster | None:
+    if apis is None:
+        return None
+    from kubelet_trio.agent import make_cluster
+
+    return make_cluster(settings, node, capacity, apis, SystemClock())
+
+
+def _keyring(flags: KubeletFlags, root_dir: Path, meter: Meter) -> NodeKeyring:
+    """Return what the node logs in with. Raises OSError and ValueError, naming the file."""
+    config, programs = (
+        flags.image_credential_provider_config,
+        flags.image_credential_provider_bin_dir,
+    )
+    if bool(config) != bool(programs):
+        raise ValueError(
+            "--image-credential-provider-config and --image-credential-provider-bin-dir "
+            "go together: set both"
+        )
+    providers = load_providers(Path(config)) if config else ()
+    plugins = make_plugins(providers, Path(programs), meter)
+    return NodeKeyring(root_dir, thread_offload, plugins)
+
+
+def _sources(
+    config: KubeletConfiguration, node: NodeSettings, last_good: list[Pod]
+) -> tuple[Source, ...]:
+    sources: list[Source] = []
+    if config.static_pod_path:
+        sources.append(
+            FileSource(
+                Path(config.static_pod_path),
+                node.node_name,
+                interval=config.file_check_frequency,
+                last_good=last_good,
+            )
+        )
+    if config.static_pod_url:
+        sources.append(
+            HttpSource(
+                config.static_pod_url,
+                node.node_name,
+                headers=[
+                    (name, value)
+                    for name, values in config.static_pod_url_header.items()
+                    for value in values
+                ],
+                interval=config.http_check_frequency,
+            )
+        )
+    return tuple(sources)
+
+
+def _servers(
+    agent: Agent, config: KubeletConfiguration, flags: KubeletFlags
+) -> tuple[ChildSpec, ...]:
+    servers = [ChildSpec("control", partial(_serve_control, agent))]
+    if config.healthz_port:
+        servers.insert(0, ChildSpec("healthz", partial(_serve_health, agent, config)))
+    if flags.ui_port:
+        servers.append(ChildSpec("ui", partial(serve_node_page, agent, flags.ui_port)))
+    return tuple(servers)
+
+
+async def _serve_health(
+    agent: Agent,
+    config: KubeletConfiguration,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
+    router = health_router(agent.check_functions(), agent.meter)
+    await serve_http(router, listeners, task_status=task_status)
+
+
+async def _serve_control(
+    agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    path = agent.settings.node.root_dir / SOCKET_NAME
+    router = control_router(agent)
+    add_exec(router, agent)
+    try:
+        await serve_http(router, [open_unix(path)], task_status=task_status)
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,142 @@
+"""The life of the daemon: from the configuration to the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.agent import (
+    Agent,
+)
+from kubelet_trio.config import (
+    Settings,
+)
+from kubelet_trio.daemon.build import build_agent
+from kubelet_trio.daemon.settings import node_name
+from kubelet_trio.model import (
+    SystemClock,
+    pod_key,
+    thread_offload,
+)
+from kubelet_trio.node import (
+    look_up,
+)
+from kubelet_trio.pods import load_records
+from kubelet_trio.server import (
+    SocketInUseError,
+    is_healthy,
+)
+from kubelet_trio.supervision import GaveUpError
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent import Apis
+
+log = structlog.get_logger()
+
+# How long `--runonce` waits for its pods.
+_RUN_ONCE_LIMIT = 600.0
+
+
+async def run_agent(
+    settings: Settings,
+    *,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[Callable[[], bool]] = trio.TASK_STATUS_IGNORED,
+) -> int:
+    """Run the agent until `stop` is set, and return the process' exit code.
+
+    Says it has started, with the function that tells the watchdog whether it is well, once
+    the whole tree runs, connected or not.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            pods_dir = Path(settings.flags.root_dir) / "pods"
+            records = await thread_offload(load_records, pods_dir)
+            apis = await _open_apis(settings, stack)
+            looked_up = await look_up(
+                node_name(settings),
+                settings.flags.node_ip,
+                only_if_needed=not settings.flags.kubeconfig,
+            )
+            agent = build_agent(settings, records, apis, looked_up)
+        except (OSError, ValueError) as exc:
+            log.error("agent.refused", error=str(exc))
+            return 1
+        return await _run(agent, settings, stop, task_status)
+
+
+async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
+    if not settings.flags.kubeconfig:
+        return None
+    # An HTTP client and what stands on it: memory that a node without a cluster keeps.
+    from kubelet_trio.agent import open_apis
+
+    opened = open_apis(settings, node_name(settings), SystemClock())
+    return await stack.enter_async_context(opened)
+
+
+async def _run(
+    agent: Agent,
+    settings: Settings,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[Callable[[], bool]],
+) -> int:
+    code = 0
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(agent.run)
+            task_status.started(partial(is_healthy, agent.check_functions()))
+            log.info("agent.started", node=agent.settings.node.node_name)
+            nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
+            if settings.config.run_once:
+                code = await _run_once(agent)
+                stop.set()
+    except* (GaveUpError, SocketInUseError) as failures:
+        for failure in failures.exceptions:
+            log.error("agent.failed", error=str(failure))
+        code = 1
+    return code
+
+
+async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) -> None:
+    await stop.wait()
+    if remove_pods:
+        log.info("agent.removing_pods", pods=len(agent.pods.value))
+        await agent.remove_pods()
+    agent.stop()
+
+
+async def _run_once(agent: Agent) -> int:
+    """Wait until every pod runs or has ended; return 0 if each does, or has succeeded."""
+    with trio.move_on_after(_RUN_ONCE_LIMIT):
+        await agent.wait_delivered()
+        await agent.pods.wait_value(lambda pods: all(_has_come_up(p) for p in pods.values()))
+    failed = [p for p in agent.pods.value.values() if not _is_well(p)]
+    for pod in failed:
+        status = pod.status
+        log.error(
+            "runonce.pod_failed",
+            pod=str(pod_key(pod)),
+            phase=status.phase if status is not None else None,
+        )
+    log.info("runonce.done", pods=len(agent.pods.value), failed=len(failed))
+    return 1 if failed else 0
+
+
+def _has_come_up(pod: Pod) -> bool:
+    status = pod.status
+    if status is None:
+        return False
+    ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
+    return ready or status.phase in ("Succeeded", "Failed")
+
+
+def _is_well(pod: Pod) -> bool:
+    return _has_come_up(pod) and pod.status is not None and pod.status.phase != "Failed"

@@ -1,0 +1,216 @@
+"""The configuration and flags as plain values for the rooms."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lightkube.models.core_v1 import Taint
+
+from kubelet_trio.agent import (
+    AgentSettings,
+    CgroupPolicy,
+    ReservedCgroup,
+    admission_settings,
+)
+from kubelet_trio.cgroups import (
+    cgroup_host,
+    has_swap_controller,
+)
+from kubelet_trio.config import (
+    PROCESS,
+    KubeletConfiguration,
+    Settings,
+    eviction_policy,
+)
+from kubelet_trio.containers import (
+    NodeSettings,
+    hugepage_sizes,
+    is_selinux_on,
+    masked_paths,
+    read_resolv_conf,
+)
+from kubelet_trio.credentials import (
+    PullVerification,
+)
+from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
+from kubelet_trio.model import (
+    NANO,
+    parse_quantity,
+    to_units,
+)
+from kubelet_trio.node import (
+    Machine,
+    NodeCapacity,
+    Reservations,
+    host_ips,
+)
+from kubelet_trio.pods import BackOffPolicy
+from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
+
+
+def node_name(settings: Settings) -> str:
+    """Return what the node is called: `--hostname-override`, else the host's name."""
+    return (settings.flags.hostname_override or socket.gethostname()).strip().lower()
+
+
+def node_settings(
+    settings: Settings, machine: Machine, capacity: NodeCapacity, looked_up: Sequence[str]
+) -> NodeSettings:
+    """Return what pods are made by. Raises OSError or ValueError, naming what cannot be read."""
+    config, flags = settings.config, settings.flags
+    hostname = socket.gethostname()
+    host = cgroup_host()
+    return NodeSettings(
+        node_name=node_name(settings),
+        hostname=hostname,
+        root_dir=Path(flags.root_dir),
+        pod_logs_dir=Path(config.pod_logs_dir),
+        container_logs_dir=_container_logs_dir(config),
+        cluster_dns=tuple(config.cluster_dns),
+        cluster_domain=config.cluster_domain,
+        resolv_conf=read_resolv_conf(config.resolv_conf),
+        host_ips=host_ips(flags.node_ip, node_name(settings), looked_up),
+        cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
+        cgroups_per_qos=config.cgroups_per_qos,
+        cgroup_root=config.cgroup_root,
+        cgroup_version=host.version,
+        cpu_cfs_quota=config.cpu_cfs_quota,
+        cpu_cfs_quota_period=config.cpu_cfs_quota_period,
+        memory_capacity=machine.memory,
+        capacity=capacity.capacity,
+        allocatable=capacity.allocatable,
+        hugepage_sizes=hugepage_sizes(),
+        swap_controller=has_swap_controller(host),
+        swap_capacity=machine.swap,
+        limited_swap=config.memory_swap.swap_behavior == "LimitedSwap",
+        memory_qos=config.feature_gates.get("MemoryQoS", False),
+        memory_throttling_factor=config.memory_throttling_factor,
+        memory_reservation=config.memory_reservation_policy == "TieredReservation",
+        single_process_oom_kill=bool(config.single_process_oom_kill),
+        seccomp_default=config.seccomp_default,
+        masked_paths=masked_paths(),
+        selinux=is_selinux_on(),
+    )
+
+
+def agent_settings(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, reserved: Reservations
+) -> AgentSettings:
+    """Return what configuration and flags say of each room."""
+    config, flags = settings.config, settings.flags
+    return AgentSettings(
+        node,
+        runtime_endpoint=config.container_runtime_endpoint,
+        sync_period=config.sync_frequency,
+        parallel_pulls=_parallel_pulls(config),
+        crash_back_off=BackOffPolicy(
+            base=flags.crash_loop_backoff_base,
+            cap=config.crash_loop_back_off.max_container_restart_period,
+            spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
+        ),
+        volume_stats_period=config.volume_stats_agg_period,
+        log_rotation=LogRotationPolicy(
+            max_size=to_units(parse_quantity(config.container_log_max_size)),
+            max_files=config.container_log_max_files,
+            max_workers=config.container_log_max_workers,
+            interval=config.container_log_monitor_interval,
+        ),
+        container_gc=ContainerPolicy(
+            min_age=flags.minimum_container_ttl_duration,
+            max_per_container=flags.maximum_dead_containers_per_container,
+            max_total=flags.maximum_dead_containers,
+        ),
+        image_gc=ImagePolicy(
+            high_threshold=config.image_gc_high_threshold_percent,
+            low_threshold=config.image_gc_low_threshold_percent,
+            min_age=config.image_minimum_gc_age,
+            max_age=config.image_maximum_gc_age,
+            keep=tuple(flags.image_gc_keep),
+        ),
+        pull_verification=_pull_verification(config),
+        sandbox_image=flags.pod_infra_container_image,
+        eviction=eviction_policy(config),
+        shutdown=_shutdown_periods(config),
+        cgroups=_cgroup_policy(config, capacity, reserved),
+        admission=admission_settings(
+            node.node_name,
+            labels=flags.node_labels,
+            taints=[Taint(t.effect, t.key, value=t.value) for t in config.register_with_taints],
+            allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
+            max_pods=node.allocatable["pods"] // NANO,
+        ),
+        ids_per_pod=config.user_namespaces.ids_per_pod,
+        notes=settings.notes,
+    )
+
+
+def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
+    """Return the policy for images on the node; None where the runtime has none."""
+    if config.container_runtime_endpoint == PROCESS:
+        return None
+    return PullVerification(
+        config.image_pull_credentials_verification_policy,
+        tuple(config.preloaded_images_verification_allowlist),
+    )
+
+
+def _cgroup_policy(
+    config: KubeletConfiguration, capacity: NodeCapacity, reserved: Reservations
+) -> CgroupPolicy:
+    """Return the policy that a validated configuration asks for."""
+    enforced = set(config.enforce_node_allocatable)
+    percent = config.qos_reserved.get("memory")
+    return CgroupPolicy(
+        # The cgroup of all pods is limited in any case: its default CPU weight would starve it.
+        budget=capacity.enforceable if "pods" in enforced else capacity.internal,
+        pids_limit=config.pod_pids_limit,
+        reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
+        reserve_percent=int(percent.removesuffix("%")) if percent else None,
+    )
+
+
+def _reserved_cgroups(
+    config: KubeletConfiguration, enforced: set[str], reserved: Reservations
+) -> Iterator[ReservedCgroup]:
+    places: tuple[tuple[str, str, str, Mapping[str, int]], ...] = (
+        ("System Reserved", "system-reserved", config.system_reserved_cgroup, reserved.system),
+        ("Kube Reserved", "kube-reserved", config.kube_reserved_cgroup, reserved.kube),
+    )
+    for label, key, path, budget in places:
+        if key in enforced:
+            yield ReservedCgroup(label, path, budget)
+        elif key + "-compressible" in enforced:
+            yield ReservedCgroup(f"{label} Compressible", path, budget, compressible_only=True)
+
+
+def keeps_cgroups(config: KubeletConfiguration) -> bool:
+    """Whether this agent makes the cgroups of pods and of QoS classes."""
+    return config.cgroups_per_qos and config.container_runtime_endpoint != PROCESS
+
+
+def _container_logs_dir(config: KubeletConfiguration) -> Path:
+    """Return where the links for log collectors go: beside the pods' logs.
+
+    Upstream's /var/log/containers is a constant, the neighbour of the default /var/log/pods.
+    A node whose pod logs are elsewhere (two agents on one machine, say) keeps its links there.
+    """
+    return Path(config.pod_logs_dir).parent / "containers"
+
+
+def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...]:
+    return shutdown_periods(
+        config.shutdown_grace_period,
+        config.shutdown_grace_period_critical_pods,
+        [
+            ShutdownPeriod(period.priority, period.shutdown_grace_period_seconds)
+            for period in config.shutdown_grace_period_by_pod_priority
+        ],
+    )
+
+
+def _parallel_pulls(config: KubeletConfiguration) -> int | None:
+    if config.serialize_image_pulls:
+        return 1
+    return config.max_parallel_image_pulls
