@@ -17,6 +17,7 @@ import trio
 
 from kubelet_trio.agent import Agent, node_api
 from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.gc import LogRotationPolicy
 from kubelet_trio.model import pod_uid, thread_offload
 from kubelet_trio.server import open_tcp
 from tests.agent.node import Node, make_pod, ready
@@ -54,7 +55,11 @@ class Api:
         settings = NodeApiSettings(
             "127.0.0.1", cert_dir=self.base / "pki", anonymous=True, always_allow=True
         )
-        async with self.node.running(pod) as agent, trio.open_nursery() as nursery:
+        kept = LogRotationPolicy(max_size=-1)  # rotated, the log would be read to its end at once
+        async with (
+            self.node.running(pod, log_rotation=kept) as agent,
+            trio.open_nursery() as nursery,
+        ):
             with trio.fail_after(PATIENCE):
                 await agent.pods.wait_value(
                     lambda pods: any(p.status and ready(p.status) for p in pods.values())
