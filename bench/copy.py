@@ -37,6 +37,7 @@ class StreamError(Exception):
 
 def send(port: int, size: int) -> None:
     """Give a container `size` bytes of input."""
+    # Through a pipe: containerd takes no more input once a command has closed its output.
     with _command(port, "cat | cat > /dev/null", ("stdin", "stdout", "stderr")) as (
         stream,
         streams,
