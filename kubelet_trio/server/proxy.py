@@ -161,10 +161,14 @@ async def pump_both(client: HalfCloseableStream, backend: Stream, idle_timeout: 
                 scope.deadline = trio.current_time() + idle_timeout
 
         async def upstream() -> None:
-            try:
-                await _pump(client, backend, note)
-            except trio.BrokenResourceError:
-                return  # nobody takes more of it; how it ended may still be on its way down
+            # A client that breaks off ends it all; a backend that does may have more to say.
+            while data := await client.receive_some(_PIECE):
+                note()
+                try:
+                    await backend.send_all(data)
+                except trio.BrokenResourceError:
+                    return  # nobody takes more of it; how it ended may still be on its way down
+                note()
             if isinstance(backend, HalfCloseableStream):
                 await backend.send_eof()
             else:
