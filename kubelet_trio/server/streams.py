@@ -27,6 +27,7 @@ from kubelet_trio.cri import (
 from kubelet_trio.model import (
     ContainerRecord,
     ContainerState,
+    Meter,
     is_static,
     metadata,
     pod_uid,
@@ -41,12 +42,16 @@ Answer = Callable[[NodeView, Request, float], Awaitable[Response]]
 _RETRY_AFTER = (("Retry-After", "60"),)  # seconds that a URL lives, as upstream says
 
 
-def add_streams(router: Router, view: NodeView, idle_timeout: float) -> None:
+def add_streams(router: Router, view: NodeView, idle_timeout: float, meter: Meter) -> None:
     """Add the three, in both forms of their path, for GET (WebSocket) and POST (SPDY)."""
     for name, answer in (("exec", answer_exec), ("attach", answer_attach)):
         for path in ("{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"):
-            _add(router, f"/{name}/{path}", _handler(view, answer, idle_timeout))
-    forward = _handler(view, answer_port_forward, idle_timeout)
+            _add(
+                router,
+                f"/{name}/{path}",
+                _counted(_handler(view, answer, idle_timeout), name, meter),
+            )
+    forward = _counted(_handler(view, answer_port_forward, idle_timeout), "portforward", meter)
     for path in ("{namespace}/{pod}", "{namespace}/{pod}/{uid}"):
         _add(router, f"/portForward/{path}", forward)
 
@@ -59,6 +64,22 @@ def _add(router: Router, pattern: str, handler: Handler) -> None:
 def _handler(view: NodeView, answer: Answer, idle_timeout: float) -> Handler:
     async def handle(request: Request) -> Response:
         return await answer(view, request, idle_timeout)
+
+    return handle
+
+
+def _counted(handler: Handler, subresource: str, meter: Meter) -> Handler:
+    """Count the WebSocket clients of the protocols that API servers hand through."""
+
+    async def handle(request: Request) -> Response:
+        response = await handler(request)
+        if is_websocket(request):
+            from kubelet_trio.server import translated  # as below
+
+            is_tunnelled = subresource == "portforward"
+            if (translated.is_tunnel if is_tunnelled else translated.is_translated)(request):
+                meter.count("kubelet_websocket_streaming_requests_total", (subresource,))
+        return response
 
     return handle
 

@@ -165,6 +165,14 @@ def test_heartbeats_alone_are_no_change() -> None:
     assert material_patch(first, node_status(IDENTITY, view(not_ready=("x",)), first)) != {}
 
 
+def test_what_is_declared_replaces_what_an_older_kubelet_declared() -> None:
+    before = Node(status=NodeStatus(declaredFeatures=["GuaranteedQoSPodCPUResize"]))
+    assert before.status is not None
+    after = node_status(IDENTITY, view(), before.status)
+    patched = apply_strategic(msgspec.to_builtins(before), status_patch(before, after), "Node")
+    assert patched["status"]["declaredFeatures"] == ["ExtendWebSocketsToKubelet"]
+
+
 def test_a_patch_has_only_what_differs() -> None:
     first = node_status(IDENTITY, view(), NodeStatus())
     node = Node(status=first)

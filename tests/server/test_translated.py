@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from kubelet_trio.model import Meter
 from kubelet_trio.server import ApiOptions, ApiParts, kubelet_router, serve_connection
 from kubelet_trio.streaming import SpdyLink
 from kubelet_trio.testing import TrioClock
@@ -38,7 +39,13 @@ class Front(Node):
         self.view = FakeNodeView()
         self.behind = Node()
         self._path = path
-        self._router = kubelet_router(ApiParts(self.view, TrioClock(), {}, ApiOptions()))
+        self.meter = Meter()
+        parts = ApiParts(self.view, TrioClock(), {}, ApiOptions(), meter=self.meter)
+        self._router = kubelet_router(parts)
+
+    def counted(self) -> dict[tuple[str, ...], float]:
+        """Return the WebSocket clients that API servers may have handed through."""
+        return dict(self.meter.counters("kubelet_websocket_streaming_requests_total"))
 
     @asynccontextmanager
     async def open(self, protocol: str) -> AsyncIterator[Socket]:
@@ -66,6 +73,7 @@ async def test_input_that_ends_in_a_websocket_ends_in_spdy() -> None:
     assert json.loads(found[3])["details"]["causes"][0]["message"] == "3"
     [asked] = front.view.fake_runtime.stream_requests
     assert asked.stdin  # type: ignore[union-attr]
+    assert front.counted() == {("exec",): 1}
 
 
 async def test_the_size_of_a_terminal_is_passed_on() -> None:
@@ -91,6 +99,7 @@ async def test_attaching_is_translated_too() -> None:
         found = by_channel(await socket.receive_all())
     assert found[2] == b"bad"
     assert json.loads(found[3])["status"] == "Success"
+    assert front.counted() == {("attach",): 1}
 
 
 async def test_a_runtime_that_does_not_take_the_streams() -> None:
@@ -102,7 +111,8 @@ async def test_a_runtime_that_does_not_take_the_streams() -> None:
 
 
 async def test_spdy_in_a_websocket_leaves_as_it_is() -> None:
-    async with Front(FORWARD).open("SPDY/3.1+portforward.k8s.io") as socket:
+    front = Front(FORWARD)
+    async with front.open("SPDY/3.1+portforward.k8s.io") as socket:
         async with trio.open_nursery() as nursery:
             link = SpdyLink(SocketBytes(socket), is_client=True)
             nursery.start_soon(link.run)
@@ -113,3 +123,13 @@ async def test_spdy_in_a_websocket_leaves_as_it_is() -> None:
             await data.send_eof()
             assert await read_all(data) == b"you said this"
             nursery.cancel_scope.cancel()
+    assert front.counted() == {("portforward",): 1}
+
+
+async def test_older_protocols_go_to_the_runtime_uncounted() -> None:
+    front = Front(EXEC)
+    async with front.open("v4.channel.k8s.io") as socket:
+        await socket.send(b"\0hello")
+        while await socket.receive() != b"\1hello":  # an empty message of each channel comes first
+            pass
+    assert front.counted() == {}
