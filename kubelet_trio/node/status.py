@@ -23,11 +23,6 @@ from kubelet_trio.node.object import is_extended
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
 _NAMES_PER_IMAGE = 5
-# What newer API servers and schedulers use of a node only if it says that it has it; of the gates
-# that are on, those that this agent serves. In order, as the API wants them. `ExtendWebSockets…`:
-# WebSocket clients are handed through to it instead of being translated on the way.
-# Source: features/registry.go in component-helpers/nodedeclaredfeatures.
-_DECLARED = ("ExtendWebSocketsToKubelet",)
 _REQUIRED = ("cpu", "memory", "pods", "ephemeral-storage")
 
 
@@ -52,7 +47,9 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
         images=_images(identity, view),
         runtimeHandlers=list(view.handlers) or None,
         features=view.features,
-        declaredFeatures=list(_DECLARED),
+        # Also what another kubelet declared on this node before. Not ExtendWebSocketsToKubelet:
+        # to translate WebSockets here costs three times what it costs to hand SPDY through.
+        declaredFeatures=None,
     )
 
 
