@@ -48,7 +48,7 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
         runtimeHandlers=list(view.handlers) or None,
         features=view.features,
         # Also what another kubelet declared on this node before. Not ExtendWebSocketsToKubelet:
-        # to translate WebSockets here costs three times what it costs to hand SPDY through.
+        # to translate WebSockets here costs two to three times what it costs to hand SPDY through.
         declaredFeatures=None,
     )
 

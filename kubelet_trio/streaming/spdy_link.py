@@ -8,6 +8,7 @@ a peer sends on one stream but its reader: a stream that nobody reads holds up i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 
 import trio
@@ -41,6 +42,14 @@ class SpdyStream(HalfCloseableStream):
                 raise trio.BrokenResourceError("the stream was reset") from None
             return b""
         return content
+
+    def receive_waiting(self, most: int) -> Iterator[bytes]:
+        """Yield what has come already, until it is `most` bytes or more."""
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while most > 0:
+                content = self._out.receive_nowait()
+                most -= len(content)
+                yield content
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with memoryview(data) as view:
@@ -81,7 +90,10 @@ class SpdyStream(HalfCloseableStream):
 
     async def put(self, content: bytes) -> None:
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
-            await self._in.send(content)
+            try:
+                self._in.send_nowait(content)  # no switch of tasks for every frame
+            except trio.WouldBlock:
+                await self._in.send(content)
 
     def end_input(self) -> None:
         self._in.close()

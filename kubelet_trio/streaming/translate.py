@@ -17,6 +17,7 @@ from kubelet_trio.streaming import channels
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
+_MESSAGE = 64 * 1024  # bytes of output that make one, where so much has come
 _CREATION_LIMIT = 30.0  # s for the runtime to take all streams
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -74,4 +75,5 @@ async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
     head = bytes([channel])
     with suppress(*_GONE):
         while content := await stream.receive_some():
-            await socket.send(head + content)
+            more = stream.receive_waiting(_MESSAGE - len(content))
+            await socket.send(b"".join((head, content, *more)))

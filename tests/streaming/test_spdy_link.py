@@ -1,0 +1,41 @@
+"""What has come on a stream, and in which pieces it is handed out."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import memory_stream_pair
+
+from kubelet_trio.streaming import SpdyLink
+from kubelet_trio.streaming.spdy_link import SpdyStream
+
+
+def opened() -> SpdyStream:
+    return SpdyStream(SpdyLink(memory_stream_pair()[0], is_client=True), 1, {})
+
+
+async def test_what_waits_is_handed_out_at_once_in_its_order_and_within_a_bound() -> None:
+    stream = opened()
+    for piece in (b"one", b"two", b"three", b"four"):
+        await stream.put(piece)
+    stream.end_input()
+    assert await stream.receive_some() == b"one"
+    assert list(stream.receive_waiting(4)) == [b"two", b"three"]
+    assert list(stream.receive_waiting(0)) == []
+    assert list(stream.receive_waiting(100)) == [b"four"]
+    assert list(stream.receive_waiting(100)) == []
+    assert await stream.receive_some() == b""
+
+
+async def test_a_peer_that_is_faster_than_the_reader_waits_and_nothing_is_lost() -> None:
+    stream, pieces, found = opened(), [b"%d;" % number for number in range(200)], b""
+
+    async def fill() -> None:
+        for piece in pieces:
+            await stream.put(piece)
+        stream.end_input()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fill)
+        while content := await stream.receive_some():
+            found += b"".join((content, *stream.receive_waiting(10)))
+    assert found == b"".join(pieces)
