@@ -8,6 +8,7 @@ from __future__ import annotations
 from kubelet_trio.containers.labels import CONTAINER_NAME, RESTART_COUNT, container_info
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
+    CONFIG_SOURCE,
     ContainerId,
     ContainerRecord,
     ContainerState,
@@ -72,6 +73,7 @@ def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
         created_at=_seconds(status.created_at),
         host_network=host_network,
         ips=() if host_network else _ips(status.network),
+        source=status.annotations.get(CONFIG_SOURCE, ""),
     )
 
 

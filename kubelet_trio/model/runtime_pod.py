@@ -57,6 +57,7 @@ class SandboxRecord:
     created_at: float
     host_network: bool
     ips: tuple[str, ...] = ()  # primary first; empty on the host's network
+    source: str = ""  # which of the agent's sources wanted the pod; "" where that is not told
 
 
 @dataclass(frozen=True, slots=True)

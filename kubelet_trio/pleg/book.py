@@ -15,6 +15,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,
+    PodKey,
     PodUid,
     RuntimePod,
     SandboxId,
@@ -97,6 +98,13 @@ class Book:
             for record in table.running():
                 yield uid, record
 
+    def namesakes(self, key: PodKey, uid: PodUid) -> Iterator[PodUid]:
+        """Yield the other pods of a name of which something runs, or may."""
+        for other, table in self.tables.items():
+            identity = table.identity
+            if other != uid and (identity.namespace, identity.name) == tuple(key) and table.is_live:
+                yield other
+
     def see_sandbox(self, uid: PodUid, sandbox_id: SandboxId, ticket: Ticket) -> None:
         if sandbox_id not in self._gone:
             self._homes[sandbox_id] = uid
@@ -146,6 +154,7 @@ class Book:
         if table is None:
             return Asks()
         table.identity = identity if identity.name else table.identity
+        table.is_listed_live = listing.is_live
         for object_id in tuple(table.unlisted(listing)):
             self.lose(object_id)
         return table.to_ask(listing)

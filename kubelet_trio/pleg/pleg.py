@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from kubelet_trio.cri import Runtime
-from kubelet_trio.model import ContainerId, Meter, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodKey, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
@@ -98,6 +98,10 @@ class Pleg:
         clears it up comes within a second of the runtime's return, and wakes the pod.
         """
         return not self._book.is_dirty(uid)
+
+    def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
+        """Return the pods of a name, but of another UID, of which something runs, or may."""
+        return frozenset(self._book.namesakes(key, uid))
 
     async def wait_synced(self, uid: PodUid | None = None) -> None:
         """Wait until the runtime was listed once since the start.

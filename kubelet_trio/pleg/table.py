@@ -33,6 +33,8 @@ from kubelet_trio.model import (
 Ticket = NewType("Ticket", int)
 NEVER = Ticket(-1)
 
+_LIVE = (ContainerState.RUNNING, ContainerState.UNKNOWN)
+
 R = TypeVar("R", SandboxRecord, ContainerRecord)
 
 
@@ -66,6 +68,14 @@ class PodListing:
     sandboxes_asked: Ticket
     containers_asked: Ticket
 
+    @property
+    def is_live(self) -> bool:
+        """Whether anything in it runs, or may."""
+        ready = v1.PodSandboxState.SANDBOX_READY
+        return any(entry.state == ready for entry in self.sandboxes.values()) or any(
+            container_state(entry.state) in _LIVE for entry in self.containers.values()
+        )
+
 
 class PodTable:
     """The objects of one pod UID."""
@@ -75,6 +85,7 @@ class PodTable:
         self.sandboxes: dict[SandboxId, Known[SandboxRecord]] = {}
         self.containers: dict[ContainerId, Known[ContainerRecord]] = {}
         self.sandbox_of: dict[ContainerId, SandboxId] = {}
+        self.is_listed_live = False  # whether the last listing showed anything that runs
 
     def __bool__(self) -> bool:
         return bool(self.sandboxes or self.containers)
@@ -195,6 +206,17 @@ class PodTable:
         for known in self.containers.values():
             if known.record is not None and known.record.state is ContainerState.RUNNING:
                 yield known.record
+
+    @property
+    def is_live(self) -> bool:
+        """Whether anything of the pod runs, or may: a sandbox, or a container of any."""
+        if not self.complete and self.is_listed_live:
+            return True
+        sandboxes = (known.record for known in self.sandboxes.values())
+        containers = (known.record for known in self.containers.values())
+        return any(record is not None and record.ready for record in sandboxes) or any(
+            record is not None and record.state in _LIVE for record in containers
+        )
 
     def snapshot(self, observed_at: float) -> RuntimePod:
         """Return the pod, newest first.

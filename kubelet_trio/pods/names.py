@@ -33,6 +33,16 @@ class PodNames:
         queue = self._queues.get(key, {})
         return uid in queue and queue[uid].is_set()
 
+    def let_pass(self, key: PodKey, uid: PodUid, other: PodUid) -> None:
+        """Give the name, if it is this UID's, to another that waits for it, and come next."""
+        queue = self._queues.get(key, {})
+        if other == uid or other not in queue or not self.is_holder(key, uid):
+            return
+        passed = queue.pop(other)
+        passed.set()
+        queue[uid] = trio.Event()
+        self._queues[key] = {other: passed, **queue}
+
     def release(self, key: PodKey, uid: PodUid) -> None:
         """Leave the queue and let the next in."""
         queue = self._queues.get(key, {})

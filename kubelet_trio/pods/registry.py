@@ -1,7 +1,8 @@
 """Which pods the node has, and their workers: written by the merge of the sources alone.
 
 `apply` takes the full desired set and brings the set of workers into line with it. Nothing
-is ended before every source has delivered once; from then on what the runtime or the disk
+is ended before every source has delivered once, but what a pod of the same name replaces and
+its own source does not want any more; from then on what the runtime or the disk
 holds and nobody wants is ended too, however it came to be there.
 """
 
@@ -16,7 +17,17 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import container_info
-from kubelet_trio.model import PodUid, RuntimePod, is_static, metadata, pod_key, spec
+from kubelet_trio.model import (
+    CONFIG_SOURCE,
+    PodKey,
+    PodUid,
+    RuntimePod,
+    is_static,
+    metadata,
+    pod_annotations,
+    pod_key,
+    spec,
+)
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
@@ -50,6 +61,7 @@ class PodRegistry:
         self._is_runtime_read = False
         self._workers: dict[PodUid, PodWorker] = {}
         self._desired = Desired(pods={}, all_ready=False)
+        self._names: frozenset[PodKey] = frozenset()  # of the pods that are wanted
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
 
@@ -95,9 +107,10 @@ class PodRegistry:
     def apply(self, desired: Desired) -> None:
         """Take over the newest desired set."""
         self._desired = desired
+        self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
-            self._end_unwanted()
+        self._end_unwanted()
         for uid, pod in sorted(desired.pods.items(), key=_creation):
             worker = self._workers.get(uid)
             if worker is None and uid in self._reclaimed:
@@ -133,8 +146,16 @@ class PodRegistry:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
-        elif self._desired.all_ready and uid not in self._desired.pods:
+            return
+        if uid not in self._desired.pods:
             self._end_orphan(uid)
+        self._wake_waiting(uid)
+
+    def _wake_waiting(self, uid: PodUid) -> None:
+        """Have the pods look again that wait for what was left of this one."""
+        for worker in self._workers.values():
+            if uid in worker.waits_for:
+                worker.wake()
 
     def objects_changed(self, uid: PodUid) -> None:
         """An object that a pod refers to is there, is another, or is gone."""
@@ -166,6 +187,7 @@ class PodRegistry:
             static = "true" if is_static(pod) else "false"
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._start(PodWorker(self._services, pod))
+        self._wake_waiting(uid)
         self._admit()
 
     def _runtime_read(self) -> None:
@@ -188,7 +210,7 @@ class PodRegistry:
     def _end_unwanted(self) -> None:
         wanted = self._desired.pods
         for uid, worker in list(self._workers.items()):
-            if uid in wanted:
+            if uid in wanted or not self._may_end(worker.pod):
                 continue
             if worker.is_wanted:
                 worker.remove(TerminationRequest(uid, EndReason.DELETED))
@@ -198,16 +220,29 @@ class PodRegistry:
             if uid not in wanted and uid not in self._workers:
                 self._end_orphan(uid)
 
+    def _may_end(self, pod: Pod) -> bool:
+        """Whether a pod that is not wanted may be ended: no source can come to want it yet.
+
+        One that stands in the way of a pod of its name need not wait for other sources than
+        its own: those may not speak before the new pod runs (a cluster's API server).
+        """
+        desired = self._desired
+        source = pod_annotations(pod).get(CONFIG_SOURCE)
+        return desired.all_ready or (source in desired.delivered and pod_key(pod) in self._names)
+
     def _end_orphan(self, uid: PodUid) -> None:
         """End a pod whose manifest went while the agent was down, or that nobody knows."""
         if uid in self._reclaimed:
             return
-        record = self._records.pop(uid, None)
+        record = self._records.get(uid)
         observed = self._services.observer.get(uid)
         if record is None and not observed.exists:
             return  # not looked at yet: `wake` comes when it is
-        self._services.meter.count("kubelet_orphaned_runtime_pods_total")
         pod = record.pod if record is not None else orphan_pod(observed)
+        if not self._may_end(pod):
+            return
+        self._records.pop(uid, None)
+        self._services.meter.count("kubelet_orphaned_runtime_pods_total")
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
         worker = PodWorker(self._services, pod, record)
         self._start(worker)
@@ -227,9 +262,15 @@ def orphan_pod(observed: RuntimePod) -> Pod:
     wrote on its containers.
     """
     names = dict.fromkeys(c.name for c in observed.containers)
+    source = next((s.source for s in observed.sandboxes if s.source), None)
     graces = [container_info(c.annotations).termination_grace_period for c in observed.containers]
     return Pod(
-        metadata=ObjectMeta(name=observed.name, namespace=observed.namespace, uid=observed.uid),
+        metadata=ObjectMeta(
+            name=observed.name,
+            namespace=observed.namespace,
+            uid=observed.uid,
+            annotations={CONFIG_SOURCE: source} if source else None,
+        ),
         spec=PodSpec(
             containers=[Container(name=name) for name in names],
             terminationGracePeriodSeconds=next((g for g in graces if g is not None), None),

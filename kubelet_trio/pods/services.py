@@ -16,6 +16,7 @@ from kubelet_trio.model import (
     EventSink,
     Meter,
     Offload,
+    PodKey,
     PodUid,
     RuntimePod,
     SandboxId,
@@ -42,6 +43,10 @@ class PodObserver(Protocol):
 
         False after a refresh that failed; the worker is woken once it is true again.
         """
+        ...
+
+    def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
+        """Return the pods of a name, but of another UID, of which something runs, or may."""
         ...
 
     async def refresh(

@@ -91,6 +91,7 @@ class PodWorker:
     _is_busy: bool = False
     _is_leaving: bool = False
     _is_removed: bool = False
+    _namesakes: frozenset[PodUid] = frozenset()  # others of its name that run: waited for
     _holds: Holds = field(default_factory=Holds)
     _last_step: tuple[PodPlan, RuntimePod] | None = None
     _refresh_at: float = 0.0  # trio time at which volumes are brought up to date again
@@ -182,6 +183,11 @@ class PodWorker:
     def is_admitted(self) -> bool:
         """Whether it may run: it was admitted now, or in an earlier life of the agent."""
         return self._reporter.is_admitted
+
+    @property
+    def waits_for(self) -> frozenset[PodUid]:
+        """The pods of its name, left of an earlier life of the agent, that must be gone first."""
+        return self._namesakes
 
     @property
     def is_ending(self) -> bool:
@@ -313,6 +319,8 @@ class PodWorker:
         is_held = trio.current_time() < self._holds.pod_until
         if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
             return self._idle_delay(plan)
+        if plan.create_sandbox and not self._has_name():
+            return min(self._idle_delay(plan), RETRY_CAP)
         if not await self._execute(plan, observed):
             self._last_step = None
             return 0.0  # what failed is held back, and says so at once
@@ -320,6 +328,20 @@ class PodWorker:
         repeats, self._last_step = step == self._last_step, step
         # A runtime that says yes and does nothing must not keep us (and it) busy.
         return _NO_PROGRESS if repeats else 0.0
+
+    def _has_name(self) -> bool:
+        """Whether nothing runs under its name: what a life before left may, wanted or not.
+
+        A pod that runs and is wanted by another source, or is being ended, has the name first.
+        """
+        names, key = self.services.names, pod_key(self.pod)
+        before, self._namesakes = self._namesakes, self.services.observer.namesakes(key, self.uid)
+        for other in sorted(self._namesakes):
+            names.let_pass(key, self.uid, other)
+        if self._namesakes - before:
+            why = "a pod of the same name runs"
+            log.info("pod.waiting_for_name", reason=why, others=sorted(self._namesakes))
+        return not self._namesakes and names.is_holder(key, self.uid)
 
     async def _refresh_volumes(self, plan: PodPlan) -> None:
         """Show objects as they are now in the volumes of a pod that has been set up."""

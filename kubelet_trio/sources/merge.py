@@ -65,7 +65,8 @@ def merge(order: Sequence[str], snapshots: Mapping[str, SourceSnapshot]) -> Merg
     objects, hidden = _merge_objects(order, snapshots)
     incomplete = {name for name, snapshot in snapshots.items() if not snapshot.is_complete}
     last_known = frozenset(uid for uid in pods if owner[uid] in incomplete)
-    return Merged(Desired(pods, ready, objects, last_known), dropped, hidden)
+    delivered = frozenset(snapshots.keys() - incomplete)
+    return Merged(Desired(pods, ready, objects, last_known, delivered), dropped, hidden)
 
 
 def _merge_objects(

@@ -33,6 +33,7 @@ class Desired:
     all_ready: bool = False  # whether every source has delivered once: before, remove nothing
     objects: Mapping[ObjectKey, ApiObject] = field(default_factory=dict)
     last_known: frozenset[PodUid] = frozenset()  # wanted before this start; nobody says so now
+    delivered: frozenset[str] = frozenset()  # the sources that have said all that they want
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,3 +65,20 @@ def test_a_released_name_leaves_nothing_behind() -> None:
     names.claim(KEY, NEW)
     assert names.is_holder(KEY, NEW)
     assert not names.is_holder(KEY, OLD)
+
+
+def test_a_holder_lets_another_pass_and_comes_after_it() -> None:
+    names = PodNames()
+    names.claim(KEY, OLD)
+    names.claim(KEY, NEW)
+    names.claim(KEY, NEWER)
+    names.let_pass(KEY, OLD, NEWER)
+    assert names.is_holder(KEY, NEWER)
+    assert not names.is_holder(KEY, OLD)
+    names.let_pass(KEY, OLD, NEW)  # it has nothing to give
+    names.let_pass(KEY, NEWER, NEWER)
+    assert names.is_holder(KEY, NEWER)
+    names.release(KEY, NEWER)
+    assert names.is_holder(KEY, OLD)
+    names.release(KEY, OLD)
+    assert names.is_holder(KEY, NEW)

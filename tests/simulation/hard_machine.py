@@ -52,17 +52,14 @@ class HardMachine(AgentMachine):
     def pod_is_fed(self, name: str, use: int) -> None:
         """Want another pod in the place of this one."""
         self.numbers += 1
-        pod = fed_pod(f"{name}-{self.numbers}", use)
+        pod = fed_pod(name, use, f"{name}-{self.numbers}")
         if self.hard.agent is not None and self.hard.agent.pressure.value.memory:
             self.refused.add(pod_uid(pod))
-        self.hard.feed({**self.others(name), f"{name}-{self.numbers}": pod})
+        self.hard.feed({**self.hard.fed, name: pod})
 
     @step(name=st.sampled_from(FED))
     def fed_pod_goes(self, name: str) -> None:
-        self.hard.feed(self.others(name))
-
-    def others(self, name: str) -> dict[str, Pod]:
-        return {n: pod for n, pod in self.hard.fed.items() if not n.startswith(name)}
+        self.hard.feed({n: pod for n, pod in self.hard.fed.items() if n != name})
 
     # The node runs short
 
@@ -91,10 +88,7 @@ class HardMachine(AgentMachine):
         self, damage: str, pick: int, pause: float
     ) -> None:
         self.hard.kill()
-        # Of pods that are wanted: one that was replaced is known by its record until it is gone.
-        wanted = {wish.uid(name) for name, wish in self.wanted.items()}
         records = sorted((self.hard.node.root_dir / "pods").glob("*/kubelet-trio.json"))
-        records = [path for path in records if path.parent.name in wanted]
         if records:
             path = records[pick % len(records)]
             uid = PodUid(path.parent.name)
@@ -166,9 +160,9 @@ class HardMachine(AgentMachine):
         if self.hard.agent is not None:
             self.run.sleep(TRANSITION)
         super().calm()
+        self.evicted_pods_stay_evicted()  # notes those that were turned away meanwhile
         for name, pod in self.hard.fed.items():
             self.check_fed(name, pod)
-        self.evicted_pods_stay_evicted()
 
     def come_up_again(self) -> None:
         """As after a shutdown: what ended with the node is ended, static pods come back."""

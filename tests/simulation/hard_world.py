@@ -243,7 +243,7 @@ class HardWorld(World):
         return {c.image or "" for p in live if p.spec for c in p.spec.containers}
 
 
-def fed_pod(name: str, use: int) -> Pod:
+def fed_pod(name: str, use: int, uid: str) -> Pod:
     """Return a pod that may be evicted, using so many MiB."""
     manifest = {
         "apiVersion": "v1",
@@ -256,7 +256,7 @@ def fed_pod(name: str, use: int) -> Pod:
     annotations = {**(meta.annotations or {}), CONFIG_SOURCE: "api"}
     return msgspec.structs.replace(
         pod,
-        metadata=msgspec.structs.replace(meta, annotations=annotations, uid=name, name=name),
+        metadata=msgspec.structs.replace(meta, annotations=annotations, uid=uid, name=name),
     )
 
 
