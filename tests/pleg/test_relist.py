@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from kubelet_trio.cri import RuntimeUnavailableError, v1
-from kubelet_trio.model import ContainerState
+from kubelet_trio.model import ContainerState, PodKey
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
 from kubelet_trio.testing.fixtures import run_pod, sandbox_config, start_container
 from tests.pleg.node import OTHER, WEB, watched
@@ -196,3 +196,35 @@ async def test_a_sandbox_without_an_address_is_asked_again(autojump_clock: objec
         runtime.sandboxes[sandbox_id].ip = ip
         await trio.sleep(11)
         assert node.pleg.get(WEB).sandboxes[0].ips == (ip,)
+
+
+async def test_pods_of_a_name_are_told_while_anything_of_them_runs(autojump_clock: object) -> None:
+    runtime = FakeRuntime()
+    sandbox_id, [container_id] = await run_pod(runtime)
+    web = PodKey("default", "web")
+    async with watched(runtime) as node:
+        await node.pleg.wait_synced(WEB)
+        assert node.pleg.namesakes(web, OTHER) == {WEB}
+        assert not node.pleg.namesakes(web, WEB)
+        assert not node.pleg.namesakes(PodKey("kube-system", "web"), OTHER)
+        runtime.kill(container_id, 1)
+        await trio.sleep(15)
+        assert node.pleg.namesakes(web, OTHER) == {WEB}  # there is its sandbox still
+        await runtime.stop_pod_sandbox(sandbox_id)
+        await trio.sleep(15)
+        assert not node.pleg.namesakes(web, OTHER)
+
+
+async def test_what_cannot_be_asked_about_is_as_it_is_listed(autojump_clock: object) -> None:
+    """A dead pod with a broken record in the runtime keeps no other from its name for ever."""
+    runtime = FakeRuntime()
+    sandbox_id, [container_id] = await run_pod(runtime)
+    web = PodKey("default", "web")
+    runtime.faults.add(FaultKind.ERROR, "ContainerStatus", "web", times=None)
+    async with watched(runtime) as node:
+        await trio.sleep(5)
+        assert node.pleg.namesakes(web, OTHER) == {WEB}
+        runtime.kill(container_id, 1)
+        await runtime.stop_pod_sandbox(sandbox_id)
+        await trio.sleep(15)
+        assert not node.pleg.namesakes(web, OTHER)

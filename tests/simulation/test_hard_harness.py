@@ -9,9 +9,10 @@ import pytest
 
 from kubelet_trio.gc import image_sweep
 from kubelet_trio.model import PodUid
-from kubelet_trio.pods import PodRegistry
+from kubelet_trio.pods import PodRegistry, PodWorker
 from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pressure import EvictionManager
+from kubelet_trio.testing import FaultKind
 from tests.simulation.hard_machine import HardMachine
 from tests.simulation.hard_world import ENOUGH, SHORT
 from tests.simulation.manifests import Wish
@@ -94,3 +95,29 @@ def test_a_worker_that_a_full_disk_ends_is_found(
     monkeypatch.setattr(PodReporter, "_try_write", PodReporter._write)
     with pytest.raises(AssertionError, match="No space left"):
         live_a_day(machine)
+
+
+def replace_what_is_forgotten(machine: HardMachine) -> None:
+    """A pod is replaced while its record is lost, and the new one is known before it is seen."""
+    machine.pod_is_fed(name="one", use=10, then=6.0)
+    machine.runtime_goes_down(seconds=None, then=0.0)
+    machine.agent_is_restarted(killed=True, pause=None, then=0.0)
+    machine.pod_is_fed(name="one", use=10, then=0.0)
+    machine.record_is_damaged_while_the_agent_is_away(damage="garbage", pick=0, pause=0.0, then=6.0)
+    machine.all_is_mended(then=0.0)
+    slow = FaultKind.SLOW
+    machine.calls_fail(kind=slow, call="StopContainer", times=None, delay=3.0, then=20.0)
+    check(machine)
+    assert [container.uid for container in machine.hard.runtime.alive()] == ["one-2"]
+
+
+def test_a_pod_waits_for_one_of_its_name(machine: HardMachine) -> None:
+    replace_what_is_forgotten(machine)
+
+
+def test_a_pod_beside_one_of_its_name_is_found(
+    machine: HardMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PodWorker, "_has_name", lambda _self: True)
+    with pytest.raises(AssertionError, match="still runs"):
+        replace_what_is_forgotten(machine)
