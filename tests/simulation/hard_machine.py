@@ -177,6 +177,9 @@ class HardMachine(AgentMachine):
         self.excused |= {pod_uid(pod) for pod in self.hard.fed.values()}
         self.is_going_down = False
 
+    def keeps_records(self) -> bool:
+        return not self.hard.disk.error
+
     def names(self) -> set[str]:
         return super().names() | self.hard.fed.keys()
 
