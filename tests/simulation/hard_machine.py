@@ -96,6 +96,8 @@ class HardMachine(AgentMachine):
                 path.write_bytes(DAMAGES[damage](path.read_bytes()))
                 self.disturbed.add(uid)
                 self.excused.add(uid)
+                # If nobody wants it any more, nothing tells which container is its sidecar.
+                self.lost_sandbox.add(uid)
         self.run.sleep(pause)
         self.hard.start()
 
