@@ -61,6 +61,7 @@ from kubelet_trio.model.runtime_pod import (
     RuntimePod,
     SandboxRecord,
 )
+from kubelet_trio.model.tls import system_tls
 from kubelet_trio.model.verbosity import BoundLogger, set_verbosity
 
 __all__ = [
@@ -123,6 +124,7 @@ __all__ = [
     "set_verbosity",
     "sha256",
     "spec",
+    "system_tls",
     "thread_offload",
     "to_datetime",
     "to_milli",

@@ -9,7 +9,6 @@ Source: UpgradeAwareHandler in k8s.io/apimachinery/pkg/util/proxy.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
+from kubelet_trio.model import system_tls
 from kubelet_trio.server.http import Headers, HttpError, Request, Upgrade
 from kubelet_trio.server.identity import without_token
 
@@ -84,7 +84,7 @@ async def open_backend(url: str) -> AsyncIterator[Stream]:
         raise _failed(f"dial tcp {host}:{port}: {exc or 'i/o timeout'}") from exc
     stream: Stream = plain
     if secure:
-        stream = trio.SSLStream(plain, ssl.create_default_context(), server_hostname=host)
+        stream = trio.SSLStream(plain, system_tls(), server_hostname=host)
     try:
         yield stream
     finally:

@@ -10,7 +10,6 @@ The HTTP client is imported when the source first runs: an agent without a URL g
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from kubelet_trio.model import (
     WallClock,
     blake2b,
     pod_uid,
+    system_tls,
     thread_offload,
 )
 from kubelet_trio.sources._errors import ManifestError
@@ -102,7 +102,7 @@ class HttpSource:
 
         task_status.started()
         # The system's certificates, as for every other program on the node.
-        context = await self._offload(ssl.create_default_context)
+        context = await self._offload(system_tls)
         async with httpx2.AsyncClient(
             transport=self._transport,
             verify=context,

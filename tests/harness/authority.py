@@ -36,7 +36,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_ca_usage(), critical=True)
+            .add_extension(ca_usage(), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
             )
@@ -126,7 +126,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _ca_usage() -> x509.KeyUsage:
+def ca_usage() -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
