@@ -153,13 +153,21 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
         # A sandbox takes its containers along; what outlived its sandbox goes by itself.
         known = {sandbox.id for sandbox in observed.sandboxes}
         strays = [c.id for c in observed.containers if c.sandbox_id not in known]
-        await run_together(
-            [partial(run_lingering, partial(runtime.remove_container, c), _LINGER) for c in strays]
-            + [
-                partial(run_lingering, partial(runtime.remove_pod_sandbox, s.id), _LINGER)
-                for s in observed.sandboxes
-            ]
-        )
+        steps = [
+            *(partial(runtime.remove_container, container) for container in strays),
+            *(partial(runtime.remove_pod_sandbox, sandbox.id) for sandbox in observed.sandboxes),
+        ]
+        trouble: RuntimeCallError | None = None
+        try:
+            await run_together([partial(run_lingering, step, _LINGER) for step in steps])
+        except RuntimeCallError as exc:
+            trouble = exc
+        if trouble is not None:
+            # All has stopped, but a start that was cut short can leave a process that the runtime
+            # knows nothing of and that keeps it from removing its container, for ever
+            # (containerd 1.6: "cannot delete running task").
+            await teardown.services.cgroups.remove(pod_uid(teardown.pod))
+            raise trouble
     if observed.exists:
         await _expect_gone(teardown)
 

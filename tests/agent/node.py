@@ -43,10 +43,14 @@ class Feed:
 
 
 class Cgroups:
-    """Pod cgroups that are gone when asked to be."""
+    """Pod cgroups that are gone when asked to be, with what runs in them."""
+
+    on_kill: Callable[[], None] | None = None
 
     async def remove(self, uid: PodUid) -> None:
         await trio.lowlevel.checkpoint()
+        if self.on_kill is not None:
+            self.on_kill()
 
 
 class Node:
@@ -56,6 +60,7 @@ class Node:
         self.base = base
         self.runtime = FakeRuntime(write_logs=True, status_lag=0.06)
         self.mounter = FakeMounter()
+        self.cgroups = Cgroups()
         self.agent: Agent | None = None
         self.feed = Feed()
         self.logind: Any = None  # None: this machine's
@@ -93,7 +98,7 @@ class Node:
             Seams(
                 self.runtime,
                 self.mounter,
-                lambda _driver: Cgroups(),
+                lambda _driver: self.cgroups,
                 (self.feed,),
                 self.runtime.exit_waiter,
                 clock=TrioClock(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -444,3 +445,18 @@ async def test_a_second_agent_on_the_same_root_directory_is_refused(
             async with Node(node.base).running():
                 await trio.sleep(1)
         assert len(node.runtime.alive()) == 1
+
+
+async def test_a_process_that_the_runtime_lost_keeps_no_pod_from_going(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """As containerd 1.6 after a start whose caller was killed: its task is there, and unknown."""
+    pod = make_pod()
+    async with node.running(pod):
+        await trio.sleep(20)
+        lost = node.runtime.faults.add(FaultKind.ERROR, "RemovePodSandbox", times=None)
+        node.cgroups.on_kill = partial(node.runtime.faults.lift, lost)
+        node.feed.put()
+        await trio.sleep(120)
+        assert not node.runtime.sandboxes
+        assert not list((node.base / "root" / "pods").iterdir())
