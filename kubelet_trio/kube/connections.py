@@ -237,13 +237,13 @@ class _Stream(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore2.AsyncNetworkStream:
+        stream = None
         try:
             stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
-        except BaseException:
-            # The library closes after errors, not after a cancellation.
-            with trio.move_on_after(_CLOSE, shield=True):
-                await self._stream.aclose()
-            raise
+        finally:
+            if stream is None:  # the library leaves it open, after a cancellation above all
+                with trio.move_on_after(_CLOSE, shield=True):
+                    await self._stream.aclose()
         return _Stream(stream)
 
     def get_extra_info(self, info: str) -> Any:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import struct
+import sys
 
 from .files import write_file
 from .processes import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
@@ -169,9 +170,9 @@ def _become(
         _execute(argv, spec["env"])
     except StartError as exc:
         os.write(failure, str(exc).encode())
-    except BaseException as exc:  # noqa: BLE001, ASYNC103  # a forked process must not go back
-        os.write(failure, f"starting {argv[0]!r}: {exc!r}".encode())
-    finally:
+    finally:  # whatever happened: a forked process must not go back
+        if (trouble := sys.exc_info()[1]) is not None:
+            os.write(failure, f"starting {argv[0]!r}: {trouble!r}".encode())
         os._exit(127)
 
 

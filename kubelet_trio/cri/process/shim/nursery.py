@@ -51,8 +51,8 @@ def _be_shim(channel: socket.socket, directory: str, reply: int) -> NoReturn:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         Shim(directory).run(reply)
         code = 0
-    except BaseException:  # noqa: BLE001, ASYNC103  # a forked process must not go back
-        sys.excepthook(*sys.exc_info())
-        sys.stderr.flush()
-    finally:
+    finally:  # whatever happened: a forked process must not go back
+        if code:
+            sys.excepthook(*sys.exc_info())
+            sys.stderr.flush()
         os._exit(code)
