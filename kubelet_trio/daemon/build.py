@@ -46,7 +46,9 @@ from kubelet_trio.model import (
     thread_offload,
 )
 from kubelet_trio.node import (
+    Machine,
     NodeCapacity,
+    Reservations,
     node_capacity,
     read_machine,
 )
@@ -86,14 +88,7 @@ def build_agent(
     """
     config, flags = settings.config, settings.flags
     machine = read_machine(Path(flags.root_dir))
-    reserved = reservations(
-        config,
-        machine.cpus,
-        ignore_eviction=flags.experimental_allocatable_ignore_eviction,
-    )
-    capacity = node_capacity(
-        machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
-    )
+    reserved, capacity = _resources(settings, machine)
     node = node_settings(settings, machine, capacity, looked_up)
     seam = make_runtime(
         config.container_runtime_endpoint,
@@ -134,6 +129,19 @@ def build_agent(
         meter=meter,
     )
     return Agent(agent_settings(settings, node, capacity, reserved), seams, records)
+
+
+def _resources(settings: Settings, machine: Machine) -> tuple[Reservations, NodeCapacity]:
+    config, flags = settings.config, settings.flags
+    reserved = reservations(
+        config,
+        machine.cpus,
+        ignore_eviction=flags.experimental_allocatable_ignore_eviction,
+    )
+    capacity = node_capacity(
+        machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
+    )
+    return reserved, capacity
 
 
 def _cluster(

@@ -45,6 +45,7 @@ from kubelet_trio.pods.grace import merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
 from kubelet_trio.pods.phase import is_terminal
 from kubelet_trio.pods.plan import plan_pod
+from kubelet_trio.pods.probing import pod_probes
 from kubelet_trio.pods.record import PodRecord, is_removed
 from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pods.services import PodServices
@@ -59,7 +60,7 @@ from kubelet_trio.pods.types import (
     PodStage,
     TerminationRequest,
 )
-from kubelet_trio.probes import PodProbes, ProbeKind, ProbeServices, adopted_from
+from kubelet_trio.probes import PodProbes, ProbeKind
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
@@ -104,28 +105,13 @@ class PodWorker:
         self._reporter = PodReporter(self.services, self.record)
         self._stopper = ContainerStopper(self.services, self._reporter)
         self._executor = PodExecutor(self.services, self._stopper)
-        self._probes = self._make_probes()
+        status = self._reporter.status or self.pod.status
+        self._probes = pod_probes(self.services, self.pod, self.wake, status)
         if self.record is not None and self.record.termination is not None:
             self._request = self.record.termination
             # Wanted again or not, what was to be gone is ended first; the registry starts it anew.
             self.is_wanted &= not is_removed(self.record)
         self._heed_api()
-
-    def _make_probes(self) -> PodProbes:
-        services = self.services
-        return PodProbes(
-            ProbeServices(
-                services.runtime,
-                services.events,
-                services.clock,
-                services.started_at,
-                services.exec_orphans,
-                services.meter,
-            ),
-            self.pod,
-            self.wake,
-            adopted_from(self._reporter.status or self.pod.status),
-        )
 
     @property
     def uid(self) -> PodUid:
