@@ -18,6 +18,7 @@ from tests.harness import (
     pod,
 )
 from tests.harness.control_plane import ControlPlane, kubectl
+from tests.harness.images import BUSYBOX
 from tests.harness.kube import KubeClient
 from tests.harness.pods import Json
 
@@ -61,6 +62,36 @@ def test_the_node_says_what_it_is_and_renews_its_lease(agent: Agent, kube: KubeC
     lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + NODE
     first = kube.wait(lease, lambda found: found["spec"].get("renewTime"))
     kube.wait(lease, lambda found: found["spec"]["renewTime"] != first["spec"]["renewTime"])
+
+
+def test_kubectl_debugs_the_node_and_a_copy_of_a_pod(
+    agent: Agent, kube: KubeClient, plane: ControlPlane, namespace: str
+) -> None:
+    see = (
+        "--",
+        "sh",
+        "-c",
+        "test -e /host/proc && test -e /host/etc/passwd && ps | grep -q [k]ubelet-trio",
+    )
+    kubectl(plane, "-n", namespace, "debug", f"node/{NODE}", f"--image={BUSYBOX}", *see)
+    [debugger] = kube.get(pods(namespace))["items"]
+    assert debugger["spec"]["hostPID"]
+    kube.wait(pods(namespace, debugger["metadata"]["name"]), ended_well)
+    kube.create(pods(namespace), bound("web"))
+    kube.wait(pods(namespace, "web"), is_ready)
+    copy = (
+        "--copy-to=copy",
+        "--same-node",
+        "--share-processes",
+        f"--image={BUSYBOX}",
+        "-c",
+        "look",
+    )
+    kubectl(plane, "-n", namespace, "debug", "web", *copy, "--", "sleep", "1000")
+    copied = kube.wait(pods(namespace, "copy"), is_ready)
+    assert {c["name"] for c in copied["status"]["containerStatuses"]} == {"main", "look"}
+    for name in ("web", "copy"):
+        kube.delete(pods(namespace, name), gracePeriodSeconds=1)
 
 
 def test_a_pod_is_run_told_of_and_deleted(
