@@ -1,7 +1,8 @@
 """Answers for `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`, made when asked.
 
 There is no housekeeping loop: nothing is read while nobody asks. Answers within `_FRESH` seconds
-come from one reading, and those who ask at the same time share it. The rate of CPU use is taken
+come from one reading for as long as the same containers run, and those who ask at the same time
+share it. The rate of CPU use is taken
 between this reading and one that is some seconds older; the first answer has none.
 """
 
@@ -92,22 +93,24 @@ class StatsProvider:
         return cadvisor_text(snapshot, self.settings.machine)
 
     async def snapshot(self, kind: str) -> Snapshot:
-        """Return what was read within the last second, or read it now.
+        """Return what was read within the last second of what runs now, or read it now.
 
         Args:
             kind: `cpu` (CPU and memory), `all` (what the summary has) or `metrics`.
         """
         async with self._locks.setdefault(kind, trio.Lock()):
-            cached = self._cache.get(kind)
-            if cached is not None and trio.current_time() - cached[0] < _FRESH:
-                return cached[1]
-            snapshot = await self._take(kind)
+            cached, pods = self._cache.get(kind), tuple(self.pods())
+            if cached is not None:
+                read_at, snapshot = cached
+                if trio.current_time() - read_at < _FRESH and snapshot.pods == pods:
+                    return snapshot
+            snapshot = await self._take(kind, pods)
             self._note_rates(snapshot)
             self._cache[kind] = (trio.current_time(), snapshot)
             return snapshot
 
-    async def _take(self, kind: str) -> Snapshot:
-        pods, now = tuple(self.pods()), self.clock.time()
+    async def _take(self, kind: str, pods: tuple[PodSubject, ...]) -> Snapshot:
+        now = self.clock.time()
         reading, networks = await self.offload(
             _read, self.host, self.settings.pod_roots, pods, kind, now
         )

@@ -36,7 +36,7 @@ class World:
         self.runtime = FakeRuntime()
         self.container = ContainerId(trees.CONTAINER)
         self.volumes = VolumeUsage(str(self.root), inline_offload, TrioClock())
-        self.pod = PodSubject(
+        pod = PodSubject(
             UID,
             "web-0",
             "prod",
@@ -45,11 +45,12 @@ class World:
             volumes=frozenset({"scratch"}),
             local_volumes=frozenset({"scratch"}),
         )
+        self.pods: tuple[PodSubject, ...] = (pod,)
         self.provider = StatsProvider(
             StatsSettings("node", str(self.root), ("/kubepods.slice", "/kubepods")),
             self.host,
             self.runtime,
-            lambda: (self.pod,),
+            lambda: self.pods,
             lambda name: UID if name.startswith("kubepods-burstable-pod") else None,
             TrioClock(),
             inline_offload,
@@ -81,6 +82,17 @@ async def test_answers_within_a_second_are_one_reading(
     assert (await world.ask())["cpu"] == first["cpu"]
     await trio.sleep(1.5)
     assert (await world.ask())["cpu"]["usageCoreNanoSeconds"] == 9_000_000_000
+
+
+@pytest.mark.parametrize("only", (False, True))
+async def test_a_pod_that_begins_within_the_second_is_in_the_answer(
+    world: World, autojump_clock: MockClock, only: bool
+) -> None:
+    pods, world.pods = world.pods, ()
+    empty = msgspec.json.decode(await world.provider.summary(only_cpu_and_memory=only))
+    assert empty["pods"] == []
+    world.pods = pods
+    assert (await world.ask(only=only))["cpu"]["usageCoreNanoSeconds"] == 2_500_000_000
 
 
 async def test_the_rate_is_taken_between_two_readings(
