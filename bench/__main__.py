@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -50,13 +50,16 @@ def main(
     with tempfile.TemporaryDirectory() as place:
         ours = partial(Ours, install(Path(place) / "venv"))
         makers: list[Make] = [ours, partial(GoKubelet, peer.absolute())] if peer else [ours]
-        taken: list[Round] = []
+        taken: list[dict[str, dict[str, float]]] = []
         for number in range(rounds):
             # Whoever comes second finds a warm page cache: they take turns.
             order = makers if number % 2 == 0 else list(reversed(makers))
-            taken.append(dict(_turn(make, chosen, idle, scale) for make in order))
+            taken.append({})
+            for make in order:
+                for name, figures in _turn(make, chosen, idle, scale):
+                    taken[-1][name] = dict(figures)
+                    _write(json_file, described, taken)
             click.echo(f"round {number + 1} of {rounds} is done", err=True)
-            _write(json_file, described, taken)
     names = [name for turn in taken for name in turn]
     theirs = next((name for name in names if name != Ours.name), None)
     merged = rows(taken, Ours.name, theirs)
@@ -67,8 +70,13 @@ def main(
         click.echo(f"\n{plots(merged, Ours.name, theirs, plot_dir)}")
 
 
-def _turn(make: Make, loads: list[str], idle: float, scale: float) -> tuple[str, dict[str, float]]:
-    """Run the loads on one contender, on a containerd of its own; return name and figures."""
+def _turn(
+    make: Make, loads: list[str], idle: float, scale: float
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Run the loads on one contender, on a containerd of its own.
+
+    Yields its name and the figures so far after each, so that what breaks later loses nothing.
+    """
     with tempfile.TemporaryDirectory() as base, Containerd(metrics=True) as containerd:
         contender = make(Path(base) / "agent", containerd)
         try:
@@ -78,12 +86,12 @@ def _turn(make: Make, loads: list[str], idle: float, scale: float) -> tuple[str,
                 for load in loads:
                     click.echo(f"{contender.name}: {load}", err=True)
                     LOADS[load](bench)
+                    yield contender.name, bench.results
         finally:
             contender.close()
-    return contender.name, bench.results
 
 
-def _write(path: Path | None, described: dict[str, str], taken: list[Round]) -> None:
+def _write(path: Path | None, described: dict[str, str], taken: Sequence[Round]) -> None:
     if path is not None:
         path.write_text(json.dumps({"machine": described, "rounds": taken}, indent=1) + "\n")
 

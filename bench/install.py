@@ -18,7 +18,7 @@ def install(directory: Path) -> Path:
     subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
     programs = directory / "bin"
     subprocess.run(
-        [str(programs / "pip"), "install", "--quiet", "--compile", str(REPO)],
+        [str(programs / "pip"), "install", "-qq", "--compile", str(REPO)],
         check=True,
     )
     return programs / "kubelet-trio"

@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.contender import Contender, Meter, wait_ready
 from bench.runtime import Runtime
+from kubelet_trio.cri import v1
 from tests.harness import CriClient, container, eventually, forever, live_containers, pod
 from tests.harness.pods import Json
 
@@ -55,22 +56,38 @@ class Bench:
         ]
 
     @contextmanager
-    def pods(self, count: int, *, manifests: list[Json] | None = None) -> Iterator[list[Json]]:
+    def pods(self, manifests: list[Json]) -> Iterator[list[Json]]:
         """Run pods for the length of a block."""
-        made = self.manifests(count) if manifests is None else manifests
-        for manifest in made:
-            self.contender.put(manifest)
-        wait_ready(self.contender, names_of(made), 0.2)
-        yield made
-        self.remove(made)
-
-    def remove(self, manifests: list[Json]) -> None:
         for manifest in manifests:
-            self.contender.drop(manifest["metadata"]["name"])
+            self.contender.put(manifest)
+        wait_ready(self.contender, names_of(manifests), 0.2)
+        yield manifests
+        self.remove(manifests)
         self.wait_empty()
 
+    def remove(self, manifests: list[Json]) -> None:
+        """Take manifests away and return when nothing of any pod runs any more."""
+        for manifest in manifests:
+            self.contender.drop(manifest["metadata"]["name"])
+        eventually(self._is_still, within=_GONE_LIMIT, what="nothing runs any more")
+
     def wait_empty(self) -> None:
+        """Return when the runtime holds nothing.
+
+        A Go kubelet leaves dead sandboxes to its garbage collection, once a minute.
+        """
         eventually(lambda: not self.cri.sandboxes(), within=_GONE_LIMIT, what="no sandbox left")
+
+    def deleted(self, manifests: list[Json], figure: str) -> None:
+        """Take manifests away, and note how long until nothing runs and until nothing is left."""
+        began = time.monotonic()
+        self.remove(manifests)
+        self.results[f"{figure}, nothing runs s"] = time.monotonic() - began
+        self.wait_empty()
+        self.results[f"{figure}, nothing left s"] = time.monotonic() - began
+
+    def _is_still(self) -> bool:
+        return not any(s.state == v1.PodSandboxState.SANDBOX_READY for s in self.cri.sandboxes())
 
     def started_at(self, name: str) -> int:
         live = live_containers(self.cri, f"{name}-node")["main"]
@@ -105,14 +122,16 @@ def one_pod(bench: Bench) -> None:
         started.append(bench.started_at(f"single-{n}") - began)
         bench.remove([manifest])
         time.sleep(0.3)
+    bench.wait_empty()
     bench.results["one pod, written to started s"] = median(started) / 1e9
     bench.results["one pod, written to Ready s"] = median(ready) / 1e9
 
 
 def burst(bench: Bench) -> None:
     """Many pods at once until all are Ready, then all gone at once."""
-    for count in (30, 100):
-        made = bench.manifests(count)
+    for wanted in (30, 100):
+        made = bench.manifests(wanted)
+        count = len(made)
         agent, containerd = Meter(bench.contender.pid), bench.runtime.meter
         cpu, runtime_cpu = agent.cpu(), containerd.cpu()
         began = time.monotonic()
@@ -123,15 +142,13 @@ def burst(bench: Bench) -> None:
         bench.results[f"{count} pods Ready, agent CPU s"] = agent.cpu() - cpu
         bench.results[f"{count} pods Ready, containerd CPU s"] = containerd.cpu() - runtime_cpu
         time.sleep(SETTLE)
-        began = time.monotonic()
-        bench.remove(made)
-        bench.results[f"{count} pods deleted s"] = time.monotonic() - began
+        bench.deleted(made, f"{count} pods deleted")
 
 
 def delete_one(bench: Bench) -> None:
-    """File gone until nothing is left in the runtime; its container ends on SIGTERM."""
-    took = []
-    main = container("main", forever())
+    """File gone until nothing of it runs, and of the last of them until nothing is left."""
+    took, began = [], 0.0
+    main = container("main", forever())  # ends on SIGTERM
     for n in range(bench.many(5)):
         manifest = pod(f"deleted-{n}", main, terminationGracePeriodSeconds=1)
         bench.contender.put(manifest)
@@ -140,21 +157,23 @@ def delete_one(bench: Bench) -> None:
         began = time.monotonic()
         bench.remove([manifest])
         took.append(time.monotonic() - began)
-    bench.results["1 pod deleted s"] = median(took)
+    bench.results["1 pod deleted, nothing runs s"] = median(took)
+    bench.wait_empty()
+    bench.results["1 pod deleted, nothing left s"] = time.monotonic() - began
 
 
 def idle(bench: Bench) -> None:
     """Nothing happens, under no pod, 30 and 100."""
     for count in (0, 30, 100):
-        with bench.pods(count, manifests=None if count else []):
-            bench.quiet(f"idle, {count} pods", bench.idle)
-            bench.results[f"idle, {count} pods, RSS MB"] = Meter(bench.contender.pid).rss()
+        with bench.pods(bench.manifests(count) if count else []) as made:
+            bench.quiet(f"idle, {len(made)} pods", bench.idle)
+            bench.results[f"idle, {len(made)} pods, RSS MB"] = Meter(bench.contender.pid).rss()
 
 
 def death(bench: Bench) -> None:
     """A kill from outside until the return of the next StartContainer, first restarts."""
     took = []
-    with bench.pods(20) as made:
+    with bench.pods(bench.manifests(20)) as made:
         for manifest in made:
             name = manifest["metadata"]["name"]
             old = live_containers(bench.cri, f"{name}-node")["main"]
@@ -172,15 +191,16 @@ def death(bench: Bench) -> None:
 
 def restart(bench: Bench) -> None:
     """The agent's exec until all pods are told Ready again; what started again meanwhile."""
-    with bench.pods(100) as made:
+    with bench.pods(bench.manifests(100)) as made:
         before = {c.id for c in bench.cri.containers()}
         bench.contender.stop()
         began = time.monotonic()
         bench.contender.start()
         wait_ready(bench.contender, names_of(made), 0.05)
-        bench.results["restart under 100 pods, all adopted s"] = time.monotonic() - began
+        label = f"restart under {len(made)} pods"
+        bench.results[f"{label}, all adopted s"] = time.monotonic() - began
         again = {c.id for c in bench.cri.containers()} - before
-        bench.results["restart under 100 pods, containers restarted"] = float(len(again))
+        bench.results[f"{label}, containers restarted"] = float(len(again))
 
 
 def probes(bench: Bench) -> None:
@@ -193,8 +213,8 @@ def probes(bench: Bench) -> None:
             pod(f"bench-{n}", main, terminationGracePeriodSeconds=1)
             for n in range(bench.many(count))
         ]
-        with bench.pods(count, manifests=made):
-            bench.quiet(f"{count} pods, {kind} probes", min(bench.idle, 30.0))
+        with bench.pods(made):
+            bench.quiet(f"{len(made)} pods, {kind} probes", min(bench.idle, 30.0))
 
 
 def storm(bench: Bench) -> None:
@@ -203,7 +223,7 @@ def storm(bench: Bench) -> None:
     for n, manifest in enumerate(made):
         manifest["metadata"]["uid"] = f"00000000-0000-0000-0000-{n:012}"
     rounds = 10
-    with bench.pods(100, manifests=made):
+    with bench.pods(made):
         meter = Meter(bench.contender.pid)
         cpu, began = meter.cpu(), time.monotonic()
         for edit in range(rounds):
