@@ -127,7 +127,7 @@ class FileSource:
 
     async def _round(self, watcher: Watcher) -> float:
         """Look once, act on it, and return when to look again at the latest."""
-        finished = self._take_finished()
+        finished, removed = self._take_changes()
         listing = await self._offload(look, self.path)
         while watcher.watch(listing.watch):
             listing = await self._offload(look, self.path)
@@ -135,7 +135,7 @@ class FileSource:
         again_at = None
         trouble = await self._usurper(listing) or self._trouble(listing)
         if not trouble:
-            again_at = await self._read(listing, finished)
+            again_at = await self._read(listing, finished, removed)
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
             self._deliver(in_motion=again_at is not None and self._is_early(now))
         files = [p for error in self._ledger.errors() for p in problems_of(error, SOURCE)]
@@ -169,10 +169,12 @@ class FileSource:
             return ""  # the one file was removed
         return "does not exist any more; its pods stay until it is back"
 
-    async def _read(self, listing: Listing, finished: set[str] | None) -> float | None:
+    async def _read(
+        self, listing: Listing, finished: set[str] | None, removed: set[str]
+    ) -> float | None:
         """Read what changed; return when to look again, None if all is settled."""
         now, wall = trio.current_time(), self._clock.time()
-        decision = self._ledger.decide(listing, finished, now, wall)
+        decision = self._ledger.decide(listing, finished, now, wall, removed)
         again_at = decision.again_at
         results = await self._offload(read_manifests, decision.read, self._node_name)
         for path, result in results.items():
@@ -208,13 +210,17 @@ class FileSource:
                         self._changes += await watcher.wait_changes()
                     quiet = pause.cancelled_caught
 
-    def _take_finished(self) -> set[str] | None:
-        """Return the files whose writers are done; None if something above them was swapped."""
+    def _take_changes(self) -> tuple[set[str] | None, set[str]]:
+        """Return the files whose writers are done, and those that were unlinked.
+
+        The former are None if something above them was swapped.
+        """
         changes, self._changes = self._changes, []
+        removed = {c.path for c in changes if c.removed}
         finished = {c.path for c in changes if c.finished}
         for path in finished:
             directory, name = os.path.split(path)
             inside = directory == self.path
             if path != self.path and (not inside or name.startswith("..")):
-                return None
-        return {path for path in finished if not is_ignored(os.path.basename(path))}
+                return None, removed
+        return {path for path in finished if not is_ignored(os.path.basename(path))}, removed

@@ -4,6 +4,8 @@ A file that is being written, or replaced by removing and writing it again, pass
 states that nobody meant: empty, half, gone. So a change counts when whoever made it is
 known to be finished (a file closed after writing, or renamed into place), when the file
 has not been written to for a second, or when it has held still for `settle` seconds.
+A file that was unlinked is gone after `_REMOVED` seconds: who writes it anew that way does so
+at once, and those who take their time (vim) rename it away first.
 Until then the file's last good pods stand, and so they do while it does not parse.
 """
 
@@ -21,6 +23,7 @@ from kubelet_trio.sources.scan import FileRead, Listing, Signature
 from kubelet_trio.sources.static import mark_seen, seen_at
 
 _OLD = 1.0  # seconds without a write after which a file counts as finished
+_REMOVED = 0.02  # seconds that an unlinked file must stay away
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Ledger:
     def __init__(self, settle: float, last_good: Iterable[tuple[str, Pod]] = ()) -> None:
         self._settle = settle
         self._files: dict[str, Known] = {}
-        # What each changing file looked like (None: gone), and since when.
+        # What each changing file looked like (None: gone), and when that counts.
         self._moving: dict[str, tuple[Signature | None, float]] = {}
         for path, pod in last_good:
             pods = self._files[path].pods if path in self._files else ()
@@ -58,7 +61,12 @@ class Ledger:
         return self._files
 
     def decide(
-        self, listing: Listing, finished: Collection[str] | None, now: float, wall: float
+        self,
+        listing: Listing,
+        finished: Collection[str] | None,
+        now: float,
+        wall: float,
+        removed: Collection[str] = (),
     ) -> Decision:
         """Take in a look, forget files that are gone for good, and say what to read.
 
@@ -67,6 +75,7 @@ class Ledger:
             finished: paths whose writers are known to be done; None: all of them.
             now: trio time.
             wall: Unix seconds.
+            removed: paths known to have been unlinked.
         """
         read: list[str] = []
         moving: dict[str, tuple[Signature | None, float]] = {}
@@ -78,25 +87,26 @@ class Ledger:
             if known is not None and known.signature == signature and not named:
                 continue
             done = finished is None or named or wall - signature.mtime_ns / 1e9 >= _OLD
-            since = self._since(path, signature, now)
-            if done or now >= since + self._settle:
+            until = self._until(path, signature, now + self._settle)
+            if done or now >= until:
                 read.append(path)
-            moving[path] = (signature, since)
+            moving[path] = (signature, until)
         for path in [p for p in self._files if p not in listing.files and p not in listing.broken]:
-            since = self._since(path, None, now)
-            if now >= since + self._settle:
+            hold = min(_REMOVED, self._settle) if path in removed else self._settle
+            until = self._until(path, None, now + hold)
+            if now >= until:
                 del self._files[path]
             else:
-                moving[path] = (None, since)
+                moving[path] = (None, until)
         for path, why in listing.broken.items():
             self._keep(path, None, ManifestError(path, [FieldError("", why)]))
         self._moving = moving
-        waiting = [since + self._settle for p, (_, since) in moving.items() if p not in read]
+        waiting = [until for path, (_, until) in moving.items() if path not in read]
         return Decision(tuple(read), min(waiting, default=None))
 
-    def _since(self, path: str, state: Signature | None, now: float) -> float:
-        before = self._moving.get(path)
-        return before[1] if before is not None and before[0] == state else now
+    def _until(self, path: str, state: Signature | None, at_latest: float) -> float:
+        before, until = self._moving.get(path, (state, at_latest))
+        return min(until, at_latest) if before == state else at_latest
 
     def take(self, path: str, result: FileRead, seen: str) -> None:
         """Note what a file said. A pod that was there before keeps when it was first seen."""

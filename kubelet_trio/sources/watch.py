@@ -28,6 +28,7 @@ class Change(NamedTuple):
 
     path: str
     finished: bool  # whoever did it is done: a file closed after writing, or renamed into place
+    removed: bool = False  # unlinked, and not renamed away
 
 
 class Watcher(Protocol):
@@ -114,8 +115,9 @@ class InotifyWatcher:
                 self._by_path = {p: wd for p, wd in self._by_path.items() if wd != event.wd}
             return [Change("", False)]
         finished = bool(event.mask & self._finished)
+        removed = bool(event.mask & self._flags.DELETE)
         return [
-            Change(os.path.join(directory, event.name), finished)
+            Change(os.path.join(directory, event.name), finished, removed)
             for directory, wd in self._by_path.items()
             if wd == event.wd and self._matters(directory, event.name)
         ]

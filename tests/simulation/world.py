@@ -159,7 +159,8 @@ class World:
 
     def _changed(self, path: Path, nudge: bool) -> None:
         if nudge:
-            self.changes.append(Change(str(path), path.exists()))
+            there = path.exists()
+            self.changes.append(Change(str(path), there, not there))
             self.run.call(self.watcher.nudge)
 
     # The agent

@@ -75,6 +75,22 @@ def test_a_file_is_gone_when_it_stays_gone() -> None:
     assert ledger.pods() == ()
 
 
+def test_an_unlinked_file_is_gone_sooner_than_one_renamed_away() -> None:
+    ledger = known("web")
+    assert ledger.decide(listing(), set(), 1.0, WALL).again_at == 1.1
+    assert ledger.decide(listing(), set(), 1.01, WALL, {A}).again_at == 1.01 + 0.02
+    assert names(ledger.pods()) == ["web-node1"]
+    ledger.decide(listing(), set(), 1.01 + 0.02, WALL)
+    assert ledger.pods() == ()
+
+
+def test_an_unlinked_file_that_is_there_again_is_not_read_before_its_writer_is_done() -> None:
+    ledger = known("web")
+    decision = ledger.decide(listing(a=sign(2)), set(), 1.0, WALL, {A})
+    assert (decision.read, decision.again_at) == ((), 1.1)
+    assert names(ledger.pods()) == ["web-node1"]
+
+
 def test_a_file_that_comes_back_was_never_gone() -> None:
     ledger = known("web")
     ledger.decide(listing(), set(), 0.0, WALL)

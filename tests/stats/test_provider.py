@@ -84,7 +84,7 @@ async def test_answers_within_a_second_are_one_reading(
     assert (await world.ask())["cpu"]["usageCoreNanoSeconds"] == 9_000_000_000
 
 
-@pytest.mark.parametrize("only", (False, True))
+@pytest.mark.parametrize("only", [False, True])
 async def test_a_pod_that_begins_within_the_second_is_in_the_answer(
     world: World, autojump_clock: MockClock, only: bool
 ) -> None:
