@@ -29,7 +29,7 @@ from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.request import Exchange, Observer, Request, Sender
 from kubelet_trio.kube.resources import route_of
-from kubelet_trio.kube.watch import watch_events
+from kubelet_trio.kube.watch import CurrentEvents, watch_events
 from kubelet_trio.model import Offload, thread_offload
 
 T = TypeVar("T")
@@ -150,9 +150,9 @@ class KubeClient:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         request = Request("GET", path, query)
         await self._bucket.take()
-        async with self._sender.stream(request, self._timeout) as response:
+        async with self._sender.stream(request, self._timeout) as (response, connection):
             async with aclosing(watch_events(response, model, path)) as events:
-                yield events
+                yield CurrentEvents(events, connection)
 
     async def create(
         self, obj: T, *, namespace: str = "", name: str = "", subresource: str = ""

@@ -7,7 +7,8 @@ through a pool below httpx2: its own streams cannot be left halfway without litt
 
 The shared connections of one time, with one set of certificates, are a `Line`. A line retires
 when the credentials change, or when a request on it was not answered (what is behind a shared
-connection is then in doubt): requests in flight end on it, new ones open the next line.
+connection is then in doubt): requests in flight end on it, new ones open the next line. Watches
+have no end of their own: when the credentials change they are ended, as client-go does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import httpcore2
@@ -58,6 +59,34 @@ class Line:
             await self.client.aclose()
 
 
+class WatchConnection:
+    """The connection of one watch."""
+
+    def __init__(self, pool: httpcore2.AsyncConnectionPool, material: Material) -> None:
+        self.pool = pool
+        self.material = material
+        self._is_outdated = False
+        self._wait: trio.CancelScope | None = None
+
+    def outdate(self) -> None:
+        """Let nobody wait on it any more: other credentials have taken the place of its own."""
+        self._is_outdated = True
+        if self._wait is not None:
+            self._wait.cancel()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[trio.CancelScope]:
+        """Wait for what the watch tells next. The scope is cancelled when that is to end."""
+        with trio.CancelScope() as scope:
+            if self._is_outdated:
+                scope.cancel()
+            self._wait = scope
+            try:
+                yield scope
+            finally:
+                self._wait = None
+
+
 class Connections:
     """The line in use, and those that retire. Close it at the end."""
 
@@ -76,6 +105,7 @@ class Connections:
         self._lock = trio.Lock()
         self._line: Line | None = None
         self._lines: list[Line] = []
+        self._watches: set[WatchConnection] = set()
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Line]:
@@ -95,18 +125,21 @@ class Connections:
                 await self._sweep()
 
     @contextlib.asynccontextmanager
-    async def watching(self) -> AsyncIterator[httpcore2.AsyncConnectionPool]:
-        """Hold a pool for one watch, which ends with its connection.
+    async def watching(self) -> AsyncIterator[WatchConnection]:
+        """Hold the connection of one watch, which ends with it.
 
         Raises:
             CredentialsError: there are none.
         """
         await self.credentials.refresh()
-        context = (await self._current()).watch_context
-        pool = _pool(self.credentials.config, context, self._network)
+        line = await self._current()
+        pool = _pool(self.credentials.config, line.watch_context, self._network)
+        connection = WatchConnection(pool, line.material)
+        self._watches.add(connection)
         try:
-            yield pool
+            yield connection
         finally:
+            self._watches.discard(connection)
             with trio.move_on_after(_CLOSE, shield=True):
                 await pool.aclose()
 
@@ -128,6 +161,9 @@ class Connections:
             assert material is not None  # `refresh` has run
             if self._line is not None and self._line.material != material:
                 self.retire(self._line)
+            for watch in self._watches:
+                if watch.material != material:
+                    watch.outdate()
             if self._line is None:
                 self._line = await self._offload(
                     Line,

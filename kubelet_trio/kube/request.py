@@ -16,7 +16,7 @@ import trio
 
 from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
 from kubelet_trio.kube.codec import decode_status, error_from
-from kubelet_trio.kube.connections import Connections
+from kubelet_trio.kube.connections import Connections, WatchConnection
 from kubelet_trio.kube.exchange import Answer, exchange
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.limits import TokenBucket
@@ -116,8 +116,10 @@ class Sender:
             wait = min(wait * 2, _LONGEST_WAIT)
 
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request, limit: float) -> AsyncIterator[httpcore2.Response]:
-        """Hold the answer to a watch, whose body is still to come.
+    async def stream(
+        self, request: Request, limit: float
+    ) -> AsyncIterator[tuple[httpcore2.Response, WatchConnection]]:
+        """Hold the answer to a watch, whose body is still to come, and its connection.
 
         Raises:
             KubeError: the server refused.
@@ -125,20 +127,20 @@ class Sender:
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
-                response = await self._begin(request, limit, stack)
+                begun = await self._begin(request, limit, stack)
             except (*NETWORK_ERRORS, httpx2.HTTPError, CredentialsError) as exc:
                 raise self._unavailable(request, exc) from exc
-            yield response
+            yield begun
 
     async def _begin(
         self, request: Request, limit: float, stack: contextlib.AsyncExitStack
-    ) -> httpcore2.Response:
+    ) -> tuple[httpcore2.Response, WatchConnection]:
         refused = False
         while True:
-            pool = await stack.enter_async_context(self._connections.watching())
+            connection = await stack.enter_async_context(self._connections.watching())
             with self._timed(request, 0.0) as outcome, _limited(limit):
                 built = self._built(request)
-                response = await pool.handle_async_request(
+                response = await connection.pool.handle_async_request(
                     httpcore2.Request(
                         request.method,
                         str(built.url),
@@ -149,7 +151,7 @@ class Sender:
                 outcome.code = str(response.status)
                 stack.push_async_callback(_close, response)
                 if response.status == 200:
-                    return response
+                    return response, connection
                 body = await response.aread()
             if response.status == 401 and not refused:
                 refused = True

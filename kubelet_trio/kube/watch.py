@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import trio
 
 from kubelet_trio.kube.api import Bookmark, KubeUnavailableError, WatchEvent, WatchEventKind
 from kubelet_trio.kube.codec import RawEvent, decode, decode_status, error_from
+from kubelet_trio.kube.connections import WatchConnection
 from kubelet_trio.kube.request import NETWORK_ERRORS
 
 T = TypeVar("T")
@@ -44,6 +45,23 @@ async def watch_events(
             await trio.lowlevel.checkpoint()
             # Who iterates closes: `KubeClient.watch` does.
             yield read_event(line, model, what)  # noqa: ASYNC119
+
+
+class CurrentEvents(AsyncIterator[T]):
+    """What a watch tells. It ends as if the server had ended it where credentials are replaced.
+
+    What was on its way then is not lost: the next watch goes on from the last event told.
+    """
+
+    def __init__(self, events: AsyncIterator[T], connection: WatchConnection) -> None:
+        self._events = events
+        self._connection = connection
+
+    async def __anext__(self) -> T:
+        with self._connection.waiting() as scope:
+            return await anext(self._events)
+        assert scope.cancelled_caught
+        raise StopAsyncIteration
 
 
 def read_event(line: bytes, model: type[T], what: str) -> WatchEvent[T] | Bookmark:

@@ -554,6 +554,46 @@ async def test_a_client_certificate_rotates_without_a_restart(
     assert [asked.peer for asked in server.asked] == ["first", "first", "second"]
 
 
+@pytest.mark.parametrize("is_waiting", [False, True])
+async def test_a_watch_ends_when_its_certificate_is_replaced(
+    is_waiting: bool, authority: Authority, autojump_clock: MockClock
+) -> None:
+    async def handle(asked: Asked, reply: Reply) -> None:
+        if "watch" not in asked.target:
+            await reply.send(200, SETTINGS)
+            return
+        await reply.begin()
+        await reply.chunk(BOOKMARK * 3)
+        await trio.sleep_forever()
+
+    async def renew() -> None:
+        second = authority.issue("next", "second")
+        pair.certificate.write_bytes(second.certificate.read_bytes())
+        pair.key.write_bytes(second.key.read_bytes())
+        await trio.sleep(60)
+        await get(client)
+
+    pair = authority.issue("client", "first")
+    config, _ = secured(
+        authority, certificate=Source(file=pair.certificate), key=Source(file=pair.key)
+    )
+    tls = server_context(authority, clients=True)
+    async with asking(handle, config, tls) as (client, server), trio.open_nursery() as nursery:
+        told = 0
+        async with client.watch(Pod) as events:
+            assert await anext(events) == Bookmark("9")
+            if is_waiting:
+                nursery.start_soon(renew)
+            else:
+                await renew()
+            async for _ in events:
+                told += 1
+        assert told == (2 if is_waiting else 0)
+        async with client.watch(Pod) as events:
+            assert await anext(events) == Bookmark("9")
+    assert [asked.peer for asked in server.asked] == ["first", "second", "second"]
+
+
 async def test_a_client_certificate_may_be_inline(
     authority: Authority, autojump_clock: MockClock
 ) -> None:
