@@ -27,7 +27,4 @@ def node_page(agent: Agent) -> Router:
     """Return the routes of the page, below `/ui/`."""
     from kubelet_trio.server import node_page_router
 
-    async def summary() -> bytes:
-        return await (await agent.stats.provider()).summary()
-
-    return node_page_router(agent, summary, agent.clock.time)
+    return node_page_router(agent, agent.stats.summary, agent.clock.time)

@@ -17,9 +17,8 @@ def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handle
     """Return the handlers of `/stats/summary` (GET and POST) and of the metrics pages (GET)."""
 
     async def summary(request: Request) -> Response:
-        provider = await stats.provider()
         only = _asks_only_cpu_and_memory(request)
-        body = await provider.summary(only_cpu_and_memory=only)
+        body = await stats.summary(only_cpu_and_memory=only)
         return Response(body=body, content_type="application/json")
 
     async def cadvisor(_request: Request) -> Response:

@@ -68,6 +68,11 @@ class AgentStats:
                 self._asked.set()
         return self._provider
 
+    async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
+        """Return the JSON of `/stats/summary`."""
+        provider = await self.provider()
+        return await provider.summary(only_cpu_and_memory=only_cpu_and_memory)
+
     async def claimed_volumes(self) -> list[tuple[str, str, Filesystem]]:
         """Return namespace, claim and use of each volume behind a claim, as last measured."""
         pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))

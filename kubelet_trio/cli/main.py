@@ -173,6 +173,30 @@ def events(
 
 
 @cli.command()
+@click.argument("what", type=click.Choice(["pods", "node"]), default="pods")
+@click.option("--containers", is_flag=True, help="Each container of the pods.")
+@click.option("--sort-by", type=click.Choice(["cpu", "memory"]), help="The most first.")
+@_output
+@_namespace
+@_reads
+def top(
+    agent: AgentClient,
+    what: str,
+    containers: bool,
+    sort_by: str | None,
+    output: str | None,
+    namespace: str,
+) -> None:
+    """Show what pods, or the node, use now: CPU over a second, and memory."""
+    from kubelet_trio.cli.top import top_node, top_pods
+
+    if what == "node":
+        top_node(agent, output)
+    else:
+        top_pods(agent, namespace, output, containers=containers, sort_by=sort_by)
+
+
+@cli.command()
 @_output
 @_reads
 def tree(agent: AgentClient, output: str | None) -> None:

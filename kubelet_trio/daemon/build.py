@@ -60,6 +60,7 @@ from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
     SOCKET_NAME,
     add_exec,
+    add_stats,
     control_router,
     health_router,
     open_tcp,
@@ -226,6 +227,7 @@ async def _serve_control(
 ) -> None:
     path = agent.settings.node.root_dir / SOCKET_NAME
     router = control_router(agent)
+    add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_exec(router, agent)
     try:
         await serve_http(router, [open_unix(path)], task_status=task_status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from kubelet_trio.server.control import LOCK_NAME, SOCKET_NAME, add_exec, control_router
+from kubelet_trio.server.control import LOCK_NAME, SOCKET_NAME, add_exec, add_stats, control_router
 from kubelet_trio.server.health import Check, health_router, is_healthy
 from kubelet_trio.server.http import (
     Handler,
@@ -70,6 +70,7 @@ __all__ = [
     "TokenReviews",
     "Upgrade",
     "add_exec",
+    "add_stats",
     "allow_all",
     "control_router",
     "ensure_self_signed",

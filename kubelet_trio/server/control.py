@@ -4,7 +4,8 @@ HTTP on `<root-dir>/kubelet-trio.sock`, mode 0600: whoever may open it is root (
 user the agent runs as) and may see everything, so there is no further authentication.
 Answers are JSON; a watch is one JSON object a line: all there is, a BOOKMARK, then changes.
 It only reads, through `AgentView`, and a watcher that reads slowly misses intermediate
-states and nothing else. Where `add_exec` was called, it runs commands in containers as well.
+states and nothing else. `add_stats` and `add_exec` give it what needs more than the view: what is
+used, and commands in containers.
 
     GET /pods[?watch=1][&namespace=]              PodList, or watch events
     GET /pods/{namespace}/{name}                  Pod; the name with or without -<node>
@@ -13,12 +14,13 @@ states and nothing else. Where `add_exec` was called, it runs commands in contai
     GET /status                                   AgentStatus
     GET /version
     GET /logs/{namespace}/{pod}/{container}       the log; see `logs` for its query
+    GET /stats                                    `/stats/summary` of CPU and memory alone
     GET /exec/{namespace}/{pod}/{container}       a command; as the kubelet API's
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -60,6 +62,15 @@ def control_router(view: AgentView) -> Router:
 
     router.add("GET", "/logs/{namespace}/{pod}/{container}", logs)
     return router
+
+
+def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:
+    """Tell what the node and its pods use: the JSON that `summary` gives."""
+
+    async def stats(_: Request) -> Response:
+        return Response(body=await summary(), content_type=_JSON)
+
+    router.add("GET", "/stats", stats)
 
 
 def add_exec(router: Router, view: NodeView) -> None:

@@ -2,8 +2,8 @@
 
 There is no housekeeping loop: nothing is read while nobody asks. Answers within `_FRESH` seconds
 come from one reading for as long as the same containers run, and those who ask at the same time
-share it. The rate of CPU use is taken
-between this reading and one that is some seconds older; the first answer has none.
+share it. The rate of CPU use is taken between this reading and one that is some seconds older; the
+first answer has none. Where nobody asked for long, two answers in short order are about now.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from kubelet_trio.stats.volumes import VolumeUsage
 
 _FRESH = 1.0  # seconds that an answer holds
 _RATE_BASE = 5.0  # seconds: the shortest time that a rate is taken over, once there is a base
+_RATE_LONG = 60.0  # seconds: a shorter time is better than one longer than this
 _RUNTIME_LIMIT = 10.0  # seconds for the runtime's part of an answer
 
 
@@ -182,11 +183,15 @@ class StatsProvider:
 
     def _rate(self, key: str, usage: Usage) -> int | None:
         """Return nanocores since the base, None where there is none yet."""
-        base = self._bases.get(key)
-        if base is None or usage.cpu is None or usage.time <= base[0].time:
+        if key not in self._bases or usage.cpu is None:
             return None
-        used = usage.cpu.usage - base[0].used
-        return max(int(used / (usage.time - base[0].time)), 0)
+        base, newer = self._bases[key]
+        if usage.time - base.time > _RATE_LONG and usage.time - newer.time >= _FRESH:
+            base = newer
+        if usage.time <= base.time:
+            return None
+        used = usage.cpu.usage - base.used
+        return max(int(used / (usage.time - base.time)), 0)
 
     def _note_rates(self, snapshot: Snapshot) -> None:
         """Keep two earlier CPU times of everything: a base, and the one to become it."""

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.server import SOCKET_NAME, add_exec, control_router, open_unix, serve_http
+from kubelet_trio.server import (
+    SOCKET_NAME,
+    add_exec,
+    add_stats,
+    control_router,
+    open_unix,
+    serve_http,
+)
 from tests.server.fake_view import FakeView
 from tests.server.node_view import FakeNodeView
 
@@ -21,6 +28,7 @@ class ServedView:
     def __init__(self, view: FakeView, root: Path) -> None:
         self.view = view
         self.root = root
+        self.summary = b"{}"  # what is used
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve,))
@@ -38,10 +46,14 @@ class ServedView:
     def do(self, change: Callable[[], object]) -> None:
         trio.from_thread.run_sync(change, trio_token=self._token)
 
+    async def _summary(self) -> bytes:
+        return self.summary
+
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
+            add_stats(router, self._summary)
             if isinstance(self.view, FakeNodeView):
                 add_exec(router, self.view)
             await nursery.start(serve_http, router, [listener])

@@ -107,6 +107,19 @@ async def test_the_rate_is_taken_between_two_readings(
     assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 2_000_000_000
 
 
+async def test_the_rate_is_of_now_where_nobody_asked_for_long(
+    world: World, autojump_clock: MockClock
+) -> None:
+    await world.ask(only=True)
+    await trio.sleep(3600)
+    world.set_cpu(2_500_000 + 3_600_000_000)
+    # The hour is all that is known.
+    assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 1_000_000_000
+    await trio.sleep(2)
+    world.set_cpu(2_500_000 + 3_600_000_000 + 4_000_000)
+    assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 2_000_000_000
+
+
 async def test_a_container_that_begins_again_has_no_negative_rate(
     world: World, autojump_clock: MockClock
 ) -> None:
