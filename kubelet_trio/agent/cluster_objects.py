@@ -13,6 +13,7 @@ from kubelet_trio.node import DEFAULT_TTL
 from kubelet_trio.objects import (
     NO_MEMORY,
     ChangeDetection,
+    ClusterAccounts,
     ClusterMemory,
     ClusterObjects,
     ClusterServices,
@@ -39,6 +40,7 @@ class PodObjects:
         abilities: Abilities | None = None,
     ) -> None:
         self.tokens = ClusterTokens(api, clock, memory)
+        self.accounts = ClusterAccounts(api, self.tokens)
         self._changed: Callable[[PodUid], None] = lambda _uid: None
         self._retry: Callable[[], None] = lambda: None
         self._store = ClusterObjects(

@@ -1,9 +1,11 @@
 """Logins for registries: pull secrets, docker configs, credential provider programs."""
 
+from kubelet_trio.credentials.accounts import Accounts, Puller, TokenAttributes
 from kubelet_trio.credentials.docker_config import secret_logins
 from kubelet_trio.credentials.image_access import ImageAccess
 from kubelet_trio.credentials.keyring import Keyring, NodeKeyring, NoKeyring
 from kubelet_trio.credentials.matching import (
+    AccountSource,
     Login,
     Logins,
     SecretSource,
@@ -16,6 +18,8 @@ from kubelet_trio.credentials.provider_config import Provider, load_providers
 from kubelet_trio.credentials.pulled import PullVerification, allowlist_problem
 
 __all__ = [
+    "AccountSource",
+    "Accounts",
     "ImageAccess",
     "Keyring",
     "Login",
@@ -26,7 +30,9 @@ __all__ = [
     "Provider",
     "ProviderError",
     "PullVerification",
+    "Puller",
     "SecretSource",
+    "TokenAttributes",
     "allowlist_problem",
     "load_providers",
     "lookup",

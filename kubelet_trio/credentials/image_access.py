@@ -22,6 +22,7 @@ from kubelet_trio.credentials.pulled import (
     PullCredentials,
     PullVerification,
     access,
+    accounts_of,
     credentials_of,
     file_name,
     match,
@@ -88,8 +89,9 @@ class ImageAccess:
         found = access(self._verification, image, record, pulled_here=pulled_here)
         if found is not Access.OPEN or record is None:
             return found is not Access.GIVEN
-        secrets = secrets_of(await logins())
-        is_known, news = match(record.credential_mapping[repository(image)], secrets)
+        own = await logins()
+        known_here = record.credential_mapping[repository(image)]
+        is_known, news = match(known_here, secrets_of(own), accounts_of(own))
         if news is not None:
             async with self._turn:
                 await self._note(image, ref, news)

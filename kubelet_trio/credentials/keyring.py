@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from kubelet_trio.credentials.accounts import Puller
 from kubelet_trio.credentials.docker_config import home_directory, node_logins
 from kubelet_trio.credentials.matching import Login, Logins, lookup, repository
 from kubelet_trio.credentials.plugins import Plugin, ProviderError
@@ -22,8 +23,11 @@ _FILES_KEPT = 300.0  # seconds for which the node's files are not read again
 class Keyring(Protocol):
     """Gives the logins for an image."""
 
-    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
-        """Return what to try in turn, the pod's `own` first; nothing: pull without a login."""
+    async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
+        """Return what to try in turn, the pod's `own` first; nothing: pull without a login.
+
+        `puller` is the pod.
+        """
         ...
 
 
@@ -37,9 +41,9 @@ class NodeKeyring:
         self._files: Logins = {}
         self._read_again_at = float("-inf")
 
-    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
+    async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
         name = repository(image)
-        plugins = [await self._of_plugin(plugin, name) for plugin in self._plugins]
+        plugins = [await self._of_plugin(plugin, name, puller) for plugin in self._plugins]
         return lookup([*own, await self._of_files(), *plugins], name)
 
     async def _of_files(self) -> Logins:
@@ -48,9 +52,9 @@ class NodeKeyring:
             self._read_again_at = trio.current_time() + _FILES_KEPT
         return self._files
 
-    async def _of_plugin(self, plugin: Plugin, name: str) -> Logins:
+    async def _of_plugin(self, plugin: Plugin, name: str, puller: Puller) -> Logins:
         try:
-            return await plugin.logins(name)
+            return await plugin.logins(name, puller)
         except ProviderError as exc:
             log.error("credentials.provider_failed", image=name, error=str(exc))
             return {}
@@ -59,5 +63,5 @@ class NodeKeyring:
 class NoKeyring:
     """Knows of no logins but the pod's own."""
 
-    async def logins(self, image: str, own: Iterable[Logins]) -> Sequence[Login]:
+    async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
         return lookup(list(own), repository(image))

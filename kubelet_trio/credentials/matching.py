@@ -26,6 +26,15 @@ class SecretSource:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountSource:
+    """The service account with whose token a program got a login."""
+
+    uid: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Login:
     """A user name and a password, or tokens of a registry.
 
@@ -35,7 +44,7 @@ class Login:
     username: str = ""
     password: str = ""
     email: str = ""  # nobody logs in with it; the hash of a record counts it
-    source: SecretSource | None = field(default=None, compare=False)
+    source: SecretSource | AccountSource | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"Login({self.username!r}, ...)"  # logs are no place for the rest

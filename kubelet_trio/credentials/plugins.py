@@ -2,7 +2,8 @@
 
 A program gets a CredentialProviderRequest on its standard input and prints a
 CredentialProviderResponse. Its answers are kept as long as it says, by image, by registry or
-for all images, and no two runs of one program for one image overlap.
+for all images, and no two runs of one program for one image overlap. Answers to what a service
+account was shown for are for that account's pods alone.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import msgspec
 import structlog
 import trio
 
+from kubelet_trio.credentials.accounts import Accounts, Grant, NotForItError, Puller, grant_of
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
 from kubelet_trio.credentials.provider_config import Provider, parse_duration
 from kubelet_trio.model import Meter
+from kubelet_trio.objects import ObjectError
 
 log = structlog.get_logger()
 
@@ -31,6 +34,9 @@ _KEYS: Mapping[str, Callable[[str], str]] = {
     "Registry": lambda image: f"registry:{registry(image)}",
     "Global": lambda _image: "global",
 }
+
+
+_Key = tuple[str, tuple[object, ...]]  # what for, and whom
 
 
 class ProviderError(Exception):
@@ -50,38 +56,57 @@ class Plugin:
     provider: Provider
     program: Path
     meter: Meter = field(default_factory=Meter)
-    _answers: dict[str, _Answer] = field(default_factory=dict)
-    _asking: dict[str, trio.Lock] = field(default_factory=dict)
+    accounts: Accounts | None = None
+    _answers: dict[_Key, _Answer] = field(default_factory=dict)
+    _asking: dict[_Key, trio.Lock] = field(default_factory=dict)
 
-    async def logins(self, image: str) -> Logins:
+    async def logins(self, image: str, puller: Puller | None = None) -> Logins:
         """Return what it gives for a repository; nothing for one that it is not for.
 
         Raises `ProviderError`.
         """
         if not any(matches(pattern, image) for pattern in self.provider.match_images):
             return {}
-        lock = self._asking.setdefault(image, trio.Lock())
+        try:
+            grant = await self._grant(puller)
+        except NotForItError as exc:
+            log.debug("credentials.not_for_provider", provider=self.provider.name, why=str(exc))
+            return {}
+        asked = (image, _whose(grant))
+        lock = self._asking.setdefault(asked, trio.Lock())
         try:
             async with lock:
-                known = self._known(image)
-                return known if known is not None else await self._ask(image)
+                known = self._known(*asked)
+                return known if known is not None else await self._ask(image, grant)
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
-                self._asking.pop(image, None)
+                self._asking.pop(asked, None)
 
-    def _known(self, image: str) -> Logins | None:
+    async def _grant(self, puller: Puller | None) -> Grant | None:
+        if self.provider.tokens is None:
+            return None
+        try:
+            return await grant_of(self.provider.tokens, puller, self.accounts)
+        except ObjectError as exc:
+            raise ProviderError(f"credential provider {self.provider.name}: {exc}") from exc
+
+    def _known(self, image: str, whose: tuple[object, ...]) -> Logins | None:
         now = trio.current_time()
         self._answers = {key: a for key, a in self._answers.items() if a.until > now}
-        answers = (self._answers.get(key(image)) for key in _KEYS.values())
+        answers = (self._answers.get((key(image), whose)) for key in _KEYS.values())
         return next((answer.logins for answer in answers if answer is not None), None)
 
-    async def _ask(self, image: str) -> Logins:
+    async def _ask(self, image: str, grant: Grant | None) -> Logins:
         provider = self.provider
-        request = {
+        request: dict[str, Any] = {
             "kind": "CredentialProviderRequest",
             "apiVersion": provider.api_version,
             "image": image,
         }
+        if grant is not None:
+            request["serviceAccountToken"] = grant.token
+            if grant.annotations:
+                request["serviceAccountAnnotations"] = grant.annotations
         name, began = (provider.name,), trio.current_time()
         try:
             printed = await self._run(msgspec.json.encode(request))
@@ -93,11 +118,12 @@ class Plugin:
             self.meter.observe("kubelet_credential_provider_plugin_duration", took, name)
         try:
             answer = msgspec.json.decode(printed)
-            logins, key, kept = _response(answer, provider)
+            logins, key, kept = _response(answer, provider, grant)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
             raise ProviderError(f"credential provider {provider.name}: {exc}") from None
         if kept > 0:
-            self._answers[_KEYS[key](image)] = _Answer(logins, trio.current_time() + kept)
+            until = trio.current_time() + kept
+            self._answers[_KEYS[key](image), _whose(grant)] = _Answer(logins, until)
         return logins
 
     async def _run(self, request: bytes) -> bytes:
@@ -126,20 +152,30 @@ class Plugin:
 
 
 def make_plugins(
-    providers: Sequence[Provider], directory: Path, meter: Meter | None = None
+    providers: Sequence[Provider],
+    directory: Path,
+    meter: Meter | None = None,
+    accounts: Accounts | None = None,
 ) -> tuple[Plugin, ...]:
-    """Return the plugins. Raises ValueError naming a program that is not there."""
+    """Return the plugins. Raises ValueError naming a program that is not there.
+
+    `accounts` is None where there is no API server; no pod has a service account there.
+    """
     meter = meter or Meter()
     plugins = []
     for provider in providers:
         program = directory / provider.name
         if not os.access(program, os.X_OK):
             raise ValueError(f"credential provider {provider.name}: no program {program}")
-        plugins.append(Plugin(provider, program, meter))
+        plugins.append(Plugin(provider, program, meter, accounts))
     return tuple(plugins)
 
 
-def _response(answer: Any, provider: Provider) -> tuple[Logins, str, float]:
+def _whose(grant: Grant | None) -> tuple[object, ...]:
+    return () if grant is None else grant.whose
+
+
+def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Logins, str, float]:
     """Return logins, kind of cache key and seconds. Raises ValueError."""
     if not isinstance(answer, dict) or answer.get("kind") != "CredentialProviderResponse":
         raise ValueError("its answer is no CredentialProviderResponse")
@@ -155,5 +191,9 @@ def _response(answer: Any, provider: Provider) -> tuple[Logins, str, float]:
     for location, auth in (answer.get("auth") or {}).items():
         if not isinstance(auth, dict):
             raise ValueError("auth: not an object of logins")
-        logins[location] = Login(str(auth.get("username", "")), str(auth.get("password", "")))
+        password = str(auth.get("password", ""))
+        if grant is not None and password == grant.token and not grant.is_per_token:
+            raise ValueError("auth: a token as password needs cacheType Token")
+        source = grant.source if grant is not None else None
+        logins[location] = Login(str(auth.get("username", "")), password, source=source)
     return logins, str(key), kept

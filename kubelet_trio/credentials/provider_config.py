@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kubelet_trio.credentials.accounts import TokenAttributes
+
 _API = "kubelet.config.k8s.io/"
 _CONFIG_VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _EXEC_API = "credentialprovider.kubelet.k8s.io/"
@@ -23,6 +25,7 @@ class Provider:
     api_version: str
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    tokens: TokenAttributes | None = None  # None: it is given none
 
 
 def load_providers(path: Path) -> tuple[Provider, ...]:
@@ -82,7 +85,7 @@ def _provider(entry: Mapping[str, Any]) -> Provider:
     if not name or name in (".", "..") or "/" in name or name != name.strip() or " " in name:
         raise ValueError(f"name: {name!r} is not a program's name")
     if unknown := entry.keys() - _FIELDS:
-        raise ValueError(f"{min(unknown)}: {_why_not(min(unknown))}")
+        raise ValueError(f"{min(unknown)}: unknown field")
     if not entry.get("matchImages"):
         raise ValueError("matchImages: at least one is required")
     if entry.get("defaultCacheDuration") is None:
@@ -101,13 +104,55 @@ def _provider(entry: Mapping[str, Any]) -> Provider:
         version,
         tuple(str(word) for word in entry.get("args") or ()),
         tuple((str(v["name"]), str(v["value"])) for v in entry.get("env") or ()),
+        _token_attributes(entry.get("tokenAttributes"), version),
     )
 
 
-_FIELDS = {"name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env"}
+_FIELDS = {
+    "name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env", "tokenAttributes"
+}  # fmt: skip
 
 
-def _why_not(field: str) -> str:
-    if field == "tokenAttributes":
-        return "credential providers that are given service account tokens are not supported"
-    return "unknown field"
+def _token_attributes(given: Any, version: str) -> TokenAttributes | None:
+    """Return what a provider is to be given. Raises ValueError naming the field."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise ValueError("tokenAttributes: must be an object")
+    if version != _EXEC_API + "v1":
+        raise ValueError(f"tokenAttributes: only with apiVersion {_EXEC_API}v1")
+    try:
+        return _checked(given)
+    except ValueError as exc:
+        raise ValueError(f"tokenAttributes.{exc}") from None
+
+
+def _checked(given: Mapping[str, Any]) -> TokenAttributes:
+    if unknown := given.keys() - _TOKEN_FIELDS:
+        raise ValueError(f"{min(unknown)}: unknown field")
+    audience, required = given.get("serviceAccountTokenAudience"), given.get(_REQUIRE)
+    if not audience:
+        raise ValueError("serviceAccountTokenAudience: required")
+    if not isinstance(required, bool):
+        raise ValueError(f"{_REQUIRE}: true or false is required")
+    if given.get("cacheType") not in _CACHE_TYPES:
+        raise ValueError(f"cacheType: one of {', '.join(_CACHE_TYPES)} is required")
+    keys = {field: tuple(given.get(field) or ()) for field in _ANNOTATIONS}
+    for field, names in keys.items():
+        for name in names:
+            if not name or not isinstance(name, str):
+                raise ValueError(f"{field}: {name!r} is not the key of an annotation")
+            if names.count(name) > 1:
+                raise ValueError(f"{field}: {name} is there twice")
+    needed, optional = keys.values()
+    if needed and not required:
+        raise ValueError(f"{_ANNOTATIONS[0]}: only where {_REQUIRE} is true")
+    if both := set(needed) & set(optional):
+        raise ValueError(f"{_ANNOTATIONS[1]}: {min(both)} is required as well")
+    return TokenAttributes(str(audience), required, given["cacheType"] == "Token", needed, optional)
+
+
+_REQUIRE = "requireServiceAccount"
+_CACHE_TYPES = ("ServiceAccount", "Token")
+_ANNOTATIONS = ("requiredServiceAccountAnnotationKeys", "optionalServiceAccountAnnotationKeys")
+_TOKEN_FIELDS = {"serviceAccountTokenAudience", "cacheType", _REQUIRE, *_ANNOTATIONS}

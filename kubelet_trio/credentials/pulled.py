@@ -1,9 +1,10 @@
 """Who may use an image that is on the node already: the records and the rules, pure.
 
-An image that was pulled with a pod's own secret is for pods that have such a secret too; one
-pulled without a login, or with the node's own, is for all of them. What was pulled with what
-is recorded by image, in the Go kubelet's form, so that either agent goes on with the other's
-records. Source: KEP-2535, pkg/kubelet/images/pullmanager (1.36).
+An image that was pulled with a pod's own secret is for pods that have such a secret too, one pulled
+with what a program gave for a service account is for that account's pods; one pulled without a
+login, or with the node's own, is for all of them. What was pulled with what is recorded by image,
+in the Go kubelet's form, so that either agent goes on with the other's records. Source: KEP-2535,
+pkg/kubelet/images/pullmanager (1.36).
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
-from kubelet_trio.credentials.matching import Login, repository
+from kubelet_trio.credentials.matching import AccountSource, Login, SecretSource, repository
 from kubelet_trio.model import sha256
 
 GROUP = "kubelet.config.k8s.io/"
@@ -42,11 +43,15 @@ class PullSecret(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 class PullServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An account whose token a credential provider was given: another agent's to write."""
+    """An account whose token a credential provider was given."""
 
     uid: str
     namespace: str
     name: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.namespace, self.name, self.uid
 
 
 class PullCredentials(
@@ -99,20 +104,29 @@ def credential_hash(login: Login) -> str:
 
 def secrets_of(logins: Iterable[Login]) -> list[PullSecret]:
     """Return those of the logins that are from secrets."""
-    return [_secret(login) for login in logins if login.source is not None]
+    return [_secret(login, s) for login in logins if isinstance(s := login.source, SecretSource)]
+
+
+def accounts_of(logins: Iterable[Login]) -> list[PullServiceAccount]:
+    """Return the service accounts that some of the logins are for."""
+    return [_account(s) for login in logins if isinstance(s := login.source, AccountSource)]
 
 
 def credentials_of(login: Login | None) -> PullCredentials:
     """Return who may use an image that was pulled with that login; None: with none."""
     if login is None or login.source is None:
         return PullCredentials(node_pods_accessible=True)
-    return PullCredentials((_secret(login),))
+    if isinstance(login.source, AccountSource):
+        return PullCredentials(kubernetes_service_accounts=(_account(login.source),))
+    return PullCredentials((_secret(login, login.source),))
 
 
-def _secret(login: Login) -> PullSecret:
-    assert login.source is not None
-    source = login.source
+def _secret(login: Login, source: SecretSource) -> PullSecret:
     return PullSecret(source.uid, source.namespace, source.name, credential_hash(login))
+
+
+def _account(source: AccountSource) -> PullServiceAccount:
+    return PullServiceAccount(source.uid, source.namespace, source.name)
 
 
 def merged(
@@ -145,8 +159,11 @@ def _merged_credentials(before: PullCredentials, more: PullCredentials) -> PullC
     if more.node_pods_accessible:
         return PullCredentials(node_pods_accessible=True)
     secrets = {s.place: s for s in (*before.kubernetes_secrets, *more.kubernetes_secrets)}
+    both = (*before.kubernetes_service_accounts, *more.kubernetes_service_accounts)
+    accounts = {account.place: account for account in both}
     return PullCredentials(
-        tuple(secrets[place] for place in sorted(secrets)), before.kubernetes_service_accounts
+        tuple(secrets[place] for place in sorted(secrets)),
+        tuple(accounts[place] for place in sorted(accounts)),
     )
 
 
@@ -194,7 +211,7 @@ class Access(Enum):
     """What is known of a pod's right to an image before its secrets are looked at."""
 
     GIVEN = "given"
-    OPEN = "open"  # the pod's secrets decide
+    OPEN = "open"  # the pod's secrets and service account decide
     UNKNOWN = "unknown"  # the registry decides
 
 
@@ -209,11 +226,16 @@ def access(
         return Access.UNKNOWN
     if known.node_pods_accessible:
         return Access.GIVEN
-    return Access.OPEN if known.kubernetes_secrets else Access.UNKNOWN
+    is_open = known.kubernetes_secrets or known.kubernetes_service_accounts
+    return Access.OPEN if is_open else Access.UNKNOWN
 
 
-def match(known: PullCredentials, own: Sequence[PullSecret]) -> tuple[bool, PullCredentials | None]:
-    """Return whether one of the pod's secrets is known, and what of it to note down.
+def match(
+    known: PullCredentials,
+    own: Sequence[PullSecret],
+    accounts: Collection[PullServiceAccount] = (),
+) -> tuple[bool, PullCredentials | None]:
+    """Return whether a secret or the account of the pod is known, and what of it to note down.
 
     A login that was used before counts wherever it comes from, and a secret that was used
     before counts with whatever login it holds now (that is how logins are rotated).
@@ -229,7 +251,7 @@ def match(known: PullCredentials, own: Sequence[PullSecret]) -> tuple[bool, Pull
                 continue
             is_news = not (is_same_login and is_same_place) and not is_full
             return True, PullCredentials((secret,)) if is_news else None
-    return False, None
+    return any(account in known.kubernetes_service_accounts for account in accounts), None
 
 
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")

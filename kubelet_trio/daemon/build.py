@@ -33,6 +33,7 @@ from kubelet_trio.containers import (
     NodeSettings,
 )
 from kubelet_trio.credentials import (
+    Accounts,
     NodeKeyring,
     load_providers,
     make_plugins,
@@ -123,7 +124,9 @@ def build_agent(
         kernel_log=KMSG,
         memory_events=lambda: open_memory_events(host),
         servers=lambda agent: _servers(agent, config, flags),
-        keyring=_keyring(flags, node.root_dir, meter),
+        keyring=_keyring(
+            flags, node.root_dir, meter, cluster.objects.accounts if cluster is not None else None
+        ),
         node_api=node_api_settings(settings),
         memory_allocatable=node.allocatable["memory"] // NANO,
         tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
@@ -155,7 +158,9 @@ def _cluster(
     return make_cluster(settings, node, capacity, apis, SystemClock())
 
 
-def _keyring(flags: KubeletFlags, root_dir: Path, meter: Meter) -> NodeKeyring:
+def _keyring(
+    flags: KubeletFlags, root_dir: Path, meter: Meter, accounts: Accounts | None
+) -> NodeKeyring:
     """Return what the node logs in with. Raises OSError and ValueError, naming the file."""
     config, programs = (
         flags.image_credential_provider_config,
@@ -167,7 +172,7 @@ def _keyring(flags: KubeletFlags, root_dir: Path, meter: Meter) -> NodeKeyring:
             "go together: set both"
         )
     providers = load_providers(Path(config)) if config else ()
-    plugins = make_plugins(providers, Path(programs), meter)
+    plugins = make_plugins(providers, Path(programs), meter, accounts)
     return NodeKeyring(root_dir, thread_offload, plugins)
 
 

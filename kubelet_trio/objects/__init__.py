@@ -1,6 +1,7 @@
 """API objects that pods refer to: config maps, secrets, claims and volumes."""
 
 from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
+from kubelet_trio.objects.cluster_accounts import ClusterAccounts
 from kubelet_trio.objects.cluster_tokens import ClusterTokens
 from kubelet_trio.objects.content import config_map_content, secret_content
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
@@ -40,6 +41,7 @@ __all__ = [
     "NO_OBJECTS",
     "ApiObject",
     "ChangeDetection",
+    "ClusterAccounts",
     "ClusterMemory",
     "ClusterObjects",
     "ClusterServices",

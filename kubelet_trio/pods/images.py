@@ -21,6 +21,7 @@ from kubelet_trio.credentials import (
     Login,
     Logins,
     NoKeyring,
+    Puller,
     secret_logins,
 )
 from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
@@ -102,6 +103,11 @@ class _Wanted:
     @property
     def image(self) -> str:
         return self.spec.image
+
+    @property
+    def puller(self) -> Puller:
+        account = spec(self.pod).serviceAccountName or ""
+        return Puller(pod_key(self.pod), pod_uid(self.pod), account)
 
     @property
     def back_off_key(self) -> tuple[PodUid, str]:
@@ -324,7 +330,7 @@ class ImagePuller:
         async def logins() -> Sequence[Login]:
             if not known:
                 own = await self._own_logins(wanted)
-                known.append(await self._keyring.logins(wanted.image, own))
+                known.append(await self._keyring.logins(wanted.image, own, wanted.puller))
             return known[0]
 
         return logins

@@ -8,8 +8,10 @@ import pytest
 from lightkube.models.core_v1 import Secret
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.credentials import Login, NodeKeyring, secret_logins
-from kubelet_trio.model import thread_offload
+from kubelet_trio.credentials import Login, NodeKeyring, Puller, secret_logins
+from kubelet_trio.model import PodKey, PodUid, thread_offload
+
+POD = Puller(PodKey("default", "web"), PodUid("u"))
 
 
 def encoded(text: str) -> str:
@@ -69,11 +71,11 @@ async def test_the_nodes_file_is_used_after_the_pods_own(
     (tmp_path / "config.json").write_text(json.dumps(auths))
     keyring = NodeKeyring(tmp_path, thread_offload)
     own = {"reg.example": Login("pod", "2")}
-    assert await keyring.logins("reg.example/app:1", [own]) == [
+    assert await keyring.logins("reg.example/app:1", [own], POD) == [
         Login("pod", "2"),
         Login("node", "1"),
     ]
-    assert await keyring.logins("other.example/app", [own]) == []
+    assert await keyring.logins("other.example/app", [own], POD) == []
 
 
 async def test_a_broken_file_leaves_the_next_one(
@@ -86,4 +88,4 @@ async def test_a_broken_file_leaves_the_next_one(
     auths = {"auths": {"reg.example": {"auth": encoded("home:1")}}}
     (tmp_path / ".docker" / "config.json").write_text(json.dumps(auths))
     keyring = NodeKeyring(tmp_path / "root", thread_offload)
-    assert await keyring.logins("reg.example/app", []) == [Login("home", "1")]
+    assert await keyring.logins("reg.example/app", [], POD) == [Login("home", "1")]

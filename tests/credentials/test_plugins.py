@@ -139,7 +139,7 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
         ("1h30m", "soon", "defaultCacheDuration: 'soon' is not a duration"),
         ("name: provider", "name: a/b", "name: 'a/b' is not a program's name"),
         ('["*.example"]', "[]", "matchImages: at least one is required"),
-        ("env:", "tokenAttributes: {}\n    env:", "tokenAttributes: .*not supported"),
+        ("env:", "tokens: {}\n    env:", "tokens: unknown field"),
         ("kind: C", "kind: X", "kind: CredentialProviderConfig is expected"),
         ("    apiVersion: credentialprovider", "    apiVersion: x", "apiVersion: .*v1 is expected"),
     ],

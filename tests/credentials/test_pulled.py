@@ -7,7 +7,7 @@ import hashlib
 import msgspec
 import pytest
 
-from kubelet_trio.credentials.matching import Login, SecretSource
+from kubelet_trio.credentials.matching import AccountSource, Login, SecretSource
 from kubelet_trio.credentials.pulled import (
     Access,
     PullCredentials,
@@ -16,11 +16,13 @@ from kubelet_trio.credentials.pulled import (
     PullServiceAccount,
     PullVerification,
     access,
+    accounts_of,
     allowlist_problem,
     credential_hash,
     credentials_of,
     match,
     merged,
+    secrets_of,
     updated_at,
 )
 
@@ -94,6 +96,33 @@ def test_which_secrets_count(
 
 
 ACCOUNT = PullServiceAccount("u", "default", "builder")
+OTHER = PullServiceAccount("u2", "default", "builder")  # deleted and made anew
+FOR_ACCOUNT = PullCredentials(kubernetes_service_accounts=(ACCOUNT,))
+
+
+@pytest.mark.parametrize(
+    ("known", "accounts", "is_known"),
+    [
+        (FOR_ACCOUNT, [ACCOUNT], True),
+        (FOR_ACCOUNT, [OTHER, ACCOUNT], True),
+        (FOR_ACCOUNT, [OTHER], False),
+        (FOR_ACCOUNT, [], False),
+        (of(secret()), [ACCOUNT], False),
+    ],
+)
+def test_which_service_accounts_count(
+    known: PullCredentials, accounts: list[PullServiceAccount], is_known: bool
+) -> None:
+    assert match(known, [], accounts) == (is_known, None)
+
+
+def test_an_image_of_a_service_account_is_open_to_it_alone() -> None:
+    known = record(app=FOR_ACCOUNT)
+    assert access(PullVerification(), IMAGE, known, pulled_here=True) is Access.OPEN
+    login = Login("token", "p", source=AccountSource("u", "default", "builder"))
+    assert credentials_of(login) == FOR_ACCOUNT
+    assert (accounts_of([login]), secrets_of([login])) == ([ACCOUNT], [])
+    assert accounts_of([Login("node", "p")]) == []
 
 
 @pytest.mark.parametrize(
@@ -108,6 +137,11 @@ ACCOUNT = PullServiceAccount("u", "default", "builder")
             PullCredentials((secret(),), (ACCOUNT,)),
             of(secret("a", "h", "u")),
             PullCredentials((secret("a", "h", "u"), secret()), (ACCOUNT,)),
+        ),
+        (
+            of(secret()),
+            PullCredentials((), (OTHER, ACCOUNT)),
+            PullCredentials((secret(),), (ACCOUNT, OTHER)),
         ),
     ],
 )
