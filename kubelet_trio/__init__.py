@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kubelet_trio._deferred import defer
+from kubelet_trio._deferred import defer, spare_task_names
 
 if TYPE_CHECKING:
     from kubelet_trio.embed import (
@@ -67,6 +67,7 @@ __all__ = [
 # ssl and hmac for trio, whose TLS and DTLS a node without an API server has no use for: with
 # OpenSSL 4 MB.
 defer("lightkube", "asyncio", "ssl", "hmac")
+spare_task_names()
 
 
 def __getattr__(name: str) -> Any:

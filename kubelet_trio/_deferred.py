@@ -19,6 +19,7 @@ from typing import Any
 
 _VERSION = "betterproto2._version"
 _METADATA = "importlib.metadata"
+_TASK_NAMES = "logAsyncioTasks"
 
 
 class _UnexecutedModule(ModuleType):
@@ -39,9 +40,16 @@ class _UnexecutedModule(ModuleType):
                 finally:
                     _executing.discard(self.__name__)
                 self.__class__ = ModuleType  # type: ignore[assignment]  # as any other from here on
+                _afterwards.pop(self.__name__, _nothing)()
         return ModuleType.__getattribute__(self, name)
 
 
+def _nothing() -> None:
+    pass
+
+
+# What is done when a module has been executed.
+_afterwards: dict[str, Callable[[], None]] = {}
 # Reentrant: what a module imports while it runs may look back into it.
 _locks: dict[str, threading.RLock] = {}
 _executing: set[str] = set()
@@ -63,6 +71,21 @@ def defer(*names: str) -> None:
         module.__class__ = _UnexecutedModule
         _locks[name] = threading.RLock()
         sys.modules[name] = module
+
+
+def spare_task_names() -> None:
+    """Keep `logging` from asking a deferred asyncio for the name of a task, which executes it.
+
+    From Python 3.12 on it asks for every record, such as the one that structlog makes when it is
+    imported. Once somebody uses asyncio, it does so again.
+    """
+    if sys.version_info < (3, 12) or "asyncio" not in _locks:
+        return
+    import logging
+
+    if getattr(logging, _TASK_NAMES):
+        setattr(logging, _TASK_NAMES, False)
+        _afterwards["asyncio"] = lambda: setattr(logging, _TASK_NAMES, True)
 
 
 def names_on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:

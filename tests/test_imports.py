@@ -56,6 +56,20 @@ def test_what_is_deferred_is_whole_once_it_is_used() -> None:
     assert "asyncio.events" in modules
 
 
+def test_logging_tells_task_names_again_once_asyncio_is_used() -> None:
+    modules = loaded_by(
+        "import kubelet_trio.daemon, asyncio, logging, sys\n"
+        "record = logging.makeLogRecord({})\n"
+        "assert 'asyncio.events' not in sys.modules\n"
+        "async def main():\n"
+        "    record = logging.LogRecord('', 0, '', 0, '', None, None)\n"
+        "    if sys.version_info >= (3, 12):\n"
+        "        assert record.taskName == asyncio.current_task().get_name()\n"
+        "asyncio.run(main())"
+    )
+    assert "asyncio.events" in modules
+
+
 def test_what_is_deferred_waits_for_the_thread_that_executes_it() -> None:
     code = (
         "import kubelet_trio, ssl\n"
