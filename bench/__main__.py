@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -46,6 +47,8 @@ def main(
     if unknown := [load for load in chosen if load not in LOADS]:
         there = ", ".join(LOADS)
         raise click.BadParameter(f"no such load: {', '.join(unknown)} (there are: {there})")
+    if plot_dir is not None and find_spec("matplotlib") is None:
+        raise click.ClickException("--plots needs matplotlib: pip install -e .[bench]")
     described = machine()
     with tempfile.TemporaryDirectory() as place:
         ours = partial(Ours, install(Path(place) / "venv"))

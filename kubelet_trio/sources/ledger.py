@@ -23,7 +23,7 @@ from kubelet_trio.sources.scan import FileRead, Listing, Signature
 from kubelet_trio.sources.static import mark_seen, seen_at
 
 _OLD = 1.0  # seconds without a write after which a file counts as finished
-_REMOVED = 0.02  # seconds that an unlinked file must stay away
+_REMOVED = 0.01  # seconds that an unlinked file must stay away, after those that end a burst
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,13 +70,15 @@ class Watch:
         self._socket.close()
 
 
-def eventually(check: Callable[[], object], within: float = 60, what: str = "") -> None:
+def eventually(
+    check: Callable[[], object], within: float = 60, what: str = "", every: float = 0.05
+) -> None:
     """Ask again and again, for what nobody announces, until `check` holds."""
     deadline = time.monotonic() + within
     while not check():
         if time.monotonic() > deadline:
             raise WaitTimeoutError(f"not within {within} s: {what or check}")
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def pod_name(pod: Json) -> str:

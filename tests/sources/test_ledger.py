@@ -78,9 +78,9 @@ def test_a_file_is_gone_when_it_stays_gone() -> None:
 def test_an_unlinked_file_is_gone_sooner_than_one_renamed_away() -> None:
     ledger = known("web")
     assert ledger.decide(listing(), set(), 1.0, WALL).again_at == 1.1
-    assert ledger.decide(listing(), set(), 1.01, WALL, {A}).again_at == 1.01 + 0.02
+    assert ledger.decide(listing(), set(), 1.01, WALL, {A}).again_at == 1.01 + 0.01
     assert names(ledger.pods()) == ["web-node1"]
-    ledger.decide(listing(), set(), 1.01 + 0.02, WALL)
+    ledger.decide(listing(), set(), 1.01 + 0.01, WALL)
     assert ledger.pods() == ()
 
 
