@@ -57,3 +57,7 @@ def test_the_pages_tell_of_a_pod(make_agent: MakeAgent) -> None:
         port, "/metrics/resource"
     )
     assert "kubelet_running_pods 1" in get(port, "/metrics")
+    used = [line.split() for line in agent.cli("top", "pods", "--containers").splitlines()]
+    ((cpu, memory),) = [row[3:] for row in used if row[:3] == ["default", "busy-node", "main"]]
+    assert (cpu[-1], memory[-2:]) == ("m", "Mi")
+    assert agent.cli("top", "node").splitlines()[1].split()[0] == "node"
