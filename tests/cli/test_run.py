@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -126,3 +127,38 @@ def test_the_client_does_not_load_the_agent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
+
+
+_RUNNING = """
+import gc, sys
+from functools import partial
+import trio
+from kubelet_trio.cli.local import local_facts
+from kubelet_trio.config import parse_flags, settle, settle_locally
+from kubelet_trio.daemon import run_agent
+
+async def main():
+    settings = settle_locally(settle(parse_flags(sys.argv[1:])), local_facts())
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(run_agent, settings, stop=stop))
+        print(gc.get_freeze_count(), len(gc.get_objects()))
+        stop.set()
+
+trio.run(main)
+"""
+
+
+def test_collections_pass_over_what_a_running_agent_has_loaded(tmp_path: Path) -> None:
+    flags = (
+        f"--root-dir={tmp_path}",
+        f"--container-runtime-endpoint=unix://{tmp_path}/none.sock",
+        "--cgroups-per-qos=false",
+        "--enforce-node-allocatable=",
+        "--healthz-port=0",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", _RUNNING, *flags], capture_output=True, text=True, check=True
+    )
+    passed_over, looked_through = map(int, ran.stdout.splitlines()[-1].split())
+    assert passed_over > 10 * looked_through
