@@ -7,6 +7,7 @@ runtimes and past the agent's word.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import uuid
 from collections import Counter
@@ -27,6 +28,8 @@ from tests.harness import (
 )
 
 MakeBed = Callable[..., "Bed"]
+
+_LOST = re.compile("cannot delete running task ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,17 @@ class Bed:
     def runs(self, wanted: dict[str, int]) -> bool:
         """Whether exactly these pods run, each once, with this edit."""
         return Counter(self.shells().values()) == Counter(wanted.items())
+
+    def free_lost_tasks(self) -> None:
+        """Do by hand what containerd 1.6 fails to do of itself.
+
+        A StartContainer whose caller is killed at the wrong moment leaves a task behind CRI's back.
+        The agent kills its process; where containerd keeps the dead task all the same, nothing but
+        its own API, or its restart, lets it remove the container.
+        """
+        if self.containerd is not None:
+            for container in set(_LOST.findall(self.agent.output.read_text(errors="replace"))):
+                self.containerd.delete_task(container)
 
     def pid_of(self, name: str) -> int:
         (pid,) = (pid for pid, (pod, _) in self.shells().items() if pod == name)

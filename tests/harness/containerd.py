@@ -137,6 +137,15 @@ class Containerd:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def _ctr(self) -> list[str]:
+        return ["ctr", "--address", str(self.socket), "-n", "k8s.io"]
+
+    def delete_task(self, container: str) -> None:
+        """Delete what containerd itself runs of a container, past CRI; nothing if it is gone."""
+        command = [*self._ctr, "tasks", "delete", "--force", container]
+        subprocess.run(command, capture_output=True, check=False, timeout=60)
+
     def _import_images(self) -> None:
         program = busybox()
         assert program is not None
@@ -144,7 +153,7 @@ class Containerd:
         for image in (images.pause_image(work), images.busybox_image(program)):
             archive = work / "archive.tar"
             images.write_archive(image, archive)
-            command = ["ctr", "--address", str(self.socket), "-n", "k8s.io", "images", "import"]
+            command = [*self._ctr, "images", "import"]
             command += ["--snapshotter", _snapshotter(self.layout.base), str(archive)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             archive.unlink()
