@@ -32,15 +32,18 @@ def test_every_kill_converges_and_touches_nothing_steady(bed: Bed) -> None:
         bed.agent.start()
     everything = {"steady": 0, **wanted}
 
-    def has_converged() -> bool:
-        bed.free_lost_tasks()
-        return bed.runs(everything)
+    def wait_for(pods: dict[str, int], what: str) -> None:
+        def has_converged() -> bool:
+            bed.free_lost_tasks()
+            return bed.runs(pods)
 
-    eventually(has_converged, within=120, what=f"{everything} (seed {seed})", every=0.5)
+        eventually(has_converged, within=120, what=what, every=0.5)
+
+    wait_for(everything, f"{everything} (seed {seed})")
     assert bed.pid_of("steady") == steady
     for name in wanted:
         bed.agent.drop(name)
-    eventually(lambda: bed.runs({"steady": 0}), within=120, what="the rest is gone")
+    wait_for({"steady": 0}, "the rest is gone")
     uid = bed.agent.pods()["steady"]["metadata"]["uid"]
     # Of the pods that went nothing stays: no record, no directory, no log.
     left = (bed.agent.root / "pods", bed.agent.logs)
