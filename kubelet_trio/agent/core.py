@@ -33,6 +33,7 @@ from kubelet_trio.agent.services import ServiceParts, make_services
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.containers import NodeSettings, owned_by
+from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState, metered
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import (
@@ -57,6 +58,7 @@ from kubelet_trio.pods import (
     OrphanDirectories,
     PodRecord,
     PodRegistry,
+    PodServices,
     TerminationRequest,
 )
 from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, root_lock
@@ -115,30 +117,8 @@ class Agent:
             settings, seams, self.node, self.events_recorder, self._statuses.pods, self._health
         )
         access = make_image_access(settings, seams)
-        self._services = make_services(
-            settings,
-            seams,
-            ServiceParts(
-                self._health,
-                self._pleg,
-                self._objects,
-                self._cgroups,
-                self._statuses,
-                self.events_recorder,
-                self.meter,
-                node=self.node,
-                started_at=self._started_at,
-                access=access,
-            ),
-        )
-        self._sources = Supervisor(
-            "sources",
-            [
-                *(ChildSpec(f"{s.name}:{s.origin}", s.run) for s in seams.sources),
-                ChildSpec("merge", self._run_merge),
-            ],
-            policy=_TOP,
-        )
+        self._services = self._make_services(access)
+        self._sources = self._make_sources()
         self._desired: AsyncValue[Desired] = AsyncValue(Desired())
         self._is_clearing = False
         self._registry: PodRegistry | None = None
@@ -155,10 +135,42 @@ class Agent:
             seams.cluster.attach(self._cluster_parts())
         self.stats = AgentStats(settings, seams, self._pleg, self._statuses)
         self._root = self._make_tree()
-        self.metrics = AgentMetrics(
+        self.metrics = self._make_metrics()
+
+    def _make_services(self, access: ImageAccess | None) -> PodServices:
+        """Return what all workers share."""
+        return make_services(
+            self.settings,
+            self._seams,
+            ServiceParts(
+                self._health,
+                self._pleg,
+                self._objects,
+                self._cgroups,
+                self._statuses,
+                self.events_recorder,
+                self.meter,
+                node=self.node,
+                started_at=self._started_at,
+                access=access,
+            ),
+        )
+
+    def _make_sources(self) -> Supervisor:
+        return Supervisor(
+            "sources",
+            [
+                *(ChildSpec(f"{s.name}:{s.origin}", s.run) for s in self._seams.sources),
+                ChildSpec("merge", self._run_merge),
+            ],
+            policy=_TOP,
+        )
+
+    def _make_metrics(self) -> AgentMetrics:
+        return AgentMetrics(
             MetricSources(
-                settings,
-                seams,
+                self.settings,
+                self._seams,
                 self.meter,
                 self._pleg,
                 self.events_recorder,

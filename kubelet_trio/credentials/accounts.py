@@ -1,4 +1,4 @@
-"""Service accounts for credential providers: each pod's images are pulled with what its own may.
+"""Service accounts for credential providers: what a pod's own account may pull, the pod may.
 
 A provider with `tokenAttributes` is given a token of the pod's service account, bound to the pod,
 and annotations of the account. Source: KEP-4412, pkg/credentialprovider/plugin (1.36).

@@ -131,14 +131,16 @@ def _checked(given: Mapping[str, Any]) -> TokenAttributes:
     if unknown := given.keys() - _TOKEN_FIELDS:
         raise ValueError(f"{min(unknown)}: unknown field")
     audience, required = given.get("serviceAccountTokenAudience"), given.get(_REQUIRE)
-    if not audience:
-        raise ValueError("serviceAccountTokenAudience: required")
+    if not audience or not isinstance(audience, str):
+        raise ValueError("serviceAccountTokenAudience: a name is required")
     if not isinstance(required, bool):
         raise ValueError(f"{_REQUIRE}: true or false is required")
     if given.get("cacheType") not in _CACHE_TYPES:
         raise ValueError(f"cacheType: one of {', '.join(_CACHE_TYPES)} is required")
     keys = {field: tuple(given.get(field) or ()) for field in _ANNOTATIONS}
     for field, names in keys.items():
+        if not isinstance(given.get(field) or [], list):
+            raise ValueError(f"{field}: must be a list")
         for name in names:
             if not name or not isinstance(name, str):
                 raise ValueError(f"{field}: {name!r} is not the key of an annotation")
@@ -149,7 +151,7 @@ def _checked(given: Mapping[str, Any]) -> TokenAttributes:
         raise ValueError(f"{_ANNOTATIONS[0]}: only where {_REQUIRE} is true")
     if both := set(needed) & set(optional):
         raise ValueError(f"{_ANNOTATIONS[1]}: {min(both)} is required as well")
-    return TokenAttributes(str(audience), required, given["cacheType"] == "Token", needed, optional)
+    return TokenAttributes(audience, required, given["cacheType"] == "Token", needed, optional)
 
 
 _REQUIRE = "requireServiceAccount"

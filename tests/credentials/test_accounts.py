@@ -21,7 +21,6 @@ from kubelet_trio.credentials import (
     Puller,
     PullVerification,
     TokenAttributes,
-    load_providers,
     make_plugins,
 )
 from kubelet_trio.cri import v1
@@ -210,58 +209,3 @@ async def test_what_an_account_pulled_is_for_its_pods(world: World, tmp_path: Pa
     assert await pulls(world.pod("third", "other")) == 1
     with pytest.raises(ImageError, match="ErrImagePull"):
         await pulls(world.pod("fourth", "plain"))
-
-
-CONFIG = """\
-apiVersion: kubelet.config.k8s.io/v1
-kind: CredentialProviderConfig
-providers:
-  - name: provider
-    apiVersion: credentialprovider.kubelet.k8s.io/v1
-    matchImages: ["*.example"]
-    defaultCacheDuration: 1h
-    tokenAttributes:
-      serviceAccountTokenAudience: reg
-      cacheType: Token
-      requireServiceAccount: true
-      requiredServiceAccountAnnotationKeys: [a]
-      optionalServiceAccountAnnotationKeys: [b]
-"""
-
-
-def test_what_it_is_given_is_configured(tmp_path: Path) -> None:
-    file = tmp_path / "providers.yaml"
-    file.write_text(CONFIG)
-    (provider,) = load_providers(file)
-    assert provider.tokens == TokenAttributes("reg", True, True, ("a",), ("b",))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "wanted"),
-    [
-        ("Audience: reg", "Audience: ''", "serviceAccountTokenAudience: required"),
-        ("cacheType: Token", "cacheType: Pod", "cacheType: one of ServiceAccount, Token"),
-        ("      cacheType: Token\n", "", "cacheType: one of"),
-        ("Account: true", "Account: maybe", "requireServiceAccount: true or false"),
-        ("Account: true", "Account: false", "requiredServiceAccountAnnotationKeys: only where"),
-        ("Keys: [b]", "Keys: [a]", "optionalServiceAccountAnnotationKeys: a is required as well"),
-        ("Keys: [b]", "Keys: [b, b]", "optionalServiceAccountAnnotationKeys: b is there twice"),
-        ("Keys: [b]", "Keys: [1]", "optionalServiceAccountAnnotationKeys: 1 is not the key"),
-        ("cacheType:", "kind: x\n      cacheType:", "kind: unknown field"),
-    ],
-)
-def test_a_wrong_configuration_is_refused_by_field(
-    tmp_path: Path, old: str, new: str, wanted: str
-) -> None:
-    file = tmp_path / "providers.yaml"
-    assert old in CONFIG
-    file.write_text(CONFIG.replace(old, new))
-    with pytest.raises(ValueError, match=rf"providers\[0\]\.tokenAttributes\.{wanted}"):
-        load_providers(file)
-
-
-def test_tokens_are_for_version_1_alone(tmp_path: Path) -> None:
-    file = tmp_path / "providers.yaml"
-    file.write_text(CONFIG.replace("k8s.io/v1\n    match", "k8s.io/v1beta1\n    match"))
-    with pytest.raises(ValueError, match=r"tokenAttributes: only with apiVersion .*/v1"):
-        load_providers(file)

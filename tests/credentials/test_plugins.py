@@ -12,6 +12,7 @@ from kubelet_trio.credentials import (
     Plugin,
     Provider,
     ProviderError,
+    TokenAttributes,
     load_providers,
     make_plugins,
 )
@@ -122,13 +123,20 @@ providers:
     matchImages: ["*.example"]
     defaultCacheDuration: 1h30m
     env: [{name: A, value: b}]
+    tokenAttributes:
+      serviceAccountTokenAudience: reg
+      cacheType: Token
+      requireServiceAccount: true
+      requiredServiceAccountAnnotationKeys: [a]
+      optionalServiceAccountAnnotationKeys: [b]
 """
 
 
 def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) -> None:
     (tmp_path / "10.yaml").write_text(CONFIG)
     (tmp_path / "20.yaml").write_text(CONFIG.replace("name: provider", "name: other"))
-    wanted = Provider("provider", ("*.example",), 5400.0, API, (), (("A", "b"),))
+    tokens = TokenAttributes("reg", True, True, ("a",), ("b",))
+    wanted = Provider("provider", ("*.example",), 5400.0, API, (), (("A", "b"),), tokens)
     assert load_providers(tmp_path / "10.yaml") == (wanted,)
     assert [p.name for p in load_providers(tmp_path)] == ["provider", "other"]
 
@@ -140,6 +148,18 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
         ("name: provider", "name: a/b", "name: 'a/b' is not a program's name"),
         ('["*.example"]', "[]", "matchImages: at least one is required"),
         ("env:", "tokens: {}\n    env:", "tokens: unknown field"),
+        ("k8s.io/v1\n    match", "k8s.io/v1beta1\n    match", "tokenAttributes: only with .*/v1"),
+        ("Audience: reg", "Audience: ''", r"tokenAttributes\.serviceAccountTokenAudience: a name"),
+        ("Audience: reg", "Audience: 1", r"tokenAttributes\.serviceAccountTokenAudience: a name"),
+        ("cacheType: Token", "cacheType: Pod", "cacheType: one of ServiceAccount, Token"),
+        ("      cacheType: Token\n", "", "cacheType: one of"),
+        ("Account: true", "Account: maybe", "requireServiceAccount: true or false"),
+        ("Account: true", "Account: false", "requiredServiceAccountAnnotationKeys: only where"),
+        ("Keys: [b]", "Keys: b", "optionalServiceAccountAnnotationKeys: must be a list"),
+        ("Keys: [b]", "Keys: [a]", "optionalServiceAccountAnnotationKeys: a is required as well"),
+        ("Keys: [b]", "Keys: [b, b]", "optionalServiceAccountAnnotationKeys: b is there twice"),
+        ("Keys: [b]", "Keys: [1]", "optionalServiceAccountAnnotationKeys: 1 is not the key"),
+        ("cacheType:", "kind: x\n      cacheType:", r"tokenAttributes\.kind: unknown field"),
         ("kind: C", "kind: X", "kind: CredentialProviderConfig is expected"),
         ("    apiVersion: credentialprovider", "    apiVersion: x", "apiVersion: .*v1 is expected"),
     ],
@@ -148,6 +168,7 @@ def test_a_wrong_configuration_names_file_and_field(
     tmp_path: Path, old: str, new: str, wanted: str
 ) -> None:
     file = tmp_path / "providers.yaml"
+    assert old in CONFIG
     file.write_text(CONFIG.replace(old, new))
     with pytest.raises(ValueError, match=f"{file}: .*{wanted}"):
         load_providers(file)
