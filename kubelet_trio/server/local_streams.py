@@ -131,7 +131,7 @@ async def _websocket(
 ) -> AsyncIterator[WebSocket]:
     stream, early = await connection.accept(answer)
     with watched(stream, idle) as noted:
-        yield WebSocket(noted, early, is_text=streaming.is_base64(protocol))
+        yield WebSocket(noted, early, is_text=streaming.is_base64(protocol), beneath=stream)
 
 
 @asynccontextmanager
@@ -139,7 +139,8 @@ async def _spdy(connection: Upgrade, protocol: str, idle: float) -> AsyncIterato
     answer = (("Connection", "Upgrade"), ("Upgrade", _SPDY), (_PROTOCOL_VERSION, protocol))
     stream, early = await connection.accept(answer)
     with watched(stream, idle) as noted:
-        async with running(SpdyLink(noted, is_client=False, early=early)) as link:
+        link = SpdyLink(noted, is_client=False, early=early, beneath=stream)
+        async with running(link):
             yield link
 
 

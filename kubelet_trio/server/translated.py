@@ -39,7 +39,9 @@ async def translate_upgrade(
         with watched(client, idle_timeout) as noted:
             link = SpdyLink(stream, is_client=True, early=backend.early)
             async with running(link):
-                await streaming.translate_command(WebSocket(noted, early), link, options)
+                await streaming.translate_command(
+                    WebSocket(noted, early, beneath=client), link, options
+                )
 
 
 async def tunnel_upgrade(

@@ -5,7 +5,7 @@ Source: k8s.io/cri-streaming (remotecommand and portforward), metav1.Status.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +37,8 @@ FORWARD_SPDY = ("portforward.k8s.io",)
 TUNNEL = "SPDY/3.1+portforward.k8s.io"  # SPDY inside of a WebSocket
 FORWARD_WEBSOCKET = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 
-_MOST_SIZES = 4096  # bytes of a terminal's size that is not whole
+_MOST_SIZES = 4096  # bytes of terminal sizes that are looked at
+_OBJECT = re.compile(r"\{[^{}]*\}")  # a size holds no other object: one pass, no nesting
 
 
 def chosen(wanted: Iterable[str], spoken: Sequence[str]) -> str | None:
@@ -105,29 +106,28 @@ class SizeReader:
 
     def __init__(self) -> None:
         self._rest = ""
-        self._decoder = json.JSONDecoder()
 
-    def feed(self, content: bytes) -> list[tuple[int, int]]:
-        """Return rows and columns of the sizes that are whole; what is no size is dropped."""
-        self._rest = (self._rest + content.decode("utf-8", "replace")).lstrip()
-        found = []
-        while self._rest:
-            try:
-                value, end = self._decoder.raw_decode(self._rest)
-            except ValueError:
-                if len(self._rest) > _MOST_SIZES:
-                    self._rest = ""
-                break
-            self._rest = self._rest[end:].lstrip()
-            if (size := _size(value)) is not None:
-                found.append(size)
-        return found
+    def feed(self, content: bytes) -> tuple[int, int] | None:
+        """Return rows and columns of the newest whole size; what is no size is dropped.
+
+        Only the last `_MOST_SIZES` bytes count: an older size would be overwritten anyway.
+        """
+        text = self._rest + content[-_MOST_SIZES:].decode("utf-8", "replace")
+        newest, end = None, 0
+        for found in _OBJECT.finditer(text):
+            end = found.end()
+            newest = _size(found[0]) or newest
+        begun = text.rfind("{", end)
+        self._rest = text[begun:][-_MOST_SIZES:] if begun >= 0 else ""
+        return newest
 
 
-def _size(value: object) -> tuple[int, int] | None:
-    if not isinstance(value, dict):
+def _size(text: str) -> tuple[int, int] | None:
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
         return None
-    named = {str(name).lower(): number for name, number in value.items()}
+    named = {name.lower(): number for name, number in value.items()}
     rows, columns = named.get("height", 0), named.get("width", 0)
     for number in (rows, columns):
         if type(number) is not int or not 0 <= number < 1 << 16:

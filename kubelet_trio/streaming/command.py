@@ -90,7 +90,9 @@ class WebSocketClient:
 
     async def listen(self, command: CommandStreams) -> None:
         sizes, takes_input = SizeReader(), self._options.stdin
-        while (message := await self._socket.receive()) is not None:
+
+        async def take(message: bytes) -> None:
+            nonlocal takes_input
             channel, content = (message[0], message[1:]) if message else (None, b"")
             if channel == channels.STDIN and takes_input and content:
                 await command.send_stdin(content)
@@ -98,9 +100,10 @@ class WebSocketClient:
                 if takes_input:
                     await command.end_stdin()
                 takes_input = False
-            elif channel == channels.RESIZE:
-                for rows, columns in sizes.feed(content):
-                    await command.resize(rows, columns)
+            elif channel == channels.RESIZE and (size := sizes.feed(content)) is not None:
+                await command.resize(*size)
+
+        await self._socket.deliver(take)
 
     async def send(self, stream: str, content: bytes) -> None:
         channel = channels.STDERR if stream == "stderr" else channels.STDOUT
@@ -161,8 +164,8 @@ class SpdyClient:
         sizes = SizeReader()
         with suppress(*_GONE):
             while content := await self._streams["resize"].receive_some():
-                for rows, columns in sizes.feed(content):
-                    await command.resize(rows, columns)
+                if (size := sizes.feed(content)) is not None:
+                    await command.resize(*size)
 
     async def send(self, stream: str, content: bytes) -> None:
         await self._streams[stream].send_all(content)

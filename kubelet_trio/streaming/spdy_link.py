@@ -7,14 +7,16 @@ a peer sends on one stream but its reader: a stream that nobody reads holds up i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import suppress
 
 import trio
-from trio.abc import HalfCloseableStream, Stream
+from trio.abc import HalfCloseableStream, SendStream, Stream
 
 from kubelet_trio.streaming import spdy
+from kubelet_trio.streaming.held import hand_on, send_ping
 
 _PIECE = 256 * 1024
 _FRAME = 64 * 1024  # bytes of data in a frame of ours
@@ -89,11 +91,8 @@ class SpdyStream(HalfCloseableStream):
         return self._in.statistics().open_send_channels == 0
 
     async def put(self, content: bytes) -> None:
-        with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
-            try:
-                self._in.send_nowait(content)  # no switch of tasks for every frame
-            except trio.WouldBlock:
-                await self._in.send(content)
+        """Raises BrokenResourceError where the peer has gone while the stream's reader paused."""
+        await hand_on(self._in, content, self._link.ping)
 
     def end_input(self) -> None:
         self._in.close()
@@ -102,9 +101,21 @@ class SpdyStream(HalfCloseableStream):
 class SpdyLink:
     """A connection on which SPDY is spoken from now on."""
 
-    def __init__(self, connection: Stream, *, is_client: bool, early: bytes = b"") -> None:
-        """`early` is what was read of the connection already."""
+    def __init__(
+        self,
+        connection: Stream,
+        *,
+        is_client: bool,
+        early: bytes = b"",
+        beneath: SendStream | None = None,
+    ) -> None:
+        """`early` is what was read of the connection already.
+
+        `beneath` carries our own pings, where `connection` counts what it sends as traffic.
+        """
         self._connection = connection
+        self._beneath = beneath or connection
+        self._pings = itertools.count(1 if is_client else 2, 2)
         self._early = early
         self._wire = spdy.SpdyWire(is_client=is_client)
         self._sending = trio.Lock()
@@ -180,6 +191,11 @@ class SpdyLink:
         if stream.was_reset or (stream.input_ended and not stream.is_open):
             raise trio.BrokenResourceError("the stream was refused")
         return stream
+
+    async def ping(self) -> None:
+        """Ask the peer for a sign of life. Raises BrokenResourceError for one that has gone."""
+        frame = spdy.ping(next(self._pings))
+        await send_ping(self._beneath, self._sending, frame)
 
     async def send(self, frame: bytes) -> None:
         async with self._sending:

@@ -60,7 +60,7 @@ def _wanted(options: StreamOptions) -> list[int]:
 async def _listen(
     socket: WebSocket, streams: dict[int, SpdyStream], scope: trio.CancelScope
 ) -> None:
-    while (message := await socket.receive()) is not None:
+    async def take(message: bytes) -> None:
         channel, content = (message[0], message[1:]) if message else (None, b"")
         with suppress(*_GONE):  # the command has ended, and how is on its way
             if channel == channels.CLOSE and content[:1] == bytes([channels.STDIN]):
@@ -68,6 +68,8 @@ async def _listen(
                     await streams[channels.STDIN].send_eof()
             elif channel in (channels.STDIN, channels.RESIZE) and channel in streams and content:
                 await streams[channel].send_all(content)
+
+    await socket.deliver(take)
     scope.cancel()
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import trio
-from trio.abc import HalfCloseableStream
+from trio.abc import HalfCloseableStream, SendStream
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
+
+from kubelet_trio.streaming.held import hand_on, send_ping
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -50,10 +52,19 @@ class WebSocket:
     """A WebSocket after its handshake. One task receives; any may send."""
 
     def __init__(
-        self, connection: HalfCloseableStream, early: bytes = b"", *, is_text: bool = False
+        self,
+        connection: HalfCloseableStream,
+        early: bytes = b"",
+        *,
+        is_text: bool = False,
+        beneath: SendStream | None = None,
     ) -> None:
-        """`early` is what was read of the connection already; `is_text`: base64 messages."""
+        """`early` is what was read of the connection already; `is_text`: base64 messages.
+
+        `beneath` carries the pings, where `connection` counts what it sends as traffic.
+        """
         self._connection = connection
+        self._beneath = beneath or connection
         self._early = early
         self._wire = Connection(ConnectionType.SERVER)
         self._is_text = is_text
@@ -75,6 +86,26 @@ class WebSocket:
             except (*_GONE, RemoteProtocolError):
                 self._is_over = True
         return self._whole.pop(0)
+
+    async def deliver(self, take: Callable[[bytes], Awaitable[None]]) -> None:
+        """Hand each message to `take`, until the client has gone: `take` is cancelled then.
+
+        Raises what `take` raises, in a group.
+        """
+        queue, messages = trio.open_memory_channel[bytes](0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_take_each, messages, take)
+            with suppress(*_GONE):
+                while (message := await self.receive()) is not None:
+                    await hand_on(queue, message, self._ping)
+            nursery.cancel_scope.cancel()
+
+    async def _ping(self) -> None:
+        try:
+            frame = self._wire.send(Ping())
+        except LocalProtocolError as exc:
+            raise trio.BrokenResourceError("the connection is being closed") from exc
+        await send_ping(self._beneath, self._sending, frame)
 
     async def _read_events(self) -> None:
         for event in self._wire.events():
@@ -99,7 +130,7 @@ class WebSocket:
         if not message[:1].isdigit():
             raise RemoteProtocolError("the channel is no digit")
         try:
-            return bytes([message[0] - ord("0")]) + base64.b64decode(message[1:])
+            return bytes([message[0] - ord("0")]) + base64.b64decode(message[1:], validate=True)
         except binascii.Error as exc:
             raise RemoteProtocolError("a message that is not base64") from exc
 
@@ -124,6 +155,13 @@ class WebSocket:
             await self._send_raw(self._wire.send(CloseConnection(1000)))
             while await self.receive() is not None:
                 pass
+
+
+async def _take_each(
+    messages: trio.MemoryReceiveChannel[bytes], take: Callable[[bytes], Awaitable[None]]
+) -> None:
+    async for message in messages:
+        await take(message)
 
 
 class Tunnel(HalfCloseableStream):

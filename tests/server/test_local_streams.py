@@ -58,10 +58,18 @@ class Command:
         await self._say.send(("stdout", f"{rows}x{columns};".encode()))
 
 
+class Deaf(Command):
+    """Takes no input and says nothing, as `sleep` does."""
+
+    async def send_stdin(self, content: bytes) -> None:
+        await trio.sleep_forever()
+
+
 class Local:
     """The streams of a runtime: every command is a `Command`, port 80 says back what it hears."""
 
     def __init__(self) -> None:
+        self.make = Command
         self.opened: list[tuple[object, ...]] = []
         self.left = trio.Event()
         self.refusal = ""
@@ -72,7 +80,7 @@ class Local:
         if self.refusal:
             raise RuntimeCallError("Exec", self.refusal)
         try:
-            yield Command()
+            yield self.make()
         finally:
             self.left.set()
 
@@ -124,9 +132,8 @@ class Node:
         async with trio.open_nursery() as nursery:
             self.local.nursery = nursery
             nursery.start_soon(serve_connection, server, self._router)
-            nursery.cancel_scope.deadline = trio.current_time() + _LIMIT
-            yield client
-            assert trio.current_time() < nursery.cancel_scope.deadline
+            with trio.fail_after(_LIMIT):
+                yield client
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager
@@ -287,6 +294,49 @@ async def test_a_client_that_goes_takes_its_command_along(autojump_clock: MockCl
         await open_streams(link, "error", "stdin", "stdout", "stderr")
         await link._connection.aclose()
         await node.local.left.wait()
+
+
+@pytest.mark.parametrize("pieces", [1, 100])
+async def test_a_client_that_goes_is_noticed_while_its_command_takes_no_input(
+    autojump_clock: MockClock, pieces: int
+) -> None:
+    node = Node()
+    node.local.make = Deaf
+    async with node.spdy(EXEC) as link:
+        streams = await open_streams(link, "error", "stdin", "stdout", "stderr")
+        for _ in range(pieces):
+            await streams["stdin"].send_all(b"x" * 10_000)
+        await link._connection.aclose()
+        await node.local.left.wait()
+
+
+@pytest.mark.parametrize("pieces", [1, 100])
+@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", "v5.channel.k8s.io"])
+async def test_a_websocket_client_that_goes_is_noticed_while_its_command_takes_no_input(
+    autojump_clock: MockClock, pieces: int, protocol: str
+) -> None:
+    node = Node()
+    node.local.make = Deaf
+    async with node.websocket(EXEC, protocol) as socket:
+        for _ in range(pieces):
+            await socket.send(b"\0" + b"x" * 10_000)
+        await socket.close()
+        await node.local.left.wait()
+
+
+async def test_a_command_that_takes_no_input_is_idle_all_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    node = Node(idle=50)
+    node.local.make = Deaf
+    async with node.spdy(EXEC) as link:
+        streams = await open_streams(link, "error", "stdin", "stdout", "stderr")
+        began = trio.current_time()
+        for _ in range(100):
+            await streams["stdin"].send_all(b"x" * 10_000)
+        await link.ended.wait()
+        assert trio.current_time() - began == 50  # pings are no traffic
+    assert node.local.left.is_set()
 
 
 async def test_a_client_that_opens_too_few_streams_gets_no_command(

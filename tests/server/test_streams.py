@@ -76,9 +76,8 @@ class Streams:
             nursery.start_soon(
                 lambda: serve_connection(server, self._router, peer=Peer("192.0.2.7"))
             )
-            nursery.cancel_scope.deadline = trio.current_time() + _LIMIT
-            yield client
-            assert trio.current_time() < nursery.cancel_scope.deadline
+            with trio.fail_after(_LIMIT):
+                yield client
             nursery.cancel_scope.cancel()
 
 

@@ -49,10 +49,14 @@ def test_sizes_are_read_however_they_are_cut(cuts: list[int]) -> None:
     said = b'{"Width":80,"Height":24}\n{"Width":100,"Height":40}{"width":0,"height":65535}\n'
     places = [0, *sorted(cut % (len(said) + 1) for cut in cuts), len(said)]
     sizes = SizeReader()
-    found = []
-    for a, b in pairwise(places):
-        found += sizes.feed(said[a:b])
-    assert found == [(24, 80), (40, 100), (65535, 0)]
+    found = [size for a, b in pairwise(places) if (size := sizes.feed(said[a:b])) is not None]
+    assert found[-1] == (65535, 0)
+    assert found == [size for size in [(24, 80), (40, 100), (65535, 0)] if size in found]
+
+
+def test_of_several_sizes_the_newest_counts() -> None:
+    assert SizeReader().feed(b'{"Width":80,"Height":24}{"Width":8,"Height":9}[]{}') == (0, 0)
+    assert SizeReader().feed(b'{"Width":80,"Height":24}{"Width":8,"Height":9}[1]') == (9, 8)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +64,13 @@ def test_sizes_are_read_however_they_are_cut(cuts: list[int]) -> None:
 )
 def test_what_is_no_size_is_dropped(said: bytes) -> None:
     sizes = SizeReader()
-    assert sizes.feed(said) == []
-    assert sizes.feed(b'{"Width":8,"Height":9}') == [(9, 8)]
+    assert sizes.feed(said) is None
+    assert sizes.feed(b'{"Width":8,"Height":9}') == (9, 8)
 
 
-def test_endless_nonsense_is_not_kept() -> None:
+@pytest.mark.parametrize("piece", [b"{", b"[", b"[]", b"{}x", b'{"Width":', b'"', b"\xff", b"1"])
+def test_endless_nonsense_is_not_kept(piece: bytes) -> None:
     sizes = SizeReader()
-    assert sizes.feed(b"{" * 100_000) == []
-    assert sizes.feed(b'{"Width":8,"Height":9}') == [(9, 8)]
+    for _ in range(3):
+        sizes.feed(piece * 100_000)
+    assert sizes.feed(b'\n{"Width":8,"Height":9}') == (9, 8)
