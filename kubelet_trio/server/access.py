@@ -1,6 +1,8 @@
 """Who may: every request becomes a question about `nodes/<subresource>` of this node.
 
 The mapping is pure and needs no route to exist: what nobody serves is `nodes/proxy`, too.
+The verb is the method's, but `create` for what runs something, where the Go kubelet takes `get`
+of a WebSocket.
 
 Source: pkg/kubelet/server/auth.go and server.go (InstallAuthFilter) with
 KubeletFineGrainedAuthz; k8s.io/apiserver/plugin/pkg/authorizer/webhook.
@@ -33,7 +35,6 @@ _FINE = (
     ("/pods", "pods"),
     ("/healthz", "healthz"),
     ("/configz", "configz"),
-    ("/statusz", "statusz"),
     ("/runningpods", "pods"),
 )
 _OWN = (
@@ -41,7 +42,12 @@ _OWN = (
     ("/metrics", "metrics"),
     ("/logs", "log"),
     ("/checkpoint", "checkpoint"),
+    ("/statusz", "statusz"),
+    ("/flagz", "configz"),
 )
+# They run a command or reach into a pod: a WebSocket asks with GET, and whoever may only read
+# (`get nodes/proxy`, which monitoring is often given) must not get in by it.
+_STREAMS = ("/exec", "/attach", "/portForward", "/run")
 _CALL_LIMIT = 10.0  # seconds for a SubjectAccessReview
 
 
@@ -66,7 +72,8 @@ class Authorizer(Protocol):
 
 def accesses(method: str, path: str, node: str) -> tuple[Access, ...]:
     """Return what a request needs: any one of these is enough. `path` is decoded."""
-    verb = _VERBS.get(method, "")
+    is_stream = any(_is_below(path, prefix) for prefix in _STREAMS)
+    verb = "create" if is_stream else _VERBS.get(method, "")
     wanted = [name for prefix, name in _FINE if _is_below(path, prefix)][:1]
     wanted += [name for prefix, name in _OWN if _is_below(path, prefix)] or ["proxy"]
     return tuple(Access(verb, name, node) for name in wanted)

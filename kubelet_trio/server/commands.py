@@ -17,6 +17,7 @@ from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import Offload, metadata, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response
 from kubelet_trio.server.lookup import container_spec
+from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.streams import require_pod, running_container
 from kubelet_trio.server.view import NodeView
 
@@ -80,11 +81,10 @@ def _timeout(request: Request) -> int:
     values = [value for key, value in request.arguments if key == "timeout"]
     if not values:
         return 0
-    try:
-        return int(values[-1])
-    except ValueError:
-        message = "cannot parse value of timeout parameter"
-        raise _error(HTTPStatus.NOT_FOUND, message) from None
+    seconds = parse_decimal(values[-1])
+    if seconds is None:
+        raise _error(HTTPStatus.NOT_FOUND, "cannot parse value of timeout parameter")
+    return seconds
 
 
 def _error(status: int, message: str) -> HttpError:

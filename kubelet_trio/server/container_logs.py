@@ -17,6 +17,7 @@ from kubelet_trio.containers import LogOptions
 from kubelet_trio.server.http import HttpError, Request, Response
 from kubelet_trio.server.logs import log_response
 from kubelet_trio.server.lookup import container_spec, named_pod
+from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.view import AgentView
 
 _UNREADABLE = '{"message": "Unable to decode query."}'
@@ -115,10 +116,10 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name)
     if text is None:
         return None
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not (digits.isascii() and digits.isdigit()) or abs(int(text)) >= 2**63:
+    number = parse_decimal(text)
+    if number is None:
         raise _error(HTTPStatus.BAD_REQUEST, _UNREADABLE)
-    return int(text)
+    return number
 
 
 def _time(query: Mapping[str, str]) -> float | None:

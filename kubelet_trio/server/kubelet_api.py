@@ -29,6 +29,7 @@ from kubelet_trio.server.debug import answer_profile, flagz, statusz
 from kubelet_trio.server.health import Check, add_healthz
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.node_log_query import answer_log_query
+from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.options import ApiOptions
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.streams import add_streams
@@ -38,7 +39,6 @@ from kubelet_trio.server.view import NodeView
 log = structlog.get_logger()
 
 _JSON = "application/json"
-_DIGITS = 1000  # of a number that is worth reading
 _DEBUGGING = (
     "run",
     "exec",
@@ -161,14 +161,14 @@ async def _set_verbosity(request: Request) -> Response:
     problem = ""
     if not (digits.isascii() and digits.isdigit()):
         problem = "invalid syntax"
-    elif len(digits) > _DIGITS or not -(2**31) <= int(text) < 2**31:
+    elif (level := parse_decimal(text, bits=32)) is None:
         problem = "value out of range"
     if problem:
         error = f"strconv.ParseInt: parsing {json.dumps(text)}: {problem}"
         message = f"failed set klog.logging.verbosity {text}: {error}"
         raise HttpError(HTTPStatus.BAD_REQUEST, message, end="")
-    set_verbosity(int(text))
-    log.info("log.verbosity", verbosity=int(text), client=request.peer.address)
+    set_verbosity(level)
+    log.info("log.verbosity", verbosity=level, client=request.peer.address)
     return Response(body=f"successfully set klog.logging.verbosity to {text}".encode())
 
 

@@ -24,6 +24,7 @@ import trio
 
 from kubelet_trio.model import thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
+from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.system_logs import answer_system_logs, send_system_log
 
 LIMIT = 30.0  # seconds that a query may take
@@ -282,9 +283,8 @@ def _time(text: str, name: str, errors: list[str]) -> datetime.datetime | None:
 def _integer(text: str, name: str, errors: list[str]) -> int | None:
     if not text:
         return None
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if digits.isascii() and digits.isdigit() and len(digits) < 19:
-        return int(text)
+    if (number := parse_decimal(text)) is not None:
+        return number
     problem = f"strconv.Atoi: parsing {_quoted(text)}: invalid syntax"
     errors.append(f"{name}: Invalid value: {_quoted(text)}: {problem}")
     return None

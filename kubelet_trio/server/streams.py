@@ -34,6 +34,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.lookup import container_spec, named_pod
+from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.proxy import is_upgrade, is_websocket, proxy_upgrade
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.view import NodeView
@@ -143,8 +144,8 @@ def forwarded_ports(request: Request) -> tuple[int, ...]:
         if not value:
             raise _error(HTTPStatus.BAD_REQUEST, 'query parameter "port" cannot be empty')
         for text in value.split(","):
-            number = int(text) if text.isascii() and text.isdigit() else -1
-            if not 0 <= number < 65536:
+            number = parse_decimal(text)
+            if number is None or not 0 <= number < 65536:
                 raise _error(HTTPStatus.BAD_REQUEST, f'unable to parse "{value}" as a port')
             if number == 0:
                 raise _error(HTTPStatus.BAD_REQUEST, f'port "{value}" must be > 0')

@@ -18,6 +18,8 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
+import trio
+
 from kubelet_trio.model import Offload, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
 
@@ -25,11 +27,17 @@ SYSTEM_LOGS = Path("/var/log")
 _PIECE = 256 * 1024
 
 
+# A log may hold a page that somebody else wrote: it is shown, never run.
+_SAFE = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "default-src 'none'; sandbox"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An open file, or the names in a directory."""
+    """A file, or the names in a directory."""
 
-    descriptor: int = -1
     size: int = 0
     modified: float = 0.0
     names: tuple[str, ...] | None = None
@@ -48,7 +56,7 @@ async def answer_system_logs(
     if ".." in path.split("/"):
         raise HttpError(HTTPStatus.BAD_REQUEST, "invalid URL path")
     try:
-        found = await offload(_open, roots, path)
+        found = await offload(_look, roots, path)
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise HttpError(HTTPStatus.NOT_FOUND, "404 page not found") from exc
     except PermissionError as exc:
@@ -56,43 +64,67 @@ async def answer_system_logs(
     except (OSError, ValueError) as exc:
         raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "500 Internal Server Error") from exc
     if found.names is not None:
-        return Response(body=_listing(found.names), content_type="text/html; charset=utf-8")
-    return _file_response(path, found, offload)
+        listing = _listing(found.names)
+        return Response(body=listing, content_type="text/html; charset=utf-8", headers=_SAFE)
+    return _file_response(roots, path, found, offload)
 
 
 async def send_system_log(roots: Sequence[Path], offload: Offload, name: str, send: Send) -> bool:
     """Send a file below the first root; False where there is none."""
     try:
-        found = await offload(_open, roots, name)
+        found = await offload(_look, roots, name)
     except (OSError, ValueError):
         return False
     if found.names is not None:
         return False
-    await _send_file(found, offload, send)
+    await _send_file(roots, name, found.size, offload, send)
     return True
 
 
-def _file_response(path: str, found: _Found, offload: Offload) -> Response:
+def _file_response(roots: Sequence[Path], path: str, found: _Found, offload: Offload) -> Response:
+    # Opened by who reads it: an answer without a body, or without a reader, opens nothing.
     async def send_file(send: Send) -> None:
-        await _send_file(found, offload, send)
+        await _send_file(roots, path, found.size, offload, send)
 
     modified = email.utils.formatdate(found.modified, usegmt=True)
     kind = mimetypes.guess_type(path)[0] or "text/plain; charset=utf-8"
-    return Response(content_type=kind, headers=(("Last-Modified", modified),), stream=send_file)
+    return Response(
+        content_type=kind, headers=(("Last-Modified", modified), *_SAFE), stream=send_file
+    )
 
 
-async def _send_file(found: _Found, offload: Offload, send: Send) -> None:
-    left = found.size  # no more: a log that grows meanwhile would never end
+async def _send_file(
+    roots: Sequence[Path], path: str, size: int, offload: Offload, send: Send
+) -> None:
+    """Send `size` bytes of a file at most: a log that grows meanwhile would never end."""
     try:
-        while left and (data := await offload(os.read, found.descriptor, min(left, _PIECE))):
-            left -= len(data)
+        descriptor = await offload(_open, roots, path)
+    except OSError as exc:
+        raise trio.BrokenResourceError(f"{path} is gone: {exc}") from exc
+    try:
+        while size and (data := await offload(os.read, descriptor, min(size, _PIECE))):
+            size -= len(data)
             await send(data)
     finally:
-        os.close(found.descriptor)
+        os.close(descriptor)
 
 
-def _open(roots: Sequence[Path], path: str) -> _Found:
-    """Open what is there. Blocks. Raises OSError."""
+def _look(roots: Sequence[Path], path: str) -> _Found:
+    """Return what is there. Blocks. Raises OSError."""
+    descriptor = _open(roots, path)
+    try:
+        what = os.fstat(descriptor)
+        if stat.S_ISDIR(what.st_mode):
+            with os.scandir(descriptor) as entries:
+                names = sorted(e.name + ("/" if e.is_dir() else "") for e in entries)
+            return _Found(names=tuple(names))
+        return _Found(what.st_size, what.st_mtime)
+    finally:
+        os.close(descriptor)
+
+
+def _open(roots: Sequence[Path], path: str) -> int:
+    """Open a file or directory. Blocks. Raises OSError."""
     wanted = roots[0] / path
     # Not to wait for a pipe's writer, and not to make a terminal ours.
     descriptor = os.open(wanted, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -101,15 +133,11 @@ def _open(roots: Sequence[Path], path: str) -> _Found:
         real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if not any(real.is_relative_to(os.path.realpath(root)) for root in roots):
             raise FileNotFoundError(path)
-        what = os.fstat(descriptor)
-        if stat.S_ISDIR(what.st_mode):
-            with os.scandir(descriptor) as entries:
-                names = sorted(e.name + ("/" if e.is_dir() else "") for e in entries)
-            return _Found(names=tuple(names))
-        if not stat.S_ISREG(what.st_mode):
+        kind = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             raise FileNotFoundError(path)
         keep = True
-        return _Found(descriptor, what.st_size, what.st_mtime)
+        return descriptor
     finally:
         if not keep:
             os.close(descriptor)

@@ -126,10 +126,11 @@ class ServerTls:
     async def secure(self, stream: trio.SocketStream) -> tuple[HalfCloseableStream, Peer]:
         """Shake hands with a client; the caller bounds it. Raises BrokenResourceError."""
         await self._refresh()
-        assert self._context is not None
-        secured = TlsStream(stream, self._context)
+        # Both before the handshake: the client CA may be replaced while a client takes its time.
+        context, client_ca = self._context, self._client_ca
+        assert context is not None
+        secured = TlsStream(stream, context)
         await secured.do_handshake()
-        client_ca = self._client_ca
         peer = Peer(
             certificate=secured.certificate(),
             certificate_der=secured.certificate_der(),

@@ -36,8 +36,8 @@ ROUTES = {
     "/healthz/ping": ["healthz", "proxy"],
     "/healthz/syncloop": ["healthz", "proxy"],
     "/configz": ["configz", "proxy"],
-    "/statusz": ["statusz", "proxy"],
-    "/flagz": ["proxy"],
+    "/statusz": ["statusz"],
+    "/flagz": ["configz"],
     "/stats/summary": ["stats"],
     "/stats": ["stats"],
     "/metrics": ["metrics"],
@@ -79,7 +79,7 @@ TOKENS: dict[str, frozenset[str]] = {
     "prometheus": frozenset({"metrics", "stats"}),
     "metrics-server": frozenset({"metrics"}),
     "agent": frozenset({"pods", "healthz", "configz", "statusz"}),
-    "admin": frozenset({"proxy", "stats", "log", "metrics", "checkpoint"}),
+    "admin": frozenset({"proxy", "stats", "log", "metrics", "checkpoint", "statusz", "configz"}),
     "nobody": frozenset(),
 }
 
@@ -89,6 +89,8 @@ TOKENS: dict[str, frozenset[str]] = {
 def test_what_a_route_needs(path: str, names: list[str], method: str, verb: str) -> None:
     asked = accesses(method, path, "node1")
     assert [access.subresource for access in asked] == names
+    if path.startswith(("/exec/", "/attach/", "/portForward/", "/run/")):
+        verb = "create"  # also of a WebSocket, which asks with GET
     assert {(access.verb, access.node) for access in asked} == {(verb, "node1")}
 
 
@@ -100,6 +102,7 @@ def test_whatever_is_asked_needs_something(path: str) -> None:
     # What is less than everything is given to its own first segment only.
     if asked[0].subresource != "proxy":
         allowed = {"pods", "runningpods", "healthz", "configz", "statusz", "stats", "metrics"}
+        allowed |= {"flagz"}
         assert first in allowed | {"logs", "checkpoint"}
 
 

@@ -404,6 +404,43 @@ async def test_a_pipe_among_the_hosts_logs_holds_nobody_up(api: Api, tmp_path: P
     assert (await api.ask("/logs/pipe"))[0] == 404
 
 
+async def test_a_log_that_nobody_reads_leaves_nothing_open(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "syslog").write_text("line\n")
+    before = len(os.listdir("/proc/self/fd"))
+    # As for HEAD, or for a client that has gone before the body.
+    answers = [await api.router(Request("GET", "/logs/syslog")) for _ in range(20)]
+    assert len(answers) == 20
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_page_among_the_hosts_logs_is_not_run(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "x.html").write_text("<script>alert(1)</script>")
+    headers = dict((await api.router(Request("GET", "/logs/x.html"))).headers)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "sandbox" in headers["Content-Security-Policy"]
+
+
+# Numbers of strangers
+
+NUMBERS = [
+    ("GET", "/containerLogs/default/web-node1/web", "tailLines"),
+    ("GET", "/containerLogs/default/web-node1/web", "limitBytes"),
+    ("GET", "/containerLogs/default/web-node1/web", "sinceSeconds"),
+    ("POST", "/checkpoint/default/web-node1/web", "timeout"),
+    ("GET", "/portForward/default/web-node1", "port"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "name"), NUMBERS)
+@pytest.mark.parametrize("text", ["1" * 5000, "-" + "9" * 20, "1_0", "\u0661", "0x1", "+", ""])
+async def test_a_number_that_is_none_is_a_refusal(
+    api: Api, method: str, path: str, name: str, text: str
+) -> None:
+    headers = {"connection": "upgrade", "upgrade": "websocket"} if name == "port" else {}
+    status, _ = await api.ask(path, method, ((name, text),), **headers)
+    assert 400 <= status < 500
+
+
 # Run and checkpoint
 
 

@@ -251,6 +251,32 @@ async def test_a_client_ca_that_changes_ends_what_it_let_in(served: Served, tmp_
         assert b" 200 " in await served.asked(served.client_context(tmp_path))
 
 
+async def test_a_handshake_that_outlasts_its_client_ca_lets_nobody_in(
+    served: Served, tmp_path: Path
+) -> None:
+    context = served.client_context(tmp_path, served.authority.sign("alice"))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    async with served.run(), await trio.open_tcp_stream("127.0.0.1", served.port) as stream:
+        # All but the client's last flight: the server has chosen the CA to check it against.
+        while not outgoing.pending or incoming.pending == 0:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                break
+            await stream.send_all(outgoing.read())
+            incoming.write(bytes(await stream.receive_some()))
+        served.client_ca.write_bytes(Authority("next").pem)
+        changed(served.client_ca)
+        assert b" 200 " in await served.asked(served.client_context(tmp_path))
+        tls.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await stream.send_all(outgoing.read())
+        with contextlib.suppress(trio.BrokenResourceError):
+            while data := await stream.receive_some():
+                incoming.write(bytes(data))
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            assert b"HTTP" not in tls.read()
+
+
 async def test_clients_that_shake_no_hands_hold_nobody_up(served: Served, tmp_path: Path) -> None:
     async with served.run(Limits(secure_seconds=_LIMIT)):
         async with (
