@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kubelet_trio.model import Offload
-from kubelet_trio.server import ApiOptions, Limits, open_tcp, serve_http
+from kubelet_trio.server import ApiOptions, open_tcp, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, TlsSettings
 
 _SERVING_CURRENT = "kubelet-server-current.pem"  # of `certificates.serving_store`
-# Of one connection; the Go kubelet takes as much of a head. A command to run is part of it.
-_LIMITS = Limits(head=1024 * 1024, connections=1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +90,12 @@ class _NodeApi:
         tls = ServerTls(await self._tls_settings(), self.offload)
         await tls.load()
         listeners = await open_tcp(settings.address, settings.port)
+        guard = self._guard()
         await serve_http(
-            self._guard(),
+            guard.handler,
             listeners,
-            _LIMITS,
             secure=tls.secure,
+            gate=guard.admit,
             observe=measured(self.agent.meter, "readwrite"),
             task_status=task_status,
         )
@@ -109,7 +108,7 @@ class _NodeApi:
         listeners = await open_tcp(self.settings.address, self.settings.read_only_port)
         router = self._router(read_only=True)
         observe = measured(self.agent.meter, "readonly")
-        await serve_http(router, listeners, _LIMITS, observe=observe, task_status=task_status)
+        await serve_http(router, listeners, observe=observe, task_status=task_status)
 
     def _guard(self) -> Guard:
         from kubelet_trio.server import Guard, NodeAuthenticator, TokenReviews

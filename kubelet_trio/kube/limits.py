@@ -19,20 +19,27 @@ class TokenBucket:
         self._rate = math.inf if qps < 0 else qps or 5.0
         self._burst = burst if burst > 0 else 10
         self._full_at = -math.inf  # trio's time when the bucket is full again
+        self._turn = trio.Lock()
 
     async def take(self) -> float:
-        """Wait for a token and return the seconds that took."""
-        delay = self.reserve(trio.current_time())
-        if delay > 0:
-            await trio.sleep(delay)
-        return delay
+        """Wait for a token and return the seconds that took.
 
-    def reserve(self, now: float) -> float:
-        """Take a token and return the seconds until it may be used."""
+        Whoever is cancelled has taken nothing: those behind wait no longer for it, as with
+        golang.org/x/time/rate.
+        """
         if math.isinf(self._rate):
             return 0.0
-        self._full_at = max(self._full_at, now) + 1 / self._rate
-        return max(0.0, self._full_at - now - self._burst / self._rate)
+        began = trio.current_time()
+        async with self._turn:  # first come, first served
+            now = trio.current_time()
+            if (delay := self._wait(now)) > 0:
+                await trio.sleep(delay)
+            self._full_at = max(self._full_at, now + delay) + 1 / self._rate
+        return trio.current_time() - began
+
+    def _wait(self, now: float) -> float:
+        """Return the seconds until the next token is there."""
+        return max(0.0, max(self._full_at, now) + (1 - self._burst) / self._rate - now)
 
 
 class Backoff:

@@ -14,12 +14,11 @@ from kubelet_trio.server.http import (
     Request,
     Response,
     Upgrade,
-    serve_connection,
-    serve_http,
 )
 from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
 from kubelet_trio.server.options import ApiOptions
 from kubelet_trio.server.router import Router
+from kubelet_trio.server.serve import serve_http
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
@@ -28,6 +27,7 @@ from kubelet_trio.server.view import (
     SourceInfo,
     SourceProblem,
 )
+from kubelet_trio.server.wire import serve_connection
 
 if TYPE_CHECKING:
     from kubelet_trio.server.access import AccessReviews, Authorizer, Guard, allow_all

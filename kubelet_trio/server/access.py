@@ -140,7 +140,15 @@ class Guard:
     node: str
 
     async def __call__(self, request: Request) -> Response:
-        """Answer, or refuse: 401 for nobody, 403 for who may not, 500 for who knows."""
+        """Answer who may. Raises `HttpError` as `admit`."""
+        await self.admit(request)
+        return await self.handler(request)
+
+    async def admit(self, request: Request) -> None:
+        """Let a request pass by its head alone; its body need not have been read.
+
+        Raises `HttpError`: 401 unauthenticated, 403 forbidden, 500 if the check itself failed.
+        """
         try:
             user = await self.authenticate(request)
         except UnauthorizedError as exc:
@@ -150,7 +158,7 @@ class Guard:
         for access in asked:
             try:
                 if await self.authorize(user, access):
-                    return await self.handler(request)
+                    return
             except AccessError as exc:
                 log.warning("http.not_decided", reason=str(exc), user=user.name)
                 raise HttpError(

@@ -157,13 +157,11 @@ def _add_refusal(router: Router, pattern: str, message: str) -> None:
 async def _set_verbosity(request: Request) -> Response:
     """Log as the body says from now on. Raises `HttpError` 400 in klog's words."""
     text = request.body.decode("utf-8", "replace")
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    problem = ""
-    if not (digits.isascii() and digits.isdigit()):
-        problem = "invalid syntax"
-    elif (level := parse_decimal(text, bits=32)) is None:
-        problem = "value out of range"
-    if problem:
+    level = parse_decimal(text, bits=32)
+    if level is None:
+        digits = text[1:] if text[:1] in ("+", "-") else text
+        is_number = digits.isascii() and digits.isdigit()
+        problem = "value out of range" if is_number else "invalid syntax"
         error = f"strconv.ParseInt: parsing {json.dumps(text)}: {problem}"
         message = f"failed set klog.logging.verbosity {text}: {error}"
         raise HttpError(HTTPStatus.BAD_REQUEST, message, end="")

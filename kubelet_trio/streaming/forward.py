@@ -36,6 +36,8 @@ async def forward_spdy(link: SpdyLink, dial: Dial, pod: str) -> None:
     waiting: dict[str, SpdyStream] = {}  # by request: whose other half has not come
     async with trio.open_nursery() as nursery:
         async for stream in link.offered:
+            if stream.was_reset:
+                continue  # before anybody looked
             if (port := _port(stream)) is None:
                 await stream.aclose()
                 continue

@@ -8,7 +8,6 @@ a peer sends on one stream but its reader: a stream that nobody reads holds up i
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -22,6 +21,8 @@ _PIECE = 256 * 1024
 _FRAME = 64 * 1024  # bytes of data in a frame of ours
 _BUFFERED = 16  # pieces of one stream that wait for its reader
 _MOST_STREAMS = 512  # at once; a forwarded connection has two
+_MOST_RESETS = 1000  # in a window
+_RESET_WINDOW = 10.0  # s
 
 
 class SpdyStream(HalfCloseableStream):
@@ -121,8 +122,9 @@ class SpdyLink:
         self._sending = trio.Lock()
         self._streams: dict[int, SpdyStream] = {}
         self.ended = trio.Event()  # nothing more will come
-        offer, self.offered = trio.open_memory_channel[SpdyStream](math.inf)  # see _MOST_STREAMS
-        self._offer = offer
+        self._offer, self.offered = trio.open_memory_channel[SpdyStream](_MOST_STREAMS)
+        self._resets = 0  # since `_resets_from`
+        self._resets_from = 0.0
 
     async def run(self) -> None:
         """Read until the peer has gone or broken the protocol; then all streams are over."""
@@ -150,6 +152,7 @@ class SpdyLink:
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     stream.replied.set()
             elif isinstance(event, spdy.StreamReset):
+                self._note_reset()
                 if (stream := self._streams.pop(event.stream_id, None)) is not None:
                     stream.was_reset = True
                     stream.end_input()
@@ -167,8 +170,17 @@ class SpdyLink:
             stream.end_input()
             self.forget_ended(stream)
 
+    def _note_reset(self) -> None:
+        """Raises `SpdyError` for a peer that opens streams only to reset them."""
+        if trio.current_time() > self._resets_from + _RESET_WINDOW:
+            self._resets, self._resets_from = 0, trio.current_time()
+        self._resets += 1
+        if self._resets > _MOST_RESETS:
+            raise spdy.SpdyError("too many streams were reset")
+
     async def _open(self, event: spdy.StreamOpened) -> None:
-        if len(self._streams) >= _MOST_STREAMS:
+        waiting = self._offer.statistics().current_buffer_used  # reset ones as well
+        if len(self._streams) >= _MOST_STREAMS or waiting >= _MOST_STREAMS:
             await self.send(spdy.reset(event.stream_id, spdy.ResetStatus.REFUSED_STREAM))
             return
         stream = SpdyStream(self, event.stream_id, event.headers)

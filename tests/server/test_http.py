@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import h11
 import pytest
@@ -12,7 +13,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.abc import HalfCloseableStream
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from kubelet_trio.server import (
     Handler,
@@ -26,7 +27,7 @@ from kubelet_trio.server import (
     serve_connection,
     serve_http,
 )
-from kubelet_trio.server.http import Send
+from kubelet_trio.server.http import Gate, Send
 
 
 async def echo(request: Request) -> Response:
@@ -35,11 +36,12 @@ async def echo(request: Request) -> Response:
 
 @asynccontextmanager
 async def serving(
-    handler: Handler = echo, limits: Limits | None = None
+    handler: Handler = echo, limits: Limits | None = None, gate: Gate | None = None
 ) -> AsyncIterator[HalfCloseableStream]:
     client, server = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_connection, server, handler, limits or Limits())
+        serve = partial(serve_connection, gate=gate)
+        nursery.start_soon(serve, server, handler, limits or Limits())
         yield client
         nursery.cancel_scope.cancel()
 
@@ -299,36 +301,164 @@ async def test_a_bug_in_a_handler_travels_to_the_supervisor(autojump_clock: Mock
         await serve_connection(server, buggy)
 
 
-async def test_slow_clients_hold_nobody_up_and_too_many_are_refused() -> None:
+async def open_server(
+    nursery: trio.Nursery, limits: Limits, gate: Gate | None = None, handler: Handler = echo
+) -> Callable[[], Awaitable[trio.SocketStream]]:
+    """Serve on loopback; return how to connect."""
     listeners = await open_tcp("127.0.0.1", 0)
     port = listeners[0].socket.getsockname()[1]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve_http, echo, listeners, Limits(connections=3))
-        slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
-        for stream in slow:
-            await stream.send_all(b"GET / HT")
-        quick = await trio.open_tcp_stream("127.0.0.1", port)
-        await quick.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert (await quick.receive_some()).startswith(b"HTTP/1.1 200")
-        extra = await trio.open_tcp_stream("127.0.0.1", port)
+
+    async def serve(*, task_status: trio.TaskStatus[None]) -> None:
+        await serve_http(handler, listeners, limits, gate=gate, task_status=task_status)
+
+    await nursery.start(serve)
+    return partial(trio.open_tcp_stream, "127.0.0.1", port)
+
+
+async def has_ended(stream: trio.SocketStream) -> bool:
+    try:
+        return await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+async def only_admin(request: Request) -> None:
+    if request.headers.get("authorization") != "Bearer admin":
+        raise HttpError(401, "Unauthorized")
+
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+ADMIN = b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer admin\r\n\r\n"
+
+
+@pytest.mark.parametrize("limits", [Limits(connections=3), Limits(per_source=3)])
+async def test_the_longest_silent_connection_makes_room(limits: Limits) -> None:
+    async with trio.open_nursery() as nursery, AsyncExitStack() as streams:
+        connect = await open_server(nursery, limits)
+        silent = []
+        for number in range(4):
+            stream = await streams.enter_async_context(await connect())
+            await stream.send_all(b"GET / HT" if number % 2 else b"")
+            silent.append(stream)
+            await wait_all_tasks_blocked(0.01)
         with trio.fail_after(5):
-            assert (await read_all(extra)).startswith(b"HTTP/1.1 503 ")
-            await quick.aclose()
-            await slow[0].aclose()
-            again = await served_again(port)
-        for stream in (*slow, extra, again):
-            await stream.aclose()
+            assert await has_ended(silent[0])
+            for stream in silent[2:]:
+                await stream.send_all(GET[8:] if stream is silent[3] else GET)
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
         nursery.cancel_scope.cancel()
 
 
-async def served_again(port: int) -> trio.SocketStream:
-    """Ask until there is room: when the server notices a client's end is up to the kernel."""
-    while True:
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
-        await stream.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-        if (await stream.receive_some()).startswith(b"HTTP/1.1 200"):
-            return stream
-        await stream.aclose()
+async def test_where_all_are_being_answered_one_more_is_refused() -> None:
+    async with trio.open_nursery() as nursery, AsyncExitStack() as streams:
+        connect = await open_server(
+            nursery, Limits(connections=2), handler=streaming(10**6, pause=3600)
+        )
+        for _ in range(2):
+            stream = await streams.enter_async_context(await connect())
+            await stream.send_all(GET)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        extra = await streams.enter_async_context(await connect())
+        with trio.fail_after(5):
+            assert (await read_all(extra)).startswith(b"HTTP/1.1 503 ")
+        nursery.cancel_scope.cancel()
+
+
+async def test_whoever_passed_the_gate_is_not_counted_and_no_stranger_gets_it_closed() -> None:
+    async with trio.open_nursery() as nursery, AsyncExitStack() as streams:
+        connect = await open_server(nursery, Limits(connections=4, per_source=4), only_admin)
+        known = [await streams.enter_async_context(await connect()) for _ in range(4)]
+        for stream in known:
+            await stream.send_all(ADMIN)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        strangers = [await streams.enter_async_context(await connect()) for _ in range(50)]
+        await strangers[-1].send_all(GET)
+        with trio.fail_after(5):
+            assert (await strangers[-1].receive_some()).startswith(b"HTTP/1.1 401")
+            assert await has_ended(strangers[0])
+            for stream in known:
+                await stream.send_all(ADMIN)
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_gate_decides_before_a_body_is_read(autojump_clock: MockClock) -> None:
+    async with serving(gate=only_admin) as client:
+        await client.send_all(
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        answer = await read_answer(client)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"100 Continue" not in answer
+    assert b"onnection: close" in answer
+
+
+async def test_a_body_comes_after_the_gate(autojump_clock: MockClock) -> None:
+    async with serving(gate=only_admin) as client:
+        await client.send_all(
+            b"POST / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer admin\r\n"
+            b"Content-Length: 3\r\n\r\nabc"
+        )
+        assert b"POST / b'abc'" in await read_answer(client)
+
+
+async def test_a_stranger_may_idle_for_less_time(autojump_clock: MockClock) -> None:
+    for request, seconds in ((b"", 10), (GET, 10), (ADMIN, 90)):
+        async with serving(gate=only_admin) as client:
+            began = trio.current_time()
+            if request:
+                await client.send_all(request)
+            await read_all(client)
+            assert seconds <= trio.current_time() - began < seconds + 1
+
+
+@pytest.mark.parametrize("count", [300, 5_000, 50_000])
+async def test_too_many_headers_are_431(autojump_clock: MockClock, count: int) -> None:
+    async with serving(limits=Limits(head=2**20)) as client:
+        head = b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a:\r\n" * count + b"\r\n"
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                with suppress(trio.BrokenResourceError):
+                    await client.send_all(head)
+
+            nursery.start_soon(send)
+            assert (await read_all(client)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_too_many_arguments_are_400(autojump_clock: MockClock) -> None:
+    async with serving() as client:
+        await client.send_all(b"GET /?" + b"a&" * 10_001 + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert (await read_answer(client)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_others_run_while_a_body_comes_in_chunks_of_a_byte() -> None:
+    rounds = 0
+
+    async def others() -> None:
+        nonlocal rounds
+        while True:
+            await trio.lowlevel.checkpoint()
+            rounds += 1
+
+    async with serving() as client, trio.open_nursery() as nursery:
+        head = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        nursery.start_soon(others)
+        await client.send_all(head + b"1\r\nx\r\n" * 5_000 + b"0\r\n\r\n")
+        answer = b""
+        while b"200 OK" not in answer:
+            answer += await client.receive_some()
+        nursery.cancel_scope.cancel()
+    assert rounds > 5_000
+
+
+async def test_a_status_that_http_does_not_know_is_passed_on(autojump_clock: MockClock) -> None:
+    async def strange(_: Request) -> Response:
+        raise HttpError(599, "strange")
+
+    async with serving(strange) as client:
+        await client.send_all(GET)
+        assert (await read_answer(client)).startswith(b"HTTP/1.1 599 ")
 
 
 async def test_cancelling_ends_every_connection_and_closes_the_listener() -> None:

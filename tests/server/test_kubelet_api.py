@@ -436,8 +436,8 @@ NUMBERS = [
 async def test_a_number_that_is_none_is_a_refusal(
     api: Api, method: str, path: str, name: str, text: str
 ) -> None:
-    headers = {"connection": "upgrade", "upgrade": "websocket"} if name == "port" else {}
-    status, _ = await api.ask(path, method, ((name, text),), **headers)
+    upgrade = "websocket" if name == "port" else ""
+    status, _ = await api.ask(path, method, ((name, text),), upgrade=upgrade)
     assert 400 <= status < 500
 
 

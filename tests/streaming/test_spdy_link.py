@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import trio
-from trio.testing import memory_stream_pair
+from contextlib import suppress
 
-from kubelet_trio.streaming import SpdyLink
+import trio
+from trio.abc import ReceiveStream
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+
+from kubelet_trio.streaming import SpdyLink, spdy
 from kubelet_trio.streaming.spdy_link import SpdyStream
 
 
@@ -39,3 +42,28 @@ async def test_a_peer_that_is_faster_than_the_reader_waits_and_nothing_is_lost()
         while content := await stream.receive_some():
             found += b"".join((content, *stream.receive_waiting(10)))
     assert found == b"".join(pieces)
+
+
+async def test_streams_that_are_opened_and_reset_are_not_kept() -> None:
+    ours, theirs = memory_stream_pair()
+    link = SpdyLink(ours, is_client=False)
+    wire = spdy.SpdyWire(is_client=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        nursery.start_soon(_read_all, theirs)
+        with suppress(trio.BrokenResourceError):
+            for _ in range(5_000):
+                stream_id, frame = wire.open({"streamtype": "data"})
+                reset = spdy.reset(stream_id, spdy.ResetStatus.CANCEL)
+                await theirs.send_all(frame + reset)
+                await wait_all_tasks_blocked()
+                if link.ended.is_set():
+                    break
+        assert link.ended.is_set()  # long before the last
+        assert link.offered.statistics().current_buffer_used <= 512
+        nursery.cancel_scope.cancel()
+
+
+async def _read_all(stream: ReceiveStream) -> None:
+    async for _ in stream:
+        pass
