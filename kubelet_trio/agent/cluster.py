@@ -73,6 +73,12 @@ def _handlers(runtime: RuntimeState) -> tuple[NodeRuntimeHandler, ...]:
     )
 
 
+def _features(runtime: RuntimeState) -> NodeFeatures | None:
+    """Return what the runtime can; None, as upstream, where it names no feature."""
+    can = runtime.supplemental_groups_policy
+    return NodeFeatures(supplementalGroupsPolicy=True) if can else None
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """What the agent was told of its place in a cluster, in plain values."""
@@ -304,7 +310,7 @@ class Cluster:
             pressure=parts.pressure.value if parts.pressure is not None else Pressure(),
             images=await self._list_images(parts, runtime, now),
             handlers=_handlers(runtime),
-            features=NodeFeatures(supplementalGroupsPolicy=runtime.supplemental_groups_policy),
+            features=_features(runtime),
         )
 
     async def _list_images(

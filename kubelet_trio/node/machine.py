@@ -73,5 +73,7 @@ def _os_image(root: Path) -> str:
 def _swap(root: Path) -> NodeSwapStatus | None:
     for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("SwapTotal:"):
-            return NodeSwapStatus(capacity=int(line.split()[1]) * 1024)
+            capacity = int(line.split()[1]) * 1024
+            # An API server of 1.36 refuses the whole node for a swap of no capacity.
+            return NodeSwapStatus(capacity=capacity) if capacity else None
     return None

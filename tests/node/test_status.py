@@ -257,6 +257,13 @@ def test_the_machine_is_read_from_its_files(tmp_path: Path) -> None:
     assert plain["swap"] == {"capacity": 2048}
 
 
+def test_a_machine_without_swap_says_nothing_of_swap(tmp_path: Path) -> None:
+    """An API server of 1.36 refuses a capacity of 0 with the whole node."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 4 kB\nSwapTotal:       0 kB\n")
+    assert system_info("v1.36.0", "containerd://1.7", root=tmp_path).swap is None
+
+
 def test_a_machine_without_such_files_is_no_failure(tmp_path: Path) -> None:
     info = system_info("v1.36.0", "containerd://1.7", root=tmp_path)
     assert (info.machineID, info.osImage, info.swap) == ("", "Unknown", None)
