@@ -23,6 +23,7 @@ from kubelet_trio.kube.api import (
 from kubelet_trio.kube.codec import from_json, to_json
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.patches import (
+    MergeKeyError,
     PatchError,
     apply_json_patch,
     apply_merge,
@@ -104,6 +105,7 @@ __all__ = [
     "KubeUnavailableError",
     "KubeconfigError",
     "Listing",
+    "MergeKeyError",
     "NotFoundError",
     "Outcomes",
     "PatchError",

@@ -57,6 +57,15 @@ class PatchError(ValueError):
     """A patch that cannot be applied. The text says where."""
 
 
+class MergeKeyError(PatchError):
+    """An item of a merged list does not say by which key it merges."""
+
+    def __init__(self, item: Any, key: str, path: str) -> None:
+        super().__init__(f"map: {item} does not contain declared merge key: {key} ({path})")
+        self.item = item
+        self.key = key
+
+
 def apply_merge(current: Json, patch: Json) -> Json:
     """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
@@ -118,7 +127,12 @@ def _merge_value(
     if isinstance(value, Sequence) and not isinstance(value, str) and path in keys:
         key = keys[path]
         present = current if isinstance(current, list) else []
-        merged = _merge_list(present, value, keys, path) if key else _union(present, value)
+        if not key:
+            merged = _union(present, value)
+        else:
+            merged = _merge_list(present, value, keys, path)
+            if order is None:
+                return _patched_first(merged, present, value, key)
         return _ordered(merged, order, key) if order is not None else merged
     return copy.deepcopy(value)
 
@@ -137,7 +151,7 @@ def _merge_list(
         if item == {"$patch": "replace"}:
             continue
         if not isinstance(item, Mapping) or key not in item:
-            raise PatchError(f"map: {item} does not contain declared merge key: {key} ({path})")
+            raise MergeKeyError(item, key, path)
         at = next((i for i, old in enumerate(result) if old.get(key) == item[key]), None)
         if item.get("$patch") == "delete":
             result = [old for old in result if old.get(key) != item[key]]
@@ -146,6 +160,27 @@ def _merge_list(
         else:
             result[at] = _merge(result[at], item, keys, path)
     return result
+
+
+def _patched_first(
+    merged: Sequence[Any], before: Sequence[Any], patch: Sequence[Any], key: str
+) -> list[Any]:
+    """Put items in the order in which the server leaves them where a patch names none.
+
+    The patch's items keep its order, what it does not name stays in front of those that it stood
+    in front of, and new items come first (mergeSortedSlice in apimachinery's strategicpatch).
+    """
+    place = {item.get(key): at for at, item in enumerate(before)}
+    order = [item.get(key) for item in patch if isinstance(item, Mapping)]
+    by_key = {item.get(key): item for item in merged}
+    named = [name for name in dict.fromkeys(order) if name in by_key]
+    left = [name for name in by_key if name not in named]
+    result = []
+    for name in named:
+        while left and name in place and left[0] in place and place[left[0]] < place[name]:
+            result.append(left.pop(0))
+        result.append(name)
+    return [by_key[name] for name in (*result, *left)]
 
 
 def _ordered(items: Sequence[Any], order: Sequence[Any], key: str) -> list[Any]:

@@ -16,6 +16,10 @@ from kubelet_trio.kube import CertificateError
 from kubelet_trio.model import WallClock
 from kubelet_trio.testing import FakeKube
 
+# A server reads the lines around a request.
+_BEGIN = "-----BEGIN CERTIFICATE REQUEST-----\n"
+_END = "\n-----END CERTIFICATE REQUEST-----\n"
+
 _numbers = itertools.count(1)
 
 
@@ -24,7 +28,7 @@ async def fake_pki(**asked: Any) -> dict[str, Any]:
     if asked["do"] == "request":
         key = f"KEY {next(_numbers)}\n"
         names = {field: asked[field] for field in ("name", "groups", "hosts", "addresses")}
-        return {"key": key, "request": json.dumps({**names, "key": key})}
+        return {"key": key, "request": _BEGIN + json.dumps({**names, "key": key}) + _END}
     lines = asked["certificate"].splitlines()
     found = [json.loads(line.removeprefix("CERT ")) for line in lines if line.startswith("CERT ")]
     if not found:
@@ -62,7 +66,8 @@ class Signer:
     def sign(self, request: CertificateSigningRequest) -> None:
         """Sign one."""
         assert request.spec is not None
-        asked = json.loads(base64.b64decode(request.spec.request))
+        text = base64.b64decode(request.spec.request).decode()
+        asked = json.loads(text.removeprefix(_BEGIN).removesuffix(_END))
         now = self.clock.time()
         made = certificate(now, now + self.lifetime, **asked)
         self._change(request, "status", {"certificate": base64.b64encode(made.encode()).decode()})

@@ -45,7 +45,7 @@ OTHER = {"type": "Other", "status": "True"}
         # Lists with a key merge by it, others are replaced.
         ([ready("False", reason="x"), OTHER], [ready("True")], [ready("True", reason="x"), OTHER]),
         ([ready("False", reason="x")], [ready("True", reason=None)], [ready("True")]),  # type: ignore[arg-type]
-        ([OTHER], [ready("True")], [OTHER, ready("True")]),
+        ([OTHER], [ready("True")], [ready("True"), OTHER]),  # new ones come first
         ([ready("True"), OTHER], [{"$patch": "delete", "type": "Ready"}], [OTHER]),
         ([ready("True"), OTHER], [{"$patch": "replace"}, OTHER], [OTHER]),
         (None, [OTHER], [OTHER]),
@@ -64,7 +64,7 @@ def test_lists_of_lists_merge_by_their_own_keys() -> None:
         {"spec": {"containers": [container]}}, {"spec": {"containers": [patch]}}, "Pod"
     )
     assert done["spec"]["containers"] == [
-        {"name": "a", "env": [*container["env"], *patch["env"]], "args": ["3"]}
+        {"name": "a", "env": [*patch["env"], *container["env"]], "args": ["3"]}
     ]
 
 

@@ -60,7 +60,7 @@ class FakeKubeClient:
     ) -> Listing[T]:
         def effect(route: Route) -> Any:
             matches = self.server.select(route, namespace, field_selector, label_selector)
-            self.user.check_list(route, namespace, field_selector)
+            self.user.check_list(self._request("list", route, namespace), route, field_selector)
             # A version of 0 lets the watch cache answer, which knows no pages.
             return self.server.list(
                 route, matches, 0 if resource_version == "0" else limit, continue_token
@@ -84,7 +84,7 @@ class FakeKubeClient:
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T] | Bookmark]]:
         def effect(route: Route) -> FakeWatch[T]:
             matches = self.server.select(route, namespace, field_selector, label_selector)
-            self.user.check_list(route, namespace, field_selector)
+            self.user.check_list(self._request("watch", route, namespace), route, field_selector)
             if send_initial_events and not self.streaming_lists:
                 message = (
                     "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
@@ -181,9 +181,14 @@ class FakeKubeClient:
             route = route_of(model)
         except LookupError as exc:
             raise KubeUnavailableError(str(exc)) from exc
-        resource = f"{route.plural}/{subresource}" if subresource else route.plural
-        request = KubeRequest(trio.current_time(), verb, resource, namespace, name, self.user.name)
+        request = self._request(verb, route, namespace, name, subresource)
         return await self.desk.serve(request, lambda: self._authorized(request, route, effect))
+
+    def _request(
+        self, verb: str, route: Route, namespace: str, name: str = "", subresource: str = ""
+    ) -> KubeRequest:
+        resource = f"{route.plural}/{subresource}" if subresource else route.plural
+        return KubeRequest(trio.current_time(), verb, resource, namespace, name, self.user.name)
 
     def _authorized(
         self, request: KubeRequest, route: Route, effect: Callable[[Route], Any]

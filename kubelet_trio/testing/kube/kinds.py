@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import re
 
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_qos
 from kubelet_trio.kube import KubeError, Route, from_json, to_json
 from kubelet_trio.sources import default_pod
+from kubelet_trio.testing.kube.rules import check_name, check_new, default, invalid
 from kubelet_trio.testing.kube.store import Json, Store
 
 WITH_STATUS = frozenset({
@@ -21,22 +21,16 @@ _STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})
 _UNCONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})  # that need a version
 NOT_READY = "node.kubernetes.io/not-ready"
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
 _SYSTEM_META = (
     "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
     "selfLink", "name", "namespace", "generateName",
 )  # fmt: skip
 
 
-def invalid(route: Route, name: str, problem: str) -> KubeError:
-    """Return the refusal of an object that is not valid."""
-    kind = f"{route.kind}.{route.group}" if route.group else route.kind
-    return KubeError(422, "Invalid", f'{kind} "{name}" is invalid: {problem}')
-
-
 def forbidden(route: Route, name: str, problem: str) -> KubeError:
     """Return the refusal of an admission plugin."""
-    return KubeError(403, "Forbidden", f'{route.qualified} "{name}" is forbidden: {problem}')
+    what = f'{route.qualified} "{name}"' if name else route.qualified
+    return KubeError(403, "Forbidden", f"{what} is forbidden: {problem}")
 
 
 def prepare_create(route: Route, body: Json, namespace: str, now: str, store: Store) -> Json:
@@ -50,11 +44,7 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
     if not meta.get("name") and meta.get("generateName"):
         meta["name"] = meta["generateName"] + store.next_uid()[:5]
     name = meta.get("name") or ""
-    if not name:
-        raise invalid(route, "", "metadata.name: Required value: name or generateName is required")
-    if not _NAME.match(name) or len(name) > 253:
-        problem = f'metadata.name: Invalid value: "{name}": a lowercase RFC 1123 subdomain'
-        raise invalid(route, name, problem)
+    check_name(route, name)
     if meta.get("resourceVersion"):
         raise KubeError(
             500, "InternalError", "resourceVersion should not be set on objects to be created"
@@ -69,8 +59,8 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
     if route.kind in WITH_STATUS and route.kind not in _STATUS_ON_CREATE:
         obj.pop("status", None)
     if route.kind == "Pod":
-        return _new_pod(route, obj, store)
-    if route.kind == "Node":
+        obj = _new_pod(route, obj, store)
+    elif route.kind == "Node":
         _new_node(obj)
     elif route.kind == "Namespace":
         obj["metadata"]["labels"] = {**meta.get("labels", {}), "kubernetes.io/metadata.name": name}
@@ -78,6 +68,8 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
         obj["status"] = {"phase": "Active"}
     elif route.kind == "Secret":
         _new_secret(obj)
+    default(route, obj)
+    check_new(route, obj)
     return obj
 
 
@@ -112,7 +104,7 @@ def _new_node(obj: Json) -> None:
     spec = obj.setdefault("spec", {})
     taints = spec.get("taints") or []
     taint = {"key": NOT_READY, "effect": "NoSchedule"}
-    if not any(t["key"] == NOT_READY and t["effect"] == "NoSchedule" for t in taints):
+    if not any((t.get("key"), t.get("effect")) == (NOT_READY, "NoSchedule") for t in taints):
         spec["taints"] = [*taints, taint]
     obj.setdefault("status", {})
 
@@ -149,14 +141,15 @@ def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Jso
     if route.kind == "Pod":
         if subresource == "status":
             _keep(meta, old["metadata"], "ownerReferences")
+            if not new.get("status", {}).get("qosClass"):
+                _keep(new.setdefault("status", {}), old.get("status", {}), "qosClass")
         _check_pod(route, old, new)
-    elif route.kind == "Node":
-        _check_node(route, old, new)
     elif route.kind in ("Secret", "ConfigMap") and old.get("immutable"):
         for field in ("data", "binaryData", "immutable"):
             if new.get(field) != old.get(field):
                 problem = f"{field}: Forbidden: field is immutable when `immutable` is set"
                 raise invalid(route, name, problem)
+    default(route, new)
     return new
 
 
@@ -188,11 +181,3 @@ def _fixed_spec(pod: Json) -> Json:
     for field in ("containers", "initContainers"):
         spec[field] = [{**c, "image": ""} for c in spec.get(field) or ()]
     return spec
-
-
-def _check_node(route: Route, old: Json, new: Json) -> None:
-    was, now = old.get("spec", {}), new.get("spec", {})
-    for field in ("providerID", "podCIDR"):
-        if was.get(field) and was[field] != now.get(field):
-            problem = f'node updates may not change {field} except from "" to valid'
-            raise invalid(route, old["metadata"]["name"], f"spec.{field}: Forbidden: {problem}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from kubelet_trio.kube import KubeError, Route
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.kinds import forbidden
+from kubelet_trio.testing.kube.references import MIRROR, references
 from kubelet_trio.testing.kube.store import Json, Store
 
-MIRROR = "kubernetes.io/config.mirror"
+LEASES = "kube-node-lease"
+# Objects that a node may see if a pod on it refers to them.
+_GUARDED = frozenset({
+    "configmaps", "persistentvolumeclaims", "persistentvolumes", "resourceclaims", "secrets",
+    "serviceaccounts", "serviceaccounts/token",
+})  # fmt: skip
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch")
 # What the role `system:node` and the node authoriser give, by resource.
@@ -35,7 +38,7 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "runtimeclasses": _READ,
     "csinodes": ("get", *_WRITE, "delete"),
     "csidrivers": _READ,
-    "volumeattachments": ("get",),
+    "volumeattachments": _READ,  # one by one: see `_unauthorized`
     "resourceclaims": ("get",),
     "resourceslices": (*_READ, *_WRITE, "delete"),
 }
@@ -57,7 +60,7 @@ class Anyone:
     def check(self, request: KubeRequest, route: Route) -> None:
         """Raise `KubeError` if the user has no right to make this request."""
 
-    def check_list(self, route: Route, namespace: str, fields: str) -> None:
+    def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
         """Raise if the user may not see that many."""
 
     def check_create(
@@ -83,27 +86,45 @@ class NodeUser(Anyone):
     def check(self, request: KubeRequest, route: Route) -> None:
         if request.verb not in _VERBS.get(request.resource, ()):
             raise self._denied(request, route)
-        guarded = request.resource in ("secrets", "configmaps", "persistentvolumeclaims")
-        named = request.verb == "get" and guarded
-        if named and not self._refers(route.kind, request.namespace, request.name):
-            raise self._denied(request, route, self._unrelated())
-        own = (request.namespace, request.name) == ("kube-node-lease", self.node)
-        if request.resource == "leases" and not own:
-            problem = "can only access node lease with the same name as the requesting node"
+        if problem := self._unauthorized(request, route):
             raise self._denied(request, route, problem)
 
-    def check_list(self, route: Route, namespace: str, fields: str) -> None:
+    def _unauthorized(self, request: KubeRequest, route: Route) -> str:
+        """Return why the node authoriser knows no right to one object, "" if it does."""
+        if request.verb in ("list", "watch"):
+            only_one = request.resource == "volumeattachments"
+            return "can only get individual resources of this type" if only_one else ""
+        name, own = request.name, request.name == self.node
+        if request.resource == "nodes" and request.verb == "get" and not own:
+            return f"node '{self.node}' cannot read '{name}', only its own Node object"
+        if request.resource == "csinodes" and not own:
+            return "can only access CSINode with the same name as the requesting node"
+        if request.resource == "leases" and not (own and request.namespace == LEASES):
+            return "can only access node lease with the same name as the requesting node"
+        guarded = request.resource in _GUARDED and request.verb in ("get", "create")
+        if guarded and not self._refers(route.kind, request.namespace, name):
+            return self._unrelated()
+        return ""
+
+    def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
         terms = set(fields.split(","))
+        problem = ""
         if route.kind == "Pod" and f"spec.nodeName={self.node}" not in terms:
-            raise forbidden(route, "", "can only list/watch pods with spec.nodeName field selector")
-        if route.kind == "Node" and f"metadata.name={self.node}" not in terms:
-            raise forbidden(
-                route, "", f"node '{self.node}' cannot read all nodes, only its own Node object"
+            problem = "can only list/watch pods with spec.nodeName field selector"
+        elif route.kind == "Node" and f"metadata.name={self.node}" not in terms:
+            problem = f"node '{self.node}' cannot read all nodes, only its own Node object"
+        elif route.kind == "ResourceSlice" and f"spec.nodeName={self.node}" not in terms:
+            problem = (
+                "can only list/watch/deletecollection resourceslices with nodeName field selector"
             )
-        if route.kind in ("Secret", "ConfigMap"):
+        elif route.kind in ("Secret", "ConfigMap"):
             named = next((t.partition("=")[2] for t in terms if t.startswith("metadata.name=")), "")
-            if not named or not self._refers(route.kind, namespace, named):
-                raise forbidden(route, named, self._unrelated())
+            if not named:
+                problem = "can only read namespaced object of this type"
+            elif not self._refers(route.kind, request.namespace, named):
+                problem = self._unrelated()
+        if problem:
+            raise self._denied(request, route, problem)
 
     def check_create(
         self, route: Route, namespace: str, name: str, subresource: str, body: Json
@@ -148,7 +169,14 @@ class NodeUser(Anyone):
 
     def _check_mirror(self, route: Route, name: str, body: Json) -> None:
         spec, meta = body.get("spec") or {}, body.get("metadata") or {}
-        if MIRROR not in (meta.get("annotations") or {}):
+        kinds = {kind for kind, _ in references(body)}
+        if MIRROR in (meta.get("annotations") or {}):
+            # The admission of service accounts comes first, and lets no mirror have any.
+            if spec.get("serviceAccountName"):
+                raise forbidden(route, name, "a mirror pod may not reference service accounts")
+            if any("secret" in volume for volume in spec.get("volumes") or ()):
+                raise forbidden(route, name, "a mirror pod may not reference secrets")
+        else:
             problem = (
                 f'pod does not have "{MIRROR}" annotation, node "{self.node}" can only '
                 "create mirror pods"
@@ -159,11 +187,7 @@ class NodeUser(Anyone):
             raise forbidden(route, name, problem)
         if problem := self._owner_problem(meta.get("ownerReferences") or []):
             raise forbidden(route, name, problem)
-        kinds = {kind for kind, _ in references(body)}
-        if spec.get("serviceAccountName"):
-            kinds.add("ServiceAccount")
         for kind, words in (
-            ("ServiceAccount", "a service account"),
             ("Secret", "secrets"),
             ("ConfigMap", "configmaps"),
             ("PersistentVolumeClaim", "persistentvolumeclaims"),
@@ -217,6 +241,14 @@ class NodeUser(Anyone):
             raise forbidden(route, name, problem)
 
     def _refers(self, kind: str, namespace: str, name: str) -> bool:
+        """Return whether a pod on this node refers to an object, volumes through their claims."""
+        if kind == "PersistentVolume":
+            return any(
+                self._refers("PersistentVolumeClaim", claim["metadata"]["namespace"],
+                             claim["metadata"]["name"])
+                for claim in self._store.all("PersistentVolumeClaim")
+                if (claim.get("spec") or {}).get("volumeName") == name
+            )  # fmt: skip
         return any(
             (kind, name) in set(references(pod))
             for pod in self._store.all("Pod", namespace)
@@ -227,7 +259,8 @@ class NodeUser(Anyone):
         return f"no relationship found between node '{self.node}' and this object"
 
     def _denied(self, request: KubeRequest, route: Route, problem: str = "") -> KubeError:
-        where = f' in the namespace "{request.namespace}"' if request.namespace else ""
+        namespace = request.namespace if route.namespaced else ""
+        where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
         message = (
             f'User "{self.name}" cannot {request.verb} resource "{request.resource}" '
             f'in API group "{route.group}"{where}' + (f": {problem}" if problem else "")
@@ -243,34 +276,3 @@ def _is_reserved(label: str) -> bool:
     if domain.endswith((".node.kubernetes.io", ".kubelet.kubernetes.io")):
         return False
     return any(domain == own or domain.endswith(f".{own}") for own in ("kubernetes.io", "k8s.io"))
-
-
-def references(pod: Json) -> Iterator[tuple[str, str]]:
-    """Yield kind and name of the secrets, config maps and claims that a pod refers to."""
-    spec = pod.get("spec") or {}
-    for secret in spec.get("imagePullSecrets") or ():
-        yield "Secret", secret.get("name", "")
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for source in container.get("envFrom") or ():
-            yield from _refs(source, secret="secretRef", config_map="configMapRef")
-        for variable in container.get("env") or ():
-            yield from _refs(
-                variable.get("valueFrom") or {}, secret="secretKeyRef", config_map="configMapKeyRef"
-            )
-    for volume in spec.get("volumes") or ():
-        if "secret" in volume:
-            yield "Secret", volume["secret"].get("secretName", "")
-        if "persistentVolumeClaim" in volume:
-            yield "PersistentVolumeClaim", volume["persistentVolumeClaim"].get("claimName", "")
-        if "ephemeral" in volume:
-            name = f"{(pod.get('metadata') or {}).get('name', '')}-{volume.get('name', '')}"
-            yield "PersistentVolumeClaim", name
-        yield from _refs(volume, secret="", config_map="configMap")
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            yield from _refs(source, secret="secret", config_map="configMap")
-
-
-def _refs(source: dict[str, Any], *, secret: str, config_map: str) -> Iterator[tuple[str, str]]:
-    for field, kind in ((secret, "Secret"), (config_map, "ConfigMap")):
-        if field and field in source:
-            yield kind, source[field].get("name", "")

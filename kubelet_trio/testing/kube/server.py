@@ -14,6 +14,7 @@ from kubelet_trio.kube import (
     ConflictError,
     GoneError,
     KubeError,
+    MergeKeyError,
     NotFoundError,
     PatchError,
     PatchKind,
@@ -23,8 +24,16 @@ from kubelet_trio.kube import (
     apply_strategic,
 )
 from kubelet_trio.model import WallClock, rfc3339
-from kubelet_trio.testing.kube.kinds import forbidden, invalid, prepare_create, prepare_update
+from kubelet_trio.testing.kube.kinds import forbidden, prepare_create, prepare_update
 from kubelet_trio.testing.kube.reviews import Reviews
+from kubelet_trio.testing.kube.rules import (
+    check_changed,
+    check_posted,
+    check_result,
+    check_sent,
+    go_value,
+    invalid,
+)
 from kubelet_trio.testing.kube.selectors import Match, selector
 from kubelet_trio.testing.kube.store import Json, Store
 
@@ -98,6 +107,7 @@ class Server:
     ) -> Json:
         if subresource:
             return self._create_below(route, body, namespace, name, subresource)
+        check_sent(route, body)
         meta = body.get("metadata") or {}
         if route.namespaced:
             namespace = namespace or meta.get("namespace", "")
@@ -120,6 +130,7 @@ class Server:
         check: Check | None = None,
     ) -> Json:
         """Replace an object; `check` sees old and new state and may refuse."""
+        check_sent(route, body)
         meta = body.get("metadata") or {}
         namespace = namespace or meta.get("namespace", "")
         old = self.get(route, namespace, meta.get("name", ""))
@@ -146,9 +157,14 @@ class Server:
                 new = (
                     apply_strategic(old, body, route.kind) if strategic else apply_merge(old, body)
                 )
+        except MergeKeyError as exc:
+            item = go_value(exc.item)
+            message = f"map: {item} does not contain declared merge key: {exc.key}"
+            raise KubeError(500, "", message) from exc
         except PatchError as exc:
             code, reason = (422, "Invalid") if kind is PatchKind.JSON else (400, "BadRequest")
             raise KubeError(code, reason, str(exc)) from exc
+        check_result(route, new, body)
         return self._replace(route, old, copy.deepcopy(new), subresource, check, is_patch=True)
 
     def delete(
@@ -211,6 +227,7 @@ class Server:
         new = prepare_update(route, old, body, subresource)
         if check is not None:
             check(old, new)
+        check_changed(route, old, new, subresource)
         if new == old:
             return old
         gone = "deletionTimestamp" in was and not new["metadata"].get("finalizers")
@@ -222,6 +239,7 @@ class Server:
         self, route: Route, body: Json, namespace: str, name: str, subresource: str
     ) -> Json:
         parent = self.get(route, namespace, name)
+        check_posted(route, subresource, name, body)
         if (route.kind, subresource) == ("Pod", "binding"):
             if parent["spec"].get("nodeName"):
                 node = parent["spec"]["nodeName"]
@@ -235,6 +253,9 @@ class Server:
             self.store.put(route.kind, {**parent, "spec": spec, "status": status})
             return body
         if (route.kind, subresource) == ("Pod", "eviction"):
+            if (body.get("metadata") or {}).get("name", name) != name:
+                message = "name in URL does not match name in Eviction object"
+                raise KubeError(400, "BadRequest", message)
             wanted = body.get("deleteOptions") or {}
             uid = (wanted.get("preconditions") or {}).get("uid", "")
             options = DeleteOptions(wanted.get("gracePeriodSeconds"), uid)

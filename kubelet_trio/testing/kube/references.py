@@ -1,0 +1,52 @@
+"""What a pod refers to: what the node authoriser lets its node see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kubelet_trio.testing.kube.store import Json
+
+MIRROR = "kubernetes.io/config.mirror"
+
+
+def references(pod: Json) -> Iterator[tuple[str, str]]:
+    """Yield kind and name of the objects that a pod refers to."""
+    spec = pod.get("spec") or {}
+    if MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {}):
+        yield "ServiceAccount", spec.get("serviceAccountName") or "default"
+    for claim in spec.get("resourceClaims") or ():
+        yield "ResourceClaim", claim.get("resourceClaimName") or ""
+    for claim in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        yield "ResourceClaim", claim.get("resourceClaimName") or ""
+    for secret in spec.get("imagePullSecrets") or ():
+        yield "Secret", secret.get("name", "")
+    for container in _containers(spec):
+        for source in container.get("envFrom") or ():
+            yield from _refs(source, secret="secretRef", config_map="configMapRef")
+        for variable in container.get("env") or ():
+            yield from _refs(
+                variable.get("valueFrom") or {}, secret="secretKeyRef", config_map="configMapKeyRef"
+            )
+    for volume in spec.get("volumes") or ():
+        if "secret" in volume:
+            yield "Secret", volume["secret"].get("secretName", "")
+        if "persistentVolumeClaim" in volume:
+            yield "PersistentVolumeClaim", volume["persistentVolumeClaim"].get("claimName", "")
+        if "ephemeral" in volume:
+            name = f"{(pod.get('metadata') or {}).get('name', '')}-{volume.get('name', '')}"
+            yield "PersistentVolumeClaim", name
+        yield from _refs(volume, secret="", config_map="configMap")
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            yield from _refs(source, secret="secret", config_map="configMap")
+
+
+def _containers(spec: Json) -> Iterator[Json]:
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field) or ()
+
+
+def _refs(source: dict[str, Any], *, secret: str, config_map: str) -> Iterator[tuple[str, str]]:
+    for field, kind in ((secret, "Secret"), (config_map, "ConfigMap")):
+        if field and field in source:
+            yield kind, source[field].get("name", "")

@@ -1,0 +1,134 @@
+"""The validation of API server 1.36 for what a node writes, one module a kind.
+
+    wire         what the decoder refuses: times, quantities, integers too large (400, or 422)
+    meta         names, labels, annotations, owners of every kind
+    node, pod, lease, event, csi_node, certificate, token, binding
+
+`tests/testing/test_kube_rules.py` replays the answers of a real 1.36.2 server against them. A pod's
+spec is not judged: pods come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kubelet_trio.kube import Route
+from kubelet_trio.testing.kube.rules.binding import check_binding, check_eviction
+from kubelet_trio.testing.kube.rules.certificate import check_changed_request, check_request
+from kubelet_trio.testing.kube.rules.csi_node import check_changed_csi_node, check_csi_node
+from kubelet_trio.testing.kube.rules.event import check_event
+from kubelet_trio.testing.kube.rules.lease import check_lease
+from kubelet_trio.testing.kube.rules.meta import check_changeable, check_meta, check_name
+from kubelet_trio.testing.kube.rules.node import check_changed_node, check_new_node, default_node
+from kubelet_trio.testing.kube.rules.pod import (
+    check_changed_pod,
+    check_new_pod,
+    check_status,
+    default_status,
+)
+from kubelet_trio.testing.kube.rules.problems import Problems, invalid
+from kubelet_trio.testing.kube.rules.token import check_token_request
+from kubelet_trio.testing.kube.rules.wire import check_body, check_patched, go_value
+from kubelet_trio.testing.kube.store import Json
+
+__all__ = [
+    "check_changed",
+    "check_name",
+    "check_new",
+    "check_posted",
+    "check_result",
+    "check_sent",
+    "default",
+    "go_value",
+    "invalid",
+]
+
+_MODULES = {
+    "CSINode": "storage_v1",
+    "CertificateSigningRequest": "certificates_v1",
+    "Event": "core_v1",
+    "Lease": "coordination_v1",
+    "Node": "core_v1",
+    "Pod": "core_v1",
+}
+_NEW: dict[str, Callable[[Problems, Json], None]] = {
+    "CSINode": check_csi_node,
+    "CertificateSigningRequest": check_request,
+    "Event": check_event,
+    "Lease": check_lease,
+    "Node": check_new_node,
+    "Pod": check_new_pod,
+}
+_CHANGED: dict[str, Callable[[Problems, Json, Json], None]] = {
+    "CSINode": check_changed_csi_node,
+    "CertificateSigningRequest": check_changed_request,
+    "Lease": lambda problems, _old, new: check_lease(problems, new),
+    "Node": check_changed_node,
+    "Pod": check_changed_pod,
+}
+_POSTED: dict[tuple[str, str], Callable[[Problems, Json], None]] = {
+    ("Pod", "binding"): check_binding,
+    ("Pod", "eviction"): check_eviction,
+    ("ServiceAccount", "token"): check_token_request,
+}
+
+
+def check_sent(route: Route, body: Mapping[str, Any]) -> None:
+    """Raise `KubeError` where the server could not read an object that is sent whole."""
+    if (model := _model(route.kind)) is not None:
+        check_body(model, body, route.version)
+
+
+def check_result(
+    route: Route, result: Mapping[str, Any], patch: Mapping[str, Any] | Sequence[Any]
+) -> None:
+    """Raise `KubeError` where the server could not read what a patch makes of an object."""
+    if (model := _model(route.kind)) is not None:
+        check_patched(model, result, patch)
+
+
+def default(route: Route, obj: Json) -> None:
+    """Bring fields that say the same in line, as the server's conversion does."""
+    if route.kind == "Node":
+        default_node(obj)
+    elif route.kind == "Pod":
+        default_status(obj.setdefault("status", {}))
+
+
+def check_new(route: Route, obj: Json) -> None:
+    """Raise `KubeError` where a new object breaks a rule."""
+    problems = Problems()
+    check_meta(problems, route, obj["metadata"])
+    if (check := _NEW.get(route.kind)) is not None:
+        check(problems, obj)
+    problems.raise_for(route, obj["metadata"]["name"])
+
+
+def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
+    """Raise `KubeError` where a change breaks a rule."""
+    problems = Problems()
+    if route.kind != "Event":
+        check_changeable(problems, new["metadata"])
+    if (check := _CHANGED.get(route.kind)) is not None:
+        check(problems, old, new)
+    if (route.kind, subresource) == ("Pod", "status"):
+        check_status(problems, old, new)
+    problems.raise_for(route, new["metadata"]["name"])
+
+
+def check_posted(route: Route, subresource: str, name: str, body: Json) -> None:
+    """Raise `KubeError` where what is posted below an object breaks a rule."""
+    problems = Problems()
+    if (check := _POSTED.get((route.kind, subresource))) is not None:
+        check(problems, body)
+    problems.raise_for(route, name)
+
+
+def _model(kind: str) -> type | None:
+    module = _MODULES.get(kind)
+    if module is None:
+        return None
+    found: type = getattr(importlib.import_module(f"lightkube.models.{module}"), kind)
+    return found
