@@ -124,6 +124,7 @@ class Cluster:
         self._clock = clock
         self.certificates = certificates or NodeCertificates(clock)
         self.node = NodeObject()
+        self._node_listed = trio.Event()  # what the server has of the node is known, if anything
         self._keeper = keeper
         self._abilities = Abilities()
         self.objects = PodObjects(
@@ -146,6 +147,7 @@ class Cluster:
             settings.host,
             self._fall_back,
             self._abilities,
+            self._node_listed.wait,
         )
         self._watch = RuntimeWatch()
         self._images: tuple[ContainerImage, ...] | None = None
@@ -274,6 +276,7 @@ class Cluster:
                     self.node.put(node)
                     if self._keeper is not None:
                         self._keeper.note_node(node)
+                self._node_listed.set()
 
     async def _watch_pressure(self) -> None:
         assert self._parts is not None

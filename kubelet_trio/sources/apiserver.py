@@ -4,6 +4,9 @@ They have been validated and defaulted there, by a server that may be older or n
 this agent, and are taken as they are; what the node cannot do is admission's to refuse.
 Mirror pods are not wanted by anybody: they go to those who keep them.
 
+Pods are taken once the node's object has been listed as well (`wait_node`): admission judges them by
+the labels and taints that others gave the node, and refuses for good.
+
 The source has delivered once the first list is in. While the server is away the last set
 stands. A node that is cut off when it starts may go by what was known before (`fall_back`):
 after `FALLBACK_AFTER` without a first list these pods are wanted, and nothing else is unwanted.
@@ -11,7 +14,7 @@ after `FALLBACK_AFTER` without a first list these pods are wanted, and nothing e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -63,11 +66,14 @@ class ApiSource:
         host: str = "",
         fall_back: Callable[[], Sequence[Pod] | None] = lambda: None,
         abilities: Abilities | None = None,
+        wait_node: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
         """`fall_back` says which pods the server had before this start; None: nobody knows.
 
-        `abilities` are the server's, for all who follow it.
+        `abilities` are the server's, for all who follow it. `wait_node` returns once it is known
+        what the server has of the node.
         """
+        self._wait_node = wait_node
         self._abilities = abilities
         self._api = api
         self._node_name = node_name
@@ -96,6 +102,7 @@ class ApiSource:
             await nursery.start(reflector.run)
             nursery.start_soon(self._wait_first)
             task_status.started()
+            await self._wait_node()
             while True:
                 delivery = await reflector.wait_delivery()
                 self.take({metadata(pod).uid or "": pod for pod in delivery.objects.values()})

@@ -21,7 +21,7 @@ from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
 from kubelet_trio.supervision import ChildState
-from kubelet_trio.testing import FakeKube, TrioClock
+from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.agent.node import Cgroups, Feed, make_pod
 from tests.agent.node import Node as Host
 from tests.node.make import AMOUNTS, INFO
@@ -315,6 +315,19 @@ async def test_a_quiet_node_asks_little(world: World, autojump_clock: MockClock)
         world.kube.requests.clear()
         await trio.sleep(3600)
         assert len(world.kube.requests) / 60 <= 12
+
+
+async def test_a_pod_is_admitted_by_the_labels_that_others_gave_the_node(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """However late the node's object is known: a pod that is refused is over for good."""
+    world.kube.add(Node(metadata=ObjectMeta(name=NAME, labels={"zone": "a"})))
+    world.bind(nodeSelector={"zone": "a"})
+    for verb, resource in (("list", "nodes"), ("watch", "nodes"), ("create", "nodes")):
+        world.kube.faults.add(KubeFaultKind.SLOW, verb, resource, delay=5)
+    async with world.running():
+        await world.wait(lambda: world.status().phase not in (None, "Pending"))
+        assert world.status().phase == "Running"
 
 
 async def test_the_tree_stands_whatever_the_server_does(
