@@ -147,5 +147,6 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         keep_terminated_volumes=flags.keep_terminated_pod_volumes,
         port=config.port if config.enable_server else 0,
         max_images=config.node_status_max_images,
+        get_on_exists_only=config.feature_gates.get("KubeletRegistrationGetOnExistsOnly", False),
         arch=go_arch(),
     )

@@ -50,7 +50,9 @@ GATES: Mapping[str, bool] = dict.fromkeys(_ON.split(), True) | dict.fromkeys(_OF
 
 # What the runtime offers is used whatever the first two say; the others are obeyed.
 WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI"})
-EITHER = WITHOUT_EFFECT | {"MemoryQoS", "PodLogsQuerySplitStreams", "QOSReserved"}
+EITHER = WITHOUT_EFFECT | {
+    "KubeletRegistrationGetOnExistsOnly", "MemoryQoS", "PodLogsQuerySplitStreams", "QOSReserved",
+}  # fmt: skip
 
 
 def gate_problems(gates: Mapping[str, bool]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import structlog
 import trio
@@ -22,7 +22,7 @@ _LOOK_UP_LIMIT = 2.0  # seconds; a resolver that hangs takes far longer
 
 
 def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the node's IPs, primary first, at most one a family.
+    """Return the node's IPs, primary first: one, or the two that `--node-ip` names.
 
     A machine without any answers for itself on loopback.
 
@@ -39,16 +39,11 @@ def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -
         return tuple(str(ipaddress.ip_address(part.strip())) for part in node_ip.split(","))
     if _is_ip(name):
         return (name,)
-    found = _preferred([*looked_up, *_route_ips()], first=6 if node_ip == "::" else 0)
-    return found or ("127.0.0.1",)
-
-
-def _preferred(addresses: Sequence[str], first: int) -> tuple[str, ...]:
-    """Return the first of each family; IPv4 before IPv6 unless that is to be `first`."""
-    by_family: dict[int, str] = {}
-    for address in addresses:
-        by_family.setdefault(ipaddress.ip_address(address).version, address)
-    return tuple(by_family[f] for f in sorted(by_family, reverse=first == 6))
+    found = list(looked_up) or _route_ips()
+    family = 6 if node_ip == "::" else 4
+    preferred = [ip for ip in found if ipaddress.ip_address(ip).version == family]
+    # One, and not one a family: two are only for who asks for them (NodeAddress in setters.go).
+    return tuple([*preferred, *found][:1]) or ("127.0.0.1",)
 
 
 async def look_up(name: str, node_ip: str, *, only_if_needed: bool) -> tuple[str, ...]:

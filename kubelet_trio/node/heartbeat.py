@@ -59,6 +59,7 @@ class NodeHeartbeat:
         self._wake = trio.Event()
         self._report_at = 0.0  # trio time
         self._retry = 0.0
+        self._is_unschedulable = False  # as last told
         self._refused: dict[str, Any] = {}  # what the server does not take over
 
     def wake(self) -> None:
@@ -92,6 +93,7 @@ class NodeHeartbeat:
         if node is None:
             node = await self._api.get(Node, self._identity.name)
             self._node.put(node)
+        self._tell_cordon(node)
         before = node.status or NodeStatus()
         status = node_status(self._identity, await self._observe(), before)
         is_changed = material_patch(before, status) != self._refused
@@ -107,6 +109,16 @@ class NodeHeartbeat:
         self._refused = material_patch(after.status or NodeStatus(), status)
         self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)
         self._tell(node, before, status)
+
+    def _tell_cordon(self, node: Node) -> None:
+        """Tell once that the scheduler may, or may no longer, place pods here."""
+        is_unschedulable = bool(node.spec is not None and node.spec.unschedulable)
+        if is_unschedulable != self._is_unschedulable:
+            self._is_unschedulable = is_unschedulable
+            reason = "NodeNotSchedulable" if is_unschedulable else "NodeSchedulable"
+            name = self._identity.name
+            ref = ObjectRef("Node", name, uid=name)
+            self._events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
 
     def _tell(self, node: Node, before: NodeStatus, after: NodeStatus) -> None:
         name = self._identity.name

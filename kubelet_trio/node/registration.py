@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 _FIRST_RETRY = 0.1
 _LAST_RETRY = 7.0
+_FORBIDDEN = 403
 CALL_LIMIT = 10.0  # seconds for one request of the heartbeat
 
 
@@ -92,6 +93,11 @@ class Registration:
             return await self.api.create(initial_node(self.identity, status))
         except AlreadyExistsError:
             pass
+        except KubeError as exc:
+            # Who may not create nodes may have been given one (the gate puts an end to that).
+            if exc.code != _FORBIDDEN or self.identity.get_on_exists_only:
+                raise
+            log.info("node.create_forbidden", node=self.identity.name, error=str(exc))
         existing = await self.api.get(Node, self.identity.name)
         patch: dict[str, Any] = {}
         meta = metadata_patch(self.identity, existing)

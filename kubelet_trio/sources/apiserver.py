@@ -4,8 +4,8 @@ They have been validated and defaulted there, by a server that may be older or n
 this agent, and are taken as they are; what the node cannot do is admission's to refuse.
 Mirror pods are not wanted by anybody: they go to those who keep them.
 
-Pods are taken once the node's object has been listed as well (`wait_node`): admission judges them by
-the labels and taints that others gave the node, and refuses for good.
+Pods are taken once the node's object has been listed as well (`wait_node`): admission judges
+them by the labels and taints that others gave the node, and refuses for good.
 
 The source has delivered once the first list is in. While the server is away the last set
 stands. A node that is cut off when it starts may go by what was known before (`fall_back`):

@@ -13,13 +13,14 @@ from lightkube.models.core_v1 import Node, NodeCondition, NodeStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from kubelet_trio.kube import KubeError
 from kubelet_trio.model import EventType, ObjectRef
 from kubelet_trio.node import NodeIdentity, NodeView, Pressure
 from kubelet_trio.node.heartbeat import NodeHeartbeat
 from kubelet_trio.node.lease import NAMESPACE, NodeLease
 from kubelet_trio.node.object import ATTACH_DETACH, node_labels
 from kubelet_trio.node.registration import NodeObject, Registration
-from kubelet_trio.testing import FakeKube, TrioClock
+from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.node.make import IDENTITY, view
 
 
@@ -268,3 +269,44 @@ async def test_a_lease_that_is_lost_or_another_hands_is_taken_again(
 
         await world.wait(is_ours)
         assert trio.current_time() < 30
+
+
+FORBIDDEN = KubeError(403, "Forbidden", "nodes is forbidden")
+
+
+async def test_a_node_that_may_not_be_created_is_taken_as_it_is(autojump_clock: MockClock) -> None:
+    world = World(replace(IDENTITY, labels={"kubernetes.io/arch": "riscv"}))
+    world.kube.add(Node(metadata=ObjectMeta(name="node-1")))
+    world.kube.faults.add(KubeFaultKind.ERROR, "create", "nodes", times=None, error=FORBIDDEN)
+    async with world.running():
+        await world.wait(world.is_ready)
+        node = world.found()
+        assert node is not None
+        assert node.metadata is not None
+        assert (node.metadata.labels or {})["kubernetes.io/arch"] == "riscv"
+        assert (node.metadata.annotations or {})[ATTACH_DETACH] == "true"
+
+
+async def test_with_the_gate_only_an_object_that_exists_is_asked_for(
+    autojump_clock: MockClock,
+) -> None:
+    world = World(replace(IDENTITY, get_on_exists_only=True))
+    world.kube.add(Node(metadata=ObjectMeta(name="node-1")))
+    world.kube.faults.add(KubeFaultKind.ERROR, "create", "nodes", times=None, error=FORBIDDEN)
+    async with world.running():
+        await trio.sleep(60)
+        assert not world.is_ready()
+
+
+async def test_a_cordon_is_told_once(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        await world.wait(world.is_ready)
+        for unschedulable in (True, False):
+            world.kube.change(Node, "node-1", {"spec": {"unschedulable": unschedulable}})
+            found = world.found()
+            assert found is not None
+            world.node.put(found)
+            await trio.sleep(30)
+    told = [reason for reason in world.events.reasons if "Schedulable" in reason]
+    assert told == ["NodeNotSchedulable", "NodeSchedulable"]
