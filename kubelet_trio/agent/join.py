@@ -147,6 +147,7 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         keep_terminated_volumes=flags.keep_terminated_pod_volumes,
         port=config.port if config.enable_server else 0,
         max_images=config.node_status_max_images,
+        local_storage=config.local_storage_capacity_isolation,
         get_on_exists_only=config.feature_gates.get("KubeletRegistrationGetOnExistsOnly", False),
         arch=go_arch(),
     )

@@ -143,7 +143,11 @@ def _resources(settings: Settings, machine: Machine) -> tuple[Reservations, Node
         ignore_eviction=flags.experimental_allocatable_ignore_eviction,
     )
     capacity = node_capacity(
-        machine, reserved, max_pods=config.max_pods, pods_per_core=config.pods_per_core
+        machine,
+        reserved,
+        max_pods=config.max_pods,
+        pods_per_core=config.pods_per_core,
+        local_storage=config.local_storage_capacity_isolation,
     )
     return reserved, capacity
 

@@ -84,8 +84,11 @@ def node_capacity(
     *,
     max_pods: int = DEFAULT_MAX_PODS,
     pods_per_core: int = 0,
+    local_storage: bool = True,
 ) -> NodeCapacity:
     """Return what the node has and what pods may have of it.
+
+    `local_storage` is `localStorageCapacityIsolation`: without it disk is no resource.
 
     Raises `ReservationError` naming every resource of which more is reserved than there is.
     """
@@ -93,7 +96,11 @@ def node_capacity(
     resources = {
         "cpu": machine.cpus * NANO,
         "memory": machine.memory * NANO,
-        **({"ephemeral-storage": machine.storage * NANO} if machine.storage else {}),
+        **(
+            {"ephemeral-storage": machine.storage * NANO}
+            if machine.storage and local_storage
+            else {}
+        ),
         **{HUGEPAGES + size: amount * NANO for size, amount in machine.hugepages.items()},
     }
     kept = _daemons(reserved)

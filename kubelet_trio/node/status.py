@@ -23,14 +23,16 @@ from kubelet_trio.node.object import is_extended
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
 _NAMES_PER_IMAGE = 5
-_REQUIRED = ("cpu", "memory", "pods", "ephemeral-storage")
+_REQUIRED = ("cpu", "memory", "pods")
+_DISK = "ephemeral-storage"  # required where it is a resource at all
 
 
 def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> NodeStatus:
     """Return the status to report; what others own in `before` is kept."""
     capacity = _merged(before.capacity, view.resources.capacity)
     allocatable = _merged(before.allocatable, view.resources.allocatable)
-    missing = [name for name in _REQUIRED if name not in capacity]
+    required = (*_REQUIRED, _DISK) if identity.local_storage else _REQUIRED
+    missing = [name for name in required if name not in capacity]
     not_ready = list(view.not_ready)
     if missing:
         not_ready.append(f"missing node capacity for resources: {', '.join(missing)}")

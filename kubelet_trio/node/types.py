@@ -33,6 +33,7 @@ class NodeIdentity:
     keep_terminated_volumes: bool = False
     port: int = 10250  # of the kubelet API; 0: there is none
     max_images: int = 50  # -1: all
+    local_storage: bool = True  # localStorageCapacityIsolation
     get_on_exists_only: bool = False  # the gate KubeletRegistrationGetOnExistsOnly
     os: str = "linux"
     arch: str = "amd64"  # as Go names it

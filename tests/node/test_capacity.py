@@ -148,3 +148,10 @@ def test_this_machine_has_something() -> None:
     node = node_capacity(read_machine(Path("/")))
     assert node.allocatable["cpu"] > 0
     assert 0 < node.allocatable["memory"] < node.capacity["memory"]
+
+
+def test_disk_is_no_resource_where_isolation_is_off() -> None:
+    machine = Machine(cpus=2, memory=GI, storage=50 * GI)
+    found = node_capacity(machine, Reservations(), local_storage=False)
+    assert all("ephemeral-storage" not in a for a in (found.capacity, found.allocatable))
+    assert "ephemeral-storage" in node_capacity(machine, Reservations()).capacity

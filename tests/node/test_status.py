@@ -94,6 +94,14 @@ def test_what_the_status_lacks_keeps_the_node_from_being_ready() -> None:
     assert ready[2] == ("missing node capacity for resources: cpu, memory, pods, ephemeral-storage")
 
 
+def test_disk_is_not_missed_where_isolation_is_off() -> None:
+    amounts = {name: amount for name, amount in AMOUNTS.items() if name != "ephemeral-storage"}
+    seen = view(resources=NodeResources(amounts, amounts))
+    status = node_status(replace(IDENTITY, local_storage=False), seen, NodeStatus())
+    assert said(status.conditions or [])["Ready"][0] == "True"
+    assert "ephemeral-storage" not in (status.capacity or {})
+
+
 def test_resources_that_others_announce_stay() -> None:
     before = NodeStatus(
         capacity={"example.com/dongle": "4", "hugepages-1Gi": "1Gi"},
