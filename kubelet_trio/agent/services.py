@@ -21,6 +21,7 @@ from kubelet_trio.pods import (
     PodNames,
     PodRecords,
     PodServices,
+    PullRate,
     UserNamespaces,
 )
 from kubelet_trio.status import StatusStore
@@ -56,6 +57,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             parts.events,
             seams.clock,
             parallel_pulls=settings.parallel_pulls,
+            rate=PullRate(settings.pull_qps, settings.pull_burst),
             keyring=seams.keyring,
             objects=parts.objects,
             access=parts.access,

@@ -47,6 +47,8 @@ class AgentSettings:
     runtime_endpoint: str = ""
     sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
     parallel_pulls: int | None = 1  # None: as many as there are
+    pull_qps: float = 0  # image pulls that may begin a second; 0: no limit
+    pull_burst: int = 1  # and at once
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     cgroups: CgroupPolicy = field(default_factory=CgroupPolicy)
     ids_per_pod: int = 65536  # of a pod with users of its own

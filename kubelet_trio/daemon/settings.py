@@ -105,6 +105,8 @@ def agent_settings(
         runtime_endpoint=config.container_runtime_endpoint,
         sync_period=config.sync_frequency,
         parallel_pulls=_parallel_pulls(config),
+        pull_qps=config.registry_pull_qps,
+        pull_burst=config.registry_burst,
         crash_back_off=BackOffPolicy(
             base=flags.crash_loop_backoff_base,
             cap=config.crash_loop_back_off.max_container_restart_period,

@@ -6,6 +6,7 @@ from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
 from kubelet_trio.pods.images import ImageError, ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.orphans import OrphanDirectories
+from kubelet_trio.pods.pull_rate import PullRate
 from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.restart import restarts_after
@@ -36,6 +37,7 @@ __all__ = [
     "PodServices",
     "PodStage",
     "PodWorker",
+    "PullRate",
     "Rejected",
     "SysctlRules",
     "TerminationRequest",

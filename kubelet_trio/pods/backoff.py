@@ -127,9 +127,13 @@ class BackOff(Mapping[BackOffKey, BackOffEntry]):
 
 
 def go_duration(seconds: float) -> str:
-    """Write whole seconds as Go's Duration does: `10s`, `1m20s`, `5m0s`, `1h0m0s`."""
-    minutes, rest = divmod(round(seconds), 60)
+    """Write seconds as Go's Duration does, cut to ms: `10s`, `987ms`, `1m2.345s`, `5m0s`, `0s`."""
+    milliseconds = int(seconds * 1000 + 1e-6)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
+    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
     if hours:
-        return f"{hours}h{minutes}m{rest}s"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text

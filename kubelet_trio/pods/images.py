@@ -7,7 +7,6 @@ pod cancels it, and a slow one holds up only those that wait for its slot.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,22 +37,15 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
-from kubelet_trio.pods.backoff import BackOff
+from kubelet_trio.pods.backoff import BackOff, go_duration
+from kubelet_trio.pods.pull_rate import PullRate
+from kubelet_trio.pods.reference import reference_problem
 from kubelet_trio.pods.types import WaitingReason
 
 log = structlog.get_logger()
 
 # Seconds to find out what a pull left behind that its pod did not live to see.
 _AFTERMATH = 2.0
-
-# The OCI distribution reference, as much of it as tells a typing error from a name:
-# an optional host and port, lower-case path parts, an optional tag and digest.
-_REFERENCE = re.compile(
-    r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?/|\[[0-9a-fA-F:]+\](?::[0-9]+)?/)?"
-    r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*"
-    r"(?::[\w][\w.-]{0,127})?(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
-)
-
 
 # imageSizeBuckets: from how many MiB, largest first.
 _SIZES = (
@@ -128,6 +120,7 @@ class ImagePuller:
         clock: WallClock,
         *,
         parallel_pulls: int | None = 1,
+        rate: PullRate | None = None,
         back_off: BackOff | None = None,
         keyring: Keyring | None = None,
         objects: ObjectStore | None = None,
@@ -142,6 +135,7 @@ class ImagePuller:
         self._events = events
         self._clock = clock
         self._slots = trio.CapacityLimiter(parallel_pulls or float("inf"))
+        self._rate = rate or PullRate()
         self._back_off = back_off or BackOff()
         self._keyring = keyring or NoKeyring()
         self._objects = objects
@@ -171,15 +165,28 @@ class ImagePuller:
                 await self._ensure(_Wanted(pod, container, policy, image), sandbox)
 
     async def _ensure(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
-        if not _REFERENCE.fullmatch(wanted.image):
-            raise self._refuse(wanted, "InspectFailed", _invalid_name(wanted.image))
+        try:
+            return await self._look_or_pull(wanted, sandbox)
+        except ImageError as exc:
+            # Whatever it was, and each time: upstream's container start says so, not its images.
+            self._event(wanted, "Warning", "Failed", f"Error: {exc.waiting.reason}")
+            raise
+
+    async def _look_or_pull(self, wanted: _Wanted, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
+        if problem := reference_problem(wanted.image):
+            raise self._refuse(wanted, "InspectFailed", _invalid_name(wanted.image, problem))
         logins = self._lookup(wanted)
-        present = await self._present(wanted)
-        if (
-            present is not None
-            and wanted.policy != "Always"
-            and not await self._must_pull(wanted, present.id, logins)
-        ):
+        try:
+            present = await self._present(wanted)
+        except ImageError:
+            self._count(wanted, "unknown", "unknown")
+            raise
+        is_usable = present is not None and (
+            wanted.policy != "Always" and not await self._must_pull(wanted, present.id, logins)
+        )
+        is_due = not is_usable and wanted.policy != "Never"
+        self._count(wanted, _go_bool(present is not None), _go_bool(is_due))
+        if present is not None and is_usable:
             self._event(
                 wanted,
                 "Normal",
@@ -195,6 +202,10 @@ class ImagePuller:
                 wanted, "ErrImageNeverPull", WaitingReason("ErrImageNeverPull", text)
             )
         return await self._pull(wanted, sandbox, logins, present)
+
+    def _count(self, wanted: _Wanted, present: str, pull: str) -> None:
+        labels = (present, wanted.policy.lower(), pull)
+        self._meter.count("kubelet_image_manager_ensure_image_requests_total", labels)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
@@ -238,20 +249,23 @@ class ImagePuller:
             started = trio.current_time()
             self._event(wanted, "Normal", "Pulling", f'Pulling image "{wanted.image}"')
             try:
+                if not self._rate.try_take(started):
+                    raise ImagePullError("PullImage", "pull QPS exceeded")
                 ref = await self._pull_and_note(wanted, sandbox, logins, present)
             except RuntimeCallError as exc:
                 raise self._pull_failed(wanted, exc) from exc
         self._back_off.reset(wanted.back_off_key)
         ended = trio.current_time()
+        image = await self._pulled(ref)
+        size = image.size if image is not None else 0
         self._event(
             wanted,
             "Normal",
             "Pulled",
-            f'Successfully pulled image "{wanted.image}" in {ended - started:.3f}s '
-            f"({ended - asked:.3f}s including waiting)",
+            f'Successfully pulled image "{wanted.image}" in {go_duration(ended - started)} '
+            f"({go_duration(ended - asked)} including waiting). Image size: {size} bytes.",
         )
-        image = await self._pulled(ref)
-        labels = (size_label(image.size if image is not None else 0),)
+        labels = (size_label(size),)
         self._meter.observe("kubelet_image_pull_duration_seconds", ended - asked, labels, PULLS)
         return EnsuredImage(ref, image)
 
@@ -363,7 +377,6 @@ class ImagePuller:
         self._event(
             wanted, "Warning", "Failed", f'Failed to pull image "{wanted.image}": {exc.go_text}'
         )
-        self._event(wanted, "Warning", "Failed", f"Error: {reason}")
         now = self._clock.time()
         entry = self._back_off.next(wanted.back_off_key, now, note=f"{reason}: {exc.go_text}")
         # Halfway through, the status turns from the error to ImagePullBackOff, as upstream's does.
@@ -378,6 +391,10 @@ class ImagePuller:
         self._events.emit(ref, "Warning" if type_ == "Warning" else "Normal", reason, message)
 
 
+def _go_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
 def size_label(size: int) -> str:
     """Return the label of an image's size in bytes, 0 where it is not known."""
     return next((label for least, label in _SIZES if size > least * 1024 * 1024), "N/A")
@@ -390,9 +407,9 @@ def _wanted(pod: Pod, container: PodContainer) -> _Wanted:
     )
 
 
-def _invalid_name(image: str) -> WaitingReason:
+def _invalid_name(image: str, problem: str) -> WaitingReason:
     return WaitingReason(
         "InvalidImageName",
-        f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": '
-        "invalid reference format",
+        f'Failed to apply default image tag "{image}": '
+        f'couldn\'t parse image name "{image}": {problem}',
     )

@@ -135,7 +135,20 @@ def test_a_wait_is_bounded_and_grows_until_it_starts_over(
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0, "0s"), (10, "10s"), (80, "1m20s"), (300, "5m0s"), (3600, "1h0m0s"), (3725, "1h2m5s")],
+    [
+        (0, "0s"),
+        (10, "10s"),
+        (80, "1m20s"),
+        (300, "5m0s"),
+        (3600, "1h0m0s"),
+        (3725, "1h2m5s"),
+        (0.0004, "0s"),
+        (0.9879, "987ms"),
+        (1.234, "1.234s"),
+        (1.5, "1.5s"),
+        (62.345, "1m2.345s"),
+        (3600.05, "1h0m0.05s"),
+    ],
 )
 def test_durations_read_as_go_writes_them(seconds: float, expected: str) -> None:
     assert go_duration(seconds) == expected
