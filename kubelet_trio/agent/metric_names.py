@@ -67,6 +67,8 @@ FAMILIES: dict[str, Family] = {
     "kubelet_started_user_namespaced_pods_errors_total": Family("counter", "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux."),
     "kubelet_started_containers_total": Family("counter", "[ALPHA] Cumulative number of containers started", ("container_type",)),
     "kubelet_started_containers_errors_total": Family("counter", "[ALPHA] Cumulative number of errors when starting containers", ("container_type", "code")),
+    "kubelet_terminated_containers_total": Family("counter", "[ALPHA] Cumulative number of containers terminated", ("container_type", "exit_code", "reason")),
+    "kubelet_image_manager_ensure_image_requests_total": Family("counter", "[ALPHA] Number of ensure-image requests processed by the kubelet.", ("present_locally", "pull_policy", "pull_required")),
     "kubelet_lifecycle_handler_http_fallbacks_total": Family("counter", "[ALPHA] The number of times lifecycle handlers successfully fell back to http from https."),
     "kubelet_sleep_action_terminated_early_total": Family("counter", "[ALPHA] The number of times lifecycle sleep handler got terminated before it finishes"),
     "kubelet_evictions": Family("counter", "[ALPHA] Cumulative number of pod evictions by eviction signal", ("eviction_signal",)),

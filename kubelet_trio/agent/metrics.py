@@ -73,13 +73,19 @@ class AgentMetrics:
 
         lag = await _measure_lag()
         exposition = Exposition()
-        metered = (name for name in FAMILIES if name not in (*_PROBES, *_SLIS))
+        metered = [name for name in FAMILIES if name not in (*_PROBES, *_SLIS)]
         for name in metered:
             _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
         stored = *await self._volumes(), *await self._logs()
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
         for name, labels, value in (*counted, *_process()):
             _write(exposition, name, labels, value)
+        for name in metered:
+            # A counter that appears with its first count hides that count from rate().
+            # (Those of certificates are shown where certificates rotate, as upstream's are.)
+            is_plain = FAMILIES[name].kind == "counter" and not FAMILIES[name].labels
+            if is_plain and not name.endswith("_renew_errors"):
+                exposition.default(name, "counter", FAMILIES[name].help, 0)
         return exposition.text()
 
     async def probes_page(self) -> str:

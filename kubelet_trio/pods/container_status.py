@@ -100,7 +100,7 @@ class _One:
         if newest.state is ContainerState.UNKNOWN and self.before and state.terminated is not None:
             # The runtime cannot tell of the restart that this end stands for; it counts once.
             restarts = self.before.restartCount + (self.before.state != state)
-        resources = self.container.spec.resources
+        resources, allocated = self._amounts(newest)
         return api.ContainerStatus(
             name=newest.name,
             state=state,
@@ -112,9 +112,19 @@ class _One:
             containerID=self._id(newest),
             user=_user(newest),
             volumeMounts=self._mounts(),
-            resources=resources or api.ResourceRequirements(),
-            allocatedResources=(resources.requests if resources else None) or None,
+            resources=resources,
+            allocatedResources=allocated,
         )
+
+    def _amounts(
+        self, record: ContainerRecord
+    ) -> tuple[api.ResourceRequirements, dict[str, str] | None]:
+        """Return what an instance was created with: a spec edited since changes nothing of it."""
+        before = self.before
+        if before is not None and before.resources and before.containerID == self._id(record):
+            return before.resources, before.allocatedResources
+        resources = self.container.spec.resources or api.ResourceRequirements()
+        return resources, resources.requests or None
 
     def _state(self, record: ContainerRecord) -> api.ContainerState:
         if record.state is ContainerState.RUNNING:

@@ -28,7 +28,6 @@ from kubelet_trio.containers import (
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import (
     ContainerId,
-    ContainerKind,
     ContainerRecord,
     EventType,
     PodContainer,
@@ -40,6 +39,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
+from kubelet_trio.pods.endings import METERED_KINDS
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.hooks import Hook, HookError, run_hook
 from kubelet_trio.pods.images import EnsuredImage, ImageError
@@ -52,13 +52,6 @@ from kubelet_trio.pods.types import PodPlan, StartContainer, WaitingReason
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
-
-# `container_type` of kubelet_started_containers_*.
-_METERED_KINDS = {
-    ContainerKind.INIT: "init_container",
-    ContainerKind.MAIN: "container",
-    ContainerKind.EPHEMERAL: "ephemeral_container",
-}
 
 
 class StepError(Exception):
@@ -163,7 +156,6 @@ class PodExecutor:
             await self._services.offload(PodFiles(pod, node).prepare)
             await self._services.volumes.mount(pod)
             sandbox_id = await self._services.runtime.run_pod_sandbox(config, around.handler)
-            await self._services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
         except CgroupError as exc:
             message = f"unable to ensure pod container exists: {exc}"
             raise StepError("FailedCreatePodContainer", message) from exc
@@ -176,6 +168,11 @@ class PodExecutor:
             raise StepError(
                 "FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}"
             ) from exc
+        try:
+            await self._services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
+        except RuntimeCallError as exc:
+            text = f"Unable to get pod sandbox status: {exc.go_text}"
+            raise StepError("FailedPodSandBoxStatus", text) from exc
         return sandbox_id
 
     async def _start_all(
@@ -199,7 +196,7 @@ class PodExecutor:
                 await self._start(pod, node, start, sandbox_id, config, ips)
             except ContainerStartError as exc:
                 failed[start.container.spec.name] = exc
-                kind = _METERED_KINDS[start.container.kind]
+                kind = METERED_KINDS[start.container.kind]
                 labels = kind, exc.waiting.reason or ""
                 self._services.meter.count("kubelet_started_containers_errors_total", labels)
         return failed
@@ -215,7 +212,7 @@ class PodExecutor:
     ) -> None:
         """Image, config, create, start, log link: upstream's order of a container start."""
         container = start.container
-        kind = _METERED_KINDS[container.kind]
+        kind = METERED_KINDS[container.kind]
         self._services.meter.count("kubelet_started_containers_total", (kind,))
         try:
             image = await self._services.images.ensure(pod, container, sandbox)

@@ -21,12 +21,16 @@ from kubelet_trio.model import (
     RuntimePod,
     metadata,
     pod_containers,
+    pod_key,
+    pod_object_ref,
     pod_uid,
     to_datetime,
 )
+from kubelet_trio.pods.endings import Endings
 from kubelet_trio.pods.grace import effective_grace
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.starts import CRASH_LOOP
 from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.types import (
     DISRUPTIONS,
@@ -51,6 +55,7 @@ class PodReporter:
         self._status: PodStatus | None = record.pod.status if record is not None else None
         self._shown: Pod | None = None  # as last told
         self._messages: dict[ContainerId, str] = {}
+        self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
         self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
         self._is_removed = record is not None and record.removed
@@ -90,9 +95,11 @@ class PodReporter:
     ) -> None:
         """Tell the status if it changed."""
         async with self._turn:
+            self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
             given = self._given(stage, request, waiting or {}, started or {}, ready or {})
             status = pod_status(pod, observed, given)
+            self._tell_back_offs(pod, waiting or {})
             # An edit of labels changes no status, and is to be seen all the same.
             is_news = status != self._status or pod is not self._shown
             if is_news or self._is_unwritten:
@@ -101,6 +108,19 @@ class PodReporter:
                 await self._try_write(pod, request)
             if is_news:
                 self._put(pod, status, request)
+
+    def _tell_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
+        """Say of each container that its crashes hold it back: every round, as upstream does."""
+        key = pod_key(pod)
+        for container in pod_containers(pod):
+            held = waiting.get(container.spec.name)
+            if held is not None and held.reason == CRASH_LOOP:
+                text = (
+                    f"Back-off restarting failed container {container.spec.name} "
+                    f"in pod {key.name}_{key.namespace}({pod_uid(pod)})"
+                )
+                ref = pod_object_ref(pod, container.field_path)
+                self._services.events.emit(ref, "Warning", "BackOff", text)
 
     def _given(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
+from msgspec import json
 
 from kubelet_trio.model import (
     ContainerRecord,
@@ -16,16 +17,27 @@ from kubelet_trio.model import (
     PodContainer,
     RuntimePod,
     SandboxRecord,
+    pod_containers,
     pod_key,
     pod_uid,
 )
 from kubelet_trio.pods.backoff import BackOffPolicy, go_duration
 from kubelet_trio.pods.types import BackOffEntry, BackOffKey, Hold, StartContainer, WaitingReason
 
+# The waiting reason of a container whose crashes hold it back.
+CRASH_LOOP = "CrashLoopBackOff"
+
 
 def crash_key(pod: Pod, name: str, hashes: Mapping[str, int]) -> BackOffKey:
-    """Return what a container's crash back-off is kept by: another definition, another key."""
-    return pod_uid(pod), name, f"{hashes.get(name, 0):x}"
+    """Return what a container's crash back-off is kept by: another definition, another key.
+
+    So are other resources: a container that died for want of memory need not wait once it
+    has more.
+    """
+    found = (c.spec.resources for c in pod_containers(pod) if c.spec.name == name)
+    resources = next(found, None)
+    amounts = json.encode(resources, order="sorted").decode() if resources is not None else ""
+    return pod_uid(pod), name, f"{hashes.get(name, 0):x}", amounts
 
 
 def has_changed(record: ContainerRecord, hashes: Mapping[str, int]) -> bool:
@@ -76,14 +88,11 @@ class Starts:
         )
 
     def _last_crash(self, name: str) -> ContainerRecord | None:
-        """Return the newest ended instance of the present definition, if one is to be replaced.
+        """Return the newest ended instance of the present definition, if there is one.
 
-        An instance that runs is replaced because its definition changed or a probe failed,
-        and that is not for its predecessor to delay.
+        Where one runs and is to be replaced since a probe failed, that is the one before:
+        else a container that never gets well would be restarted without any pause.
         """
-        latest = self.observed.latest(name)
-        if latest is None or latest.state is ContainerState.RUNNING:
-            return None
         ended = (c for c in self.observed.of(name) if c.state is ContainerState.EXITED)
         last = next(ended, None)
         return last if last is not None and not self.has_changed(last) else None
@@ -93,6 +102,8 @@ class Starts:
         key = crash_key(self.pod, last.name, self.hashes)
         if key in self.crash:
             return self.crash[key]
+        if any(known[:2] == key[:2] for known in self.crash):
+            return None  # it crashed as another definition: it begins anew
         # A container that went down with its sandbox (a reboot) did not crash.
         if sandbox is None or last.sandbox_id != sandbox.id:
             return None
@@ -124,7 +135,7 @@ class Starts:
     def _crash_loop(self, name: str, delay: float) -> WaitingReason:
         key = pod_key(self.pod)
         return WaitingReason(
-            "CrashLoopBackOff",
+            CRASH_LOOP,
             f"back-off {go_duration(delay)} restarting failed container={name} "
             f"pod={key.name}_{key.namespace}({pod_uid(self.pod)})",
         )

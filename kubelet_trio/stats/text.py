@@ -35,6 +35,12 @@ class Exposition:
         """Put one sample; `labels` as `label_text` makes them, `time` as `milliseconds` does."""
         self.family(name, kind, help_text).append(sample(name, labels, value, time))
 
+    def default(self, name: str, kind: str, help_text: str, value: float) -> None:
+        """Put a sample without labels if the family has none at all."""
+        lines = self.family(name, kind, help_text)
+        if len(lines) == 2:
+            lines.append(sample(name, "", value))
+
     def text(self) -> str:
         """Return the page. Families without a sample are left out."""
         return "".join(

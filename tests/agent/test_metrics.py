@@ -169,3 +169,32 @@ async def test_volumes_behind_claims_are_told(
     assert value(page, "kubelet_volume_stats_capacity_bytes", **labels) == 100
     assert value(page, "kubelet_volume_stats_used_bytes", **labels) == 40
     assert "kubelet_volume_stats_inodes" not in page
+
+
+async def test_a_counter_without_labels_is_there_before_anything_was_counted(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node = Node(tmp_path)
+    async with node.running() as agent:
+        text = await agent.metrics.page()
+    own = {"prober_probe_total", "kubernetes_healthchecks_total"}
+    for name, family in FAMILIES.items():
+        is_plain = family.kind == "counter" and not family.labels and name not in own
+        if is_plain and not name.endswith("_renew_errors"):
+            assert len(re.findall(rf"^{name} ", text, re.MULTILINE)) == 1, name
+
+
+async def test_ended_containers_are_counted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    node, pod = Node(tmp_path), make_pod(image="exit-3")
+    async with node.running(pod) as agent:
+        await trio.sleep(40)
+        page = families(await agent.metrics.page())
+    restarts = node.runtime.calls_of("StartContainer")
+    count = value(
+        page,
+        "kubelet_terminated_containers_total",
+        container_type="container",
+        exit_code="3",
+        reason="Error",
+    )
+    assert count == len(restarts)

@@ -85,6 +85,14 @@ async def a_pod_of_the_cluster_starts(base: Path) -> tuple[Totals, Totals]:
         return NOTHING, await totals(agent)
 
 
+async def a_container_that_ends(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    async with node.running(make_pod(image="exit-3-after-5")) as agent:
+        before = await totals(agent)
+        await trio.sleep(8)
+        return before, await totals(agent)
+
+
 async def a_pod_with_volumes_and_users_of_its_own(base: Path) -> tuple[Totals, Totals]:
     node = Host(base)
     node.runtime.handler_features[""] = v1.RuntimeHandlerFeatures(user_namespaces=True)
@@ -328,6 +336,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_containers_per_pod_count",
         "kubelet_desired_pods",
         "kubelet_evented_pleg_connection_success_count",
+        "kubelet_image_manager_ensure_image_requests_total",
         "kubelet_image_pull_duration_seconds",
         "kubelet_mirror_pods",
         "kubelet_node_name",
@@ -389,6 +398,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_orphan_pod_cleaned_volumes",
         "kubelet_orphan_pod_cleaned_volumes_errors",
     ),
+    a_container_that_ends: ("kubelet_terminated_containers_total",),
     a_hook_that_is_cut_short: ("kubelet_sleep_action_terminated_early_total",),
     a_crash_and_more_to_tell_than_there_is_room_for: (
         "kubelet_trio_child_restarts_total",

@@ -460,3 +460,40 @@ async def test_a_process_that_the_runtime_lost_keeps_no_pod_from_going(
         await trio.sleep(120)
         assert not node.runtime.sandboxes
         assert not list((node.base / "root" / "pods").iterdir())
+
+
+async def test_a_crash_loop_says_so_each_time(node: Node, autojump_clock: MockClock) -> None:
+    pod = make_pod(image="exit-1")
+    async with node.running(pod) as agent:
+        await trio.sleep(100)
+        name = metadata(pod).name or ""
+        told = [e for e in agent.events.events(name=name) if e.reason == "BackOff"]
+        (event,) = told  # of one text: it counts
+        assert event.type == "Warning"
+        assert event.message == (
+            f"Back-off restarting failed container web in pod {name}_default({pod_uid(pod)})"
+        )
+        assert event.involvedObject.fieldPath == "spec.containers{web}"
+        assert (event.count or 0) > 1
+
+
+async def test_a_container_that_restarts_for_the_first_time_is_in_no_back_off(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="exit-1-after-700")
+    async with node.running(pod):
+        await trio.sleep(2500)
+        assert node.container(pod).restartCount == 3
+        assert "BackOff" not in node.reasons(pod)
+
+
+async def test_a_sandbox_that_cannot_be_looked_at_says_so(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    node.runtime.faults.add(FaultKind.ERROR, "PodSandboxStatus")
+    async with node.running(pod):
+        await trio.sleep(30)
+        assert "FailedPodSandBoxStatus" in node.reasons(pod)
+        assert "FailedCreatePodSandBox" not in node.reasons(pod)
+        assert ready(node.status(pod))

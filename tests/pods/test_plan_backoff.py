@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lightkube.models.core_v1 import ResourceRequirements
 
 from kubelet_trio.model import ContainerRecord
 from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
@@ -67,15 +68,51 @@ def test_a_back_off_brings_its_policy_along() -> None:
     assert made.start[0].back_off == (KEY, BackOffEntry(1.0, 105.0))
 
 
-def test_a_container_that_is_killed_to_be_replaced_is_not_delayed() -> None:
-    ended, running = record("web", EXITED, 1, finished=995.0), record("web", attempt=2)
+def test_a_container_whose_definition_changed_is_replaced_without_delay() -> None:
+    ended, running = (
+        record("web", EXITED, 1, finished=995.0, hash="a"),
+        record("web", attempt=2, hash="a"),
+    )
     made = plan_pod(
         POD,
         runtime(ended, running),
         now=1000.0,
-        crash={KEY: BackOffEntry(300.0, 990.0)},
-        unhealthy={running.id: "failed liveness probe"},
+        crash={crash_key(POD, "web", {"web": 0xA}): BackOffEntry(300.0, 990.0)},
+        hashes={"web": 0xB},
     )
+    (start,) = made.start
+    assert start.back_off is None
+
+
+def test_a_failed_probe_waits_as_a_crash_does() -> None:
+    """As upstream: by the end of the instance before, while the one to be killed still runs."""
+    ended, running = record("web", EXITED, 1, finished=995.0), record("web", attempt=2)
+    unhealthy = {running.id: "failed liveness probe"}
+    made = plan_pod(
+        POD,
+        runtime(ended, running),
+        now=1000.0,
+        crash={KEY: BackOffEntry(80.0, 990.0)},
+        unhealthy=unhealthy,
+    )
+    assert [stop.id for stop in made.stop_containers] == [running.id]
+    assert not made.start
+    assert made.waiting["web"].reason == "CrashLoopBackOff"
+    assert made.retry_at == 1075.0
+    again = plan_pod(
+        POD,
+        runtime(ended, running),
+        now=1075.0,
+        crash={KEY: BackOffEntry(80.0, 990.0)},
+        unhealthy=unhealthy,
+    )
+    (start,) = again.start
+    assert start.back_off == (KEY, BackOffEntry(160.0, 1075.0))
+
+
+def test_the_first_failed_probe_restarts_at_once() -> None:
+    running = record("web")
+    made = plan_pod(POD, runtime(running), now=1000.0, unhealthy={running.id: "failed probe"})
     (start,) = made.start
     assert start.back_off is None
 
@@ -203,3 +240,15 @@ def test_keys_tell_pods_containers_and_definitions_apart() -> None:
     }
     assert len(keys) == 3
     assert all(key[0] == "uid-1" for key in keys)
+
+
+def test_other_resources_begin_the_back_off_anew() -> None:
+    ended = record("web", EXITED, 4, finished=1000.0, code=137)
+    before = container("web", resources=ResourceRequirements(limits={"memory": "64Mi"}))
+    after = container("web", resources=ResourceRequirements(limits={"memory": "128Mi"}))
+    crash = {crash_key(pod(before), "web", {}): BackOffEntry(80.0, 990.0)}
+    held = plan_pod(pod(before), runtime(ended), now=1001.0, crash=crash)
+    assert "web" in held.waiting
+    (start,) = plan_pod(pod(after), runtime(ended), now=1001.0, crash=crash).start
+    assert start.back_off is not None
+    assert start.back_off[1] == BackOffEntry(10.0, 1001.0)

@@ -529,3 +529,15 @@ def test_a_pod_that_was_told_to_be_initialized_has_main_containers_that_ended() 
     said = PodStatus(conditions=[PodCondition("True", "Initialized")])
     made = status(pod(init=[S]), record("s", EXITED), stage=TERMINATED, previous=said)
     assert ends(made.containerStatuses) == {"web": 137}
+
+
+def test_a_resize_is_not_told_as_done() -> None:
+    old = ResourceRequirements(limits={"cpu": "2"}, requests={"cpu": "1"})
+    new = ResourceRequirements(limits={"cpu": "4"}, requests={"cpu": "3"})
+    said = status(pod(container("web", resources=old)), record("web"))
+    resized = pod(container("web", resources=new))
+    one = web(resized, record("web"), previous=said)
+    assert (one.resources, one.allocatedResources) == (old, {"cpu": "1"})
+    # Its next instance is made with what the spec says now.
+    one = web(resized, record("web", attempt=1), previous=said)
+    assert (one.resources, one.allocatedResources) == (new, {"cpu": "3"})
