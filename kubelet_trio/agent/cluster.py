@@ -10,6 +10,7 @@ Everything here may be built before there is a connection and runs without one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -58,6 +59,16 @@ log = structlog.get_logger()
 
 # Seconds for which a list of images is good enough for the node's status.
 _IMAGES_AGE = 30.0
+
+
+_SEMANTIC = re.compile(r"v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
+_GENERIC = re.compile(r"\s*v?(\d+(?:\.\d+)+)")
+
+
+def go_version(text: str) -> str:
+    """Return a runtime's version as upstream reads it: of `1.6.20~ds1` the numbers alone."""
+    found = _SEMANTIC.fullmatch(text) or _GENERIC.match(text)
+    return found[1] if found is not None else text
 
 
 def _handlers(runtime: RuntimeState) -> tuple[NodeRuntimeHandler, ...]:
@@ -303,7 +314,7 @@ class Cluster:
         guards = parts.guard_problem()
         if guards is not None:
             not_ready.append(guards)
-        version = f"{runtime.name}://{runtime.version or 'Unknown'}"
+        version = f"{runtime.name}://{go_version(runtime.version) or 'Unknown'}"
         return NodeView(
             now=self._clock.time(),
             host_ips=settings.host_ips,

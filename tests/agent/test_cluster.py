@@ -14,6 +14,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, Seams
+from kubelet_trio.agent.cluster import go_version
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import inline_offload, metadata
 from kubelet_trio.node import NodeIdentity, NodeResources
@@ -350,3 +351,19 @@ async def test_the_tree_stands_whatever_the_server_does(
             if part.state is not ChildState.RUNNING and part.name != "register"
         ]
         assert restarted == []
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("1.6.20~ds1", "1.6.20"),
+        ("1.7.13-1-gabc", "1.7.13-1-gabc"),
+        ("v2.1.0-rc.1+x", "2.1.0-rc.1+x"),
+        ("1.30", "1.30"),
+        ("4.9.3ubuntu1", "4.9.3"),
+        ("unknown", "unknown"),
+        ("", ""),
+    ],
+)
+def test_a_runtimes_version_is_read_as_upstream_does(told: str, shown: str) -> None:
+    assert go_version(told) == shown
