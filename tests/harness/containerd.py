@@ -19,6 +19,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -151,12 +152,33 @@ class Containerd:
         assert program is not None
         work = self.layout.base / "images"
         for image in (images.pause_image(work), images.busybox_image(program)):
-            archive = work / "archive.tar"
-            images.write_archive(image, archive)
-            command = [*self._ctr, "images", "import"]
-            command += ["--snapshotter", _snapshotter(self.layout.base), str(archive)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            archive.unlink()
+            self.import_image(image)
+
+    def import_image(self, image: images.Image) -> None:
+        """Have one more image."""
+        archive = self.layout.base / "images" / "archive.tar"
+        images.write_archive(image, archive)
+        command = [*self._ctr, "images", "import"]
+        command += ["--snapshotter", _snapshotter(self.layout.base), str(archive)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        archive.unlink()
+
+    def container_infos(self) -> list[dict[str, Any]]:
+        """Return what containerd itself holds of every container and sandbox: labels, OCI spec."""
+        listed = subprocess.run(
+            [*self._ctr, "containers", "ls", "-q"], check=True, capture_output=True, text=True
+        )
+        found = map(self._container_info, listed.stdout.split())
+        return [info for info in found if info is not None]
+
+    def _container_info(self, container: str) -> dict[str, Any] | None:
+        command = [*self._ctr, "containers", "info", container]
+        shown = subprocess.run(command, check=False, capture_output=True, timeout=60)
+        if b"not found" in shown.stderr:
+            return None  # removed since it was listed
+        shown.check_returncode()
+        told: dict[str, Any] = json.loads(shown.stdout)
+        return told
 
 
 def _claim() -> tuple[Layout, Lock]:
