@@ -33,7 +33,10 @@ from tests.harness.pods import Json
 from tests.harness.ports import free_port
 
 SETTLED = 75.0  # seconds from the last pod's creation to the look, as when the data was recorded
+LATEST = 240.0  # on a machine so busy that not every pod has come as far by then
 _CGROUPS = Path("/sys/fs/cgroup")
+_POD = "io.kubernetes.pod.name"
+_REFUSES_TO_START = "stopsignal"
 
 
 @dataclass(slots=True)
@@ -94,7 +97,9 @@ class Run:
             # The controller of nodes takes the taint off once it has seen the node ready.
             kube.server.patch(ROUTES["Node"], NODE, {"spec": {"taints": None}})
             self._create_pods(kube)
-            await trio.sleep(SETTLED)
+            with trio.move_on_after(LATEST):
+                await trio.sleep(SETTLED)
+                await kube.wait_until(_has_settled)
             await self._look(kube)
             await self._delete_pods(kube)
             self.seen.events = _events(kube)
@@ -193,12 +198,24 @@ class Run:
     def _containers(self) -> dict[str, Json]:
         """Return the newest of each pod's containers and sandboxes."""
         found: dict[str, Json] = {}
-        # Twice: one that crashes may be removed, and not be there again, while they are listed.
-        infos = [info for _ in range(2) for info in self.containerd.container_infos()]
-        for info in sorted(infos, key=lambda info: info["CreatedAt"]):
+        for info in sorted(self._listed(), key=lambda info: info["CreatedAt"]):
             labels = info["Labels"]
             name = labels.get("io.kubernetes.container.name", "SANDBOX")
             found[f"{labels['io.kubernetes.pod.name']}/{name}"] = info
+        return found
+
+    def _listed(self) -> list[Json]:
+        """List until each recorded one was there: one that crashes comes and goes meanwhile."""
+        wanted = {name.partition("/")[0] for name in corpus.recorded("containers")}
+        wanted -= {_REFUSES_TO_START}
+        found: list[Json] = []
+        for _ in range(5):
+            found += self.containerd.container_infos()
+            labels = [info["Labels"] for info in found]
+            made = {one[_POD] for one in labels if "io.kubernetes.container.name" in one}
+            alone = {name for name in wanted if f"{name}/c" not in corpus.recorded("containers")}
+            if wanted - alone <= made:
+                break
         return found
 
     def _inside(self) -> dict[str, str]:
@@ -276,6 +293,32 @@ def _node_is_ready(kube: FakeKube) -> bool:
     nodes = kube.server.store.all("Node")
     conditions = nodes[0]["status"].get("conditions", ()) if nodes else ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _has_settled(kube: FakeKube) -> bool:
+    """Whether every container is as far as the recorded one: made, or restarted."""
+    pods = {pod["metadata"]["name"]: pod for pod in kube.server.store.all("Pod")}
+    return all(
+        _is_as_far(_containers_of(pods[name])[container], one)
+        for name, recorded in corpus.recorded("pods").items()
+        for container, one in _containers_of(recorded).items()
+        if name in pods and container in _containers_of(pods[name])
+    )
+
+
+def _containers_of(pod: Json) -> dict[str, Json]:
+    status = pod["status"]
+    lists = (status.get(key) or () for key in ("initContainerStatuses", "containerStatuses"))
+    return {one["name"]: one for statuses in lists for one in statuses}
+
+
+def _is_as_far(ours: Json, recorded: Json) -> bool:
+    def is_made(status: Json) -> bool:
+        waiting = status["state"].get("waiting") or {}
+        return waiting.get("reason") not in ("ContainerCreating", "PodInitializing")
+
+    has_restarted = bool(ours["restartCount"]) or not recorded["restartCount"]
+    return has_restarted and (is_made(ours) or not is_made(recorded))
 
 
 def _events(kube: FakeKube) -> dict[str, list[list[str]]]:
