@@ -49,7 +49,7 @@ _RETRY = 5.0  # seconds after which a record is tried again that the disk did no
 class PodReporter:
     """The status and the record of one pod UID."""
 
-    def __init__(self, services: PodServices, record: PodRecord | None) -> None:
+    def __init__(self, services: PodServices, pod: Pod, record: PodRecord | None) -> None:
         self._services = services
         self._record = record
         self._status: PodStatus | None = record.pod.status if record is not None else None
@@ -64,11 +64,14 @@ class PodReporter:
         self._is_unwritten = False  # the disk took the last record not
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
-        self.start_time = record.start_time if record is not None else services.clock.time()
+        self.start_time = _start_time(pod, record) or services.clock.time()
 
-    def reported_ends(self) -> Mapping[str, int]:
-        """Return the exit codes of containers that were said to have ended, by name."""
-        return reported_ends(self._status)
+    def reported_ends(self, pod: Pod) -> Mapping[str, int]:
+        """Return the exit codes of containers that were said to have ended, by name.
+
+        Before anything was told by this agent, what the API server has was told by another.
+        """
+        return reported_ends(self._status or pod.status)
 
     @property
     def status(self) -> PodStatus | None:
@@ -76,11 +79,20 @@ class PodReporter:
         return self._status
 
     async def announce(self, pod: Pod) -> None:
-        """Show the pod before the runtime has been read: as it was last seen, or Pending."""
-        if self._status is None:
-            await self.publish(pod, RuntimePod(pod_uid(pod)), stage=PodStage.SYNC, request=None)
-        else:
-            self._put(pod, self._status, None)
+        """List the pod on this node before the runtime was asked: as last seen, or Pending.
+
+        That leaves the node for nowhere. What was last seen may have changed since, under
+        another agent too, and an empty view tells nothing of a pod that may well run.
+        """
+        status = self._status or _last_seen(pod)
+        if status is None:
+            given = self._given(PodStage.SYNC, None, {}, {}, {})
+            status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
+        self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
+        if self._record is None:
+            # Whoever finds the manifest broken after a restart goes by what was seen of it.
+            async with self._turn:
+                await self._try_write(pod, None)
 
     async def publish(
         self,
@@ -245,6 +257,22 @@ class PodReporter:
                     read_termination_message, container, specs.get(container.name)
                 )
                 self._messages[container_id] = cut_message(message, limit)
+
+
+def _start_time(pod: Pod, record: PodRecord | None) -> float | None:
+    """Return when the pod was first seen, by this agent or by the one before it."""
+    if record is not None:
+        return record.start_time
+    told = pod.status.startTime if pod.status is not None else None
+    return told.timestamp() if told is not None else None
+
+
+def _last_seen(pod: Pod) -> PodStatus | None:
+    """Return what the API server has of a pod, if a node agent has told anything of it."""
+    status = pod.status
+    if status is None or not (status.containerStatuses or status.startTime):
+        return None
+    return status
 
 
 def _has_run(status: PodStatus | None) -> bool:

@@ -53,6 +53,7 @@ from kubelet_trio.pods.stages import StageEvent, next_stage
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.teardown import Teardown, TeardownIncompleteError, tear_down
 from kubelet_trio.pods.together import run_beside
+from kubelet_trio.pods.turn import NameTurn
 from kubelet_trio.pods.types import (
     EndReason,
     PodFailure,
@@ -92,7 +93,6 @@ class PodWorker:
     _is_busy: bool = False
     _is_leaving: bool = False
     _is_removed: bool = False
-    _namesakes: frozenset[PodUid] = frozenset()  # others of its name that run: waited for
     _holds: Holds = field(default_factory=Holds)
     _last_step: tuple[PodPlan, RuntimePod] | None = None
     _refresh_at: float = 0.0  # trio time at which volumes are brought up to date again
@@ -100,9 +100,11 @@ class PodWorker:
     _reporter: PodReporter = field(init=False)
     _stopper: ContainerStopper = field(init=False)
     _probes: PodProbes = field(init=False)
+    _turn: NameTurn = field(init=False)
 
     def __post_init__(self) -> None:
-        self._reporter = PodReporter(self.services, self.record)
+        self._reporter = PodReporter(self.services, self.pod, self.record)
+        self._turn = NameTurn(self.services, pod_key(self.pod), self.uid)
         self._stopper = ContainerStopper(self.services, self._reporter)
         self._executor = PodExecutor(self.services, self._stopper)
         status = self._reporter.status or self.pod.status
@@ -173,7 +175,7 @@ class PodWorker:
     @property
     def waits_for(self) -> frozenset[PodUid]:
         """The pods of its name, left of an earlier life of the agent, that must be gone first."""
-        return self._namesakes
+        return self._turn.waits_for
 
     @property
     def is_ending(self) -> bool:
@@ -238,8 +240,10 @@ class PodWorker:
 
     async def _live(self) -> None:
         await self._reporter.announce(self.pod)
-        await self._wait_turn()
+        # Nothing is told of a pod, nor decided for it, before the runtime was asked for it.
         await self._recording(partial(self.services.observer.wait_synced, self.uid))
+        self.on_room()  # what the runtime holds is known now: that is what everybody waits for
+        await self._wait_turn()
         await self._wait_admission()
         await self._sync_until_asked()
         await self._end()
@@ -249,25 +253,26 @@ class PodWorker:
             self._woken = trio.Event()
             await self._woken.wait()
         await self._remove_all()
-        self.services.names.release(pod_key(self.pod), self.uid)
+        self._turn.release()
         self.on_end(self.uid)
 
     async def _wait_turn(self) -> None:
-        names, key = self.services.names, pod_key(self.pod)
-        if not names.is_holder(key, self.uid):
+        if not self._turn.has_come:
             log.info("pod.waiting_for_name", reason="a pod of the same name is being ended")
         # A pod that is not wanted any more need not wait: nothing of it was started.
-        while not names.is_holder(key, self.uid) and self._request is None:
-            with trio.CancelScope() as self._interrupt:
-                await names.wait_turn(key, self.uid)
+        while not self._turn.has_come and self._request is None:
+            await self._wait_told(self._turn.wait)
 
     async def _wait_admission(self) -> None:
-        self.on_room()  # what the runtime holds is known now: that is what everybody waits for
         while not self.is_admitted and self._request is None:
-            with trio.CancelScope() as self._interrupt:
-                await self._admitted.wait()
+            await self._wait_told(self._admitted.wait)
         if self.is_admitted and self._request is None:
             await self._reporter.note_admitted(self.pod)
+
+    async def _wait_told(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Wait until then, or a request to end; a pod that runs is told as it is meanwhile."""
+        with trio.CancelScope() as self._interrupt:
+            await run_beside(wait, (self._tell_changes,), ())
 
     # Sync
 
@@ -305,7 +310,7 @@ class PodWorker:
         is_held = trio.current_time() < self._holds.pod_until
         if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
             return self._idle_delay(plan)
-        if plan.create_sandbox and not self._has_name():
+        if plan.create_sandbox and not self._turn.is_free():
             return min(self._idle_delay(plan), RETRY_CAP)
         if not await self._execute(plan, observed):
             self._last_step = None
@@ -314,20 +319,6 @@ class PodWorker:
         repeats, self._last_step = step == self._last_step, step
         # A runtime that says yes and does nothing must not keep us (and it) busy.
         return _NO_PROGRESS if repeats else 0.0
-
-    def _has_name(self) -> bool:
-        """Whether nothing runs under its name: what a life before left may, wanted or not.
-
-        A pod that runs and is wanted by another source, or is being ended, has the name first.
-        """
-        names, key = self.services.names, pod_key(self.pod)
-        before, self._namesakes = self._namesakes, self.services.observer.namesakes(key, self.uid)
-        for other in sorted(self._namesakes):
-            names.let_pass(key, self.uid, other)
-        if self._namesakes - before:
-            why = "a pod of the same name runs"
-            log.info("pod.waiting_for_name", reason=why, others=sorted(self._namesakes))
-        return not self._namesakes and names.is_holder(key, self.uid)
 
     async def _refresh_volumes(self, plan: PodPlan) -> None:
         """Show objects as they are now in the volumes of a pod that has been set up."""
@@ -356,7 +347,7 @@ class PodWorker:
             unhealthy=self._probes.unhealthy(observed),
             pull=self._holds.containers(now),
             min_attempts=attempts,
-            ended=self._reporter.reported_ends(),
+            ended=self._reporter.reported_ends(self.pod),
             keep_dead=self.services.dead_kept,
         )
 
@@ -472,7 +463,7 @@ class PodWorker:
         await self._publish(observed)
 
     async def _tell_changes(self) -> None:
-        """While the pod is taken down, tell whether its containers are still ready."""
+        """Tell what changes of a pod that waits, or of what is still ready as it is taken down."""
         while True:
             self._woken = trio.Event()
             await self._publish(self.services.observer.get(self.uid))

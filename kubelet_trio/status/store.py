@@ -38,12 +38,24 @@ class StatusStore:
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
+        self._unconfirmed: set[PodUid] = set()  # listed here, and told to nobody
         self._wake = trio.Event()
 
     def put(self, uid: PodUid, pod: Pod) -> None:
         """Note the newest status of a pod; an older one that has not left is dropped."""
+        self._unconfirmed.discard(uid)
         self._pending[uid] = pod
         self._wake.set()
+
+    def show(self, uid: PodUid, pod: Pod) -> None:
+        """List a pod of which nothing is known yet: only here, the listener hears nothing.
+
+        What was told of it already stays.
+        """
+        if (self._pending[uid] if uid in self._pending else self.pods.value.get(uid)) is None:
+            self._pending[uid] = pod
+            self._unconfirmed.add(uid)
+            self._wake.set()
 
     def finish(self, uid: PodUid) -> None:
         """Note that nothing of a pod runs any more, nor will: its status is the last one."""
@@ -55,6 +67,7 @@ class StatusStore:
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that is gone from the node."""
         self._finished.discard(uid)
+        self._unconfirmed.discard(uid)
         self._pending[uid] = None
         self._wake.set()
 
@@ -81,7 +94,7 @@ class StatusStore:
         self.on_delivered(pending)
         if self.listener is not None:
             for uid, pod in pending.items():
-                if pod is None:
+                if pod is None or uid in self._unconfirmed:
                     self.listener.forget(uid)
                 else:
                     self.listener.put(uid, pod, is_finished=uid in self._finished)
