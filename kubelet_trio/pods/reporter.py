@@ -7,6 +7,7 @@ times and a terminal phase survive the agent.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -61,7 +62,7 @@ class PodReporter:
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = trio.Event()
-        self._is_unwritten = False  # the disk took the last record not
+        self._trouble = ""  # why the last write of the record failed
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
         self.start_time = _start_time(pod, record) or services.clock.time()
@@ -114,7 +115,7 @@ class PodReporter:
             self._tell_back_offs(pod, waiting or {})
             # An edit of labels changes no status, and is to be seen all the same.
             is_news = status != self._status or pod is not self._shown
-            if is_news or self._is_unwritten:
+            if is_news or self._trouble:
                 self._status = status
                 # Recorded first: an agent killed in between must not take back what it told.
                 await self._try_write(pod, request)
@@ -172,9 +173,12 @@ class PodReporter:
         await self.save(pod, request)
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
-        """Put the pod on disk as it is now known, unless it is there already."""
+        """Put the pod on disk as it is now known, unless it is there already.
+
+        A disk that takes nothing is told of and holds nothing up: to end a pod may be what frees it.
+        """
         async with self._turn:
-            await self._write(pod, request)
+            await self._try_write(pod, request)
 
     def note_decision(self) -> None:
         """The request to end the pod is another."""
@@ -195,13 +199,9 @@ class PodReporter:
         while True:
             self._decided = trio.Event()
             if request() is not None:
-                try:
-                    await self.save(pod, request())
-                except OSError as exc:
-                    log.warning("pod.record_failed", error=str(exc), retry_in=_RETRY)
-                    await trio.sleep(_RETRY)
-                    continue
-            await self._decided.wait()
+                await self.save(pod, request())
+            with trio.move_on_after(_RETRY if self._trouble else math.inf):
+                await self._decided.wait()
 
     async def note_admitted(self, pod: Pod) -> None:
         """Remember, on disk too, that a pod may run."""
@@ -213,9 +213,9 @@ class PodReporter:
         try:
             await self._write(pod, request)
         except OSError as exc:
-            if not self._is_unwritten:
+            if self._trouble != str(exc):
                 log.warning("pod.record_failed", error=str(exc))
-            self._is_unwritten = True
+            self._trouble = str(exc)
 
     async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
         record = PodRecord(
@@ -231,7 +231,7 @@ class PodReporter:
         if record != self._record:
             await self._services.records.write(record)
             self._record = record
-        self._is_unwritten = False
+        self._trouble = ""
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
         self._shown = pod

@@ -23,6 +23,7 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.cgroups import CgroupBusyError
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import ContainerRecord, RuntimePod, pod_key, pod_uid
 from kubelet_trio.pods.executor import stop_message
@@ -32,6 +33,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.together import run_lingering, run_together
 from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
 
@@ -53,7 +55,7 @@ class Teardown:
 
 
 async def tear_down(teardown: Teardown) -> None:
-    """Take the pod down. Raises `RuntimeCallError`, `VolumeError` or `OSError`: try again."""
+    """Take the pod down. What it raises of `TEARDOWN_ERRORS` says: try again."""
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(adopt_directories(teardown))
@@ -82,7 +84,7 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
         following = _Turn(len(stage))
         steps += [partial(_stop, teardown, running[name], turn, following) for name in stage]
         turn = following
-    await run_together(steps)
+    await run_together(steps, TEARDOWN_ERRORS)
     ids = [c.id for c in running.values()]
     observer = teardown.services.observer
     uid = pod_uid(teardown.pod)
@@ -159,7 +161,9 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
         ]
         trouble: RuntimeCallError | None = None
         try:
-            await run_together([partial(run_lingering, step, _LINGER) for step in steps])
+            await run_together(
+                [partial(run_lingering, step, _LINGER) for step in steps], (RuntimeCallError,)
+            )
         except RuntimeCallError as exc:
             trouble = exc
         if trouble is not None:
@@ -186,6 +190,16 @@ class TeardownIncompleteError(Exception):
 
     def __init__(self, pod: Pod) -> None:
         super().__init__(f"the runtime still has containers or sandboxes of {pod_key(pod)}")
+
+
+# Trouble that the world may cause in a teardown; anything else is a bug.
+TEARDOWN_ERRORS = (
+    RuntimeCallError,
+    VolumeError,
+    CgroupBusyError,
+    TeardownIncompleteError,
+    OSError,
+)
 
 
 @asynccontextmanager

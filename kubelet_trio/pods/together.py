@@ -9,17 +9,20 @@ import trio
 from kubelet_trio.cri import RuntimeCallError
 
 
-async def run_together(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run the steps at once; if some raise `RuntimeCallError`, raise the first when all ended.
+async def run_together(
+    steps: Iterable[Callable[[], Awaitable[None]]],
+    expected: tuple[type[Exception], ...] = (RuntimeCallError,),
+) -> None:
+    """Run the steps at once; if some raise what is `expected`, raise the first when all ended.
 
     One container that cannot be stopped must not keep its neighbours from being stopped.
     """
-    errors: list[RuntimeCallError] = []
+    errors: list[Exception] = []
 
     async def run(step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
-        except RuntimeCallError as exc:
+        except expected as exc:
             errors.append(exc)
 
     async with trio.open_nursery() as nursery:

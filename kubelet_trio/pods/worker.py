@@ -21,7 +21,6 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.cgroups import CgroupBusyError
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
@@ -51,7 +50,7 @@ from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stages import StageEvent, next_stage
 from kubelet_trio.pods.stops import ContainerStopper
-from kubelet_trio.pods.teardown import Teardown, TeardownIncompleteError, tear_down
+from kubelet_trio.pods.teardown import TEARDOWN_ERRORS, Teardown, tear_down
 from kubelet_trio.pods.together import run_beside
 from kubelet_trio.pods.turn import NameTurn
 from kubelet_trio.pods.types import (
@@ -70,8 +69,6 @@ _SYNC_DURATION = "kubelet_pod_worker_duration_seconds"
 _PREEMPTED = PodFailure("Preempting", "Preempted in order to admit critical pod")
 # Before a step that changed nothing is done once more, seconds.
 _NO_PROGRESS = 1.0
-# Trouble that the world may cause in a teardown; anything else is a bug and crashes the worker.
-_TROUBLE = (RuntimeCallError, VolumeError, CgroupBusyError, TeardownIncompleteError, OSError)
 
 
 @dataclass(slots=True, eq=False)
@@ -249,9 +246,7 @@ class PodWorker:
         await self._end()
         if self.is_wanted:
             self.services.statuses.finish(self.uid)
-        while self.is_wanted:
-            self._woken = trio.Event()
-            await self._woken.wait()
+        await self._recording(self._wait_unwanted)
         await self._remove_all()
         self._turn.release()
         self.on_end(self.uid)
@@ -414,6 +409,11 @@ class PodWorker:
             await self._publish(self.services.observer.get(self.uid))
         self.on_room()
 
+    async def _wait_unwanted(self) -> None:
+        while self.is_wanted:
+            self._woken = trio.Event()
+            await self._woken.wait()
+
     async def _remove_all(self) -> None:
         """Leave nothing behind of a pod whose manifest is gone."""
         if not self._is_removed:
@@ -432,7 +432,7 @@ class PodWorker:
                 remove = not self.is_wanted
                 try:
                     await self._tear_down(remove=remove)
-                except _TROUBLE as exc:
+                except TEARDOWN_ERRORS as exc:
                     log.warning("pod.teardown_failed", error=str(exc), retry_in=delay)
                     self._event("Warning", "FailedKillPod", f"error killing pod: {exc}")
                 else:
@@ -443,7 +443,8 @@ class PodWorker:
     async def _tear_down(self, *, remove: bool) -> None:
         request = self._request
         assert request is not None
-        # On disk before the first stop: a restart of the agent goes on with this teardown.
+        # On disk before the first stop, where the disk takes it: a restart of the agent goes on
+        # with this teardown. Where it does not, the decision in memory is enough to stop things.
         await self._reporter.save(self.pod, request)
         teardown = Teardown(
             self.services, self.pod, request, remove, self._stopper, self._on_stopped
@@ -456,7 +457,7 @@ class PodWorker:
     ) -> None:
         """Do what may take long; what is decided meanwhile of the pod is on disk at once."""
         keep = partial(self._reporter.keep, self.pod, lambda: self._request)
-        await run_beside(step, (keep, *beside), _TROUBLE)
+        await run_beside(step, (keep, *beside), TEARDOWN_ERRORS)
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
         self._probes.stop()

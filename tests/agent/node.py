@@ -15,7 +15,15 @@ from kubelet_trio.agent import Agent, AgentSettings, CgroupTree, Seams
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.model import DiskSpace, Latest, PodUid, disk_space, inline_offload, pod_uid
+from kubelet_trio.model import (
+    DiskSpace,
+    Latest,
+    Offload,
+    PodUid,
+    disk_space,
+    inline_offload,
+    pod_uid,
+)
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.pods import load_records
 from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
@@ -66,6 +74,7 @@ class Node:
         self.logind: Any = None  # None: this machine's
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
+        self.offload: Offload = inline_offload
         self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
 
@@ -102,7 +111,7 @@ class Node:
                 (self.feed,),
                 self.runtime.exit_waiter,
                 clock=TrioClock(),
-                offload=inline_offload,
+                offload=self.offload,
                 disk_space=self.disk_space,
                 signals=self.signals,
                 cgroup_tree=self.cgroup_tree,

@@ -114,7 +114,7 @@ def _pod_of(container: Any) -> str:
 
 
 def _main(status: PodStatus) -> ContainerStatus:
-    (main,) = status.containerStatuses or ()
+    [main] = status.containerStatuses or []
     return main
 
 

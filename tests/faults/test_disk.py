@@ -88,3 +88,24 @@ def test_a_read_only_disk_stops_nothing(small: Bed) -> None:
         subprocess.run(["umount", "--lazy", pods], check=True)
     eventually(lambda: small.runs({"steady": 0, "late": 0}), within=180)
     assert small.pid_of("steady") == steady
+
+
+def test_a_pod_that_is_deleted_on_a_full_disk_stops(small: Bed) -> None:
+    ballast = fill(small.agent.root)
+    small.agent.drop("steady")
+    eventually(lambda: small.runs({}), within=60)
+    assert "No space left" in small.agent.output.read_text()
+    ballast.unlink()
+    small.agent.wait_gone("steady")
+
+
+def test_a_pod_that_is_deleted_on_a_read_only_disk_stops(small: Bed) -> None:
+    pods = str(small.agent.root / "pods")
+    subprocess.run(["mount", "--bind", pods, pods], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", pods], check=True)
+        small.agent.drop("steady")
+        eventually(lambda: small.runs({}), within=60)
+    finally:
+        subprocess.run(["umount", "--lazy", pods], check=True)
+    small.agent.wait_gone("steady")

@@ -61,3 +61,17 @@ async def test_an_undisturbed_call_ends_when_it_ends(autojump_clock: MockClock) 
 
     await run_lingering(call, 5)
     assert trio.current_time() == 100
+
+
+async def test_an_error_that_was_expected_comes_out_alone_whatever_its_kind(
+    autojump_clock: MockClock,
+) -> None:
+    async def fail() -> None:
+        raise OSError(28, "No space left on device")
+
+    async def work() -> None:
+        await trio.sleep(10)
+
+    with pytest.raises(OSError, match="No space left"):
+        await run_together([fail, work], (RuntimeCallError, OSError))
+    assert trio.current_time() == 10
