@@ -6,6 +6,7 @@ nothing, as upstream's does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from lightkube.models.core_v1 import (
@@ -19,6 +20,7 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.model import spec
 
 _NAME = "metadata.name"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # the length of a label's value
 
 
 def matches_node(pod: Pod, name: str, labels: Mapping[str, str]) -> bool:
@@ -98,8 +100,18 @@ def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) ->
 def _compares(operator: str, value: str | None, values: list[str]) -> bool:
     if value is None or len(values) != 1:
         return False
-    try:
-        left, right = int(value), int(values[0])
-    except ValueError:
+    left, right = _parse_int(value), _parse_int(values[0])
+    if left is None or right is None:
         return False
     return left > right if operator == "Gt" else left < right
+
+
+def _parse_int(text: str) -> int | None:
+    """Return what Go's ParseInt(text, 10, 64) does, None for its errors.
+
+    Python's int() also takes `1_0`, spaces and the digits of other scripts.
+    """
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None

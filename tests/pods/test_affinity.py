@@ -73,6 +73,22 @@ def test_a_pod_is_for_the_nodes_it_names(of: Pod, expected: bool) -> None:
     assert matches_node(of, "node", LABELS) is expected
 
 
+@pytest.mark.parametrize(
+    ("value", "is_number"),
+    [
+        *(("9", True), ("+9", True), ("009", True), ("9223372036854775807", True)),
+        *(("1_0", False), (" 9", False), ("9\n", False), ("\u0669", False), ("", False)),
+        *(("9.0", False), ("0x9", False), ("9223372036854775808", False)),
+    ],
+)
+def test_numbers_are_read_as_go_reads_them(value: str, is_number: bool) -> None:
+    """Source: strconv.ParseInt, base 10, 64 bits; what it refuses matches nothing."""
+    more = pod(expression("cores", "Gt", "-1"))
+    assert matches_node(more, "node", {"cores": value}) is is_number
+    less = pod(expression("cores", "Lt", value))
+    assert matches_node(less, "node", {"cores": "-1"}) is is_number
+
+
 OUT = Taint(effect="NoExecute", key="gone", value="yes")
 
 
