@@ -292,8 +292,13 @@ class Agent:
             self._pods.start_child,
             Admitter(
                 self._admission_node,
-                (unsupported, self._guards.admission, *self.settings.admission.checks),
+                (self._guards.under_pressure,),
                 self.meter,
+                last_checks=(
+                    unsupported,
+                    *self.settings.admission.checks,
+                    self._guards.in_shutdown,
+                ),
             ),
         )
         await self._root.run(task_status=task_status)

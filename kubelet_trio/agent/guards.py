@@ -129,10 +129,14 @@ class Guards:
     memory_events: ContainerOomWatcher
     shutdown: NodeShutdown | None = None
 
-    def admission(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-        """Return why a pod may not come while the node is short of something, or goes down."""
-        going = self.shutdown.rejection() if self.shutdown is not None else None
-        rejection = going or self.eviction.rejection(pod)
+    def under_pressure(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+        """Return why a pod may not come while the node is short of something."""
+        rejection = self.eviction.rejection(pod)
+        return Rejected(*rejection) if rejection is not None else None
+
+    def in_shutdown(self, _pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+        """Return why no pod may come while the node goes down."""
+        rejection = self.shutdown.rejection() if self.shutdown is not None else None
         return Rejected(*rejection) if rejection is not None else None
 
     def children(self) -> tuple[ChildSpec, ...]:

@@ -23,6 +23,7 @@ from kubelet_trio.pods.admission import (
 )
 from kubelet_trio.pods.types import PodStage
 from kubelet_trio.pods.worker import PodWorker
+from kubelet_trio.supervision import call_contained
 
 log = structlog.get_logger()
 
@@ -39,6 +40,8 @@ _COUNTED = frozenset(
     )
 )
 
+UNEXPECTED = "UnexpectedAdmissionError"
+
 # What another room has to say of a pod that would be admitted: the pod, and those there are.
 AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
 
@@ -51,10 +54,20 @@ class Admitter:
         node: Callable[[], AdmissionNode],
         checks: Iterable[AdmissionCheck] = (),
         meter: Meter | None = None,
+        last_checks: Iterable[AdmissionCheck] = (),
     ) -> None:
+        """Take the seams.
+
+        Args:
+            node: the node as it is now.
+            checks: other rooms' word, asked first.
+            meter: told of rejections.
+            last_checks: other rooms' word, asked of pods that nothing else rejects.
+        """
         self._node = node
         self._meter = meter or Meter()
         self._checks = tuple(checks)
+        self._last_checks = tuple(last_checks)
         self._waiting: dict[PodUid, PodWorker] = {}
 
     def add(self, worker: PodWorker) -> None:
@@ -85,7 +98,7 @@ class Admitter:
             present = [w for w in everyone if w is not worker and _counts(w, reserved)]
             leaving = [w.pod for w in present if w.is_displaced]
             others = [*(w.pod for w in present if not w.is_displaced), *kept]
-            decision = self._decide(worker.pod, others, node, leaving)
+            decision = self._decided(worker.pod, others, node, leaving)
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
             elif isinstance(decision, Rejected):
@@ -100,6 +113,18 @@ class Admitter:
                 continue
             del self._waiting[uid]
 
+    def _decided(
+        self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
+    ) -> Decision:
+        """Return what is decided; a bug that one pod brings out rejects that pod alone."""
+        decision = call_contained(self._decide, pod, others, node, leaving)
+        if not isinstance(decision, Exception):
+            return decision
+        log.error("pod.admission_failed", pod=str(pod_key(pod)), exc_info=decision)
+        return Rejected(
+            UNEXPECTED, f"Unexpected error while attempting to admit the pod: {decision!r}"
+        )
+
     def _decide(
         self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
     ) -> Decision:
@@ -107,7 +132,12 @@ class Admitter:
             rejected = check(pod, others)
             if rejected is not None:
                 return rejected
-        return decide(pod, others, node, leaving)
+        decision = decide(pod, others, node, leaving)
+        if isinstance(decision, Rejected):
+            return decision
+        # Before anybody makes room for it.
+        rejections = (check(pod, others) for check in self._last_checks)
+        return next((r for r in rejections if r is not None), decision)
 
     def _displace(
         self, worker: PodWorker, decision: Displacing, everyone: Iterable[PodWorker]

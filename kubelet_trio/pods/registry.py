@@ -26,15 +26,17 @@ from kubelet_trio.model import (
     metadata,
     pod_annotations,
     pod_key,
+    pod_uid,
     spec,
 )
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.refused import RefusedPods
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
 from kubelet_trio.pods.worker import PodWorker
 from kubelet_trio.sources import Desired
-from kubelet_trio.supervision import ChildSpec, Restart
+from kubelet_trio.supervision import ChildSpec, Restart, call_contained
 
 log = structlog.get_logger()
 
@@ -64,6 +66,7 @@ class PodRegistry:
         self._names: frozenset[PodKey] = frozenset()  # of the pods that are wanted
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
+        self._refused = RefusedPods(services)
 
     async def wait_complete(self) -> None:
         """Wait until every source has said what it wants."""
@@ -98,7 +101,7 @@ class PodRegistry:
         finally:
             self._reclaimed.discard(uid)
             if uid in self._desired.pods:
-                self._start(PodWorker(self._services, self._desired.pods[uid]))
+                self._make(self._desired.pods[uid], None)
 
     @property
     def workers(self) -> Mapping[PodUid, PodWorker]:
@@ -112,17 +115,33 @@ class PodRegistry:
             self._complete.set()
         self._end_unwanted()
         for uid, pod in sorted(desired.pods.items(), key=_creation):
-            worker = self._workers.get(uid)
-            if worker is None and uid in self._reclaimed:
-                continue  # it starts when that is done
-            if worker is None:
-                worker = PodWorker(self._services, pod, self._take_record(uid))
-                self._start(worker)
-            if worker.is_wanted:
-                worker.update(pod)
-            else:  # it is being removed, and comes back when that is done (`_ended`)
-                worker.come_back(pod)
+            # A bug that one pod brings out is that pod's: this task is every pod's.
+            failure = call_contained(self._apply_one, uid, pod)
+            if isinstance(failure, Exception):
+                self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+        self._refused.forget_unwanted(desired.pods)
         self._admit()
+
+    def _apply_one(self, uid: PodUid, pod: Pod) -> None:
+        worker = self._workers.get(uid)
+        if worker is None and (uid in self._reclaimed or self._refused.is_refused(pod)):
+            return  # it starts when that is done, or when it is another
+        if worker is None:
+            worker = PodWorker(self._services, pod, self._take_record(uid))
+            self._start(worker)
+        if worker.is_wanted:
+            worker.update(pod)
+        else:  # it is being removed, and comes back when that is done (`_ended`)
+            worker.come_back(pod)
+
+    def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
+        """Start a pod's worker; None where that brings out a bug."""
+        made = call_contained(PodWorker, self._services, pod, record)
+        if isinstance(made, Exception):
+            self._refused.refuse(pod, made, runs=pod_uid(pod) in self._known_uids())
+            return None
+        self._start(made)
+        return made
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:
         """Return what is remembered of a pod, once.
@@ -186,7 +205,7 @@ class PodRegistry:
         if pod is not None:
             static = "true" if is_static(pod) else "false"
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
-            self._start(PodWorker(self._services, pod))
+            self._make(pod, None)
         self._wake_waiting(uid)
         self._admit()
 
@@ -244,9 +263,9 @@ class PodRegistry:
         self._records.pop(uid, None)
         self._services.meter.count("kubelet_orphaned_runtime_pods_total")
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
-        worker = PodWorker(self._services, pod, record)
-        self._start(worker)
-        worker.remove(TerminationRequest(uid, EndReason.DELETED))
+        worker = self._make(pod, record)
+        if worker is not None:
+            worker.remove(TerminationRequest(uid, EndReason.DELETED))
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:

@@ -175,7 +175,7 @@ class PodReporter:
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
         """Put the pod on disk as it is now known, unless it is there already.
 
-        A disk that takes nothing is told of and holds nothing up: to end a pod may be what frees it.
+        A disk that takes nothing holds nothing up: to end a pod may be what frees it.
         """
         async with self._turn:
             await self._try_write(pod, request)

@@ -3,7 +3,7 @@
 from kubelet_trio.supervision._errors import GaveUpError
 from kubelet_trio.supervision.bell import Bell
 from kubelet_trio.supervision.child import ChildSpec, Component
-from kubelet_trio.supervision.contained import run_contained
+from kubelet_trio.supervision.contained import call_contained, run_contained
 from kubelet_trio.supervision.dynamic import DynamicSupervisor
 from kubelet_trio.supervision.policy import (
     DEFAULT_POLICY,
@@ -39,6 +39,7 @@ __all__ = [
     "Strategy",
     "Supervisor",
     "TreeNode",
+    "call_contained",
     "declared",
     "format_age",
     "render_tree",

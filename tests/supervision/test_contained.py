@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.supervision import run_contained
+from kubelet_trio.supervision import call_contained, run_contained
 
 
 async def test_a_failure_stays_in_its_task(autojump_clock: MockClock) -> None:
@@ -50,3 +50,16 @@ async def test_a_group_is_split(autojump_clock: MockClock) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         await run_contained(both)
     assert [type(e) for e in caught.value.exceptions] == [KeyboardInterrupt]
+
+
+def test_a_call_gives_what_it_returns_or_what_it_raised() -> None:
+    assert call_contained(int, "7") == 7
+    assert isinstance(call_contained(int, "seven"), ValueError)
+
+
+def test_what_is_no_failure_travels_on() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call_contained(interrupted)
