@@ -234,6 +234,7 @@ class Agent:
                     [
                         *self._garbage.children(),
                         ChildSpec("pod-dirs", self._orphans.run),
+                        self._services.remains.tasks,
                         *orphans,
                         *log_children(self.settings, seams, self._pleg, self.meter),
                     ],
@@ -294,11 +295,7 @@ class Agent:
                 self._admission_node,
                 (self._guards.under_pressure,),
                 self.meter,
-                last_checks=(
-                    unsupported,
-                    *self.settings.admission.checks,
-                    self._guards.in_shutdown,
-                ),
+                (unsupported, *self.settings.admission.checks, self._guards.in_shutdown),
             ),
         )
         await self._root.run(task_status=task_status)
@@ -455,6 +452,7 @@ class Agent:
             sources=tuple(source_infos(self._seams.sources)),
             checks={name: check() for name, check in self.check_functions().items()},
             notes=self.settings.notes,
+            remains=self._services.remains.problems(),
             events_dropped=self.events_recorder.dropped,
         )
 

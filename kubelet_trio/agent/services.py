@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.containers import NodeSettings
@@ -22,6 +23,7 @@ from kubelet_trio.pods import (
     PodRecords,
     PodServices,
     PullRate,
+    Remains,
     UserNamespaces,
 )
 from kubelet_trio.status import StatusStore
@@ -92,6 +94,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
         clock=seams.clock,
         offload=seams.offload,
         names=PodNames(),
+        remains=Remains(seams.runtime, partial(parts.pleg.refresh, listing=True)),
         crash_back_off=BackOff(settings.crash_back_off),
         node=parts.node,
         started_at=parts.started_at,

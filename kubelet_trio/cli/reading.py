@@ -253,6 +253,8 @@ def _status_lines(state: Json, now: float) -> list[str]:
         lines += [f"    {p.get('where')}: {p.get('message')}" for p in items(source, "problems")]
     if dropped := state.get("events_dropped"):
         lines.append(f"Events dropped: {dropped}")
+    remains = part(state, "remains")
+    lines += [f"Not removed: {pod}: {why}" for pod, why in remains.items()]
     lines += [f"Note: {note}" for note in state.get("notes") or ()]
     return lines
 

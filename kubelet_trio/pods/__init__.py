@@ -9,6 +9,7 @@ from kubelet_trio.pods.orphans import OrphanDirectories
 from kubelet_trio.pods.pull_rate import PullRate
 from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.registry import PodRegistry
+from kubelet_trio.pods.remains import Remains
 from kubelet_trio.pods.restart import restarts_after
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
 from kubelet_trio.pods.sysctls import SysctlRules, kernel_version, sysctl_rules
@@ -39,6 +40,7 @@ __all__ = [
     "PodWorker",
     "PullRate",
     "Rejected",
+    "Remains",
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaces",

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from lightkube.models.core_v1 import Container, Pod
 
-from kubelet_trio.model import grace_period, metadata, pod_containers
-from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.model import grace_period, is_static, metadata, pod_containers, pod_uid
+from kubelet_trio.pods.phase import is_terminal
+from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.probes import FAILED_LIVENESS, FAILED_STARTUP
 
 MINIMUM_STOP_GRACE = 2  # seconds that a StopContainer call asks for at least
@@ -58,6 +59,17 @@ def merge_requests(first: TerminationRequest, second: TerminationRequest) -> Ter
         grace_period=min(known) if known else None,
         failure=first.failure or second.failure,
     )
+
+
+def asked_by_api(pod: Pod) -> TerminationRequest | None:
+    """Return what the API server says of a pod's end, as a request like any other."""
+    meta, status = metadata(pod), pod.status
+    if meta.deletionTimestamp is not None:
+        grace = meta.deletionGracePeriodSeconds
+        return TerminationRequest(pod_uid(pod), EndReason.ASKED, grace_period=grace)
+    if status is not None and is_terminal(status) and not is_static(pod):
+        return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
+    return None
 
 
 def remaining_grace(requested_at: float, grace: float, now: float) -> float:

@@ -32,6 +32,7 @@ from kubelet_trio.model import (
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.refused import RefusedPods
+from kubelet_trio.pods.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
 from kubelet_trio.pods.worker import PodWorker
@@ -192,6 +193,7 @@ class PodRegistry:
         worker.on_end = self._ended
         worker.on_room = self._runtime_read
         self._workers[uid] = worker
+        self._services.remains.take_back(uid)
         self._services.names.claim(key, uid)
         if not worker.is_admitted:
             self._admitter.add(worker)
@@ -211,6 +213,9 @@ class PodRegistry:
 
     def _runtime_read(self) -> None:
         self._is_runtime_read = True
+        for worker in self._workers.values():
+            if worker.waits_for:  # what it waits for may run no more
+                worker.wake()
         self._admit()
 
     def _admit(self) -> None:
@@ -251,10 +256,10 @@ class PodRegistry:
 
     def _end_orphan(self, uid: PodUid) -> None:
         """End a pod whose manifest went while the agent was down, or that nobody knows."""
-        if uid in self._reclaimed:
+        observed, remains = self._services.observer.get(uid), self._services.remains
+        if uid in self._reclaimed or (remains.is_left(uid) and is_at_rest(observed)):
             return
         record = self._records.get(uid)
-        observed = self._services.observer.get(uid)
         if record is None and not observed.exists:
             return  # not looked at yet: `wake` comes when it is
         pod = record.pod if record is not None else orphan_pod(observed)

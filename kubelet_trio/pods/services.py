@@ -27,6 +27,7 @@ from kubelet_trio.pods.backoff import BackOff
 from kubelet_trio.pods.images import ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.record import PodRecords
+from kubelet_trio.pods.remains import Remains
 from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.status import StatusStore
@@ -107,6 +108,7 @@ class PodServices:
     clock: WallClock
     offload: Offload
     names: PodNames
+    remains: Remains
     crash_back_off: BackOff
     node: Callable[[], NodeSettings]
     service_env: ServiceVariables = field(default_factory=NoServices)

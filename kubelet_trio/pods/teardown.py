@@ -29,6 +29,7 @@ from kubelet_trio.model import ContainerRecord, RuntimePod, pod_key, pod_uid
 from kubelet_trio.pods.executor import stop_message
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import effective_grace, remaining_grace, stop_stages, stop_timeout
+from kubelet_trio.pods.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.together import run_lingering, run_together
@@ -52,6 +53,8 @@ class Teardown:
     remove: bool
     stopper: ContainerStopper
     stopped: Callable[[RuntimePod], Awaitable[None]]  # told once the containers have stopped
+    at_rest: Callable[[], None]  # told once nothing of it runs
+    left: Callable[[str], None]  # told why dead remains of it stay, if they do
 
 
 async def tear_down(teardown: Teardown) -> None:
@@ -67,7 +70,10 @@ async def tear_down(teardown: Teardown) -> None:
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
     """Ask the runtime: a sync that was cut short may have made more than was seen."""
-    return await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
+    observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
+    if is_at_rest(observed):
+        teardown.at_rest()
+    return observed
 
 
 # No `try` around the yields below: an exception, Cancelled above all, must pass without a stop.
@@ -146,43 +152,35 @@ async def _stop(
 async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     """Sandboxes: stopped, and removed with their dead containers if the pod is to be gone."""
     yield
-    runtime = teardown.services.runtime
-    observed = teardown.services.observer.get(pod_uid(teardown.pod))
-    for sandbox in observed.sandboxes:
-        if sandbox.ready or teardown.remove:
-            await run_lingering(partial(runtime.stop_pod_sandbox, sandbox.id), _LINGER)
-    if teardown.remove:
-        # A sandbox takes its containers along; what outlived its sandbox goes by itself.
-        known = {sandbox.id for sandbox in observed.sandboxes}
-        strays = [c.id for c in observed.containers if c.sandbox_id not in known]
-        steps = [
-            *(partial(runtime.remove_container, container) for container in strays),
-            *(partial(runtime.remove_pod_sandbox, sandbox.id) for sandbox in observed.sandboxes),
-        ]
-        trouble: RuntimeCallError | None = None
-        try:
-            await run_together(
-                [partial(run_lingering, step, _LINGER) for step in steps], (RuntimeCallError,)
-            )
-        except RuntimeCallError as exc:
-            trouble = exc
-        if trouble is not None:
-            # All has stopped, but a start that was cut short can leave a process that the runtime
-            # knows nothing of and that keeps it from removing its container, for ever
-            # (containerd 1.6: "cannot delete running task").
-            await teardown.services.cgroups.remove(pod_uid(teardown.pod))
-            raise trouble
+    runtime, observer = teardown.services.runtime, teardown.services.observer
+    observed = observer.get(pod_uid(teardown.pod))
+    ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
+    for sandbox_id in ready:
+        await run_lingering(partial(runtime.stop_pod_sandbox, sandbox_id), _LINGER)
+    if ready and teardown.remove:
+        # Asked before anything is removed: a removal may take its time, or never end.
+        observed = await observer.refresh(pod_uid(teardown.pod), sandboxes=ready)
+        if is_at_rest(observed):
+            teardown.at_rest()
+    trouble = await remove_dead(runtime, observed) if teardown.remove else ""
+    if trouble:
+        # All has stopped, but a start that was cut short can leave a process that the runtime
+        # knows nothing of and that keeps it from removing its container, for ever
+        # (containerd 1.6: "cannot delete running task").
+        await teardown.services.cgroups.remove(pod_uid(teardown.pod))
     if observed.exists:
-        await _expect_gone(teardown)
+        await _expect_gone(teardown, trouble)
 
 
-async def _expect_gone(teardown: Teardown) -> None:
+async def _expect_gone(teardown: Teardown, trouble: str) -> None:
     """Look once more: a call that was cancelled earlier may have taken effect late."""
     observed = await _fresh(teardown)
-    if any(observed.running()) or any(s.ready for s in observed.sandboxes):
+    if not is_at_rest(observed):
         raise TeardownIncompleteError(teardown.pod)
     if teardown.remove and observed.exists:
-        raise TeardownIncompleteError(teardown.pod)
+        if not trouble:
+            raise TeardownIncompleteError(teardown.pod)
+        teardown.left(trouble)  # what is dead holds up nothing that follows
 
 
 class TeardownIncompleteError(Exception):

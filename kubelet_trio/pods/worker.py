@@ -27,8 +27,6 @@ from kubelet_trio.model import (
     EventType,
     PodUid,
     RuntimePod,
-    is_static,
-    metadata,
     pod_containers,
     pod_key,
     pod_object_ref,
@@ -40,12 +38,12 @@ from kubelet_trio.pods.admission import Rejected
 from kubelet_trio.pods.deadline import deadline_at, deadline_failure
 from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
 from kubelet_trio.pods.files import PodFiles
-from kubelet_trio.pods.grace import merge_requests
+from kubelet_trio.pods.grace import asked_by_api, merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
-from kubelet_trio.pods.phase import is_terminal
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.probing import pod_probes
 from kubelet_trio.pods.record import PodRecord, is_removed
+from kubelet_trio.pods.refresh import VolumeRefresh
 from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stages import StageEvent, next_stage
@@ -61,7 +59,6 @@ from kubelet_trio.pods.types import (
     TerminationRequest,
 )
 from kubelet_trio.probes import PodProbes, ProbeKind
-from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
 
@@ -90,17 +87,19 @@ class PodWorker:
     _is_busy: bool = False
     _is_leaving: bool = False
     _is_removed: bool = False
+    _remains: str = ""  # why dead remains of it stay in the runtime
     _holds: Holds = field(default_factory=Holds)
     _last_step: tuple[PodPlan, RuntimePod] | None = None
-    _refresh_at: float = 0.0  # trio time at which volumes are brought up to date again
     _executor: PodExecutor = field(init=False)
     _reporter: PodReporter = field(init=False)
     _stopper: ContainerStopper = field(init=False)
     _probes: PodProbes = field(init=False)
     _turn: NameTurn = field(init=False)
+    _refresh: VolumeRefresh = field(init=False)
 
     def __post_init__(self) -> None:
         self._reporter = PodReporter(self.services, self.pod, self.record)
+        self._refresh = VolumeRefresh(self.services)
         self._turn = NameTurn(self.services, pod_key(self.pod), self.uid)
         self._stopper = ContainerStopper(self.services, self._reporter)
         self._executor = PodExecutor(self.services, self._stopper)
@@ -128,7 +127,7 @@ class PodWorker:
 
     def objects_changed(self) -> None:
         """What the pod refers to is another: its volumes shall show it, and starts may succeed."""
-        self._refresh_at = 0.0
+        self._refresh.soon()
         self.retry()
 
     def update(self, pod: Pod) -> None:
@@ -146,12 +145,9 @@ class PodWorker:
 
     def _heed_api(self) -> None:
         """Take what the API server says of the pod's end as a request like any other."""
-        meta, status = metadata(self.pod), self.pod.status
-        if meta.deletionTimestamp is not None:
-            grace = meta.deletionGracePeriodSeconds
-            self.request(TerminationRequest(self.uid, EndReason.ASKED, grace_period=grace))
-        elif status is not None and is_terminal(status) and not is_static(self.pod):
-            self.request(TerminationRequest(self.uid, EndReason.FINISHED))
+        asked = asked_by_api(self.pod)
+        if asked is not None:
+            self.request(asked)
 
     def request(self, request: TerminationRequest) -> None:
         """End the pod. Requests merge: the grace period only shrinks, the first reason stays."""
@@ -249,10 +245,12 @@ class PodWorker:
         await self._recording(self._wait_unwanted)
         await self._remove_all()
         self._turn.release()
+        if self._remains:
+            self.services.remains.leave(pod_key(self.pod), self.uid, self._remains)
         self.on_end(self.uid)
 
     async def _wait_turn(self) -> None:
-        if not self._turn.has_come:
+        if not self._turn.has_come and self._request is None:
             log.info("pod.waiting_for_name", reason="a pod of the same name is being ended")
         # A pod that is not wanted any more need not wait: nothing of it was started.
         while not self._turn.has_come and self._request is None:
@@ -297,7 +295,7 @@ class PodWorker:
         # Asked along with it: what it says may have been made good by the time we act.
         is_certain = self.services.observer.is_certain(self.uid)
         plan = await self._plan(observed, now)
-        await self._refresh_volumes(plan)
+        await self._refresh.refresh(self.pod, plan)
         await self._publish(observed, plan)
         if plan.finished:
             self.request(TerminationRequest(self.uid, EndReason.FINISHED))
@@ -314,17 +312,6 @@ class PodWorker:
         repeats, self._last_step = step == self._last_step, step
         # A runtime that says yes and does nothing must not keep us (and it) busy.
         return _NO_PROGRESS if repeats else 0.0
-
-    async def _refresh_volumes(self, plan: PodPlan) -> None:
-        """Show objects as they are now in the volumes of a pod that has been set up."""
-        if plan.sandbox_id is None or plan.finished or trio.current_time() < self._refresh_at:
-            return
-        self._refresh_at = trio.current_time() + self.services.sync_period
-        try:
-            await self.services.volumes.refresh(self.pod)
-        except VolumeError as exc:
-            log.warning("pod.refresh_failed", error=str(exc))
-            self._event("Warning", "FailedMount", str(exc))
 
     async def _plan(self, observed: RuntimePod, now: float) -> PodPlan:
         containers = list(pod_containers(self.pod))
@@ -446,8 +433,13 @@ class PodWorker:
         # On disk before the first stop, where the disk takes it: a restart of the agent goes on
         # with this teardown. Where it does not, the decision in memory is enough to stop things.
         await self._reporter.save(self.pod, request)
+        self._remains = ""
         teardown = Teardown(
-            self.services, self.pod, request, remove, self._stopper, self._on_stopped
+            *(self.services, self.pod, request, remove),
+            stopper=self._stopper,
+            stopped=self._on_stopped,
+            at_rest=self._at_rest,
+            left=self._on_remains,
         )
         beside = () if self._probes.is_empty else (self._tell_changes,)
         await self._recording(partial(tear_down, teardown), *beside)
@@ -458,6 +450,15 @@ class PodWorker:
         """Do what may take long; what is decided meanwhile of the pod is on disk at once."""
         keep = partial(self._reporter.keep, self.pod, lambda: self._request)
         await run_beside(step, (keep, *beside), TEARDOWN_ERRORS)
+
+    def _at_rest(self) -> None:
+        """Nothing of it runs: what is left to do keeps no other of its name."""
+        if not self.is_wanted and self._turn.has_come:
+            self._turn.release()
+            self.on_room()
+
+    def _on_remains(self, trouble: str) -> None:
+        self._remains = trouble
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
         self._probes.stop()

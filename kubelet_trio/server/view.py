@@ -61,6 +61,7 @@ class AgentStatus:
     checks: Mapping[str, str | None] = field(default_factory=dict)  # None: well
     notes: tuple[str, ...] = ()  # remarks on the configuration
     events_dropped: int = 0
+    remains: Mapping[str, str] = field(default_factory=dict)  # dead pods not removed, and why
 
 
 class AgentView(Protocol):
