@@ -9,7 +9,7 @@ calls: whatever took effect is found by the next listing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -79,9 +79,16 @@ FailedStarts = dict[str, ContainerStartError]
 class PodExecutor:
     """Executes plans of one pod. Its worker is the only caller."""
 
-    def __init__(self, services: PodServices, stopper: ContainerStopper) -> None:
+    def __init__(
+        self,
+        services: PodServices,
+        stopper: ContainerStopper,
+        on_sandbox: Callable[[PodPlan], Awaitable[None]],
+    ) -> None:
+        """Take the seams; `on_sandbox` is told of a new sandbox before anything starts in it."""
         self._services = services
         self._stopper = stopper
+        self._on_sandbox = on_sandbox
 
     async def execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
         """Do what the plan says. Raises `StepError` for what stops the whole pod."""
@@ -97,6 +104,7 @@ class PodExecutor:
         sandbox_id = plan.sandbox_id
         if plan.create_sandbox:
             sandbox_id = await self._create_sandbox(pod, node, plan, observed)
+            await self._on_sandbox(plan)
         if sandbox_id is None:
             return {}
         return await self._start_all(pod, node, sandbox_id, plan)

@@ -41,6 +41,8 @@ from kubelet_trio.supervision import ChildSpec, Restart, call_contained
 
 log = structlog.get_logger()
 
+# Seconds that a pod has to end which nobody knows (HandlePodCleanups of pkg/kubelet).
+ORPHAN_GRACE = 1
 # Ends that not every pod takes over a restart of the agent.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
@@ -270,7 +272,9 @@ class PodRegistry:
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
         worker = self._make(pod, record)
         if worker is not None:
-            worker.remove(TerminationRequest(uid, EndReason.DELETED))
+            # Nobody says any more what it may take: upstream's second for orphans.
+            grace = None if record is not None else ORPHAN_GRACE
+            worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:

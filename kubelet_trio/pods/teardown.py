@@ -33,7 +33,7 @@ from kubelet_trio.pods.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.together import run_lingering, run_together
-from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
@@ -55,6 +55,14 @@ class Teardown:
     stopped: Callable[[RuntimePod], Awaitable[None]]  # told once the containers have stopped
     at_rest: Callable[[], None]  # told once nothing of it runs
     left: Callable[[str], None]  # told why dead remains of it stay, if they do
+
+    @property
+    def clears(self) -> bool:
+        """Whether its dead containers go: an evicted pod's do at once, its logs stay.
+
+        Source: ShouldPodContentBeRemoved of pkg/kubelet/pod_workers.go.
+        """
+        return self.remove or self.request.reason is EndReason.EVICTED
 
 
 async def tear_down(teardown: Teardown) -> None:
@@ -162,7 +170,9 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
         observed = await observer.refresh(pod_uid(teardown.pod), sandboxes=ready)
         if is_at_rest(observed):
             teardown.at_rest()
-    trouble = await remove_dead(runtime, observed) if teardown.remove else ""
+    trouble = await remove_dead(runtime, observed) if teardown.clears else ""
+    if trouble and not teardown.remove:
+        log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
     if trouble:
         # All has stopped, but a start that was cut short can leave a process that the runtime
         # knows nothing of and that keeps it from removing its container, for ever

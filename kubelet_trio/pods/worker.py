@@ -40,6 +40,7 @@ from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import asked_by_api, merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
+from kubelet_trio.pods.late import tell_when_late
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.probing import pod_probes
 from kubelet_trio.pods.record import PodRecord, is_removed
@@ -102,7 +103,7 @@ class PodWorker:
         self._refresh = VolumeRefresh(self.services)
         self._turn = NameTurn(self.services, pod_key(self.pod), self.uid)
         self._stopper = ContainerStopper(self.services, self._reporter)
-        self._executor = PodExecutor(self.services, self._stopper)
+        self._executor = PodExecutor(self.services, self._stopper, self._on_sandbox)
         status = self._reporter.status or self.pod.status
         self._probes = pod_probes(self.services, self.pod, self.wake, status)
         if self.record is not None and self.record.termination is not None:
@@ -441,7 +442,8 @@ class PodWorker:
             at_rest=self._at_rest,
             left=self._on_remains,
         )
-        beside = () if self._probes.is_empty else (self._tell_changes,)
+        late = partial(tell_when_late, self.services, self.pod, request)
+        beside = (late,) if self._probes.is_empty else (late, self._tell_changes)
         await self._recording(partial(tear_down, teardown), *beside)
 
     async def _recording(
@@ -472,6 +474,10 @@ class PodWorker:
             await self._woken.wait()
 
     # What is said of it
+
+    async def _on_sandbox(self, plan: PodPlan) -> None:
+        """The sandbox has its network: told before images are pulled (KEP-3085)."""
+        await self._publish(self.services.observer.get(self.uid), plan)
 
     async def _publish(self, observed: RuntimePod, plan: PodPlan | None = None) -> None:
         await self._reporter.publish(
