@@ -10,14 +10,14 @@ the dead sandbox in the runtime and comes to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import structlog
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.model import PodKey, PodUid, RuntimePod
+from kubelet_trio.model import PodKey, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pods.together import run_lingering
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
@@ -32,11 +32,14 @@ def is_at_rest(observed: RuntimePod) -> bool:
     return not any(observed.running()) and not any(s.ready for s in observed.sandboxes)
 
 
-async def remove_dead(runtime: Runtime, observed: RuntimePod) -> str:
+async def remove_dead(
+    runtime: Runtime, observed: RuntimePod, stopped: Collection[SandboxId] = ()
+) -> str:
     """Try to remove all that the runtime holds of a pod that has stopped.
 
-    Each by itself: one that cannot be removed keeps no other. Returns what went wrong, "" if
-    nothing did. Raises `RuntimeUnavailableError` where nobody can be asked.
+    Each by itself: one that cannot be removed keeps no other. `stopped` are sandboxes that were
+    stopped just now. Returns what went wrong, "" if nothing did. Raises
+    `RuntimeUnavailableError` where nobody can be asked.
     """
     # A sandbox takes its containers along; what outlived its sandbox goes by itself.
     known = {sandbox.id for sandbox in observed.sandboxes}
@@ -46,8 +49,9 @@ async def remove_dead(runtime: Runtime, observed: RuntimePod) -> str:
         if c.sandbox_id not in known
     ]
     for sandbox in observed.sandboxes:
-        # Stopping one that was stopped frees what an unclean end has left of its network.
-        steps.append((f"sandbox {sandbox.id}", partial(runtime.stop_pod_sandbox, sandbox.id)))
+        if sandbox.id not in stopped:
+            # Stopping one that was stopped frees what an unclean end has left of its network.
+            steps.append((f"sandbox {sandbox.id}", partial(runtime.stop_pod_sandbox, sandbox.id)))
         steps.append((f"sandbox {sandbox.id}", partial(runtime.remove_pod_sandbox, sandbox.id)))
     problems: dict[str, RuntimeCallError] = {}
     for what, step in steps:

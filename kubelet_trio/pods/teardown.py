@@ -160,17 +160,14 @@ async def _stop(
 async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     """Sandboxes: stopped, and removed with their dead containers if the pod is to be gone."""
     yield
-    runtime, observer = teardown.services.runtime, teardown.services.observer
-    observed = observer.get(pod_uid(teardown.pod))
+    runtime = teardown.services.runtime
+    observed = teardown.services.observer.get(pod_uid(teardown.pod))
     ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
     for sandbox_id in ready:
         await run_lingering(partial(runtime.stop_pod_sandbox, sandbox_id), _LINGER)
-    if ready and teardown.remove:
-        # Asked before anything is removed: a removal may take its time, or never end.
-        observed = await observer.refresh(pod_uid(teardown.pod), sandboxes=ready)
-        if is_at_rest(observed):
-            teardown.at_rest()
-    trouble = await remove_dead(runtime, observed) if teardown.clears else ""
+    if not any(observed.running()):
+        teardown.at_rest()  # before anything is removed: that may take its time, or never end
+    trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""
     if trouble and not teardown.remove:
         log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
     if trouble:

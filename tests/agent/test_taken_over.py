@@ -119,7 +119,8 @@ def _main(status: PodStatus) -> ContainerStatus:
 
 
 async def leave_remains(runtime: FakeRuntime, name: str, uid: str) -> None:
-    """Leave a dead sandbox of an earlier pod of a name in the runtime."""
+    """Leave a dead sandbox of an earlier pod of a name in the runtime, whatever runs there."""
+    violations = list(runtime.violations)
     labels = {
         "io.kubernetes.pod.name": name,
         "io.kubernetes.pod.namespace": "default",
@@ -130,6 +131,7 @@ async def leave_remains(runtime: FakeRuntime, name: str, uid: str) -> None:
         v1.PodSandboxConfig(metadata=meta, labels=labels, linux=v1.LinuxPodSandboxConfig()), ""
     )
     runtime.kill_sandbox(sandbox)
+    runtime.violations[:] = violations
 
 
 @pytest.fixture
