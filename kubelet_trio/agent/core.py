@@ -34,7 +34,13 @@ from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.credentials import ImageAccess
-from kubelet_trio.cri import Runtime, RuntimeHealth, RuntimeState, metered
+from kubelet_trio.cri import (
+    CallsInFlight,
+    GuardedRuntime,
+    Runtime,
+    RuntimeHealth,
+    RuntimeState,
+)
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import (
     ContainerId,
@@ -69,6 +75,7 @@ from kubelet_trio.supervision import (
     ChildState,
     DeclaredNode,
     DynamicSupervisor,
+    GaveUpError,
     RestartPolicy,
     Supervisor,
     TreeNode,
@@ -78,6 +85,9 @@ log = structlog.get_logger()
 
 # Few at the top: budgets multiply down the tree.
 _TOP = RestartPolicy(limit=3)
+# How many request timeouts a call may go on that nobody waits for any more: RunPodSandbox, the
+# longest, has two of its own.
+_LEFT_CALLS = 2.5
 # Seconds that the agent's own mount may take to go when it ends.
 _RELEASE_LIMIT = 5.0
 
@@ -95,7 +105,9 @@ class Agent:
         self.settings = settings
         self._records = dict(records or {})
         self.meter = seams.meter
-        seams = replace(seams, runtime=metered(seams.runtime, self.meter))
+        self._calls = CallsInFlight(_LEFT_CALLS * settings.request_timeout)
+        self.bare_runtime = seams.runtime
+        seams = replace(seams, runtime=GuardedRuntime(seams.runtime, self._calls, self.meter))
         self._seams = seams
         self._started_at = seams.clock.time()
         self.events_recorder = EventRecorder(EventRing(settings.node.node_name), seams.clock)
@@ -219,6 +231,7 @@ class Agent:
                     "runtime",
                     [
                         *connection,
+                        self._calls,
                         ChildSpec("health", self._health.run),
                         ChildSpec("pleg", self._pleg.run),
                     ],
@@ -298,10 +311,34 @@ class Agent:
                 (unsupported, *self.settings.admission.checks, self._guards.in_shutdown),
             ),
         )
-        await self._root.run(task_status=task_status)
+        await self._run_tree(task_status)
+
+    async def _run_tree(self, task_status: trio.TaskStatus[None]) -> None:
+        """Run the tree, and tell the calls in flight at once when the agent is cancelled.
+
+        The tree's parts are spared the cancellation until it is their turn to end. A worker
+        that waits for its call is not to use up its turn.
+        """
+        gave_up: GaveUpError | None = None
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._feel_cancellation, name="kubelet (cancellation)")
+            try:
+                await self._root.run(task_status=task_status)
+            except GaveUpError as exc:  # through the nursery it would come out a group
+                gave_up = exc
+            beside.cancel_scope.cancel()
+        if gave_up is not None:
+            raise gave_up
+
+    async def _feel_cancellation(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._calls.hurry()
 
     def stop(self) -> None:
         """Ask the agent to end, last part first. Containers keep running. Never blocks."""
+        self._calls.hurry()
         self._root.stop()
 
     async def remove_pods(self) -> None:

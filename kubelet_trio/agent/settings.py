@@ -45,6 +45,7 @@ class AgentSettings:
 
     node: NodeSettings
     runtime_endpoint: str = ""
+    request_timeout: float = 120.0  # seconds that a call of the runtime may take
     sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
     parallel_pulls: int | None = 1  # None: as many as there are
     pull_qps: float = 0  # image pulls that may begin a second; 0: no limit

@@ -15,9 +15,10 @@ from kubelet_trio.cri._errors import (
 )
 from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
 from kubelet_trio.cri._streaming import CommandStreams, LocalStreams, StreamOptions
+from kubelet_trio.cri.calls import CallsInFlight
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.guarded import PULL_SECONDS, GuardedRuntime
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
-from kubelet_trio.cri.metered import PULL_SECONDS, metered
 
 if TYPE_CHECKING:
     from kubelet_trio.cri.process import ProcessRuntime
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PULL_SECONDS",
+    "CallsInFlight",
     "CommandStreams",
     "ExecResult",
+    "GuardedRuntime",
     "ImagePullError",
     "Listing",
     "LocalStreams",
@@ -41,7 +44,6 @@ __all__ = [
     "RuntimeUnavailableError",
     "StreamOptions",
     "UnsupportedCallError",
-    "metered",
     "v1",
 ]
 

@@ -2,8 +2,10 @@
 
 Implemented by `cri.remote` (gRPC), `cri.process` and `testing.FakeRuntime`. Messages are CRI's own.
 Deadlines belong to the implementation: 2 min (`runtimeRequestTimeout`) unless a method
-says otherwise. All methods raise `RuntimeCallError` or a subclass, and may be cancelled
-at any time; a cancelled call may still have taken effect.
+says otherwise. All methods raise `RuntimeCallError` or a subclass.
+
+A cancelled call may still have taken effect, or half of it. So the agent makes all calls
+through `GuardedRuntime`, which never cancels one that changes something.
 """
 
 from __future__ import annotations
@@ -50,14 +52,8 @@ class Runtime(StreamingService, Protocol):
 
     async def version(self) -> v1.VersionResponse: ...
 
-    async def status(self) -> v1.RuntimeStatus: ...
-
-    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
-        """Return what the runtime's handlers can do, by name; "" is the default one's."""
-        ...
-
-    async def features(self) -> v1.RuntimeFeatures:
-        """Return what the runtime can do whatever the handler."""
+    async def status(self) -> v1.StatusResponse:
+        """Return the runtime's state, its handlers and its features; `status` is set."""
         ...
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:

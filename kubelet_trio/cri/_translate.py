@@ -115,10 +115,10 @@ def checked_version(version: v1.VersionResponse) -> v1.VersionResponse:
     return version
 
 
-def checked_status(status: v1.RuntimeStatus | None) -> v1.RuntimeStatus:
-    if status is None or len(status.conditions) < 2:
+def checked_status(answer: v1.StatusResponse) -> v1.StatusResponse:
+    if answer.status is None or len(answer.status.conditions) < 2:
         raise RuntimeCallError("Status", "RuntimeReady or NetworkReady is not set")
-    return status
+    return answer
 
 
 def checked_sandbox_status(status: v1.PodSandboxStatus | None) -> v1.PodSandboxStatus:

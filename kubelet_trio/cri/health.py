@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 import structlog
@@ -25,6 +26,8 @@ _PERIOD = 5.0
 # While the runtime is away, ask often: a refused connection costs next to nothing.
 _PERIOD_DOWN = 0.5
 _STATUS_DEADLINE = 10.0
+# How long Version's answer holds: a runtime may be upgraded between two of our looks.
+_VERSION_HOLDS = 60.0
 
 
 CgroupDriverName = Literal["cgroupfs", "systemd"]
@@ -34,10 +37,11 @@ _IMAGE_VOLUMES_SINCE: dict[str, tuple[int, int] | None] = {
     "cri-o": (1, 31),
     "process": None,
 }
-_DRIVERS: dict[str, CgroupDriverName] = {  # by CRI's names
-    "CGROUPFS": "cgroupfs",
-    "SYSTEMD": "systemd",
+_DRIVERS: dict[v1.CgroupDriver, CgroupDriverName] = {
+    v1.CgroupDriver.CGROUPFS: "cgroupfs",
+    v1.CgroupDriver.SYSTEMD: "systemd",
 }
+_NO_FEATURES = v1.RuntimeHandlerFeatures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ class RuntimeHealth:
     ) -> None:
         self._runtime = runtime
         self._on_change = on_change
-        self._is_known = False
+        self._introduce_at = -inf  # trio time at which it is asked again who it is
+        self._driver_told = ""  # one that we do not know, told of once
         self.state: AsyncValue[RuntimeState] = AsyncValue(RuntimeState())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -117,40 +122,57 @@ class RuntimeHealth:
     async def _read(self, before: RuntimeState) -> RuntimeState:
         try:
             with trio.fail_after(_STATUS_DEADLINE):
-                status = await self._runtime.status()
+                answer = await self._runtime.status()
                 known = await self._introduce(before)
         except trio.TooSlowError:
             return replace(before, problem=f"no answer to Status within {_STATUS_DEADLINE:g}s")
         except RuntimeCallError as exc:
             return replace(before, problem=str(exc))
+        status = answer.status or v1.RuntimeStatus()
         conditions = {c.type: c for c in status.conditions}
+        handlers = {h.name: h.features or _NO_FEATURES for h in answer.runtime_handlers}
+        features = answer.features or v1.RuntimeFeatures()
         return replace(
             known,
-            problem=_problem(conditions.get("RuntimeReady"), "RuntimeReady"),
-            network_problem=_problem(conditions.get("NetworkReady"), "NetworkReady"),
-        )
-
-    async def _introduce(self, before: RuntimeState) -> RuntimeState:
-        """Ask who it is: once, and again when it was away, for it may come back another."""
-        if self._is_known and before.is_ready:
-            return before
-        version = await self._runtime.version()
-        driver = await self._runtime.cgroup_driver()
-        handlers = await self._runtime.handlers()
-        features = await self._runtime.features()
-        self._is_known = True
-        return replace(
-            before,
-            name=version.runtime_name,
-            version=version.runtime_version,
-            cgroup_driver=_DRIVERS[driver.name] if driver is not None else None,
             handlers=frozenset(handlers),
             recursive_read_only=frozenset(
                 name for name, can in handlers.items() if can.recursive_read_only_mounts
             ),
             user_namespaces=frozenset(n for n, can in handlers.items() if can.user_namespaces),
             supplemental_groups_policy=features.supplemental_groups_policy,
+            problem=_problem(conditions.get("RuntimeReady"), "RuntimeReady"),
+            network_problem=_problem(conditions.get("NetworkReady"), "NetworkReady"),
         )
+
+    async def _introduce(self, before: RuntimeState) -> RuntimeState:
+        """Ask who it is: every minute, and when it was away, for it may come back another."""
+        now = trio.current_time()
+        if now < self._introduce_at and before.is_ready:
+            return before
+        version = await self._runtime.version()
+        driver = self._known_driver(await self._runtime.cgroup_driver())
+        self._introduce_at = now + _VERSION_HOLDS
+        return replace(
+            before,
+            name=version.runtime_name,
+            version=version.runtime_version,
+            cgroup_driver=driver,
+        )
+
+    def _known_driver(self, driver: v1.CgroupDriver | None) -> CgroupDriverName | None:
+        """Return the driver, None for one that CRI does not name: the configured one holds."""
+        if driver is None:
+            return None
+        known = _DRIVERS.get(driver)
+        if known is None and self._driver_told != repr(driver):
+            self._driver_told = repr(driver)
+            log.warning(
+                "runtime.cgroup_driver_unknown",
+                driver=int(driver),
+                expected=[f"{d.name} ({int(d)})" for d in _DRIVERS],
+                effect="the configured cgroupDriver is used",
+            )
+        return known
 
 
 def _problem(condition: v1.RuntimeCondition | None, type_: str) -> str:

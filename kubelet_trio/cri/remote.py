@@ -10,7 +10,7 @@ Deadlines are the Go kubelet's: `request_timeout` (2 min) unless the method says
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -81,17 +81,10 @@ class RemoteRuntime(RemoteStreaming):
             await self._call("Version", self._runtime.version, request)
         )
 
-    async def status(self) -> v1.RuntimeStatus:
+    async def status(self) -> v1.StatusResponse:
+        """Return the runtime's state, its handlers and its features; `status` is set."""
         answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
-        return translate.checked_status(answer.status)
-
-    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
-        answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
-        return {h.name: h.features or v1.RuntimeHandlerFeatures() for h in answer.runtime_handlers}
-
-    async def features(self) -> v1.RuntimeFeatures:
-        answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
-        return answer.features or v1.RuntimeFeatures()
+        return translate.checked_status(answer)
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""

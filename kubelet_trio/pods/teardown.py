@@ -8,8 +8,9 @@ the order of a teardown is the shape of this code.
 Every step may be repeated: what is gone is no error. A step that fails leaves the stack by
 an exception, and none of the steps outside it run: a volume is never unmounted under a
 container that could not be stopped. The worker then tries again from the start.
-Cancelling leaves it the same way: it detaches, and stops nothing more than the one call in
-flight. The decision itself was put on disk before; the next start goes on with it.
+Cancelling leaves it the same way: it detaches, and stops nothing more than the calls in
+flight, which `GuardedRuntime` carries to their ends. The decision itself was put on disk
+before; the next start goes on with it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,11 @@ from kubelet_trio.pods.grace import effective_grace, remaining_grace, stop_stage
 from kubelet_trio.pods.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper
-from kubelet_trio.pods.together import run_lingering, run_together
+from kubelet_trio.pods.together import run_together
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.volumes import VolumeError
 
 log = structlog.get_logger()
-
-# How long a call in flight may go on after the agent was told to end.
-_LINGER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ async def _stop(
     left = remaining_grace(request.requested_at, grace, clock.time())
     stop = partial(teardown.services.runtime.stop_container, container.id, stop_timeout(left))
     try:
-        await run_lingering(stop, _LINGER)
+        await stop()
     except RuntimeCallError:
         following.call_off()
         raise
@@ -164,7 +162,7 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     observed = teardown.services.observer.get(pod_uid(teardown.pod))
     ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
     for sandbox_id in ready:
-        await run_lingering(partial(runtime.stop_pod_sandbox, sandbox_id), _LINGER)
+        await runtime.stop_pod_sandbox(sandbox_id)
     if not any(observed.running()):
         teardown.at_rest()  # before anything is removed: that may take its time, or never end
     trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""

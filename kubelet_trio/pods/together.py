@@ -53,31 +53,3 @@ async def run_beside(
         nursery.cancel_scope.cancel()
     if trouble is not None:
         raise trouble
-
-
-async def run_lingering(step: Callable[[], Awaitable[None]], linger: float) -> None:
-    """Run one call that our own cancellation may not cut short at once.
-
-    Cancelled from above, it gets `linger` seconds more and is then cut all the same: a
-    sandbox half torn down costs the next start more than a moment's patience, and a hung
-    runtime must not hold the agent.
-    """
-    error: RuntimeCallError | None = None
-    async with trio.open_nursery() as nursery:
-        with trio.CancelScope(shield=True) as scope:
-            # Outside the shield on purpose: it is to feel the cancellation.
-            nursery.start_soon(_limit_when_cancelled, scope, linger)  # noqa: ASYNC111
-            try:
-                await step()
-            except RuntimeCallError as exc:  # not through the nursery: it would come out a group
-                error = exc
-        nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
-
-
-async def _limit_when_cancelled(scope: trio.CancelScope, linger: float) -> None:
-    try:
-        await trio.sleep_forever()
-    finally:
-        scope.deadline = min(scope.deadline, trio.current_time() + linger)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import trio
 from lightkube.models.core_v1 import Container, HTTPGetAction, Probe
 
-from kubelet_trio.cri import Runtime
 from kubelet_trio.handlers import (
     BodyError,
     DialError,
@@ -20,9 +19,8 @@ from kubelet_trio.handlers import (
     join_host_port,
 )
 from kubelet_trio.model import ContainerId
-from kubelet_trio.probes.exec import check_exec, static_command
+from kubelet_trio.probes.exec import ProbeCommands, static_command
 from kubelet_trio.probes.grpc_health import check_grpc
-from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.types import Finding, ProbeError
 
 _ATTEMPTS = 3
@@ -37,26 +35,22 @@ class Target:
     pod_ip: str
 
 
-async def check(
-    runtime: Runtime, probe: Probe, target: Target, orphans: ExecOrphans | None = None
-) -> Finding:
+async def check(probe: Probe, target: Target, commands: ProbeCommands) -> Finding:
     """Run a probe; a run that finds nothing is tried three times. Raises `ProbeError`."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return await _check_once(runtime, probe, target, orphans)
+            return await _check_once(probe, target, commands)
         except ProbeError:
             if attempt == _ATTEMPTS:
                 raise
     raise AssertionError("not reached")
 
 
-async def _check_once(
-    runtime: Runtime, probe: Probe, target: Target, orphans: ExecOrphans | None
-) -> Finding:
+async def _check_once(probe: Probe, target: Target, commands: ProbeCommands) -> Finding:
     within = probe.timeoutSeconds or 1
     if probe.exec is not None:
         command = static_command(probe.exec.command or (), target.container.env or ())
-        return await check_exec(runtime, target.container_id, command, within, orphans)
+        return await commands.check(target.container_id, command, within)
     if probe.httpGet is not None:
         return await _check_http(probe.httpGet, target, within)
     if probe.tcpSocket is not None:

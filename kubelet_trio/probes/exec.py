@@ -1,9 +1,17 @@
-"""An `exec` probe: a command in the container, ended with all that it started."""
+"""An `exec` probe: a command in the container, ended with all that it started.
+
+Its call is never cancelled: containerd is slow to get over that, and other runtimes leave the
+command running. A result that is late is given up in time, and the call goes on in a task
+of the probe's own until the runtime answers (its deadline: the probe's timeout and the
+request timeout). Until then the probe begins no other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
+import structlog
 import trio
 from lightkube.models.core_v1 import EnvVar
 
@@ -14,10 +22,13 @@ from kubelet_trio.model import ContainerId
 from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.types import Finding, ProbeError
 
+log = structlog.get_logger()
+
 # How much later than the runtime we give up on a command: it kills first and answers then.
 _SLACK = 2.0
 _SWEEP_AFTER = 0.25  # s after the time is up, and again as long as the runtime does not answer
 _SWEEP_AGAIN = 0.5
+_SWEEP_SELDOM = 8.0
 
 
 def static_command(command: Sequence[str], env: Sequence[EnvVar]) -> list[str]:
@@ -26,35 +37,75 @@ def static_command(command: Sequence[str], env: Sequence[EnvVar]) -> list[str]:
     return [expand_from(word, variables) for word in command]
 
 
-async def check_exec(
-    runtime: Runtime,
-    container_id: ContainerId,
-    command: list[str],
-    within: int,
-    orphans: ExecOrphans | None,
-) -> Finding:
-    """Run a command; `within` is in seconds. Raises `ProbeError`.
+class ProbeCommands:
+    """Runs the commands of one probe, one at a time. Made by `open_commands`."""
 
-    The runtime kills the command when its time is up. It may answer later than that, if
-    somebody holds the command's output open: what was left behind is swept up, and
-    nobody waits for the answer for long.
-    """
-    found: Finding | ProbeError | None = None
-    leaders: set[int] = set()
-    async with trio.open_nursery() as nursery:
-        if orphans is not None:
-            nursery.start_soon(_sweep, runtime, container_id, command, within, orphans, leaders)
+    def __init__(
+        self, runtime: Runtime, orphans: ExecOrphans | None, nursery: trio.Nursery
+    ) -> None:
+        """Run commands in tasks of `nursery`: they outlast the wait for their answer."""
+        self._runtime = runtime
+        self._orphans = orphans
+        self._nursery = nursery
+        self.is_busy = False  # a command that was given up on has not ended yet
+
+    async def check(self, container_id: ContainerId, command: list[str], within: int) -> Finding:
+        """Run a command and wait `within` seconds for its end. Raises `ProbeError`.
+
+        The runtime kills the command when its time is up. It may answer later than that, if
+        somebody holds the command's output open: what was left behind is swept up, and
+        nobody waits for the answer for long.
+        """
+        assert not self.is_busy
+        found: list[Finding | ProbeError] = []
+        answered = trio.Event()
+
+        async def carry_out() -> None:
+            try:
+                answer = await self._carry_out(container_id, command, within)
+            finally:
+                self.is_busy = False
+            if answer is not None:
+                found.append(answer)
+            answered.set()
+
+        self.is_busy = True
+        self._nursery.start_soon(carry_out, name=f"exec probe in {container_id}")
         with trio.move_on_after(within + _SLACK):
-            found = await _run(runtime, container_id, command, within)
+            await answered.wait()
+        if not answered.is_set():
+            log.info("probe.command_late", container_id=container_id, within=within)
+        if not found:
+            quoted = " ".join(command)
+            return Finding(False, f'command timed out: "{quoted}" timed out after {within}s')
+        if isinstance(found[0], ProbeError):
+            raise found[0]
+        return found[0]
+
+    async def _carry_out(
+        self, container_id: ContainerId, command: list[str], within: int
+    ) -> Finding | ProbeError | None:
+        """Run a command to its end, and end what it leaves behind."""
+        leaders: set[int] = set()
+        async with trio.open_nursery() as nursery:
+            if self._orphans is not None:
+                about = container_id, command, within
+                nursery.start_soon(_sweep, self._runtime, *about, self._orphans, leaders)
+            found = await _run(self._runtime, container_id, command, within)
+            nursery.cancel_scope.cancel()
+        if found is None and self._orphans is not None and leaders:
+            await self._orphans.kill(leaders)
+        return found
+
+
+@asynccontextmanager
+async def open_commands(
+    runtime: Runtime, orphans: ExecOrphans | None = None
+) -> AsyncIterator[ProbeCommands]:
+    """Own the commands of one probe for as long as it lives."""
+    async with trio.open_nursery() as nursery:
+        yield ProbeCommands(runtime, orphans, nursery)
         nursery.cancel_scope.cancel()
-    if found is None:
-        if orphans is not None and leaders:
-            await orphans.kill(leaders)
-        quoted = " ".join(command)
-        return Finding(False, f'command timed out: "{quoted}" timed out after {within}s')
-    if isinstance(found, ProbeError):
-        raise found
-    return found
 
 
 async def _run(
@@ -90,6 +141,8 @@ async def _sweep(
     if pid:
         leaders |= await orphans.find(pid, command, within)
     await trio.sleep(within / 2 + _SWEEP_AFTER)
+    pause = _SWEEP_AGAIN
     while leaders:
         await orphans.kill(leaders)
-        await trio.sleep(_SWEEP_AGAIN)
+        await trio.sleep(pause)
+        pause = min(2 * pause, _SWEEP_SELDOM)

@@ -32,6 +32,7 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.probes.checks import Target, check
+from kubelet_trio.probes.exec import ProbeCommands, open_commands
 from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.thresholds import ProbeState, is_due
 from kubelet_trio.probes.types import Finding, ProbeError, ProbeKind
@@ -89,21 +90,22 @@ class ProbeRunner:
         if 0 <= since_start < period:
             await trio.sleep(random.uniform(0, period))
         tick = trio.current_time()
-        while True:
-            self._kicked = trio.Event()
-            await self._look()
-            if trio.current_time() >= tick:
-                # Ticks that passed during a slow run are one.
-                tick = max(tick + self._period(), trio.current_time())
-            with trio.move_on_at(tick):
-                await self._kicked.wait()
+        async with open_commands(self.services.runtime, self.services.orphans) as commands:
+            while True:
+                self._kicked = trio.Event()
+                await self._look(commands)
+                if trio.current_time() >= tick:
+                    # Ticks that passed during a slow run are one.
+                    tick = max(tick + self._period(), trio.current_time())
+                with trio.move_on_at(tick):
+                    await self._kicked.wait()
 
     def _period(self) -> float:
         found = self.view().container(self.container)
         probe = self.kind.of(found.spec) if found is not None else None
         return float((probe.periodSeconds if probe is not None else None) or 10)
 
-    async def _look(self) -> None:
+    async def _look(self, commands: ProbeCommands) -> None:
         """Run the probe if it is due, and count what it finds."""
         view = self.view()
         found, record = view.container(self.container), view.observed.latest(self.container)
@@ -115,10 +117,12 @@ class ProbeRunner:
         now, started = self.services.clock.time(), self.is_started(record)
         if not is_due(self.state, probe, record, is_started=started, now=now):
             return
+        if probe.exec is not None and commands.is_busy:
+            return  # upstream's worker waits for the runtime's answer as well
         began = trio.current_time()
         try:
             target = Target(found.spec, record.id, view.pod_ip)
-            finding = await check(self.services.runtime, probe, target, self.services.orphans)
+            finding = await check(probe, target, commands)
         except ProbeError as exc:
             self._measure(view.pod, "unknown", began)
             text = f"{self.kind.value} probe errored and resulted in {exc.state} state: {exc}"

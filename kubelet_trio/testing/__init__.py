@@ -10,7 +10,7 @@ from kubelet_trio.testing.behaviour import (
     behaviour_by_name,
     behaviour_from_words,
 )
-from kubelet_trio.testing.calls import Call
+from kubelet_trio.testing.calls import Call, Cut
 from kubelet_trio.testing.clock import EPOCH, TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
 from kubelet_trio.testing.faults import Fault, FaultKind, Faults
@@ -35,6 +35,7 @@ __all__ = [
     "Behave",
     "Behaviour",
     "Call",
+    "Cut",
     "FakeContainer",
     "FakeExec",
     "FakeExitWaiter",

@@ -189,9 +189,7 @@ class FakeNode:
         self._check_single(container)
         error = container.behaviour.start_error or self._open_log(container)
         if error:
-            container.state, container.exit_code = EXITED, 128
-            container.reason, container.message = "StartError", error
-            container.finished_at = self.clock.time()
+            self.fail_start(container, error)
             raise RuntimeCallError(call, error)
         self._pids += 1
         container.pid, container.alive, container.state = self._pids, True, RUNNING
@@ -203,6 +201,13 @@ class FakeNode:
         if after is not None:
             self.die_at(container, self.now() + after, container.behaviour.exit_code)
         self.settle()
+
+    def fail_start(self, container: FakeContainer, error: str) -> None:
+        """Have a container that was never started end as one whose start failed."""
+        if container.state == CREATED:
+            container.state, container.exit_code = EXITED, 128
+            container.reason, container.message = "StartError", error
+            container.finished_at = self.clock.time()
 
     def die_at(self, container: FakeContainer, when: float, code: int, reason: str = "") -> None:
         """Let a running container die at `when`, unless it dies sooner."""

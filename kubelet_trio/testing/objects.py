@@ -120,6 +120,7 @@ class FakeContainer:
     dies_with: tuple[int, str] = (0, "")  # exit code and reason
     told_at: float = math.inf
     changed: trio.Event = field(default_factory=trio.Event)
+    stray_commands: list[list[str]] = field(default_factory=list)  # nobody waits for their end
 
     @property
     def name(self) -> str:

@@ -3,7 +3,9 @@
 `FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
 seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
 and removals idempotent, `NotFoundError` for what is gone. What breaks the *agent's*
-contract it carries out and writes to `violations`.
+contract it carries out and writes to `violations`. A call that changes something and is
+cancelled in the middle does as much harm as in containerd: a start ends as StartError, a
+sandbox stays half made, a command runs on (`cuts`).
 
 What a container does is up to its image or command (see `behaviour`). Faults go into
 `runtime.faults`; `go_down` makes every call fail while containers live on. A death is told
@@ -12,8 +14,8 @@ by the status only `status_lag` seconds after the process died, as with real run
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -24,11 +26,12 @@ from kubelet_trio.cri import (
     Listing,
     NotFoundError,
     RuntimeCallError,
+    RuntimeTimeoutError,
     v1,
 )
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, WallClock
 from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave, behaviour_by_name
-from kubelet_trio.testing.calls import DEADLINE, NO_DEADLINE, Call, CallDesk
+from kubelet_trio.testing.calls import DEADLINE, NO_DEADLINE, Call, CallDesk, Cut
 from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
 from kubelet_trio.testing.image_service import FakeImageService
@@ -106,6 +109,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.runtime_features = v1.RuntimeFeatures()
+        self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
         self.decoded = 0
 
     # For tests: look
@@ -133,6 +137,11 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     def containers(self) -> Mapping[ContainerId, FakeContainer]:
         self.node.settle()
         return self.node.containers
+
+    @property
+    def cuts(self) -> Sequence[Cut]:
+        """Calls that change something and that the agent cancelled in the middle."""
+        return self._desk.cuts
 
     def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
         """Return the containers whose process lives, of one pod or one name if given."""
@@ -212,28 +221,26 @@ class FakeRuntime(FakeImageService, FakeStreaming):
 
         return await self._desk.serve("Version", "", effect)
 
-    async def status(self) -> v1.RuntimeStatus:
-        async def effect() -> v1.RuntimeStatus:
-            return v1.RuntimeStatus(
-                conditions=[
-                    v1.RuntimeCondition(type="RuntimeReady", status=True),
-                    v1.RuntimeCondition(type="NetworkReady", status=self.network_ready),
-                ]
+    async def status(self) -> v1.StatusResponse:
+        async def effect() -> v1.StatusResponse:
+            conditions = [
+                v1.RuntimeCondition(type="RuntimeReady", status=True),
+                v1.RuntimeCondition(type="NetworkReady", status=self.network_ready),
+            ]
+            return v1.StatusResponse(
+                status=v1.RuntimeStatus(conditions=conditions),
+                runtime_handlers=[
+                    v1.RuntimeHandler(name=name, features=features)
+                    for name, features in self.handler_features.items()
+                ],
+                features=self.runtime_features,
             )
 
         return await self._desk.serve("Status", "", effect)
 
-    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
-        await trio.lowlevel.checkpoint()
-        return dict(self.handler_features)
-
-    async def features(self) -> v1.RuntimeFeatures:
-        await trio.lowlevel.checkpoint()
-        return self.runtime_features
-
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         async def effect() -> v1.CgroupDriver | None:
-            return v1.CgroupDriver.CGROUPFS
+            return self.driver
 
         return await self._desk.serve("RuntimeConfig", "", effect)
 
@@ -245,9 +252,19 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         async def effect() -> SandboxId:
             return self.node.run_sandbox(config, runtime_handler).id
 
+        def leave_half_made() -> None:
+            with suppress(RuntimeCallError):  # its name is taken: nothing of it was made
+                self.node.lose_sandbox(self.node.run_sandbox(config, runtime_handler))
+
         meta = config.metadata or v1.PodSandboxMetadata()
-        names = frozenset({meta.uid, meta.name})
-        return await self._desk.serve("RunPodSandbox", meta.uid, effect, names, limit=2 * DEADLINE)
+        return await self._desk.serve(
+            "RunPodSandbox",
+            meta.uid,
+            effect,
+            frozenset({meta.uid, meta.name}),
+            limit=2 * DEADLINE,
+            when_cut=leave_half_made,
+        )
 
     async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
         async def effect() -> None:
@@ -307,8 +324,13 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         async def effect() -> None:
             self.node.start_container(self.node.container("StartContainer", container_id))
 
+        def kill_shim() -> None:
+            # containerd: the shim that is just starting is killed with the call.
+            if container := self.node.containers.get(container_id):
+                self.node.fail_start(container, "failed to start shim: context canceled")
+
         names = self._container_names(container_id)
-        await self._desk.serve("StartContainer", container_id, effect, names)
+        await self._desk.serve("StartContainer", container_id, effect, names, when_cut=kill_shim)
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
         async def effect() -> None:
@@ -355,15 +377,24 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             if not container.alive:
                 raise RuntimeCallError("ExecSync", f"container {container_id} is not running")
             plan = self.on_exec(container, command)
-            with trio.move_on_after(plan.takes) as until_done:
+            within = timeout_seconds or NO_DEADLINE
+            with trio.move_on_after(min(plan.takes, within)) as until_done:
                 await self.exit_waiter.wait_dead(container)
-            if until_done.cancelled_caught:
-                return plan.result
-            return ExecResult(b"", b"", SIGKILL_EXIT)
+            if not until_done.cancelled_caught:
+                return ExecResult(b"", b"", SIGKILL_EXIT)
+            if plan.takes > within:
+                raise RuntimeTimeoutError("ExecSync", f"timed out after {within:g}s")
+            return plan.result
+
+        def leave_running() -> None:
+            if (container := self.node.containers.get(container_id)) and container.alive:
+                container.stray_commands.append(command)
 
         names = self._container_names(container_id)
-        limit = timeout_seconds or NO_DEADLINE
-        return await self._desk.serve("ExecSync", container_id, effect, names, limit=limit)
+        limit = timeout_seconds + DEADLINE if timeout_seconds else NO_DEADLINE
+        return await self._desk.serve(
+            "ExecSync", container_id, effect, names, limit=limit, when_cut=leave_running
+        )
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
         async def effect() -> None:

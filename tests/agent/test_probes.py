@@ -324,3 +324,19 @@ async def test_a_probe_that_crashes_is_started_again_and_disturbs_nobody(
         answers.failing.add("ready")
         await trio.sleep(40)
         assert not ready(node.status(pod))
+
+
+async def test_a_probe_never_has_two_commands_at_once(
+    node: Node, answers: Answers, autojump_clock: MockClock
+) -> None:
+    node.runtime.latency["ExecSync"] = 30.0
+    pod = probed(probe("liveness", "alive", periodSeconds=1, failureThreshold=10))
+    async with node.running(pod):
+        await trio.sleep(110)
+        calls = [call.time for call in node.runtime.calls_of("ExecSync")]
+        assert len(calls) == 4
+        assert all(after - before >= 30 for before, after in itertools.pairwise(calls))
+        # Each was given up in time: a second's timeout, and what the runtime has to answer in.
+        assert len(messages(node, "Unhealthy")) >= 1
+        assert node.runtime.alive()
+    assert not node.runtime.violations

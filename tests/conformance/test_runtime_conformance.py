@@ -36,7 +36,9 @@ async def test_it_says_who_it_is_and_that_it_is_ready(case: Case) -> None:
     assert version.runtime_name
     assert version.runtime_version
     assert version.runtime_api_version == "v1"
-    conditions = {c.type: c.status for c in (await case.runtime.status()).conditions}
+    status = (await case.runtime.status()).status
+    assert status is not None
+    conditions = {c.type: c.status for c in status.conditions}
     assert conditions["RuntimeReady"]
     assert conditions["NetworkReady"]
 

@@ -67,7 +67,9 @@ async def run_pod(runtime: RemoteRuntime, uid: str) -> tuple[SandboxId, Containe
 async def test_what_containerd_says_of_itself(containerd: Containerd) -> None:
     async with client(containerd) as runtime:
         assert (await runtime.version()).runtime_name == "containerd"
-        conditions = {c.type: c.status for c in (await runtime.status()).conditions}
+        status = (await runtime.status()).status
+        assert status is not None
+        conditions = {c.type: c.status for c in status.conditions}
         assert conditions["RuntimeReady"]
         assert await runtime.cgroup_driver() in (None, *v1.CgroupDriver)
         image = await runtime.image_status(v1.ImageSpec(image=BUSYBOX))

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from kubelet_trio.cri import RuntimeState
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.cri import RuntimeHealth, RuntimeState, v1
+from kubelet_trio.testing import FakeRuntime
 
 
 @pytest.mark.parametrize(
@@ -24,3 +30,43 @@ def test_a_runtime_that_cannot_mount_images_is_known_by_its_version(
 ) -> None:
     told = RuntimeState(name=name, version=version).no_image_volumes
     assert told == "" if not reason else reason in told
+
+
+@asynccontextmanager
+async def asking(runtime: FakeRuntime) -> AsyncIterator[RuntimeHealth]:
+    health = RuntimeHealth(runtime)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(health.run)
+        yield health
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("value", [2, 77])
+async def test_a_cgroup_driver_that_nobody_knows_is_none(
+    value: int, autojump_clock: MockClock
+) -> None:
+    runtime = FakeRuntime()
+    runtime.driver = v1.CgroupDriver(value)
+    async with asking(runtime) as health:
+        await trio.sleep(100)
+        assert health.state.value.is_ready
+        assert health.state.value.cgroup_driver is None
+
+
+async def test_who_the_runtime_is_is_asked_again_every_minute(autojump_clock: MockClock) -> None:
+    runtime = FakeRuntime()
+    async with asking(runtime):
+        await trio.sleep(200)
+    asked = [call.time for call in runtime.calls_of("Version")]
+    assert asked == [0, 60, 120, 180]
+
+
+async def test_one_status_tells_all(autojump_clock: MockClock) -> None:
+    runtime = FakeRuntime()
+    runtime.handler_features["kata"] = v1.RuntimeHandlerFeatures(user_namespaces=True)
+    runtime.runtime_features = v1.RuntimeFeatures(supplemental_groups_policy=True)
+    async with asking(runtime) as health:
+        assert len(runtime.calls_of("Status")) == 1
+        state = health.state.value
+        assert (state.handlers, state.user_namespaces) == ({"kata"}, {"kata"})
+        assert state.supplemental_groups_policy

@@ -47,7 +47,7 @@ class RuntimeService(RuntimeServiceBase):
         return await _told(self.fake.version())
 
     async def status(self, request: v1.StatusRequest) -> v1.StatusResponse:
-        return v1.StatusResponse(status=await _told(self.fake.status()))
+        return await _told(self.fake.status())
 
     async def runtime_config(self, request: v1.RuntimeConfigRequest) -> v1.RuntimeConfigResponse:
         linux = v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)

@@ -20,7 +20,7 @@ from kubelet_trio.cri import ExecResult, RuntimeCallError, v1
 from kubelet_trio.grpc import GRPCError, Server, Status
 from kubelet_trio.model import ContainerId
 from kubelet_trio.probes.checks import Target, check
-from kubelet_trio.probes.exec import static_command
+from kubelet_trio.probes.exec import open_commands, static_command
 from kubelet_trio.probes.generated.grpc.health.v1 import (
     HealthCheckRequest,
     HealthCheckResponse,
@@ -48,7 +48,19 @@ async def running(runtime: FakeRuntime) -> ContainerId:
 async def exec_check(runtime: FakeRuntime, command: list[str] | None = None) -> Finding:
     container_id = await running(runtime)
     probe = Probe(exec=ExecAction(command=command or ["true"]), timeoutSeconds=2)
-    return await check(runtime, probe, Target(Container(name="c"), container_id, ""))
+    return await checked(runtime, probe, Target(Container(name="c"), container_id, ""))
+
+
+async def checked(runtime: FakeRuntime, probe: Probe, target: Target) -> Finding:
+    """Run a probe that then ends, whatever of its command is left."""
+    failure: ProbeError | None = None
+    async with open_commands(runtime) as commands:
+        try:
+            return await check(probe, target, commands)
+        except ProbeError as exc:  # through the commands' nursery it would come out a group
+            failure = exc
+    assert failure is not None
+    raise failure
 
 
 async def test_exit_code_0_is_success_and_any_other_failure(autojump_clock: MockClock) -> None:
@@ -58,7 +70,7 @@ async def test_exit_code_0_is_success_and_any_other_failure(autojump_clock: Mock
     target = Target(Container(name="c"), container_id, "")
     for code, success in (("0", True), ("3", False)):
         probe = Probe(exec=ExecAction(command=[code]))
-        assert await check(runtime, probe, target) == Finding(success, "outerr")
+        assert await checked(runtime, probe, target) == Finding(success, "outerr")
 
 
 async def test_the_output_of_a_command_is_cut(autojump_clock: MockClock) -> None:
@@ -81,6 +93,21 @@ async def test_a_runtime_that_never_answers_is_not_waited_for(autojump_clock: Mo
     started = trio.current_time()
     assert not (await exec_check(runtime)).is_success
     assert trio.current_time() - started < 5
+
+
+async def test_a_late_command_ends_by_itself(autojump_clock: MockClock) -> None:
+    runtime = FakeRuntime()
+    container_id = await running(runtime)
+    runtime.latency["ExecSync"] = 40.0
+    async with open_commands(runtime) as commands:
+        assert not (await commands.check(container_id, ["true"], 1)).is_success
+        assert trio.current_time() == 3
+        assert commands.is_busy
+        await trio.sleep(38)
+        assert not commands.is_busy
+        runtime.latency.clear()
+        assert (await commands.check(container_id, ["true"], 1)).is_success
+    assert not runtime.cuts
 
 
 async def test_an_error_of_the_runtime_is_tried_three_times(autojump_clock: MockClock) -> None:
@@ -109,7 +136,7 @@ def test_a_command_knows_the_literal_environment_only() -> None:
 
 async def socket_check(probe: Probe, container: Container | None = None) -> Finding:
     target = Target(container or Container(name="c"), ContainerId("id"), "127.0.0.1")
-    return await check(FakeRuntime(), probe, target)
+    return await checked(FakeRuntime(), probe, target)
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,8 @@ class AgentMachine(RuleBasedStateMachine):
     def calm(self) -> None:
         """Let all faults end and time pass; see that everything is as it was wished."""
         self.mend()
+        # An agent that was killed while a call hung had to give the call up in the end.
+        self.disturbed |= {name for cut in self.world.runtime.cuts for name in cut.names}
         if self.world.agent is None:
             self.world.start()
         self.run.sleep(CALM)

@@ -6,13 +6,14 @@ done once here, on purpose, and has to be found among a few examples.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 import trio
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.cri import GuardedRuntime, RuntimeCallError
 from kubelet_trio.model import ContainerId
 from kubelet_trio.pods import worker
 from kubelet_trio.pods.types import TerminationRequest
@@ -94,13 +95,27 @@ def test_an_agent_that_stops_containers_when_it_is_killed_is_found(
         try:
             await run(agent)
         finally:
-            runtime = agent._seams.runtime
+            runtime = agent.bare_runtime
             with trio.CancelScope(shield=True), suppress(RuntimeCallError):
                 for container in await runtime.list_containers():
                     await runtime.stop_container(ContainerId(container.id), 0)
 
     monkeypatch.setattr(Agent, "run", run_and_clean_up)
     assert "calls of an agent that was killed" in fails()
+
+
+def test_a_call_that_is_cut_in_the_middle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end_with_the_asker(
+        self: GuardedRuntime,
+        operation: str,
+        _target: str,
+        call: Callable[[], Awaitable[object]],
+        **_options: bool,
+    ) -> object:
+        return await self._read(operation, call)
+
+    monkeypatch.setattr(GuardedRuntime, "_change", end_with_the_asker)
+    assert "cut short" in fails()
 
 
 def test_a_task_that_is_left_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

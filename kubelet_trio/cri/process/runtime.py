@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -101,7 +101,7 @@ class ProcessRuntime(HostImages, NoStreaming):
             runtime_api_version="v1",
         )
 
-    async def status(self) -> v1.RuntimeStatus:
+    async def status(self) -> v1.StatusResponse:
         with self._call("Status"):
             await self._registry.load()
         problem = self._launcher.problem
@@ -109,16 +109,10 @@ class ProcessRuntime(HostImages, NoStreaming):
         if problem:
             ready.reason = "NoShims"
         network = v1.RuntimeCondition(type="NetworkReady", status=True)
-        return v1.RuntimeStatus(conditions=[ready, network])
-
-    async def handlers(self) -> Mapping[str, v1.RuntimeHandlerFeatures]:
-        await trio.lowlevel.checkpoint()
-        return {}
-
-    async def features(self) -> v1.RuntimeFeatures:
-        await trio.lowlevel.checkpoint()
         # Groups are set one by one here; only root may set any (`identity`).
-        return v1.RuntimeFeatures(supplemental_groups_policy=self._maker.own.uid == 0)
+        features = v1.RuntimeFeatures(supplemental_groups_policy=self._maker.own.uid == 0)
+        status = v1.RuntimeStatus(conditions=[ready, network])
+        return v1.StatusResponse(status=status, features=features)
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,265 @@
+"""The runtime as the agent uses it: every call measured, every change carried to its answer.
+
+The one place that says which of CRI's calls change something. Those go through
+`CallsInFlight` and are never cancelled in the middle; the others are cancelled with whoever
+asked. So is PullImage: a pull that is cut leaves nothing behind that runs. Calls are counted
+and timed under the Go kubelet's names for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from kubelet_trio.cri._errors import RuntimeCallError
+from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
+from kubelet_trio.cri._streaming import LocalStreams
+from kubelet_trio.cri.calls import CallsInFlight
+from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId
+
+# Not shown, but taken off the time that a pod needs to start.
+PULL_SECONDS = "pull_seconds"
+_ID_SHOWN = 13  # characters, as crictl shows them
+
+T = TypeVar("T")
+
+
+class GuardedRuntime:
+    """A `Runtime` on top of another. Operations are named as in kubelet_runtime_operations_*."""
+
+    def __init__(self, runtime: Runtime, calls: CallsInFlight, meter: Meter) -> None:
+        """Use `runtime`; `calls` must run while anything is to be changed."""
+        self._runtime = runtime
+        self._calls = calls
+        self._meter = meter
+
+    async def _read(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that is cancelled with whoever asked, and measure it."""
+        meter, labels, began = self._meter, (operation,), trio.current_time()
+        meter.count("kubelet_runtime_operations_total", labels)
+        try:
+            return await call()
+        except RuntimeCallError:
+            meter.count("kubelet_runtime_operations_errors_total", labels)
+            raise
+        finally:
+            meter.observe(
+                "kubelet_runtime_operations_duration_seconds",
+                trio.current_time() - began,
+                labels,
+                CALLS,
+            )
+
+    async def _change(
+        self,
+        operation: str,
+        target: str,
+        call: Callable[[], Awaitable[T]],
+        *,
+        may_leave: bool = False,
+    ) -> T:
+        """Make a call that runs to its answer, and measure it."""
+        name = f"{operation}@{target[:_ID_SHOWN]}"
+        measured = partial(self._read, operation, call)
+        return await self._calls.finish(name, measured, may_leave=may_leave)
+
+    # The service
+
+    async def version(self) -> v1.VersionResponse:
+        return await self._read("version", self._runtime.version)
+
+    async def status(self) -> v1.StatusResponse:
+        """Return the runtime's state, its handlers and its features: one call."""
+        return await self._read("status", self._runtime.status)
+
+    async def cgroup_driver(self) -> v1.CgroupDriver | None:
+        """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
+        return await self._read("runtime_config", self._runtime.cgroup_driver)
+
+    # Sandboxes
+
+    async def run_pod_sandbox(
+        self, config: v1.PodSandboxConfig, runtime_handler: str = ""
+    ) -> SandboxId:
+        """Create and start a sandbox; the deadline is twice the default."""
+        call = partial(self._runtime.run_pod_sandbox, config, runtime_handler)
+        uid = config.metadata.uid if config.metadata is not None else ""
+        began, labels = trio.current_time(), (runtime_handler,)
+        own_users = _has_own_users(config)
+        if own_users:
+            self._meter.count("kubelet_started_user_namespaced_pods_total")
+        try:
+            return await self._change("run_podsandbox", uid, call)
+        except RuntimeCallError:
+            self._meter.count("kubelet_run_podsandbox_errors_total", labels)
+            if own_users:
+                self._meter.count("kubelet_started_user_namespaced_pods_errors_total")
+            raise
+        finally:
+            took = trio.current_time() - began
+            self._meter.observe("kubelet_run_podsandbox_duration_seconds", took, labels)
+
+    async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        """Stop a sandbox and what still runs in it; one that is gone is no error."""
+        call = partial(self._runtime.stop_pod_sandbox, sandbox_id)
+        await self._change("stop_podsandbox", sandbox_id, call)
+
+    async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        """Remove a sandbox and its containers; one that is gone is no error."""
+        call = partial(self._runtime.remove_pod_sandbox, sandbox_id)
+        await self._change("remove_podsandbox", sandbox_id, call)
+
+    async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
+        call = partial(self._runtime.pod_sandbox_status, sandbox_id)
+        return await self._read("podsandbox_status", call)
+
+    async def list_pod_sandboxes(
+        self, previous: Listing[v1.PodSandbox] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.PodSandbox]:
+        """List sandboxes in all states, of one pod if `uid` is given."""
+        call = partial(self._runtime.list_pod_sandboxes, previous, uid=uid)
+        return await self._read("list_podsandbox", call)
+
+    # Containers
+
+    async def create_container(
+        self,
+        sandbox_id: SandboxId,
+        config: v1.ContainerConfig,
+        sandbox_config: v1.PodSandboxConfig,
+    ) -> ContainerId:
+        call = partial(self._runtime.create_container, sandbox_id, config, sandbox_config)
+        return await self._change("create_container", sandbox_id, call)
+
+    async def start_container(self, container_id: ContainerId) -> None:
+        call = partial(self._runtime.start_container, container_id)
+        await self._change("start_container", container_id, call)
+
+    async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
+        """Stop a container, killed after `grace_period` s (deadline: that + the default).
+
+        Cancelled, it goes on: a second call with a shorter grace may be made beside it.
+        """
+        call = partial(self._runtime.stop_container, container_id, grace_period)
+        await self._change("stop_container", container_id, call, may_leave=True)
+
+    async def remove_container(self, container_id: ContainerId) -> None:
+        """Remove a container, killing it if it runs; one that is gone is no error."""
+        call = partial(self._runtime.remove_container, container_id)
+        await self._change("remove_container", container_id, call)
+
+    async def container_status(
+        self, container_id: ContainerId, *, verbose: bool = False
+    ) -> tuple[v1.ContainerStatus, int]:
+        """Return a container's status and, if `verbose`, its PID (0 where not told)."""
+        call = partial(self._runtime.container_status, container_id, verbose=verbose)
+        return await self._read("container_status", call)
+
+    async def list_containers(
+        self, previous: Listing[v1.Container] | None = None, *, uid: PodUid | None = None
+    ) -> Listing[v1.Container]:
+        """List containers in all states, of one pod if `uid` is given."""
+        call = partial(self._runtime.list_containers, previous, uid=uid)
+        return await self._read("list_containers", call)
+
+    async def exec_sync(
+        self, container_id: ContainerId, command: list[str], timeout_seconds: int
+    ) -> ExecResult:
+        """Run a command to its end; 0 is no limit. Raises `RuntimeTimeoutError` at the limit.
+
+        Cancelled, it goes on by itself: who asked does not wait.
+        """
+        call = partial(self._runtime.exec_sync, container_id, command, timeout_seconds)
+        return await self._change("exec_sync", container_id, call, may_leave=True)
+
+    async def reopen_container_log(self, container_id: ContainerId) -> None:
+        """Have a running container's log go on in a new file: the old one was renamed."""
+        call = partial(self._runtime.reopen_container_log, container_id)
+        await self._change("reopen_container_log", container_id, call)
+
+    def container_events(
+        self,
+    ) -> AbstractAsyncContextManager[AsyncIterator[v1.ContainerEventResponse]]:
+        """Open GetContainerEvents; iterating raises `UnsupportedCallError` where there is none."""
+        return self._runtime.container_events()
+
+    # Images
+
+    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
+        """Return the image, or None where it is not on the node."""
+        return await self._read("get_image", partial(self._runtime.image_status, image))
+
+    async def pull_image(
+        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
+    ) -> str:
+        """Pull and return the image's ref. No deadline. Raises `ImagePullError`."""
+        began = trio.current_time()
+        try:
+            call = partial(self._runtime.pull_image, image, auth, sandbox)
+            return await self._read("pull_image", call)
+        finally:
+            uid = sandbox.metadata.uid if sandbox.metadata else ""
+            self._meter.count(PULL_SECONDS, (uid,), trio.current_time() - began)
+
+    async def list_images(self) -> list[v1.Image]:
+        """Return every image on the node."""
+        return await self._read("list_images", self._runtime.list_images)
+
+    async def remove_image(self, image: v1.ImageSpec) -> None:
+        """Remove an image by id, with all its names; one that is gone is no error."""
+        call = partial(self._runtime.remove_image, image)
+        await self._change("remove_image", image.image, call)
+
+    async def image_fs_info(self) -> v1.ImageFsInfoResponse:
+        """Return where images, and containers' writable layers, are kept, and what they take."""
+        return await self._read("image_fs_info", self._runtime.image_fs_info)
+
+    async def sandbox_image(self) -> str:
+        """Return the name of the image that sandboxes are made from; "" where it is not told."""
+        return await self._read("status", self._runtime.sandbox_image)
+
+    # What is used
+
+    async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
+        """Return what running containers use, those of one pod if `uid` is given."""
+        call = partial(self._runtime.list_container_stats, uid)
+        return await self._read("list_container_stats", call)
+
+    # Streams
+
+    @property
+    def local_streams(self) -> LocalStreams | None:
+        """The streams, where the runtime has no URLs for them."""
+        return self._runtime.local_streams
+
+    async def exec_url(self, request: v1.ExecRequest) -> str:
+        """Prepare a command in a running container; it starts when the URL is connected to."""
+        return await self._read("exec", partial(self._runtime.exec_url, request))
+
+    async def attach_url(self, request: v1.AttachRequest) -> str:
+        """Prepare an attachment to a running container's streams."""
+        return await self._read("attach", partial(self._runtime.attach_url, request))
+
+    async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
+        """Prepare connections into a sandbox; WebSocket clients name their ports here."""
+        call = partial(self._runtime.port_forward_url, sandbox_id, ports)
+        return await self._read("port_forward", call)
+
+    async def checkpoint_container(
+        self, container_id: ContainerId, location: str, timeout_seconds: int
+    ) -> None:
+        """Write a running container's state to an archive; 0 is the default deadline."""
+        call = partial(self._runtime.checkpoint_container, container_id, location, timeout_seconds)
+        await self._change("checkpoint_container", container_id, call)
+
+
+def _has_own_users(config: v1.PodSandboxConfig) -> bool:
+    security = config.linux.security_context if config.linux is not None else None
+    options = security.namespace_options if security is not None else None
+    users = options.userns_options if options is not None else None
+    return users is not None and users.mode == v1.NamespaceMode.POD
