@@ -4,11 +4,17 @@ An event may come without any status, so none is read from it: what it is about 
 for, if that is not known already and no exit watcher is about to tell. Most events follow
 from what a worker just did, and the worker asks for itself. So an event about an object
 not heard of yet is looked into a second later, when the worker's own answer is in.
+
+The Go kubelet uses events only with its gate EventedPLEG, which is off, and gives them up for
+good after five errors in a row. There they replace the relist's answers and make it a
+matter of minutes; here they only wake, and no answer is taken from them. So they are used
+wherever the runtime has them. While they do not come the relist looks as often as without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 import trio
@@ -24,6 +30,14 @@ log = structlog.get_logger()
 SECOND_LOOK = 1.0
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """How a stream of events ended, and whether any had come."""
+
+    error: str
+    heard: bool
 
 
 class EventListener:
@@ -64,19 +78,30 @@ class EventListener:
         backoff = FIRST_BACKOFF
         self._looking.clear()
         async with trio.open_nursery() as looks:
-            while True:
-                try:
-                    await self._listen(looks)
-                except UnsupportedCallError:
-                    log.info("pleg.events_unsupported")
-                    break
-                except RuntimeCallError as exc:
-                    heard = self.live
-                    self._count("kubelet_evented_pleg_connection_error_count")
-                    self._set_live(False)
-                    backoff = FIRST_BACKOFF if heard else min(2 * backoff, LONGEST_BACKOFF)
-                    log.debug("pleg.events_lost", error=str(exc), retry_in=backoff)
+            while (lost := await self._hear(looks)) is not None:
+                backoff = FIRST_BACKOFF if lost.heard else min(2 * backoff, LONGEST_BACKOFF)
+                log.debug("pleg.events_lost", error=lost.error, retry_in=backoff)
                 await trio.sleep(backoff)
+
+    async def _hear(self, looks: trio.Nursery) -> _Lost | None:
+        """Listen to one stream to its end; None where the runtime has none.
+
+        However it ends, even cleanly (a runtime that shuts down in order ends it with OK), from
+        then on nobody tells of exits: the relist is to look as often as without events.
+        """
+        error = "the runtime has ended it"
+        try:
+            await self._listen(looks)
+        except UnsupportedCallError:
+            log.info("pleg.events_unsupported")
+            return None
+        except RuntimeCallError as exc:
+            error = str(exc)
+        finally:
+            heard = self.live
+            self._set_live(False)
+        self._count("kubelet_evented_pleg_connection_error_count")
+        return _Lost(error, heard)
 
     async def _listen(self, looks: trio.Nursery) -> None:
         async with self._runtime.container_events() as events:

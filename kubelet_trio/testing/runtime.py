@@ -111,6 +111,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.runtime_features = v1.RuntimeFeatures()
         self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
         self.decoded = 0
+        self._streams: list[EventStream] = []
 
     # For tests: look
 
@@ -181,6 +182,11 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     def go_down(self) -> None:
         """Break every connection: calls fail, those in flight too; containers live on."""
         self._desk.go_down()
+
+    def end_event_streams(self) -> None:
+        """End GetContainerEvents cleanly; whoever asks again is answered."""
+        for stream in self._streams:
+            stream.end()
 
     def restart(self) -> None:
         """Come back; nothing was forgotten, and what died meanwhile is told."""
@@ -416,9 +422,11 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self._desk.note("GetContainerEvents")
         stream = EventStream(self.node, self._desk, supported=self.events)
         self.node.subscribers.append(stream.inbox)
+        self._streams.append(stream)
         try:
             yield stream
         finally:
+            self._streams.remove(stream)
             self.node.subscribers.remove(stream.inbox)
 
     async def _terminate(self, container: FakeContainer, grace_period: int) -> None:

@@ -22,6 +22,12 @@ class EventStream:
         self._node = node
         self._desk = desk
         self._supported = supported
+        self.is_over = False
+
+    def end(self) -> None:
+        """End it cleanly, as a runtime does that shuts down in order."""
+        self.is_over = True
+        self._node.wake()
 
     def __aiter__(self) -> EventStream:
         return self
@@ -34,6 +40,8 @@ class EventStream:
         while True:
             if self._desk.is_down:
                 raise RuntimeUnavailableError(CALL, "error reading from server: EOF")
+            if self.is_over:
+                raise StopAsyncIteration
             self._node.settle()
             if self.inbox:
                 return self.inbox.popleft()

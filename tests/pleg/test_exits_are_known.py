@@ -135,6 +135,24 @@ async def test_a_sandbox_that_dies_is_known_at_once_from_events(autojump_clock: 
         assert node.woken_at() == 5
 
 
+@pytest.mark.parametrize("events_after", [True, False])
+async def test_an_exit_after_the_clean_end_of_the_events_is_known_by_the_relist(
+    events_after: bool, autojump_clock: object
+) -> None:
+    runtime = FakeRuntime(events=True)
+    _, [container] = await run_pod(runtime)
+    async with watched(runtime, waiter=None) as node:
+        await trio.sleep(5)
+        await run_pod(runtime, "other")  # its events come: from here on they are relied on
+        await trio.sleep(25)
+        runtime.end_event_streams()
+        runtime.events = events_after
+        await trio.sleep(0.5)
+        runtime.kill(container)
+        await trio.sleep(2)
+        assert node.state(container) is ContainerState.EXITED
+
+
 async def test_events_do_without_exit_watchers_and_outlive_the_runtime(
     autojump_clock: object,
 ) -> None:

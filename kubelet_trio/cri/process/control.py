@@ -57,11 +57,14 @@ class ShimConnection:
                 await self._stream.send_all(protocol.HEADER.pack(kind, len(content)) + content)
                 self._is_cut = False
 
-    async def leave(self) -> None:
-        """Say that nobody is interested any more; a command is killed then."""
-        await self.send(protocol.KILL)
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._stream.send_eof()
+    def leave(self) -> None:
+        """Say that nobody is interested any more; a command is killed then.
+
+        By the end of what we send and not by a frame: that would wait behind input which the
+        command does not take, or come in the middle of a piece whose sender was cancelled.
+        """
+        with suppress(OSError, trio.ClosedResourceError):
+            self._stream.socket.shutdown(trio.socket.SHUT_WR)
 
     async def receive(self) -> tuple[bytes, bytes] | None:
         """Return the next frame, None at the end."""
@@ -193,6 +196,6 @@ async def run_command(
             if streams.exit_code is None:
                 # Shielded: nothing may be left behind. Bounded: by then it is the container's.
                 with trio.move_on_after(_LEAVE_LIMIT, shield=True):
-                    await connection.leave()
+                    connection.leave()
                     while await connection.receive() is not None:
                         pass

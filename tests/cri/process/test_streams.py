@@ -223,6 +223,19 @@ async def test_leaving_a_command_that_takes_no_input_kills_it(case: ProcessCase,
     assert sleep.exit_code is None
 
 
+async def test_a_command_whose_input_is_full_is_killed_at_once(case: ProcessCase, box: Box) -> None:
+    container_id = await box.start(FOREVER)
+    command = ["sh", "-c", "echo $$; exec sleep 1000"]
+    async with case.runtime.open_exec(container_id, command, stdin=True) as sleep:
+        pid = int(await read_until(sleep, b"\n"))
+        with trio.move_on_after(0.1):
+            await sleep.send_stdin(bytes(4 << 20))
+        began = trio.current_time()
+    assert trio.current_time() - began < 5
+    assert not Path(f"/proc/{pid}").exists()
+    assert (await case.runtime.container_status(container_id))[0].finished_at == 0
+
+
 async def test_ports_are_those_of_the_host(case: ProcessCase, box: Box) -> None:
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]

@@ -18,7 +18,7 @@ from .processes import (
     prctl,
     reap,
 )
-from .protocol import ANSWER, EXITED, KILL, RESIZE, STDIN, STDIN_END
+from .protocol import ANSWER, EXITED, RESIZE, STDIN, STDIN_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the shim is one program and pays for every import
@@ -60,10 +60,14 @@ def _exec_step(peer: Peer, job: Job, wakeup: Wakeup) -> None:
     poll = select.poll()
     poll.register(wakeup.fd, select.POLLIN)
     job.register(poll)
-    if len(job.pending) <= BLOCK:
-        poll.register(peer, select.POLLIN)
+    # A client whose input nobody takes is not read, but that it has gone must be seen.
+    is_read = len(job.pending) <= BLOCK
+    poll.register(peer, select.POLLIN if is_read else select.POLLRDHUP)
     ready = {fd for fd, _ in poll.poll()}
     wakeup.clear()
+    if not is_read and peer.fileno() in ready:
+        peer.gone = True
+        return
     job.flush()
     for fd in ready & job.outputs.keys():
         stream = job.outputs[fd]
@@ -78,8 +82,6 @@ def _exec_step(peer: Peer, job: Job, wakeup: Wakeup) -> None:
                 job.end_input()
             elif kind == RESIZE:
                 job.resize(*json.loads(content))
-            elif kind == KILL:
-                peer.gone = True
 
 
 def _reap_all() -> None:

@@ -16,7 +16,7 @@ CONTROL = "control"
 
 REQUEST, ANSWER = b"q", b"a"
 STDOUT, STDERR = b"o", b"e"
-STDIN, STDIN_END, RESIZE, KILL = b"i", b"c", b"r", b"k"
+STDIN, STDIN_END, RESIZE = b"i", b"c", b"r"
 EXITED = b"x"
 
 NAME = b"kt-shim"  # as process lists show it
