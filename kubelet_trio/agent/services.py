@@ -73,7 +73,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             tokens=around.tokens if around is not None else None,
             clock=seams.clock,
             allocatable=node.allocatable,
-            recursive_read_only=lambda: "" in state.value.recursive_read_only,
+            recursive_read_only=lambda handler: handler in state.value.recursive_read_only,
             no_image_volumes=lambda: state.value.no_image_volumes,
             memory_allocatable=seams.memory_allocatable,
             tmpfs_noswap=seams.tmpfs_noswap,

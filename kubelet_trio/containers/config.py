@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lightkube.models.core_v1 import Container, Pod
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers.env import command_line, container_env, encode_value
 from kubelet_trio.containers.errors import ContainerConfigError
@@ -69,20 +69,8 @@ def container_config(
         stdin=bool(spec.stdin),
         stdin_once=bool(spec.stdinOnce),
         tty=bool(spec.tty),
-        stop_signal=_stop_signal(spec),
         linux=_linux(pod, container, node, inputs),
     )
-
-
-def _stop_signal(container: Container) -> v1.Signal:
-    """Return CRI's value of a stop signal, in whose names `RTMIN+1` is `RTMINPLUS1`."""
-    name = container.lifecycle.stopSignal if container.lifecycle is not None else None
-    if not name:
-        return v1.Signal.RUNTIME_DEFAULT
-    try:
-        return v1.Signal[name.replace("+", "PLUS").replace("-", "MINUS")]
-    except KeyError:
-        raise ContainerConfigError(f"lifecycle.stopSignal: unknown signal {name}") from None
 
 
 def _termination_log(

@@ -74,6 +74,7 @@ def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
         host_network=host_network,
         ips=() if host_network else _ips(status.network),
         source=status.annotations.get(CONFIG_SOURCE, ""),
+        handler=status.runtime_handler,
     )
 
 

@@ -58,6 +58,7 @@ class SandboxRecord:
     host_network: bool
     ips: tuple[str, ...] = ()  # primary first; empty on the host's network
     source: str = ""  # which of the agent's sources wanted the pod; "" where that is not told
+    handler: str = ""  # of its runtime class; "": the runtime's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class RuntimePod:
     sandboxes: tuple[SandboxRecord, ...] = ()
     containers: tuple[ContainerRecord, ...] = ()
     observed_at: float = 0.0  # trio time at which the question was asked
+
+    @property
+    def handler(self) -> str:
+        """The runtime handler of the newest sandbox: what its containers can do depends on it."""
+        return self.sandboxes[0].handler if self.sandboxes else ""
 
     def of(self, name: str) -> tuple[ContainerRecord, ...]:
         """Return the instances of one container, newest first."""

@@ -3,8 +3,8 @@
 Nothing here decides. Each step is one or a few runtime calls; what it made is told to the
 observer at once, so that the next plan stands on what exists. A container that cannot be
 started is that container's trouble (its waiting reason, retried with a growing delay);
-a sandbox that cannot be made is the pod's. All of it may be cancelled between and within
-calls: whatever took effect is found by the next listing.
+a sandbox that cannot be made is the pod's. All of it may be cancelled between calls; one that
+changes something goes on to its end, and what it did is found by the next listing.
 """
 
 from __future__ import annotations
@@ -244,7 +244,6 @@ class PodExecutor:
             raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
         if images:
             meter.count("kubelet_image_volume_mounted_succeed_total", by=images)
-        await self._check_stop_signal(pod, container, container_id, config)
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)
         self._event(pod, container, "Normal", "Created", "Container created")
@@ -256,27 +255,6 @@ class PodExecutor:
         self._event(pod, container, "Normal", "Started", "Container started")
         await self._link_log(pod, node, container, start.attempt, container_id)
         await self._post_start(pod, container, container_id)
-
-    async def _check_stop_signal(
-        self,
-        pod: Pod,
-        container: PodContainer,
-        container_id: ContainerId,
-        config: v1.ContainerConfig,
-    ) -> None:
-        """Refuse a stop signal that the runtime does not know: it would drop it silently."""
-        if config.stop_signal == v1.Signal.RUNTIME_DEFAULT:
-            return
-        runtime = self._services.runtime
-        try:
-            status, _ = await runtime.container_status(container_id)
-            if status.stop_signal == config.stop_signal:
-                return
-            await runtime.remove_container(container_id)
-        except RuntimeCallError as exc:
-            raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
-        message = "lifecycle.stopSignal: not supported by this container runtime"
-        raise await self._failed(pod, container, "CreateContainerConfigError", message)
 
     async def _post_start(
         self, pod: Pod, container: PodContainer, container_id: ContainerId

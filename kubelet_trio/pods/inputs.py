@@ -41,7 +41,12 @@ async def container_inputs(
     Raises `ContainerConfigError`, `VolumeError`, `RuntimeCallError` and OSError.
     """
     environment = await container_environment(services, pod, container, node, ips)
-    mounts = await services.volumes.container_mounts(pod, container, environment.variables)
+    mounts = await services.volumes.container_mounts(
+        pod,
+        container,
+        environment.variables,
+        handler=services.observer.get(pod_uid(pod)).handler,
+    )
     user = await _image_user(services, pod, container, image)
     files = PodFiles(pod, node)
     own = await services.offload(files.container_files, container.spec, tuple(ips))

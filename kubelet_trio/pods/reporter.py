@@ -110,7 +110,9 @@ class PodReporter:
         async with self._turn:
             self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
-            given = self._given(stage, request, waiting or {}, started or {}, ready or {})
+            given = self._given(
+                observed.handler, stage, request, waiting or {}, started or {}, ready or {}
+            )
             status = pod_status(pod, observed, given)
             self._tell_back_offs(pod, waiting or {})
             # An edit of labels changes no status, and is to be seen all the same.
@@ -137,6 +139,7 @@ class PodReporter:
 
     def _given(
         self,
+        handler: str,
         stage: PodStage,
         request: TerminationRequest | None,
         waiting: Mapping[str, WaitingReason],
@@ -152,7 +155,7 @@ class PodReporter:
             start_time=self.start_time,
             host_ips=self._services.node().host_ips,
             runtime_name=self._services.runtime_state.value.name,
-            recursive_read_only="" in self._services.runtime_state.value.recursive_read_only,
+            recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,
             termination_messages=self._messages,
             started=started,
             ready=ready,

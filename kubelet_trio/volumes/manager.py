@@ -83,7 +83,7 @@ class VolumeManager:
         tmpfs_noswap: bool = False,
         selinux: bool = False,
         meter: Meter | None = None,
-        recursive_read_only: Callable[[], bool] = lambda: False,
+        recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
     ) -> None:
         """Use `root_dir/pods`.
@@ -96,7 +96,8 @@ class VolumeManager:
             tmpfs_noswap: whether the kernel's tmpfs takes `noswap`.
             selinux: whether the node labels files for containers.
             meter: told how long volumes take.
-            recursive_read_only: whether the runtime can mount whole trees read-only.
+            recursive_read_only: whether a handler of the runtime can mount whole trees
+                read-only; "" is the default one.
             no_image_volumes: why the runtime cannot mount images; "" where it can.
         """
         self._pods_dir = root_dir / "pods"
@@ -165,7 +166,12 @@ class VolumeManager:
             self._measured.mounted(uid, rows, is_first=is_first)
 
     async def container_mounts(
-        self, pod: Pod, container: PodContainer, variables: Mapping[str, str] | None = None
+        self,
+        pod: Pod,
+        container: PodContainer,
+        variables: Mapping[str, str] | None = None,
+        *,
+        handler: str = "",
     ) -> list[v1.Mount]:
         """Return the CRI mounts of a container's `volumeMounts`, in their order.
 
@@ -175,6 +181,7 @@ class VolumeManager:
         Args:
             variables: the container's environment, for `subPathExpr`; None: what its
                 manifest alone tells.
+            handler: the runtime handler of the pod's sandbox.
         """
         if not container.spec.volumeMounts:
             return []
@@ -193,7 +200,7 @@ class VolumeManager:
             self._plugins,
             variables,
             selinux=self._selinux,
-            recursive_read_only=self._recursive_read_only(),
+            recursive_read_only=self._recursive_read_only(handler),
             no_image_volumes=self._no_image_volumes(),
         )
         return await self._offload(container_mounts, container, context)

@@ -312,12 +312,14 @@ async def test_a_restarted_container_runs_its_pre_stop_too(
         assert node.container(pod).restartCount == 1
 
 
-async def test_a_stop_signal_is_the_runtimes_to_send(node: Node, autojump_clock: MockClock) -> None:
+async def test_a_stop_signal_is_ignored_while_its_gate_is_off(
+    node: Node, autojump_clock: MockClock
+) -> None:
     pod = hooked("stopSignal: SIGRTMIN+3", spec=("os: {name: linux}",))
     async with node.running(pod):
         await trio.sleep(1)
         (container,) = node.runtime.alive()
-        assert container.config.stop_signal == v1.Signal.SIGRTMINPLUS3
+        assert container.config.stop_signal == v1.Signal.RUNTIME_DEFAULT
 
 
 async def test_a_hook_over_https_goes_on_in_plain_http_where_that_is_spoken(

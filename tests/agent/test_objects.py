@@ -18,6 +18,7 @@ from lightkube.models.core_v1 import (
     Secret,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.node_v1 import RuntimeClass
 from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
@@ -254,6 +255,31 @@ async def test_whole_trees_are_read_only_where_the_runtime_can(
         assert made.recursive_read_only
         (told,) = node.container(pod).volumeMounts or []
         assert told.recursiveReadOnly == "Enabled"
+
+
+@pytest.mark.parametrize("able", ["kata", ""])
+async def test_whole_trees_are_read_only_where_the_pods_own_handler_can(
+    able: str, node: Node, autojump_clock: MockClock
+) -> None:
+    node.runtime.handler_features = {
+        "": v1.RuntimeHandlerFeatures(recursive_read_only_mounts=not able),
+        "kata": v1.RuntimeHandlerFeatures(recursive_read_only_mounts=bool(able)),
+    }
+    mount = (
+        "volumeMounts: [{name: v, mountPath: /v, readOnly: true, recursiveReadOnly: IfPossible}]"
+    )
+    pod = make_pod(
+        containers=f"- {{name: web, image: web, {mount}}}",
+        spec=["runtimeClassName: kata", "volumes: [{name: v, emptyDir: {}}]"],
+    )
+    kata = RuntimeClass(metadata=ObjectMeta(name="kata"), handler="kata")
+    async with node.running(pod, objects=[kata]):
+        await trio.sleep(2)
+        (container,) = node.runtime.instances("web-node")
+        (made,) = [m for m in container.config.mounts if m.container_path == "/v"]
+        assert made.recursive_read_only is bool(able)
+        (told,) = node.container(pod).volumeMounts or []
+        assert told.recursiveReadOnly == ("Enabled" if able else "Disabled")
 
 
 async def test_a_variable_comes_from_a_file_that_an_init_container_wrote(

@@ -154,3 +154,65 @@ def test_after_any_churn_exactly_the_wanted_pods_run(
     eventually(lambda: not churn.remains(), within=30, what="nothing left")
     said = agent.output.read_text().splitlines()
     assert [line for line in said if "child.restart" in line] == [], "a worker crashed"
+
+
+# What containers say whose start was cut in the middle.
+_CUT_SHORT = ("StartError", "context canceled", "signal: killed")
+_PROBES = {
+    kind: {"exec": {"command": ["true"]}, "periodSeconds": 1}
+    for kind in ("livenessProbe", "readinessProbe")
+}
+
+
+def cut_short(cri: CriClient, agent: Agent) -> list[str]:
+    """Return what is said of starts and commands that were cancelled in the middle."""
+    exited = v1.ContainerState.CONTAINER_EXITED
+    found = []
+    for one in cri.containers():
+        if one.state == exited:
+            with suppress(grpc.RpcError):  # removed meanwhile
+                status = cri.container_status(one.id)
+                if status.reason == "StartError" or status.exit_code == 128:
+                    found.append(f"{status.reason} {status.exit_code}: {status.message}")
+    said = agent.output.read_text().splitlines()
+    return found + [line for line in said if any(words in line for words in _CUT_SHORT)]
+
+
+def test_pods_deleted_at_any_moment_of_their_start_leave_no_start_error(
+    make_agent: MakeAgent, cri: CriClient
+) -> None:
+    choose = random.Random(int(os.environ.get("KUBELET_TRIO_SEED") or 1))
+    agent = make_agent()
+    agent.start()
+    found: list[str] = []
+    for wave in range(6):
+        due = []
+        for number in range(15):
+            name = f"brief-{wave}-{number}"
+            agent.put(pod(name, container("main", forever(), **_PROBES)))
+            due.append((time.monotonic() + choose.uniform(0.2, 3.0), name))
+        for moment, name in sorted(due):
+            time.sleep(max(0.0, moment - time.monotonic()))
+            agent.drop(name)
+        found += cut_short(cri, agent)
+    eventually(lambda: not cri.sandboxes(), within=60, what="no sandbox left")
+    assert found + cut_short(cri, agent) == []
+
+
+def test_pods_with_busy_exec_probes_end_together(make_agent: MakeAgent, cri: CriClient) -> None:
+    agent = make_agent()
+    agent.start()
+    names = [f"probed-{number}" for number in range(8)]
+    for name in names:
+        agent.put(pod(name, container("main", SLOW, **_PROBES)))
+    running = v1.ContainerState.CONTAINER_RUNNING
+    eventually(
+        lambda: [c.state for c in cri.containers()].count(running) == len(names),
+        within=60,
+        what="all of them to run",
+    )
+    time.sleep(2)  # some commands are under way at any moment from here on
+    for name in names:
+        agent.drop(name)
+    eventually(lambda: not cri.sandboxes(), within=60, what="no sandbox left")
+    assert cut_short(cri, agent) == []

@@ -61,7 +61,9 @@ async def test_only_the_pods_own_volumes_are_relabelled(tmp_path: Path) -> None:
 
 
 async def test_recursive_read_only_needs_the_runtime(tmp_path: Path) -> None:
-    able = VolumeManager(tmp_path, FakeMounter(), inline_offload, recursive_read_only=lambda: True)
+    able = VolumeManager(
+        tmp_path, FakeMounter(), inline_offload, recursive_read_only=lambda handler: not handler
+    )
     unable = VolumeManager(tmp_path, FakeMounter(), inline_offload)
     wish = {"mounts": [mount(recursiveReadOnly="IfPossible", readOnly=True)]}
     need = {"mounts": [mount(recursiveReadOnly="Enabled", readOnly=True)]}
