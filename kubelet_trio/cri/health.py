@@ -37,11 +37,10 @@ _IMAGE_VOLUMES_SINCE: dict[str, tuple[int, int] | None] = {
     "cri-o": (1, 31),
     "process": None,
 }
-_DRIVERS: dict[v1.CgroupDriver, CgroupDriverName] = {
-    v1.CgroupDriver.CGROUPFS: "cgroupfs",
-    v1.CgroupDriver.SYSTEMD: "systemd",
+_DRIVERS: dict[str, CgroupDriverName] = {  # by CRI's names
+    "CGROUPFS": "cgroupfs",
+    "SYSTEMD": "systemd",
 }
-_NO_FEATURES = v1.RuntimeHandlerFeatures()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,9 @@ class RuntimeHealth:
             return replace(before, problem=str(exc))
         status = answer.status or v1.RuntimeStatus()
         conditions = {c.type: c for c in status.conditions}
-        handlers = {h.name: h.features or _NO_FEATURES for h in answer.runtime_handlers}
+        handlers = {
+            h.name: h.features or v1.RuntimeHandlerFeatures() for h in answer.runtime_handlers
+        }
         features = answer.features or v1.RuntimeFeatures()
         return replace(
             known,
@@ -163,13 +164,13 @@ class RuntimeHealth:
         """Return the driver, None for one that CRI does not name: the configured one holds."""
         if driver is None:
             return None
-        known = _DRIVERS.get(driver)
+        known = _DRIVERS.get(driver.name or "")
         if known is None and self._driver_told != repr(driver):
             self._driver_told = repr(driver)
             log.warning(
                 "runtime.cgroup_driver_unknown",
                 driver=int(driver),
-                expected=[f"{d.name} ({int(d)})" for d in _DRIVERS],
+                expected=list(_DRIVERS),
                 effect="the configured cgroupDriver is used",
             )
         return known
