@@ -87,7 +87,7 @@ class PodReporter:
         """
         status = self._status or _last_seen(pod)
         if status is None:
-            given = self._given(PodStage.SYNC, None, {}, {}, {})
+            given = self._given("", PodStage.SYNC, None, {}, {}, {})
             status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
         self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
         if self._record is None:

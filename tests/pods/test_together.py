@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.cri import RuntimeUnavailableError
+from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.pods.together import run_together
 
 
