@@ -12,6 +12,7 @@ from kubelet_trio.agent.garbage import Garbage
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgroup
 from kubelet_trio.containers import NodeSettings, memory_capacity
+from kubelet_trio.gc import RECLAIM_ERRORS
 from kubelet_trio.model import (
     CONFIG_MIRROR,
     AnnotatedEventSink,
@@ -177,6 +178,7 @@ def make_guards(
         reclaim=Reclaim(
             containers=lambda: garbage.containers.collect(all_unused=True),
             images=garbage.images.remove_unused,
+            errors=RECLAIM_ERRORS,
         ),
         runtime=seams.runtime,
         node_name=settings.node.node_name,

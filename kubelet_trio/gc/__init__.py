@@ -5,7 +5,7 @@ from kubelet_trio.gc.containers import (
     containers_to_remove,
     sandboxes_to_remove,
 )
-from kubelet_trio.gc.image_sweep import ImageCollector, ImageGCError
+from kubelet_trio.gc.image_sweep import RECLAIM_ERRORS, ImageCollector, ImageGCError
 from kubelet_trio.gc.images import (
     ImageBook,
     ImagePolicy,
@@ -20,6 +20,7 @@ from kubelet_trio.gc.node_pods import NodePods
 from kubelet_trio.gc.sweep import ContainerCollector
 
 __all__ = [
+    "RECLAIM_ERRORS",
     "ContainerCollector",
     "ContainerPolicy",
     "ImageBook",

@@ -51,6 +51,10 @@ class ImageGCError(Exception):
     """Images could not be removed as they should; the text is an event's."""
 
 
+# What comes out of a collection of containers or images.
+RECLAIM_ERRORS = (RuntimeCallError, ImageGCError, OSError)
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """The images as of now, and who uses them."""
@@ -96,7 +100,7 @@ class ImageCollector:
             await self.collect()
         except RuntimeUnavailableError:
             return  # health tells of it
-        except (RuntimeCallError, OSError, ImageGCError) as exc:
+        except RECLAIM_ERRORS as exc:
             log.error("gc.images_failed", error=str(exc))
             if self._has_failed:
                 self._event("ImageGCFailed", str(exc))
@@ -107,7 +111,7 @@ class ImageCollector:
     async def collect(self) -> None:
         """Bring the images' file system below its threshold, and remove what is too old.
 
-        Raises `ImageGCError`, `RuntimeCallError` and OSError.
+        Raises `RECLAIM_ERRORS`.
         """
         async with self._turn:
             look = await self._look()

@@ -104,6 +104,7 @@ class Reclaim:
 
     containers: Callable[[], Awaitable[object]]
     images: Callable[[], Awaitable[object]]
+    errors: tuple[type[Exception], ...]  # what comes out of the two
 
 
 @dataclass(slots=True)
@@ -267,10 +268,13 @@ class EvictionManager:
         """Let dead containers and unused images go; return whether that was enough."""
         layout = self._layout
         names = reclaimers(signal, dedicated=layout.dedicated, split=layout.split)
+        steps = {"containers": self.reclaim.containers, "images": self.reclaim.images}
         for name in names:
             try:
-                await getattr(self.reclaim, name)()
-            except RuntimeCallError as exc:
+                await steps[name]()
+            except self.reclaim.errors as exc:
+                # An image in use, a log directory that cannot be removed: eviction is what
+                # is left, and must not wait for them.
                 log.warning("eviction.reclaim_failed", what=name, error=str(exc))
         if not names:
             return False

@@ -27,6 +27,7 @@ from kubelet_trio.model import (
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.pods import load_records
 from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
+from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
 
 
@@ -182,6 +183,13 @@ def make_pod(
     ]
     (pod,) = make_pods("\n".join(lines))
     return pod
+
+
+def below(tree: TreeNode, *path: str) -> TreeNode:
+    """Return the child of a tree of supervision whose names along the path begin so."""
+    for name in path:
+        tree = next(c for c in tree.children if c.name.startswith(name))
+    return tree
 
 
 def ready(status: PodStatus) -> bool:

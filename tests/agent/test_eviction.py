@@ -16,7 +16,7 @@ from kubelet_trio.model import CONFIG_SOURCE, metadata, pod_uid
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.testing import FakeContainer
 from kubelet_trio.testing.usage import FakeUsage
-from tests.agent.node import Node, make_pod, ready
+from tests.agent.node import Node, below, make_pod, ready
 
 MI = 1 << 20
 
@@ -289,3 +289,23 @@ async def test_a_node_that_is_short_takes_nobody_but_static_pods(
         status = node.status(late)
         assert (status.phase, status.reason) == ("Failed", "Evicted")
         assert "The node had condition: [DiskPressure]. " in (status.message or "")
+
+
+async def test_an_image_that_cannot_be_removed_keeps_nobody_from_being_evicted(
+    node: Node, machine: Machine, autojump_clock: MockClock
+) -> None:
+    use(node)
+    node.runtime.images.present.add("registry.example/unused:1")
+    node.runtime.images.busy.add("registry.example/unused:1")
+    writer = hungry("writer", 1)
+    policy = EvictionPolicy(parse_thresholds({"nodefs.available": "10%"}))
+    async with node.running(writer, eviction=policy) as agent:
+        await trio.sleep(15)
+        assert ready(node.status(writer))
+        machine.disk = 50 * MI
+        # Longer than it takes a crashing child to use up every budget above it.
+        await trio.sleep(180)
+        assert node.status(writer).reason == "Evicted"
+        assert not node.runtime.alive(pod_uid(writer))
+        assert not below(agent.tree(), "pressure", "eviction").restarts
+    assert not node.runtime.violations

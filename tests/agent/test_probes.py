@@ -13,9 +13,8 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import ExecResult
 from kubelet_trio.model import pod_uid
-from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import Behaviour, FakeContainer, FakeExec
-from tests.agent.node import Node, make_pod, ready
+from tests.agent.node import Node, below, make_pod, ready
 
 
 @pytest.fixture
@@ -294,11 +293,6 @@ async def test_probes_are_children_of_the_pods_worker(
     pod = probed(probe("readiness", "ready"), probe("liveness", "alive"))
     async with node.running(pod, make_pod("plain")) as agent:
         await trio.sleep(1)
-
-        def below(tree: TreeNode, *path: str) -> TreeNode:
-            for name in path:
-                tree = next(c for c in tree.children if c.name.startswith(name))
-            return tree
 
         worker = below(agent.tree(), "pods", "default/web-node")
         assert [c.name for c in worker.children] == ["probes"]

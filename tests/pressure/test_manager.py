@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cgroups import CgroupHost
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.gc import RECLAIM_ERRORS
 from kubelet_trio.model import EventType, ObjectRef, PodUid, inline_offload
 from kubelet_trio.pressure import (
     EvictionManager,
@@ -85,7 +86,7 @@ def manager(world: World, base: Path, policy: EvictionPolicy) -> EvictionManager
         signals=world,
         usage=UsageReader(runtime, lambda: node, signals, inline_offload),
         pods=world,
-        reclaim=Reclaim(_nothing, _nothing),
+        reclaim=Reclaim(_nothing, _nothing, RECLAIM_ERRORS),
         runtime=runtime,
         node_name="node",
         root_dir=str(base),
