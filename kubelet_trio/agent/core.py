@@ -47,6 +47,7 @@ from kubelet_trio.model import (
     ContainerState,
     PodKey,
     PodUid,
+    Purpose,
     RuntimePod,
     WallClock,
     is_static,
@@ -219,7 +220,8 @@ class Agent:
         upkeep, orphans = cgroup_children(
             self._cgroups, self._require_registry, self._services.observer.wait_synced
         )
-        server = node_api_children(self, seams.node_api, seams.cluster, seams.offload)
+        threads = seams.offload_for(Purpose.CERTIFICATES)
+        server = node_api_children(self, seams.node_api, seams.cluster, threads)
         return Supervisor(
             "kubelet",
             [
@@ -284,7 +286,7 @@ class Agent:
             GaveUpError: a part kept failing.
         """
         node = self.settings.node
-        await self._seams.offload(_make_directories, node)
+        await self._seams.offload_for(Purpose.RECORDS)(_make_directories, node)
         is_ours = False
         try:
             with root_lock(node.root_dir / LOCK_NAME):

@@ -12,7 +12,7 @@ from trio_util import AsyncValue
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.gc import ContainerCollector, ImageCollector
-from kubelet_trio.model import EventSink, PodUid, RuntimePod, pod_uid
+from kubelet_trio.model import EventSink, PodUid, Purpose, RuntimePod, pod_uid
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import PodRegistry
 from kubelet_trio.sources import Desired
@@ -90,7 +90,7 @@ def make_garbage(
         settings.container_gc,
         events=events,
         clock=seams.clock,
-        offload=seams.offload,
+        offload=seams.offload_for(Purpose.GARBAGE),
         relist_soon=pods.pleg.relist_soon,
         # Agents embedded in programs may share a directory of logs.
         clears_logs=not settings.instance or node.root_dir in node.pod_logs_dir.parents,
@@ -101,7 +101,7 @@ def make_garbage(
         settings.image_gc,
         node.node_name,
         events,
-        seams.offload,
+        seams.offload_for(Purpose.GARBAGE),
         sandbox_image=settings.sandbox_image,
         space=seams.disk_space,
         prune=access.prune if access is not None else None,

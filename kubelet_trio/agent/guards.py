@@ -21,6 +21,7 @@ from kubelet_trio.model import (
     EventSink,
     ObjectRef,
     PodUid,
+    Purpose,
     RuntimePod,
     is_static,
     pod_annotations,
@@ -173,7 +174,7 @@ def make_guards(
     eviction = EvictionManager(
         policy=policy,
         signals=seams.signals or own_signals,
-        usage=UsageReader(seams.runtime, node, own_signals, seams.offload),
+        usage=UsageReader(seams.runtime, node, own_signals, seams.offload_for(Purpose.USAGE)),
         pods=pods,
         reclaim=Reclaim(
             containers=lambda: garbage.containers.collect(all_unused=True),
@@ -184,7 +185,7 @@ def make_guards(
         node_name=settings.node.node_name,
         root_dir=str(settings.node.root_dir),
         events=events,
-        offload=seams.offload,
+        offload=seams.offload_for(Purpose.SIGNALS),
         wake=KernelMemoryWake(host, memory_capacity, pods_cgroup)
         if policy.kernel_notification
         else None,
@@ -196,7 +197,7 @@ def make_guards(
         pods.running_containers,
         pods.statuses,
         oom.logged,
-        seams.offload,
+        seams.offload_for(Purpose.PROCESSES),
         seams.memory_events,
         since=seams.clock.time(),
     )
@@ -217,7 +218,7 @@ def _make_shutdown(
         root_dir=settings.node.root_dir,
         events=events,
         clock=seams.clock,
-        offload=seams.offload,
+        offload=seams.offload_for(Purpose.RECORDS),
         announce=cluster.node_changed if cluster is not None else lambda: None,
         reported=cluster.wait_reported if cluster is not None else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.credentials import ImageAccess
+from kubelet_trio.model import Purpose
 
 
 def make_image_access(settings: AgentSettings, seams: Seams) -> ImageAccess | None:
@@ -13,7 +14,7 @@ def make_image_access(settings: AgentSettings, seams: Seams) -> ImageAccess | No
     return ImageAccess(
         settings.node.root_dir,
         seams.runtime,
-        seams.offload,
+        seams.offload_for(Purpose.PULLS),
         seams.clock,
         settings.pull_verification,
     )

@@ -21,7 +21,7 @@ from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import Exchange, KubeApi, client_access, client_store, open_client
-from kubelet_trio.model import REQUESTS, Meter, WallClock, thread_offload
+from kubelet_trio.model import REQUESTS, Meter, Purpose, WallClock, thread_offload
 from kubelet_trio.node import (
     HeartbeatPeriods,
     NodeCapacity,
@@ -60,7 +60,7 @@ async def open_apis(settings: Settings, node: str, clock: WallClock) -> AsyncIte
     config, flags = settings.config, settings.flags
     access = await client_access(
         Path(flags.kubeconfig),
-        client_store(Path(flags.cert_dir), thread_offload),
+        client_store(Path(flags.cert_dir), thread_offload.of(Purpose.CERTIFICATES)),
         clock,
         first=Path(flags.bootstrap_kubeconfig) if flags.bootstrap_kubeconfig else None,
         rotate=config.rotate_certificates,
@@ -122,7 +122,7 @@ def _serving_certificate(
     config = settings.config
     if not config.server_tls_bootstrap or not config.enable_server:
         return None
-    store = serving_store(Path(settings.flags.cert_dir), thread_offload)
+    store = serving_store(Path(settings.flags.cert_dir), thread_offload.of(Purpose.CERTIFICATES))
     given = Path(config.tls_cert_file) if config.tls_cert_file else None
     return ServingCertificate(store, node.node_name, clock, given)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.gc import LogRotation, RunningLog
-from kubelet_trio.model import ContainerState, Meter
+from kubelet_trio.model import ContainerState, Meter, Purpose
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.supervision import ChildSpec
 
@@ -22,7 +22,7 @@ def log_children(
         lambda: running_logs(pleg),
         settings.log_rotation,
         seams.clock,
-        seams.offload,
+        seams.offload_for(Purpose.GARBAGE),
         meter,
     )
     return (ChildSpec("logs", rotation.run),)

@@ -25,7 +25,15 @@ from kubelet_trio.agent.metric_names import FAMILIES, Family
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.events import EventRecorder
-from kubelet_trio.model import ContainerState, Histogram, Meter, PodUid, is_static, spec
+from kubelet_trio.model import (
+    ContainerState,
+    Histogram,
+    Meter,
+    PodUid,
+    busy_threads,
+    is_static,
+    spec,
+)
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import PodStage
 from kubelet_trio.sources import Desired
@@ -226,8 +234,7 @@ class AgentMetrics:
         statistics = trio.lowlevel.current_statistics()
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable
-        threads = trio.to_thread.current_default_thread_limiter()
-        yield "kubelet_trio_worker_threads", (), threads.borrowed_tokens
+        yield "kubelet_trio_worker_threads", (), len(busy_threads())
         yield "kubelet_trio_event_loop_lag_seconds", (), lag
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kubelet_trio.config import Settings
-from kubelet_trio.model import thread_offload
+from kubelet_trio.model import Purpose, thread_offload
 
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
@@ -28,7 +28,7 @@ def make_keeper(settings: Settings) -> Keeper | None:
     if settings.config.offline_pods:
         from kubelet_trio.offline import Folder, Keeper
 
-        return Keeper(Folder(path), thread_offload)
+        return Keeper(Folder(path), thread_offload.of(Purpose.OFFLINE))
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
         log.info("offline.removed", path=str(path))

@@ -11,7 +11,7 @@ from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.cri import RuntimeHealth
 from kubelet_trio.events import EventRecorder
-from kubelet_trio.model import Meter
+from kubelet_trio.model import Meter, Purpose
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
@@ -68,7 +68,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
         volumes=VolumeManager(
             node.root_dir,
             seams.mounter,
-            seams.offload,
+            seams.offload_for(Purpose.VOLUMES),
             objects=parts.objects,
             tokens=around.tokens if around is not None else None,
             clock=seams.clock,
@@ -82,17 +82,17 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
         ),
         objects=parts.objects,
         cgroups=parts.cgroups,
-        records=PodRecords(node.root_dir / "pods", seams.offload),
+        records=PodRecords(node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)),
         users=UserNamespaces(
             node.root_dir / "pods",
-            seams.offload,
+            seams.offload_for(Purpose.RECORDS),
             per_pod=settings.ids_per_pod,
             max_pods=settings.admission.max_pods,
         ),
         statuses=parts.statuses,
         events=parts.events,
         clock=seams.clock,
-        offload=seams.offload,
+        offload=seams.offload_for(Purpose.PODS),
         names=PodNames(),
         remains=Remains(seams.runtime, partial(parts.pleg.refresh, listing=True)),
         crash_back_off=BackOff(settings.crash_back_off),

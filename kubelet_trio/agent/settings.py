@@ -18,9 +18,11 @@ from kubelet_trio.model import (
     DiskSpace,
     Meter,
     Offload,
+    Purpose,
     SystemClock,
     WallClock,
     disk_space,
+    offload_for,
     thread_offload,
 )
 from kubelet_trio.pleg import ExitWaiter
@@ -94,3 +96,7 @@ class Seams:
     tmpfs_noswap: bool = False
     meter: Meter = field(default_factory=Meter)  # what was counted before there was an agent
     stats_host: Host | None = None  # where the kernel's files are; None: found out
+
+    def offload_for(self, purpose: Purpose) -> Offload:
+        """Return what runs blocking work of one purpose, apart from that of others."""
+        return offload_for(self.offload, purpose)

@@ -22,7 +22,7 @@ from kubelet_trio.cgroups import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
-from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, RuntimePod
+from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, Purpose, RuntimePod
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.status import StatusStore
 
@@ -62,7 +62,7 @@ class AgentStats:
     async def provider(self) -> StatsProvider:
         """Return what answers `/stats/summary` and the metrics pages."""
         if self._provider is None:
-            host, machine = await self._seams.offload(_look_at_host)
+            host, machine = await self._seams.offload_for(Purpose.STATS)(_look_at_host)
             if self._provider is None:  # nobody was faster
                 self._provider = self._make(host, machine)
                 self._asked.set()
@@ -91,7 +91,7 @@ class AgentStats:
     async def log_usage(self) -> list[tuple[tuple[str, ...], int]]:
         """Return the bytes of each running container's logs, by pod UID, namespace and names."""
         pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
-        return await self._seams.offload(_log_usage, pods)
+        return await self._seams.offload_for(Purpose.STATS)(_log_usage, pods)
 
     def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
         from kubelet_trio.stats import StatsProvider, StatsSettings, VolumeUsage
@@ -101,7 +101,7 @@ class AgentStats:
         kubepods = qos_cgroup("Guaranteed", root)
         self._volumes = VolumeUsage(
             str(node.root_dir),
-            seams.offload,
+            seams.offload_for(Purpose.VOLUME_STATS),
             seams.clock,
             period=self._settings.volume_stats_period,
         )
@@ -117,7 +117,7 @@ class AgentStats:
             lambda: pod_subjects(self._pleg, self._statuses.pods.value),
             _pod_of_cgroup,
             seams.clock,
-            seams.offload,
+            seams.offload_for(Purpose.STATS),
             self._volumes,
         )
 

@@ -1,7 +1,8 @@
 """`kubelet-trio run`: from a command line to a running agent, and its end by signal.
 
 SIGTERM or SIGINT asks the agent to stop (`stop` is set) and it does in its own time; a
-second one cancels whatever is still going on. Either way containers keep running.
+second one cancels whatever is still going on. Either way containers keep running, and no
+thread that hangs in a system call (a dead disk, an NFS server) holds up the end.
 """
 
 from __future__ import annotations
@@ -75,7 +76,25 @@ def _start(settings: Settings) -> int:
         log.warning("config.note", note=note)
     apply_to_process(config.oom_score_adj, config.max_open_files)
     notifier = Notifier.from_environment(os.environ)
-    return trio.run(run_until_signal, partial(run_agent, settings), notifier)
+    return leave(trio.run(run_until_signal, partial(run_agent, settings), notifier))
+
+
+def leave(code: int) -> int:
+    """Return the exit code, or end the process with it here and now where a thread hangs.
+
+    The agent has ended in good order by now. Python's own end runs hooks of every module while
+    the thread, should its system call return after all, goes on in a half-dismantled interpreter.
+    """
+    import structlog
+
+    from kubelet_trio.model import busy_threads
+
+    if threads := busy_threads():
+        structlog.get_logger().warning("agent.threads_left", threads=threads)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 def _refuse(problems: Sequence[str]) -> int:
@@ -120,11 +139,14 @@ async def _obey(
 ) -> None:
     import structlog
 
+    from kubelet_trio.model import end_threads
+
     async for number in signals:
         name = signal.Signals(number).name
         if stop.is_set():
             structlog.get_logger().warning("agent.stop_at_once", signal=name)
             at_once.cancel()
+            end_threads()
         else:
             structlog.get_logger().info("agent.stopping", signal=name)
             notifier.notify("STOPPING=1")

@@ -43,6 +43,7 @@ from kubelet_trio.model import (
     NANO,
     Meter,
     PodUid,
+    Purpose,
     SystemClock,
     thread_offload,
 )
@@ -103,7 +104,8 @@ def build_agent(
 
     def cgroups(driver: CgroupDriver) -> PodCgroups:
         units = SystemdBus(host.version) if driver == "systemd" else None
-        return PodCgroups(host, driver, thread_offload, config.cgroup_root, units)
+        threads = thread_offload.of(Purpose.CGROUPS)
+        return PodCgroups(host, driver, threads, config.cgroup_root, units)
 
     cluster = _cluster(settings, node, capacity, apis)
     meter = apis.meter if apis is not None else Meter()
@@ -120,7 +122,7 @@ def build_agent(
         ),
         cluster=cluster,
         exit_waiter=PidfdExitWaiter(),
-        exec_orphans=ProcOrphans(thread_offload),
+        exec_orphans=ProcOrphans(thread_offload.of(Purpose.PROCESSES)),
         kernel_log=KMSG,
         memory_events=lambda: open_memory_events(host),
         servers=lambda agent: _servers(agent, config, flags),
@@ -177,7 +179,7 @@ def _keyring(
         )
     providers = load_providers(Path(config)) if config else ()
     plugins = make_plugins(providers, Path(programs), meter, accounts)
-    return NodeKeyring(root_dir, thread_offload, plugins)
+    return NodeKeyring(root_dir, thread_offload.of(Purpose.PULLS), plugins)
 
 
 def _sources(

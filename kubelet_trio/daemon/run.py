@@ -22,7 +22,10 @@ from kubelet_trio.config import (
 from kubelet_trio.daemon.build import build_agent
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.model import (
+    Purpose,
     SystemClock,
+    busy_threads,
+    end_threads,
     pod_key,
     thread_offload,
 )
@@ -43,6 +46,8 @@ log = structlog.get_logger()
 
 # How long `--runonce` waits for its pods.
 _RUN_ONCE_LIMIT = 600.0
+# How long an agent that was told to stop waits for threads that hang. systemd gives 90 s.
+_STOP_LIMIT = 30.0
 
 
 async def run_agent(
@@ -59,7 +64,7 @@ async def run_agent(
     async with AsyncExitStack() as stack:
         try:
             pods_dir = Path(settings.flags.root_dir) / "pods"
-            records = await thread_offload(load_records, pods_dir)
+            records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
             apis = await _open_apis(settings, stack)
             looked_up = await look_up(
                 node_name(settings),
@@ -89,10 +94,10 @@ async def _run(
     stop: trio.Event,
     task_status: trio.TaskStatus[Callable[[], bool]],
 ) -> int:
-    code = 0
+    code = 1 if settings.config.run_once else 0
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(agent.run)
+            await nursery.start(_run_to_end, agent, nursery.cancel_scope)
             _spare_collector()
             task_status.started(partial(is_healthy, agent.check_functions()))
             log.info("agent.started", node=agent.settings.node.node_name)
@@ -105,6 +110,13 @@ async def _run(
             log.error("agent.failed", error=str(failure))
         code = 1
     return code
+
+
+async def _run_to_end(
+    agent: Agent, attendants: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    await agent.run(task_status=task_status)
+    attendants.cancel()
 
 
 def _spare_collector() -> None:
@@ -122,6 +134,10 @@ async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) ->
         log.info("agent.removing_pods", pods=len(agent.pods.value))
         await agent.remove_pods()
     agent.stop()
+    # All that the agent does at its end has a deadline of its own; a thread that hangs has none.
+    await trio.sleep(_STOP_LIMIT)
+    log.warning("agent.threads_hang", threads=busy_threads())
+    end_threads()
 
 
 async def _run_once(agent: Agent) -> int:

@@ -25,7 +25,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.embed.world import World, node_paths
-from kubelet_trio.model import PodUid, thread_offload
+from kubelet_trio.model import PodUid, Purpose, thread_offload
 from kubelet_trio.node import host_ips
 from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, wanted_pods
@@ -44,10 +44,10 @@ def real_world(config: KubeletConfig) -> World:
 
     Raises OSError or ValueError, naming it, for what of the host cannot be read.
     """
-    host = cgroup_host()
+    host, threads = cgroup_host(), thread_offload.of(Purpose.CGROUPS)
     orphans = None
     if isinstance(config.runtime, str):
-        orphans = ProcOrphans(thread_offload)
+        orphans = ProcOrphans(thread_offload.of(Purpose.PROCESSES))
         seam = make_runtime(config.runtime, config.root, allow_root=config.allow_root)
         runtime, connection = seam.runtime, seam.connection
     else:
@@ -57,7 +57,7 @@ def real_world(config: KubeletConfig) -> World:
         connection=connection,
         node=_node_settings(config),
         mounter=KernelMounter(),
-        cgroups=lambda driver: PodCgroups(host, driver, thread_offload, root=config.cgroup_root),
+        cgroups=lambda driver: PodCgroups(host, driver, threads, root=config.cgroup_root),
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=orphans,
         tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),

@@ -30,7 +30,7 @@ from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.request import Exchange, Observer, Request, Sender
 from kubelet_trio.kube.resources import route_of
 from kubelet_trio.kube.watch import CurrentEvents, watch_events
-from kubelet_trio.model import Offload, thread_offload
+from kubelet_trio.model import Offload, Purpose, thread_offload
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ async def open_client(
     http2: bool = True,
     observe: Observer | None = None,
     awaited: AwaitedCertificate | None = None,
-    offload: Offload = thread_offload,
+    offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
     network: httpcore2.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[KubeClient]:
     """Open a client; connections are made when they are needed, and closed at the end.

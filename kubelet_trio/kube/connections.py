@@ -25,7 +25,7 @@ import trio
 
 from kubelet_trio.kube.credentials import Credentials, Material, make_context
 from kubelet_trio.kube.kubeconfig import ClientConfig
-from kubelet_trio.model import Offload, thread_offload
+from kubelet_trio.model import Offload, Purpose, thread_offload
 
 _CLOSE = 5.0  # seconds that closing may take
 _IDLE = 90.0  # seconds that a connection without requests is kept, as Go's
@@ -95,7 +95,7 @@ class Connections:
         credentials: Credentials,
         *,
         http2: bool = True,
-        offload: Offload = thread_offload,
+        offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
         network: Network = None,
     ) -> None:
         self.credentials = credentials

@@ -18,7 +18,7 @@ import trio
 
 from kubelet_trio.kube.exec_plugin import CredentialsError, ExecCredentials, run_plugin
 from kubelet_trio.kube.kubeconfig import ClientConfig, Source
-from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
+from kubelet_trio.model import Offload, Purpose, SystemClock, WallClock, thread_offload
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Credentials:
         self,
         config: ClientConfig,
         *,
-        offload: Offload = thread_offload,
+        offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
         clock: WallClock | None = None,
         awaited: AwaitedCertificate | None = None,
     ) -> None:

@@ -26,7 +26,13 @@ from kubelet_trio.model.meter import (
     Histogram,
     Meter,
 )
-from kubelet_trio.model.offload import Offload, inline_offload, thread_offload
+from kubelet_trio.model.offload import (
+    Offload,
+    OffloadByPurpose,
+    Purpose,
+    inline_offload,
+    offload_for,
+)
 from kubelet_trio.model.pods import (
     CONFIG_HASH,
     CONFIG_MIRROR,
@@ -61,6 +67,7 @@ from kubelet_trio.model.runtime_pod import (
     RuntimePod,
     SandboxRecord,
 )
+from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tls import system_tls
 from kubelet_trio.model.verbosity import BoundLogger, set_verbosity
 
@@ -94,9 +101,11 @@ __all__ = [
     "Meter",
     "ObjectRef",
     "Offload",
+    "OffloadByPurpose",
     "PodContainer",
     "PodKey",
     "PodUid",
+    "Purpose",
     "RuntimePod",
     "SandboxId",
     "SandboxRecord",
@@ -104,8 +113,10 @@ __all__ = [
     "WallClock",
     "as_container",
     "blake2b",
+    "busy_threads",
     "canonical_quantity",
     "disk_space",
+    "end_threads",
     "grace_period",
     "inline_offload",
     "is_critical",
@@ -113,6 +124,7 @@ __all__ = [
     "is_static",
     "metadata",
     "node_ref",
+    "offload_for",
     "parse_quantity",
     "pod_annotations",
     "pod_containers",

@@ -1,18 +1,41 @@
-"""The seam for blocking work (disk, mounts): a thread in the daemon, inline in virtual time.
+"""The seam for blocking work (disk, mounts): threads in the daemon, inline in virtual time.
 
 Trio's autojump clock does not see threads, so a simulation hands every room
-`inline_offload` instead of `thread_offload`.
+`inline_offload` instead of `thread_offload` (model/threads.py).
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import trio
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Purpose(enum.Enum):
+    """What blocking work is for. Work that hangs takes the threads of its purpose, no others."""
+
+    OTHER = "other"
+    RECORDS = "records"  # what the agent must remember: pods, ids, the node's shutdown
+    PODS = "pods"  # files of pods: hosts, termination messages
+    PULLS = "pulls"  # records of image pulls, and logins
+    OFFLINE = "offline"
+    CERTIFICATES = "certificates"  # and kubeconfigs
+    SOURCES = "sources"
+    VOLUMES = "volumes"
+    VOLUME_STATS = "volume-stats"
+    CGROUPS = "cgroups"
+    SIGNALS = "signals"  # what eviction decides by
+    USAGE = "usage"  # what eviction ranks by
+    STATS = "stats"
+    LOGS = "logs"  # those that somebody reads
+    GARBAGE = "garbage"  # rotation and removal of logs, room for images
+    PROCESSES = "processes"
+    RUNTIME = "runtime"  # the process runtime's own files
 
 
 class Offload(Protocol):
@@ -21,9 +44,18 @@ class Offload(Protocol):
     async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
-async def thread_offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `fn` in a worker thread, to its end even if the caller is cancelled."""
-    return await trio.to_thread.run_sync(lambda: fn(*args, **kwargs))
+@runtime_checkable
+class OffloadByPurpose(Protocol):
+    """An offload that keeps purposes apart."""
+
+    def of(self, purpose: Purpose) -> Offload:
+        """Return the offload for one purpose."""
+        ...
+
+
+def offload_for(offload: Offload, purpose: Purpose) -> Offload:
+    """Return the part of an offload for one purpose; one that knows no purposes serves all."""
+    return offload.of(purpose) if isinstance(offload, OffloadByPurpose) else offload
 
 
 async def inline_offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import Offload, metadata, thread_offload
+from kubelet_trio.model import Offload, Purpose, metadata, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response
 from kubelet_trio.server.lookup import container_spec
 from kubelet_trio.server.numbers import parse_decimal
@@ -49,7 +49,7 @@ async def answer_run(view: NodeView, request: Request) -> Response:
 
 
 async def answer_checkpoint(
-    view: NodeView, now: float, request: Request, offload: Offload = thread_offload
+    view: NodeView, now: float, request: Request, offload: Offload = thread_offload.of(Purpose.LOGS)
 ) -> Response:
     """Have a container's state archived below the root directory. Raises `HttpError`."""
     pod = require_pod(view, request.params)

@@ -15,7 +15,7 @@ from pathlib import Path
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import LogOptions, follow_log, inotify_watch
-from kubelet_trio.model import Offload, metadata, pod_uid, thread_offload
+from kubelet_trio.model import Offload, Purpose, metadata, pod_uid, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
 from kubelet_trio.server.lookup import LogUnavailableError, known_pod, log_container_id
 from kubelet_trio.server.view import AgentView
@@ -24,7 +24,7 @@ _TRUE = ("1", "true")
 
 
 async def answer_logs(
-    view: AgentView, request: Request, offload: Offload = thread_offload
+    view: AgentView, request: Request, offload: Offload = thread_offload.of(Purpose.LOGS)
 ) -> Response:
     """Answer with the log. Raises `HttpError`: 404 for the pod, 400 for what cannot be read."""
     query = request.query
@@ -48,7 +48,7 @@ async def log_response(
     *,
     previous: bool,
     follow: bool,
-    offload: Offload = thread_offload,
+    offload: Offload = thread_offload.of(Purpose.LOGS),
 ) -> Response:
     """Answer with one instance's log. Raises `HttpError` 400 for what cannot be read."""
     try:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.model import thread_offload
+from kubelet_trio.model import Purpose, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
 from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.system_logs import answer_system_logs, send_system_log
@@ -146,7 +146,7 @@ async def answer_log_query(request: Request, roots: Sequence[Path]) -> Response:
         raise HttpError(HTTPStatus.NOT_ACCEPTABLE, "path not allowed in query mode")
     check_log_query(query)
     if query.services:
-        send = partial(send_system_log, roots, thread_offload)
+        send = partial(send_system_log, roots, thread_offload.of(Purpose.LOGS))
         return log_query_response(query, request, send)
     path = query.files[0].replace("\\", "/").lstrip("/")
     return await answer_system_logs(replace(request, params={"path": path}), roots)

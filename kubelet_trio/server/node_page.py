@@ -27,7 +27,7 @@ import msgspec
 from lightkube.models.core_v1 import ContainerState, ContainerStatus, Event, Pod
 
 from kubelet_trio import __version__
-from kubelet_trio.model import Offload, metadata, pod_uid, thread_offload
+from kubelet_trio.model import Offload, Purpose, metadata, pod_uid, thread_offload
 from kubelet_trio.server.http import Handler, Headers, HttpError, Request, Response
 from kubelet_trio.server.logs import answer_logs
 from kubelet_trio.server.router import Router
@@ -59,7 +59,7 @@ Now = Callable[[], float]
 
 
 def node_page_router(
-    view: AgentView, summary: Summary, now: Now, offload: Offload = thread_offload
+    view: AgentView, summary: Summary, now: Now, offload: Offload = thread_offload.of(Purpose.LOGS)
 ) -> Router:
     """Return the page's routes; what stands before them decides who may."""
     router = Router()

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import trio
 
-from kubelet_trio.model import Offload, thread_offload
+from kubelet_trio.model import Offload, Purpose, thread_offload
 from kubelet_trio.server.http import HttpError, Request, Response, Send
 
 SYSTEM_LOGS = Path("/var/log")
@@ -46,7 +46,7 @@ class _Found:
 async def answer_system_logs(
     request: Request,
     roots: Sequence[Path] = (SYSTEM_LOGS,),
-    offload: Offload = thread_offload,
+    offload: Offload = thread_offload.of(Purpose.LOGS),
 ) -> Response:
     """Answer with a file or a listing below the first root. Raises `HttpError`.
 

@@ -27,6 +27,7 @@ from kubelet_trio.model import (
     CONFIG_SOURCE,
     Latest,
     Offload,
+    Purpose,
     SystemClock,
     WallClock,
     pod_annotations,
@@ -67,7 +68,7 @@ class FileSource:
         interval: float = 20.0,
         settle: float = 0.1,
         open_watcher: Callable[[], Watcher] = open_watcher,
-        offload: Offload = thread_offload,
+        offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
         last_good: Iterable[Pod] = (),
     ) -> None:

@@ -20,6 +20,7 @@ import trio
 from kubelet_trio.model import (
     Latest,
     Offload,
+    Purpose,
     SystemClock,
     WallClock,
     blake2b,
@@ -65,7 +66,7 @@ class HttpSource:
         headers: Sequence[tuple[str, str]] = (),
         interval: float = 20.0,
         transport: httpx2.AsyncBaseTransport | None = None,
-        offload: Offload = thread_offload,
+        offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
     ) -> None:
         """Args:

@@ -72,6 +72,7 @@ class Node:
         self.cgroups = Cgroups()
         self.agent: Agent | None = None
         self.feed = Feed()
+        self.offload: Offload = inline_offload
         self.logind: Any = None  # None: this machine's
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space

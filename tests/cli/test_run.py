@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trio.testing import MockClock
 from kubelet_trio.cli.host import apply_to_process, host_facts
 from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
+from kubelet_trio.model import Purpose, thread_offload
 
 Status = trio.TaskStatus[Callable[[], bool]]
 
@@ -62,6 +64,50 @@ async def test_a_second_signal_ends_it_at_once() -> None:
     with trio.fail_after(5):
         assert await run_until_signal(stuck, Notifier()) == 1
     assert was_cancelled
+
+
+async def test_a_second_signal_waits_for_no_thread() -> None:
+    hang = threading.Event()
+
+    async def stuck(*, stop: trio.Event, task_status: Status) -> int:
+        task_status.started(lambda: True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await thread_offload.of(Purpose.RECORDS)(hang.wait, 30)
+        return 0
+
+    try:
+        with trio.fail_after(5):
+            assert await run_until_signal(stuck, Notifier()) == 1
+    finally:
+        hang.set()
+
+
+def test_a_process_with_a_thread_that_hangs_ends_with_its_exit_code(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    program = f"""
+import atexit, trio
+from kubelet_trio.cli.run import leave
+from kubelet_trio.model import thread_offload
+
+async def main():
+    with trio.move_on_after(0.2):
+        await thread_offload.of(Purpose.LOGS)(open, {str(tmp_path / "fifo")!r})
+    return 7
+
+from kubelet_trio.model import Purpose
+atexit.register(print, "a hook ran")
+print("written", end="")
+leave(trio.run(main))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith(b"written")
+    assert b"a hook ran" not in done.stdout
+    assert b"logs: open" in done.stdout + done.stderr
 
 
 async def test_an_agent_that_ends_by_itself_gives_its_exit_code() -> None:

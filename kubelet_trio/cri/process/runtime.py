@@ -40,7 +40,7 @@ from kubelet_trio.cri.process.images import HostImages
 from kubelet_trio.cri.process.launcher import Launcher
 from kubelet_trio.cri.process.registry import Registry
 from kubelet_trio.cri.process.signals import stop_signal
-from kubelet_trio.model import ContainerId, Offload, PodUid, SandboxId, thread_offload
+from kubelet_trio.model import ContainerId, Offload, PodUid, Purpose, SandboxId, thread_offload
 
 log = structlog.get_logger()
 
@@ -63,7 +63,7 @@ class ProcessRuntime(HostImages, NoStreaming):
         *,
         allow_root: bool = False,
         request_timeout: float = REQUEST_TIMEOUT,
-        offload: Offload = thread_offload,
+        offload: Offload = thread_offload.of(Purpose.RUNTIME),
         python: str = sys.executable,
     ) -> None:
         """Use `root_dir/process-runtime`; nothing is read or made before the first call.
