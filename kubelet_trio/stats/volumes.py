@@ -2,8 +2,11 @@
 
 Walking a volume may take minutes, so answers come from a cache that is at most `period` old when
 the disk keeps up (`volumeStatsAggPeriod`, 1m). Being asked for a pod that is due wakes the child
-`stats`, which measures one pod after the other; whoever asked waits a moment for it, so that a
+`stats`, which measures some pods at a time; whoever asked waits a moment for them, so that a
 small node has its figures in the first answer. Nothing is measured while nobody asks.
+
+A server of volumes that does not answer takes the thread of each pod that has one. Such a pod
+keeps its last figures, is not measured again before its thread has returned, and holds up no other.
 
 A volume of the pod's own on a shared filesystem is measured file by file, one that is a mount point
 by what its filesystem says, as upstream does for each.
@@ -16,15 +19,21 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import structlog
 import trio
 
 from kubelet_trio.model import Offload, PodUid, WallClock
 from kubelet_trio.stats.read import disk_usage, read_filesystem
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.usage import Filesystem
+from kubelet_trio.supervision import Bell
+
+log = structlog.get_logger()
 
 _PATIENCE = 0.5  # seconds that an answer waits for figures that are due
 _WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has capacity only
+_POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than a thread's deadline
+_AT_A_TIME = 8  # pods
 
 
 @dataclass(slots=True)
@@ -37,22 +46,42 @@ class VolumeUsage:
     period: float = 60.0  # less than or equal to 0: volumes are not measured
     _known: dict[PodUid, tuple[float, Mapping[str, Filesystem]]] = field(default_factory=dict)
     _due: dict[PodUid, PodSubject] = field(default_factory=dict)
-    _wake: trio.Event = field(default_factory=trio.Event)
+    _in_threads: set[PodUid] = field(default_factory=set)  # threads take themselves out
+    _wake: Bell = field(default_factory=Bell)
     _done: trio.Event = field(default_factory=trio.Event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measure what is asked for until cancelled; ready at once."""
         task_status.started()
         while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
+            await self._wake.wait_ring()
             while self._due:
-                uid, pod = next(iter(self._due.items()))
-                found = await self.offload(measure_volumes, self.root_dir, pod, self.clock.time())
-                self._known[uid] = (trio.current_time(), found)
-                self._due.pop(uid, None)
+                await self._measure_due()
             self._done.set()
             self._done = trio.Event()
+
+    async def _measure_due(self) -> None:
+        turns = trio.Semaphore(_AT_A_TIME)
+        async with trio.open_nursery() as measuring:
+            for pod in list(self._due.values()):
+                measuring.start_soon(self._measure_pod, pod, turns, name=f"volumes of {pod.uid}")
+
+    async def _measure_pod(self, pod: PodSubject, turns: trio.Semaphore) -> None:
+        async with turns:
+            try:
+                found = await self.offload(self._measure, pod, self.clock.time())
+            except OSError as exc:
+                log.warning("stats.volumes_hang", pod=f"{pod.namespace}/{pod.name}", error=str(exc))
+            else:
+                self._known[pod.uid] = (trio.current_time(), found)
+            self._due.pop(pod.uid, None)
+
+    def _measure(self, pod: PodSubject, now: float) -> Mapping[str, Filesystem]:
+        self._in_threads.add(pod.uid)
+        try:
+            return measure_volumes(self.root_dir, pod, now)
+        finally:
+            self._in_threads.discard(pod.uid)
 
     async def usage(self, pods: Iterable[PodSubject]) -> dict[PodUid, Mapping[str, Filesystem]]:
         """Return what is known of these pods' volumes, and have measured what is due."""
@@ -61,12 +90,14 @@ class VolumeUsage:
         self._due = {uid: pod for uid, pod in wanted.items() if self._is_due(uid)}
         if self._due and self.period > 0:
             done = self._done
-            self._wake.set()
+            self._wake.ring()
             with trio.move_on_after(_PATIENCE):
                 await done.wait()
         return {uid: entry[1] for uid, entry in self._known.items()}
 
     def _is_due(self, uid: PodUid) -> bool:
+        if uid in self._in_threads:
+            return False
         entry = self._known.get(uid)
         return entry is None or trio.current_time() - entry[0] >= self.period
 
@@ -75,23 +106,24 @@ def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Fil
     """Return the volumes of one pod by name, those of them that are on disk. Blocks."""
     base = f"{root_dir}/pods/{pod.uid}/volumes"
     found: dict[str, Filesystem] = {}
+    end = time.monotonic() + _POD_LIMIT
     for plugin in _names(base):
         for volume in _names(f"{base}/{plugin}"):
             if volume in pod.volumes:
-                measured = _measure(f"{base}/{plugin}/{volume}", now)
+                measured = _measure(f"{base}/{plugin}/{volume}", now, end)
                 if measured is not None:
                     found[volume] = measured
     return found
 
 
-def _measure(path: str, now: float) -> Filesystem | None:
+def _measure(path: str, now: float, end: float) -> Filesystem | None:
     # A CSI volume is mounted one level below its directory.
     inner = f"{path}/mount"
     path = inner if os.path.ismount(inner) else path
     whole = read_filesystem(path, now)
     if whole is None or os.path.ismount(path):
         return whole
-    end = time.monotonic() + _WALK_LIMIT
+    end = min(end, time.monotonic() + _WALK_LIMIT)
     size = disk_usage(path, lambda: time.monotonic() > end)
     used, inodes = size if size is not None else (None, None)
     return replace(whole, used=used, inodes_used=inodes)
