@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from kubelet_trio.model import open_regular
+
 BLOCK = 64 * 1024
 MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
 
@@ -71,7 +73,10 @@ def time_nanoseconds(time: bytes) -> int:
     if match is None:
         raise ValueError(f"{time!r} is not an RFC 3339 time")
     seconds, fraction, zone = match.groups(b"")
-    moment = datetime.datetime.fromisoformat((seconds + zone).decode())
+    try:
+        moment = datetime.datetime.fromisoformat((seconds + zone).decode())
+    except ValueError as exc:  # the 30th of February
+        raise ValueError(f"{time!r} is not an RFC 3339 time: {exc}") from exc
     return int(moment.timestamp()) * _NANO + int(fraction.ljust(9, b"0") or b"0")
 
 
@@ -115,16 +120,24 @@ class LogRenderer:
         return text
 
     def _is_too_old(self, entry: LogEntry) -> bool:
-        return self._since is not None and time_nanoseconds(entry.time) < self._since
+        if self._since is None:
+            return False
+        try:
+            return time_nanoseconds(entry.time) < self._since
+        except ValueError:
+            return True  # a line that does not parse, which is left out
 
 
 class LogFile:
     """An open log, read forward in blocks. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
-        """Open at the beginning, or at the last `tail` lines. Raises OSError."""
+        """Open at the beginning, or at the last `tail` lines. Raises OSError.
+
+        The path may be a link, as Docker's are. What it leads to must be a regular file.
+        """
         self.path = path
-        self._file: BinaryIO = path.open("rb", buffering=0)
+        self._file: BinaryIO = os.fdopen(open_regular(os.path.realpath(path)), "rb", buffering=0)
         self._rest = b""  # of a line whose end is not read yet
         if tail is not None:
             self._file.seek(tail_offset(self._file, tail))

@@ -74,11 +74,8 @@ class LogRotation:
         """Look at every running container's log once, and rotate those that are large."""
         logs = {entry.container_id: entry for entry in self.running() if entry.path}
         self._trouble = {i: t for i, t in self._trouble.items() if i in logs}
-        try:
-            sizes = await self.offload(log_sizes, [entry.path for entry in logs.values()])
-        except OSError as exc:
-            log.warning("log.size_unknown", error=str(exc))
-            return
+        sizes = await self._sizes(logs.values())
+        logs = {i: entry for i, entry in logs.items() if entry.path in sizes}
         self._absent = {
             i: until
             for i, until in self._absent.items()
@@ -89,6 +86,19 @@ class LogRotation:
         async with trio.open_nursery() as workers:
             for entry in due:
                 workers.start_soon(self._work, entry, sizes[entry.path] is None, limit)
+
+    async def _sizes(self, logs: Iterable[RunningLog]) -> dict[str, int | None]:
+        """Return the sizes of the logs by path, without those that cannot be told."""
+        logs = list(logs)
+        found = await self.offload(log_sizes, [entry.path for entry in logs])
+        sizes: dict[str, int | None] = {}
+        for entry in logs:
+            size = found[entry.path]
+            if isinstance(size, OSError):
+                self._tell(entry, str(size))
+            else:
+                sizes[entry.path] = size
+        return sizes
 
     def _is_due(self, entry: RunningLog, size: int | None) -> bool:
         if size is None:
@@ -101,8 +111,9 @@ class LogRotation:
                 if is_absent:
                     self._absent[entry.container_id] = trio.current_time() + _ABSENT
                     await self.runtime.reopen_container_log(entry.container_id)
-                else:
-                    await self._rotate(entry)
+                elif failed := await self._rotate(entry):
+                    self._tell(entry, "; ".join(map(str, failed)))
+                    return
             except NotFoundError:
                 return  # it has just ended
             except (OSError, RuntimeCallError) as exc:
@@ -110,9 +121,10 @@ class LogRotation:
             else:
                 self._trouble.pop(entry.container_id, None)
 
-    async def _rotate(self, entry: RunningLog) -> None:
+    async def _rotate(self, entry: RunningLog) -> list[OSError]:
+        """Rotate a log; return what failed of its older files."""
         path = Path(entry.path)
-        await self.offload(make_room, path, self.policy.max_files)
+        failed = await self.offload(make_room, path, self.policy.max_files)
         now = datetime.datetime.fromtimestamp(self.clock.time())
         # Between the two the log has no name that anyone looks for. Cut off all the same, the
         # next round (or the next agent) finds no log and has it reopened.
@@ -130,6 +142,7 @@ class LogRotation:
             log.info("log.rotated", container=entry.container_id, to=str(rotated))
         if finishing.cancelled_caught:
             self._tell(entry, f"the runtime has not reopened the log within {_FINISH:g} s")
+        return failed
 
     def _tell(self, entry: RunningLog, error: str) -> None:
         """Log a failure once, not at every round."""

@@ -12,6 +12,13 @@ from kubelet_trio.model.events import (
     node_ref,
     pod_ref,
 )
+from kubelet_trio.model.foreign import (
+    open_directory,
+    open_regular,
+    read_limited,
+    read_regular,
+    reopen_regular,
+)
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.meter import (
@@ -125,6 +132,8 @@ __all__ = [
     "metadata",
     "node_ref",
     "offload_for",
+    "open_directory",
+    "open_regular",
     "parse_quantity",
     "pod_annotations",
     "pod_containers",
@@ -132,6 +141,9 @@ __all__ = [
     "pod_object_ref",
     "pod_ref",
     "pod_uid",
+    "read_limited",
+    "read_regular",
+    "reopen_regular",
     "rfc3339",
     "set_verbosity",
     "sha256",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -185,3 +186,26 @@ def test_a_tail_reads_no_more_than_what_it_shows_and_a_block(tmp_path: Path, lin
         start = tail_offset(cast("BinaryIO", file), lines)
         assert start == path.stat().st_size - lines * len(entry)
         assert file.taken <= lines * len(entry) + 2 * BLOCK
+
+
+@pytest.mark.parametrize(
+    "time", [b"2024-99-99T00:00:00Z", b"2024-01-01T25:61:00Z", b"2024-02-30T00:00:00Z"]
+)
+def test_a_time_that_cannot_be_is_not_cris_format(tmp_path: Path, time: bytes) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(time + b" stdout F never\n2024-05-01T10:00:00Z stdout F real\n")
+    assert b"".join(read_log(path, LogOptions(since=1.0))) == b"real\n"
+    with pytest.raises(ValueError, match="RFC 3339"):
+        time_nanoseconds(time)
+
+
+def test_a_fifo_in_place_of_a_log_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0.log")
+    with pytest.raises(OSError, match="found a FIFO"):
+        LogFile(tmp_path / "0.log")
+
+
+def test_a_log_may_be_a_link_to_one(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"2024-05-01T10:00:00Z stdout F real\n")
+    (tmp_path / "0.log").symlink_to("real")
+    assert b"".join(read_log(tmp_path / "0.log", LogOptions())) == b"real\n"

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
+import structlog
 import trio
 from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
 from kubelet_trio.gc import LogRotation, LogRotationPolicy, RunningLog
+from kubelet_trio.gc.log_files import compress
 from kubelet_trio.model import ContainerId, SandboxId, inline_offload
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
 
@@ -188,4 +191,74 @@ async def test_compressed_files_keep_their_mode(node: Node, autojump_clock: Mock
         node.write()
         await node.rotation.sweep()
     (packed,) = [p for p in node.path.parent.iterdir() if p.suffix == ".gz"]
+    assert packed.stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_path_that_cannot_be_looked_at_keeps_no_other_log_from_rotating(
+    node: Node, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    bad = RunningLog(ContainerId("bad"), str(loop / "0.log"))
+    rotation = LogRotation(
+        node.runtime,
+        lambda: [bad, *node.running()],
+        LogRotationPolicy(max_size=100),
+        TrioClock(),
+        inline_offload,
+    )
+    node.write()
+    with structlog.testing.capture_logs() as logged:
+        await rotation.sweep()
+        await rotation.sweep()
+    assert len(node.names()) == 2
+    assert [(entry["event"], entry["path"]) for entry in logged if "path" in entry] == [
+        ("log.rotation_failed", bad.path)
+    ]
+    # Nor is the runtime asked to open a log that may well be there.
+    assert [call.target for call in node.runtime.calls_of("ReopenContainerLog")] == [node.id]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
+async def test_what_is_no_log_is_not_compressed(
+    node: Node, autojump_clock: MockClock, tmp_path: Path, kind: str
+) -> None:
+    secret = tmp_path / "shadow"
+    secret.write_text("root:x")
+    planted = node.path.with_name("0.log.20200101-000000")
+    if kind == "link":
+        planted.symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        planted.mkdir()
+    node.write()
+    with structlog.testing.capture_logs() as logged:
+        await node.rotation.sweep()
+    # The log is rotated all the same.
+    assert node.path.read_bytes() == b""
+    assert len([name for name in node.names() if name != planted.name]) == 2
+    assert not list(node.path.parent.glob("*.gz"))
+    assert planted.name in str([e["error"] for e in logged if e["event"] == "log.rotation_failed"])
+
+
+def test_a_temporary_file_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    target, log = tmp_path / "target", tmp_path / "0.log.20200101-000000"
+    target.write_text("precious")
+    log.write_bytes(LINE)
+    log.with_name(log.name + ".tmp").symlink_to(target)
+    with pytest.raises(FileExistsError):
+        compress(log)
+    assert target.read_text() == "precious"
+    assert log.read_bytes() == LINE
+
+
+def test_a_log_that_a_writer_holds_open_is_compressed_with_its_mode(tmp_path: Path) -> None:
+    log = tmp_path / "0.log.20200101-000000"
+    log.write_bytes(LINE)
+    log.chmod(0o640)
+    compress(log)
+    (packed,) = tmp_path.iterdir()
+    assert packed.name == f"{log.name}.gz"
+    assert gzip.decompress(packed.read_bytes()) == LINE
     assert packed.stat().st_mode & 0o777 == 0o640
