@@ -30,11 +30,12 @@ from kubelet_trio.cgroups.names import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
-from kubelet_trio.cgroups.pods import CgroupBusyError, PodCgroups, SystemdUnits
+from kubelet_trio.cgroups.pods import CGROUP_ERRORS, CgroupBusyError, PodCgroups, SystemdUnits
 from kubelet_trio.cgroups.systemd import SystemdBus
 from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
 
 __all__ = [
+    "CGROUP_ERRORS",
     "MIN_SHARES",
     "UNBOUNDED_HUGEPAGES",
     "UNLIMITED",

@@ -39,6 +39,7 @@ from kubelet_trio.cgroups.names import (
 )
 from kubelet_trio.cgroups.write import (
     NOT_PERMITTED,
+    CgroupError,
     CgroupsDeniedError,
     Written,
     cgroup_directories,
@@ -60,6 +61,10 @@ class CgroupBusyError(Exception):
     def __init__(self, path: Path) -> None:
         super().__init__(f"cgroup {path} still has processes in it")
         self.path = path
+
+
+# What comes out of making and removing a pod's cgroup.
+CGROUP_ERRORS = (CgroupError, CgroupBusyError, OSError)
 
 
 class SystemdUnits(Protocol):
@@ -134,7 +139,10 @@ class PodCgroups:
                 await self.units.stop_slice(Path(name).name)
 
     def _remove(self, uid: PodUid, *, kill: bool) -> list[str]:
-        """Remove it, and return the names under which there was one."""
+        """Remove it, and return the names under which there was one.
+
+        Raises `CgroupBusyError` and `CgroupsDeniedError`.
+        """
         found = []
         for qos in _QOS_CLASSES:
             name = cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)

@@ -83,6 +83,7 @@ class Plugin:
                 self._asking.pop(asked, None)
 
     async def _grant(self, puller: Puller | None) -> Grant | None:
+        """Return the pod's token. Raises `ProviderError`; `NotForItError` where it gets none."""
         if self.provider.tokens is None:
             return None
         try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.kube.api import (
+    API_ERRORS,
     AlreadyExistsError,
     Bookmark,
     ConflictError,
@@ -84,6 +85,7 @@ _DEFERRED = {
 }
 
 __all__ = [
+    "API_ERRORS",
     "ROUTES",
     "SERVING_SIGNER",
     "Abilities",

@@ -94,6 +94,10 @@ class KubeUnavailableError(Exception):
     """No usable answer: no connection, a timeout, or an answer that is no API server's."""
 
 
+# What comes out of a request to the API server.
+API_ERRORS = (KubeError, KubeUnavailableError)
+
+
 def error_of(code: int, reason: str, message: str, retry_after: float | None = None) -> KubeError:
     """Return the error for a refusal, of the class that its code and reason call for."""
     kind = KubeError

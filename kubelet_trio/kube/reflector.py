@@ -21,6 +21,7 @@ import trio
 from trio_util import AsyncValue
 
 from kubelet_trio.kube.api import (
+    API_ERRORS,
     Bookmark,
     GoneError,
     KubeApi,
@@ -156,7 +157,7 @@ class Reflector(Generic[T]):
             except GoneError as exc:
                 self._listed, self._version = False, None
                 self._note(exc)
-            except (KubeError, KubeUnavailableError) as exc:
+            except API_ERRORS as exc:
                 wait = (exc.retry_after or 0.0) if isinstance(exc, KubeError) else 0.0
                 self._note(exc)
             await trio.sleep(max(wait, self._backoff.next_delay(trio.current_time())))

@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from kubelet_trio.kube import (
+    API_ERRORS,
     Bookmark,
     GoneError,
     KubeApi,
@@ -191,7 +192,7 @@ class ClusterObjects:
             return await self._api.get(KINDS[key.kind], key.name, namespace=key.namespace)
         except NotFoundError:
             raise ObjectNotFoundError(key) from None
-        except (KubeError, KubeUnavailableError) as exc:
+        except API_ERRORS as exc:
             raise _unread(key, exc) from exc
 
     # With one
@@ -216,7 +217,7 @@ class ClusterObjects:
             except GoneError:
                 version = ""
                 failures += 1
-            except (KubeError, KubeUnavailableError) as exc:
+            except API_ERRORS as exc:
                 # A refusal may be of the watch's version; a lost connection is not.
                 version = version if isinstance(exc, KubeUnavailableError) else ""
                 failures += 1

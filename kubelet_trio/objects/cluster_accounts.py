@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightkube.models.core_v1 import ServiceAccount
 
-from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError
+from kubelet_trio.kube import API_ERRORS, KubeApi
 from kubelet_trio.objects.errors import ObjectError
 from kubelet_trio.objects.tokens import TokenRequest, TokenRequester
 
@@ -19,7 +19,7 @@ class ClusterAccounts:
     async def account(self, namespace: str, name: str) -> ServiceAccount:
         try:
             return await self._api.get(ServiceAccount, name, namespace=namespace)
-        except (KubeError, KubeUnavailableError) as exc:
+        except API_ERRORS as exc:
             raise ObjectError(f"service account {namespace}/{name}: {exc}") from exc
 
     async def token(self, request: TokenRequest) -> str:

@@ -20,7 +20,7 @@ from lightkube.models.authentication_v1 import (
     TokenRequest as ApiTokenRequest,
 )
 
-from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError
+from kubelet_trio.kube import API_ERRORS, KubeApi, KubeUnavailableError
 from kubelet_trio.model import PodUid, WallClock
 from kubelet_trio.objects.errors import ObjectError
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken
@@ -52,7 +52,7 @@ class ClusterTokens:
             return known.text
         try:
             fresh = await self._ask_in_time(request)
-        except (KubeError, KubeUnavailableError) as exc:
+        except API_ERRORS as exc:
             known = known or self._memory.last_token(request)
             if known is not None and self._may_go_on(known, exc):
                 log.warning("tokens.not_renewed", pod=str(request.pod), error=str(exc))

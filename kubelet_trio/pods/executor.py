@@ -91,7 +91,11 @@ class PodExecutor:
         self._on_sandbox = on_sandbox
 
     async def execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
-        """Do what the plan says. Raises `StepError` for what stops the whole pod."""
+        """Do what the plan says.
+
+        Raises `StepError` for what stops the whole pod; `RuntimeUnavailableError` where the
+        runtime is away.
+        """
         uid = pod_uid(pod)
         try:
             await self._stop(pod, plan, observed)
@@ -186,6 +190,7 @@ class PodExecutor:
     async def _start_all(
         self, pod: Pod, node: NodeSettings, sandbox_id: SandboxId, plan: PodPlan
     ) -> FailedStarts:
+        """Start what the plan starts. Raises `StepError` and `RuntimeUnavailableError`."""
         failed: FailedStarts = {}
         if not plan.start:
             return failed
@@ -218,7 +223,10 @@ class PodExecutor:
         sandbox: v1.PodSandboxConfig,
         ips: Sequence[str],
     ) -> None:
-        """Image, config, create, start, log link: upstream's order of a container start."""
+        """Image, config, create, start, log link: upstream's order of a container start.
+
+        Raises `ContainerStartError`; `RuntimeUnavailableError` where the image cannot be asked for.
+        """
         container = start.container
         kind = METERED_KINDS[container.kind]
         self._services.meter.count("kubelet_started_containers_total", (kind,))

@@ -18,7 +18,7 @@ import trio
 from kubelet_trio.model import PodUid
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes import VOLUME_ERRORS
 
 log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class OrphanDirectories:
         try:
             await self.services.volumes.unmount(uid)
             await self.services.records.remove(uid)
-        except (VolumeError, OSError) as exc:
+        except VOLUME_ERRORS as exc:
             if self._trouble.get(uid) != str(exc):
                 self._trouble[uid] = str(exc)
                 log.warning("pod.orphan_directory_stays", uid=uid, error=str(exc))

@@ -87,7 +87,9 @@ class PodCgroups(Protocol):
         """Have it, limited to what the pod may use. Raises `CgroupError`."""
         ...
 
-    async def remove(self, uid: PodUid) -> None: ...
+    async def remove(self, uid: PodUid) -> None:
+        """Remove it, and kill what is left in it. Raises `CGROUP_ERRORS`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

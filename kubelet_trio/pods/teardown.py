@@ -24,7 +24,7 @@ import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.cgroups import CgroupBusyError
+from kubelet_trio.cgroups import CGROUP_ERRORS
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import ContainerRecord, RuntimePod, pod_key, pod_uid
 from kubelet_trio.pods.executor import stop_message
@@ -35,7 +35,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.stops import ContainerStopper
 from kubelet_trio.pods.together import run_together
 from kubelet_trio.pods.types import EndReason, TerminationRequest
-from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes import VOLUME_ERRORS
 
 log = structlog.get_logger()
 
@@ -198,8 +198,8 @@ class TeardownIncompleteError(Exception):
 # Trouble that the world may cause in a teardown; anything else is a bug.
 TEARDOWN_ERRORS = (
     RuntimeCallError,
-    VolumeError,
-    CgroupBusyError,
+    *VOLUME_ERRORS,
+    *CGROUP_ERRORS,
     TeardownIncompleteError,
     OSError,
 )

@@ -22,7 +22,7 @@ from lightkube.models.authorization_v1 import (
     SubjectAccessReviewSpec,
 )
 
-from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.kube import API_ERRORS
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.identity import Authenticator, Reviewer, UnauthorizedError, User
 from kubelet_trio.server.verdicts import Verdicts
@@ -121,7 +121,7 @@ class AccessReviews:
         try:
             with trio.fail_after(_CALL_LIMIT):
                 review = await self._kube.create(SubjectAccessReview(spec=spec))
-        except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
+        except (*API_ERRORS, trio.TooSlowError) as exc:
             raise AccessError(f"SubjectAccessReview failed: {exc}") from exc
         status = review.status
         if status is None or (status.allowed and status.denied):

@@ -21,7 +21,7 @@ import structlog
 import trio
 from lightkube.models.authentication_v1 import TokenReview, TokenReviewSpec
 
-from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.kube import API_ERRORS
 from kubelet_trio.model import WallClock
 from kubelet_trio.server.http import Peer, Request
 from kubelet_trio.server.verdicts import Verdicts
@@ -81,7 +81,7 @@ class TokenReviews:
         try:
             with trio.fail_after(_CALL_LIMIT):
                 review = await self._kube.create(TokenReview(spec=TokenReviewSpec(token=token)))
-        except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
+        except (*API_ERRORS, trio.TooSlowError) as exc:
             raise UnauthorizedError(f"TokenReview failed: {exc}") from exc
         status = review.status
         if status is None or not status.authenticated or status.user is None:

@@ -1,11 +1,12 @@
 """Volumes: set up before a pod's containers, taken down after them, never removed while mounted."""
 
-from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.errors import VOLUME_ERRORS, VolumeError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter, tmpfs_noswap_supported
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
 
 __all__ = [
+    "VOLUME_ERRORS",
     "KernelMounter",
     "MountPoint",
     "Mounter",

@@ -19,3 +19,7 @@ class VolumeError(Exception):
 def set_up_error(volume: str, cause: object) -> VolumeError:
     """Return the error of a failed set-up, in the words of a FailedMount event."""
     return VolumeError(volume, f'MountVolume.SetUp failed for volume "{volume}" : {cause}')
+
+
+# What comes out of removing a pod's volumes and its directory.
+VOLUME_ERRORS = (VolumeError, OSError)
