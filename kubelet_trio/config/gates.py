@@ -1,7 +1,10 @@
-"""Feature gates of the kubelet at Kubernetes 1.36 and their defaults there.
+"""Feature gates of the kubelet at Kubernetes 1.36, their defaults there, and what is here.
 
-An unknown gate is an error, as upstream. A known one may be set to what this agent does:
-its default, or anything for the few listed in `EITHER`.
+An unknown gate is an error, as upstream. A gate that upstream has on is on here only where the
+module is named that does what it stands for; what is not built is off here, and turning it on is
+refused with the reason. Turning such a gate off is what it is anyway, so it is accepted, even
+where upstream has locked it on. All others may be set to what they are here, or to anything for
+the few in `EITHER`.
 
 Source: pkg/features/kube_features.go.
 """
@@ -10,28 +13,80 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_ON = """
-CPUCFSQuotaPeriod CPUManagerPolicyOptions DRAAdminAccess DRAPrioritizedList
-DynamicResourceAllocation ExecProbeTimeout ImageMaximumGCAge ImageVolume
-InPlacePodVerticalScaling KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz KubeletPSI
-KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletTracing
-MutableCSINodeAllocatableCount NodeLogQuery NodeSwap PodLifecycleSleepAction
-PodLifecycleSleepActionAllowZero PodObservedGenerationTracking ProcMountType
-RecursiveReadOnlyMounts RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
-SELinuxMountReadWriteOncePod SidecarContainers SupplementalGroupsPolicy SystemdWatchdog
-TopologyManagerPolicyOptions UserNamespacesSupport
-ContainerCheckpoint ContainerRestartRules CPUManagerPolicyBetaOptions DRAExtendedResource
-EnvFiles ExtendWebSocketsToKubelet GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority
-HostnameOverride InPlacePodLevelResourcesVerticalScaling
-InPlacePodVerticalScalingInitContainers KubeletCrashLoopBackOffMax
-KubeletEnsureSecretPulledImages KubeletSeparateDiskGC
-KubeletServiceAccountTokenForCredentialProviders NodeDeclaredFeatures PLEGOnDemandRelist
-PodLevelResources PodReadyToStartContainersCondition PortForwardWebsockets
-PreventStaticPodAPIReferences ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile
-ResourceHealthStatus RestartAllContainersOnContainerExits RotateKubeletServerCertificate
-KubeletPodResourcesListUseActivePods DisableNodeKubeProxyVersion
-DisableCPUQuotaWithExclusiveCPUs
+# On upstream and here: the gate and the module that does it.
+_BUILT = """
+CPUCFSQuotaPeriod                       containers.resources
+ContainerCheckpoint                     server.commands
+ContainerRestartRules                   pods.restart
+DisableNodeKubeProxyVersion             node.machine
+EnvFiles                                containers.env_file
+ExecProbeTimeout                        probes.exec
+ExtendWebSocketsToKubelet               streaming.websocket
+GracefulNodeShutdown                    shutdown.manager
+GracefulNodeShutdownBasedOnPodPriority  shutdown.plan
+HostnameOverride                        containers.hostname
+ImageMaximumGCAge                       gc.images
+ImageVolume                             pods.images
+KubeletCgroupDriverFromCRI              cri.health
+KubeletCrashLoopBackOffMax              pods.backoff
+KubeletEnsureSecretPulledImages         credentials.image_access
+KubeletFineGrainedAuthz                 server.access
+KubeletPSI                              stats.cgroup_parse
+KubeletSeparateDiskGC                   pressure.signals
+KubeletServiceAccountTokenForCredentialProviders credentials.accounts
+NodeLogQuery                            server.node_log_query
+NodeSwap                                containers.resources
+PLEGOnDemandRelist                      pleg.relist
+PodLevelResources                       containers.pod_cgroup
+PodLifecycleSleepAction                 pods.hooks
+PodLifecycleSleepActionAllowZero        pods.hooks
+PodObservedGenerationTracking           pods.status
+PodReadyToStartContainersCondition      pods.conditions
+PortForwardWebsockets                   streaming.forward
+PreventStaticPodAPIReferences           sources.support
+ProcMountType                           containers.security
+RecursiveReadOnlyMounts                 volumes.container_mounts
+RelaxedDNSSearchValidation              sources.validate
+RelaxedEnvironmentVariableValidation    sources.validate_env
+ReloadKubeletClientCAFile               server.tls
+ReloadKubeletServerCertificateFile      server.tls
+RotateKubeletServerCertificate          kube.rotation
+SidecarContainers                       pods.plan_init
+SupplementalGroupsPolicy                containers.security
+SystemdWatchdog                         cli.notify
+UserNamespacesSupport                   pods.userns
 """
+
+_NO_MANAGERS = "no CPU, memory or topology manager is built"
+_NO_DRA = "dynamic resources are not built"
+_NO_RESIZE = "pods are not resized in place yet"
+_NO_POD_RESOURCES = "there is no pod resources API"
+_NO_CSI = "CSI volumes are not built"
+
+# On upstream and off here: why.
+NOT_BUILT: Mapping[str, str] = {
+    "CPUManagerPolicyBetaOptions": _NO_MANAGERS,
+    "CPUManagerPolicyOptions": _NO_MANAGERS,
+    "DRAAdminAccess": _NO_DRA,
+    "DRAExtendedResource": _NO_DRA,
+    "DRAPrioritizedList": _NO_DRA,
+    "DisableCPUQuotaWithExclusiveCPUs": _NO_MANAGERS,
+    "DynamicResourceAllocation": _NO_DRA,
+    "InPlacePodLevelResourcesVerticalScaling": _NO_RESIZE,
+    "InPlacePodVerticalScaling": _NO_RESIZE,
+    "InPlacePodVerticalScalingInitContainers": _NO_RESIZE,
+    "KubeletPodResourcesDynamicResources": _NO_POD_RESOURCES,
+    "KubeletPodResourcesGet": _NO_POD_RESOURCES,
+    "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,
+    "KubeletTracing": "traces are not exported",
+    "MutableCSINodeAllocatableCount": _NO_CSI,
+    "NodeDeclaredFeatures": "the node declares no features",
+    "ResourceHealthStatus": "there are no device plugins",
+    "RestartAllContainersOnContainerExits": "the restart action RestartAllContainers is not built",
+    "SELinuxMountReadWriteOncePod": _NO_CSI,
+    "TopologyManagerPolicyOptions": _NO_MANAGERS,
+}
+
 _OFF = """
 ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolationFSQuotaMonitoring
 SELinuxMount CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ContainerStopSignals
@@ -46,7 +101,16 @@ AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePer
 KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver AllAlpha AllBeta
 """
 
-GATES: Mapping[str, bool] = dict.fromkeys(_ON.split(), True) | dict.fromkeys(_OFF.split(), False)
+# The modules behind the gates that are on, below `kubelet_trio`.
+EVIDENCE: Mapping[str, str] = {
+    line.split()[0]: line.split()[1] for line in _BUILT.strip().splitlines()
+}
+# What each gate is here.
+GATES: Mapping[str, bool] = (
+    dict.fromkeys(EVIDENCE, True)
+    | dict.fromkeys(NOT_BUILT, False)
+    | dict.fromkeys(_OFF.split(), False)
+)
 
 # What the runtime offers is used whatever the first two say; the others are obeyed.
 WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI"})
@@ -62,8 +126,6 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
         elif value != GATES[name] and name not in EITHER:
-            state = "on" if GATES[name] else "off"
-            problems.append(
-                f"not supported yet: feature gate {name}={str(value).lower()} (it is {state} here)"
-            )
+            why = NOT_BUILT.get(name) or f"it is {'on' if GATES[name] else 'off'} here"
+            problems.append(f"not supported yet: feature gate {name}={str(value).lower()} ({why})")
     return problems

@@ -9,7 +9,7 @@ import msgspec
 
 from kubelet_trio.config.duration import Duration
 from kubelet_trio.config.flags import flag_type
-from kubelet_trio.config.gates import EITHER, GATES, WITHOUT_EFFECT
+from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, NOT_BUILT, WITHOUT_EFFECT
 from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
@@ -71,12 +71,16 @@ def flag_table() -> str:
 
 def gate_table() -> str:
     """Return the Markdown table of feature gates."""
-    lines = ["| gate | here | may be changed |", "| --- | --- | --- |"]
+    lines = ["| gate | upstream | here | may be changed | by |", "| --- | --- | --- | --- | --- |"]
     for name, value in sorted(GATES.items()):
         may = "yes" if name in EITHER else "no"
         if name in WITHOUT_EFFECT:
             may = "yes, without effect"
-        lines.append(f"| `{name}` | {'on' if value else 'off'} | {may} |")
+        upstream = "on" if value or name in NOT_BUILT else "off"
+        behind = f"`{EVIDENCE[name]}`" if name in EVIDENCE else ""
+        if name in NOT_BUILT:
+            behind = f"not built: {NOT_BUILT[name]}"
+        lines.append(f"| `{name}` | {upstream} | {'on' if value else 'off'} | {may} | {behind} |")
     return "\n".join(lines)
 
 
