@@ -145,6 +145,7 @@ class Guards:
         shutdown = (ChildSpec("shutdown", self.shutdown.run),) if self.shutdown else ()
         return (
             ChildSpec("eviction", self.eviction.run),
+            ChildSpec("storage-limits", self.eviction.run_limits),
             ChildSpec("oom", self.oom.run),
             ChildSpec("memory-events", self.memory_events.run),
             *shutdown,

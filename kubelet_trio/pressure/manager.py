@@ -1,11 +1,13 @@
 """Keeps the node from running out: looks, reclaims, and evicts one pod at a time.
 
 Every ten seconds, and when the kernel says that memory runs short, the node's signals are
-read: a few files. Nothing else is, until a threshold is met or a pod has limits of its own on
-local storage. Then, as the Go kubelet does: what is of the node goes first (dead containers,
-unused images), and if that is not enough, the one pod that ranks highest, after which the node
-gets time to recover. What is decided is `PressureState` and `rank_for_eviction`; this carries
-it out.
+read: a few files. Nothing else is, until a threshold is met. Then, as the Go kubelet does: what is
+of the node goes first (dead containers, unused images), and if that is not enough, the one pod
+that ranks highest, after which the node gets time to recover. What is decided is `PressureState`
+and `rank_for_eviction`; this carries it out.
+
+Pods with limits of their own on local storage are watched by a task beside it, `run_limits`:
+counting their files may take long.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ PERIOD = 10.0
 # How long an evicted pod may take to be cleaned up before the node is looked at again.
 _CLEAN_UP = 30.0
 _AT_ONCE = 1  # seconds of grace under a hard threshold
-# How much longer than a count of files took, the next one waits.
+# How much longer than a look at the pods' own limits took, the next one waits.
 _DISK_PAUSE = 10.0
 _MEMORY_TAINT = "node.kubernetes.io/memory-pressure"
 _DISK_RESOURCES = ("ephemeral-storage", "inodes")
@@ -133,7 +135,29 @@ class EvictionManager:
     _memory_limits: Mapping[str, int] = field(default_factory=dict)  # what to be woken for
     _trouble: str = ""
     _looked_at: float = 0.0  # trio time of what is acted upon
-    _count_at: float = 0.0  # trio time from which files may be counted again
+    _clearing: bool = False  # whether pods beyond their own limits are being ended
+
+    async def run_limits(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Watch the pods' own limits on local storage, until cancelled.
+
+        A task of its own: counting files may take long, and a node that runs out of memory
+        meanwhile cannot wait for it.
+        """
+        task_status.started()
+        if not self.policy.local_storage:
+            await trio.sleep_forever()
+        while True:
+            began = trio.current_time()
+            evicted = await self._look_at_limits()
+            pause = (trio.current_time() - began) * _DISK_PAUSE
+            self._clearing = bool(evicted)
+            with trio.move_on_after(_CLEAN_UP):
+                for uid in evicted:
+                    await self.pods.wait_ended(uid)
+            self._clearing = False
+            await trio.sleep(max(PERIOD, pause))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look until cancelled; without thresholds and limits to watch do nothing."""
@@ -168,7 +192,7 @@ class EvictionManager:
         self._remember(observed)
         self._memory_limits = memory_limits(self.policy.thresholds, observed)
         try:
-            return await self._evict_over_limit() or await self._relieve(observed, places)
+            return await self._relieve(observed, places)
         except RuntimeCallError as exc:
             self._tell(str(exc))
             return ()
@@ -221,9 +245,15 @@ class EvictionManager:
 
     # Limits of pods' own
 
-    async def _evict_over_limit(self) -> Sequence[PodUid]:
-        if not self.policy.local_storage or trio.current_time() < self._count_at:
+    async def _look_at_limits(self) -> Sequence[PodUid]:
+        """Evict the pods that exceed limits of their own; return whom."""
+        try:
+            return await self._evict_over_limit()
+        except RuntimeCallError as exc:
+            self._tell(str(exc))
             return ()
+
+    async def _evict_over_limit(self) -> Sequence[PodUid]:
         limited = [
             (uid, pod)
             for uid, pod in self.pods.running()
@@ -231,10 +261,9 @@ class EvictionManager:
         ]
         if not limited:
             return ()
-        began = trio.current_time()
+        await self._file_systems()
+        read_at = trio.current_time()
         usages = await self.usage.read(limited, all_pods=False, disk=True)
-        took = trio.current_time() - began
-        self._count_at = began + took * _DISK_PAUSE
         evicted = []
         for uid, pod in limited:
             usage = usages.get(uid)
@@ -242,7 +271,7 @@ class EvictionManager:
                 continue
             excess = local_storage_excess(pod, usage, dedicated=self._layout.dedicated)
             if excess is not None:
-                self._evict(uid, pod, _AT_ONCE, excess.message, excess.signal)
+                self._evict(uid, pod, _AT_ONCE, excess.message, excess.signal, read_at)
                 evicted.append(uid)
         return evicted
 
@@ -252,6 +281,8 @@ class EvictionManager:
         if not self._state.acted_on:
             return ()
         threshold = self._state.acted_on[0]
+        if self._clearing and threshold.resource in _DISK_RESOURCES:
+            return ()  # a pod beyond its own limits is going: that may be enough
         log.warning("eviction.reclaiming", signal=threshold.signal, resource=threshold.resource)
         self.events.emit(
             node_ref(self.node_name),
@@ -300,7 +331,15 @@ class EvictionManager:
             verdict = eviction_verdict(
                 pod, usages.get(uid), threshold.resource, self._state.acted_on, observed
             )
-            self._evict(uid, pod, grace, verdict.message, threshold.signal, verdict.annotations)
+            self._evict(
+                uid,
+                pod,
+                grace,
+                verdict.message,
+                threshold.signal,
+                self._looked_at,
+                verdict.annotations,
+            )
             return (uid,)
         log.warning("eviction.nobody_may_go", resource=threshold.resource)
         return ()
@@ -312,6 +351,7 @@ class EvictionManager:
         grace: int,
         message: str,
         signal: str,
+        read_at: float,
         annotations: Mapping[str, str] | None = None,
     ) -> None:
         log.warning(
@@ -327,7 +367,7 @@ class EvictionManager:
         )
         self.pods.evict(uid, grace, message)
         self.evictions[signal] += 1
-        age = trio.current_time() - self._looked_at
+        age = trio.current_time() - read_at
         self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))
 
     def _tell(self, trouble: str) -> None:

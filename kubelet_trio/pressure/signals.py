@@ -29,6 +29,8 @@ from kubelet_trio.pressure.thresholds import (
 )
 
 _PROC = Path("/proc")
+_MOST_LINKED = 1_000_000  # files of several names that are remembered while a tree is counted
+_LOOK_AT_CLOCK = 1000  # files
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,13 @@ def _flat(path: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
-def tree_usage(path: str) -> Disk:
+def tree_usage(path: str, is_over: Callable[[], bool] = lambda: False) -> Disk:
     """Return what a directory and all below it take on its own file system.
 
     What vanishes meanwhile does not count, and neither does what is mounted in it. A file of
-    several names counts once.
+    several names counts once, up to a million such files: beyond that each name counts, for a
+    pod must not make the agent remember more. Once `is_over` says so, what was counted by then
+    is returned.
     """
     try:
         device = os.lstat(path).st_dev
@@ -162,15 +166,17 @@ def tree_usage(path: str) -> Disk:
     space, inodes = 0, 0
     linked: set[int] = set()
     left = [path]
-    while left:
+    while left and not is_over():
         with suppress(OSError), os.scandir(left.pop()) as entries:
-            for entry in entries:
+            for number, entry in enumerate(entries):
+                if number % _LOOK_AT_CLOCK == 0 and is_over():
+                    break
                 found = _stat(entry)
                 if found is None or found.st_dev != device or found.st_ino in linked:
                     continue
                 if stat.S_ISDIR(found.st_mode):
                     left.append(entry.path)
-                elif found.st_nlink > 1:
+                elif found.st_nlink > 1 and len(linked) < _MOST_LINKED:
                     linked.add(found.st_ino)
                 space += found.st_blocks * 512
                 inodes += 1

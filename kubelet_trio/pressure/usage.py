@@ -5,30 +5,57 @@ Memory and writable layers are the runtime's to tell; logs and volumes are count
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import structlog
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import cgroup_path, parse_cgroup, pod_cgroup
 from kubelet_trio.containers import NodeSettings, pod_identity, pod_log_directory, pod_qos
 from kubelet_trio.cri import Runtime, v1
-from kubelet_trio.model import Offload, PodUid, pod_containers, spec
+from kubelet_trio.model import Offload, PodUid, pod_containers, pod_key, spec
 from kubelet_trio.pressure.ranking import ContainerUsage, Disk, PodUsage
 from kubelet_trio.pressure.signals import NodeSignals, tree_usage
 
+log = structlog.get_logger()
+
+# Seconds for counting the files of one pod, and of all pods that are asked for at once. Ten million
+# cached files take over a minute, and nobody is evicted for disk while they are counted.
+_POD_BUDGET = 10.0
+_BUDGET = 30.0
 # Of these the files are the pod's own, on the node's disk.
 _LOCAL = ("emptyDir", "configMap", "downwardAPI", "projected", "gitRepo")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Budget:
+    """Until when files are counted."""
+
+    end: float  # of `time.monotonic`
+    was_spent: bool = False
+
+    def is_over(self) -> bool:
+        self.was_spent = self.was_spent or time.monotonic() > self.end
+        return self.was_spent
+
+
+@dataclass(slots=True)
 class UsageReader:
-    """Reads the usage of pods."""
+    """Reads the usage of pods.
+
+    Where a pod's files cannot be counted within its budget, the larger of what was counted by
+    then and what was found last holds, for each of its logs and volumes.
+    """
 
     runtime: Runtime
     node: Callable[[], NodeSettings]
     signals: NodeSignals
     offload: Offload
+    budget: float = _BUDGET
+    # What was found last where files were counted; of all pods, and of those with limits.
+    _last: dict[bool, dict[PodUid, PodUsage]] = field(default_factory=dict)
 
     async def read(
         self, pods: Iterable[tuple[PodUid, Pod]], *, all_pods: bool, disk: bool
@@ -52,14 +79,48 @@ class UsageReader:
             identity = pod_identity(one.attributes.labels if one.attributes else {})
             if identity is not None and one.attributes and one.attributes.metadata:
                 by_pod.setdefault(identity.uid, {})[one.attributes.metadata.name] = one
-        return {
-            uid: await self.offload(self._measure, uid, pod, by_pod[uid], disk)
-            for uid, pod in pods
-            if uid in by_pod
-        }
+        before = self._last.get(all_pods, {})
+        found: dict[PodUid, PodUsage] = {}
+        end = time.monotonic() + self.budget
+        for uid, pod in pods:
+            if uid in by_pod:
+                usage = await self._read_one(
+                    uid, pod, by_pod[uid], end if disk else None, before.get(uid)
+                )
+                if usage is not None:
+                    found[uid] = usage
+        if disk:
+            self._last[all_pods] = found
+        return found
+
+    async def _read_one(
+        self,
+        uid: PodUid,
+        pod: Pod,
+        stats: Mapping[str, v1.ContainerStats],
+        end: float | None,
+        last: PodUsage | None,
+    ) -> PodUsage | None:
+        """Read one pod; `end` is until when files are counted, None: they are not."""
+        if end is None:
+            return await self.offload(self._measure, uid, pod, stats, None)
+        budget = _Budget(min(end, time.monotonic() + _POD_BUDGET))
+        try:
+            usage = await self.offload(self._measure, uid, pod, stats, budget)
+        except TimeoutError as exc:
+            log.warning("eviction.usage_unknown", pod=str(pod_key(pod)), error=str(exc))
+            return last
+        if budget.was_spent:
+            log.info("eviction.count_cut_short", pod=str(pod_key(pod)))
+            usage = _larger(usage, last) if last is not None else usage
+        return usage
 
     def _measure(
-        self, uid: PodUid, pod: Pod, stats: Mapping[str, v1.ContainerStats], disk: bool
+        self,
+        uid: PodUid,
+        pod: Pod,
+        stats: Mapping[str, v1.ContainerStats],
+        budget: _Budget | None,
     ) -> PodUsage:
         node = self.node()
         logs = pod_log_directory(node.pod_logs_dir, pod)
@@ -68,7 +129,7 @@ class UsageReader:
             name: ContainerUsage(
                 memory=_memory(one),
                 rootfs=_layer(one),
-                logs=tree_usage(str(logs / name)) if disk else Disk(),
+                logs=tree_usage(str(logs / name), budget.is_over) if budget else Disk(),
             )
             for name, one in stats.items()
             if name in names
@@ -77,12 +138,12 @@ class UsageReader:
         path = cgroup_path(name, node.cgroup_driver)
         return PodUsage(
             containers,
-            self._volumes(uid, pod) if disk else {},
+            self._volumes(uid, pod, budget) if budget else {},
             self.signals.processes(path),
             self.signals.working_set(path),
         )
 
-    def _volumes(self, uid: PodUid, pod: Pod) -> dict[str, Disk]:
+    def _volumes(self, uid: PodUid, pod: Pod, budget: _Budget) -> dict[str, Disk]:
         root = self.node().pod_dir(uid) / "volumes"
         found: dict[str, Disk] = {}
         for volume in spec(pod).volumes or ():
@@ -91,8 +152,28 @@ class UsageReader:
             if volume.emptyDir is not None and volume.emptyDir.medium:
                 continue  # memory, not disk
             for directory in root.glob(f"*/{volume.name}"):
-                found[volume.name] = tree_usage(str(directory))
+                found[volume.name] = tree_usage(str(directory), budget.is_over)
         return found
+
+
+def _larger(usage: PodUsage, last: PodUsage) -> PodUsage:
+    """Return what is used now, with the larger of both counts of files."""
+    containers = {
+        name: replace(one, logs=_more(one.logs, last.containers[name].logs))
+        if name in last.containers
+        else one
+        for name, one in usage.containers.items()
+    }
+    names = usage.volumes.keys() | last.volumes.keys()
+    volumes = {
+        name: _more(usage.volumes.get(name, Disk()), last.volumes.get(name, Disk()))
+        for name in names
+    }
+    return replace(usage, containers=containers, volumes=volumes)
+
+
+def _more(one: Disk, other: Disk) -> Disk:
+    return Disk(max(one.space, other.space), max(one.inodes, other.inodes))
 
 
 def _memory(stats: v1.ContainerStats) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 import pytest
@@ -12,13 +13,23 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import CONFIG_SOURCE, metadata, pod_uid
+from kubelet_trio.model import (
+    CONFIG_SOURCE,
+    Offload,
+    Purpose,
+    inline_offload,
+    metadata,
+    pod_uid,
+)
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.testing import FakeContainer
 from kubelet_trio.testing.usage import FakeUsage
 from tests.agent.node import Node, below, make_pod, ready
 
 MI = 1 << 20
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Machine:
@@ -309,3 +320,45 @@ async def test_an_image_that_cannot_be_removed_keeps_nobody_from_being_evicted(
         assert not node.runtime.alive(pod_uid(writer))
         assert not below(agent.tree(), "pressure", "eviction").restarts
     assert not node.runtime.violations
+
+
+class SlowCount(Machine):
+    """A node on which counting files never ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = 0
+
+    def of(self, purpose: Purpose) -> Offload:
+        async def offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+            if purpose is Purpose.USAGE and args[-1] is not None:
+                self.counts += 1
+                await trio.sleep_forever()
+            return await inline_offload(fn, *args, **kwargs)
+
+        return offload
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await inline_offload(fn, *args, **kwargs)
+
+
+async def test_counting_files_holds_up_no_eviction_for_memory(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    machine = SlowCount()
+    node.signals, node.offload = machine, machine
+    use(node)
+    writer = from_api(
+        make_pod(
+            "writer",
+            containers="- {name: web, image: use-300}",
+            spec=["volumes: [{name: data, emptyDir: {sizeLimit: 1Mi}}]"],
+        )
+    )
+    policy = EvictionPolicy(parse_thresholds({"memory.available": "100Mi"}), local_storage=True)
+    async with node.running(writer, eviction=policy):
+        await trio.sleep(30)
+        assert machine.counts == 1
+        machine.memory = 50 * MI
+        await trio.sleep(60)
+        assert node.status(writer).reason == "Evicted"

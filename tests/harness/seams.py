@@ -181,7 +181,7 @@ class _Visitor(ast.NodeVisitor):
 
     visit_FunctionDef = visit_AsyncFunctionDef = _visit_function  # noqa: N815  # ast's names
 
-    def visit_Try(self, node: ast.Try) -> None:  # ast's name
+    def _visit_try(self, node: ast.Try | ast.TryStar) -> None:
         caught = tuple(
             error
             for handler in node.handlers
@@ -213,7 +213,7 @@ class _Visitor(ast.NodeVisitor):
             self.visit(statement)
         self._handled.pop()
 
-    visit_TryStar = visit_Try  # noqa: N815  # ast's name
+    visit_Try = visit_TryStar = _visit_try  # noqa: N815  # ast's names
 
     def visit_Call(self, node: ast.Call) -> None:  # ast's name
         self.generic_visit(node)
@@ -327,13 +327,14 @@ def _read_class(node: ast.ClassDef) -> Class:
 
 def _assigned(init: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
     """Return the classes of the attributes that a constructor sets from its parameters."""
-    parameters, found = _parameters(init), {}
+    parameters, found = _parameters(init), dict[str, str]()
     for node in ast.walk(init):
-        targets = node.targets if isinstance(node, ast.Assign) else ()
-        for target in targets:
-            pairs = [(target, node.value)]  # type: ignore[union-attr]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):  # type: ignore[union-attr]
-                pairs = list(zip(target.elts, node.value.elts, strict=False))  # type: ignore[union-attr]
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            pairs: list[tuple[ast.expr, ast.expr]] = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
             for one, value in pairs:
                 if isinstance(one, ast.Attribute) and isinstance(value, ast.Name):
                     found[one.attr] = parameters.get(value.id, "")

@@ -86,3 +86,14 @@ def test_a_writable_layer_elsewhere_is_not_the_containers_own(dedicated: bool) -
         assert excess.message == (
             'Container main exceeded its local ephemeral storage limit "5Mi". '
         )
+
+
+def test_a_count_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    for number in range(3):
+        below = tmp_path / str(number)
+        below.mkdir()
+        (below / "file").write_bytes(b"x")
+    whole = tree_usage(str(tmp_path))
+    looks = iter([False] * 4 + [True] * 99)
+    part = tree_usage(str(tmp_path), lambda: next(looks))
+    assert 0 < part.inodes < whole.inodes
