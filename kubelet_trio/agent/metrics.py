@@ -234,7 +234,8 @@ class AgentMetrics:
         statistics = trio.lowlevel.current_statistics()
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable
-        yield "kubelet_trio_worker_threads", (), len(busy_threads())
+        others = trio.to_thread.current_default_thread_limiter().borrowed_tokens  # getaddrinfo
+        yield "kubelet_trio_worker_threads", (), len(busy_threads()) + others
         yield "kubelet_trio_event_loop_lag_seconds", (), lag
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from kubelet_trio.model import Purpose, thread_offload
+
 if TYPE_CHECKING:
     from jeepney import Message
     from jeepney.io.trio import DBusConnection
@@ -151,9 +153,8 @@ class _BusSession:
     async def override_delay(self, seconds: float) -> None:
         from jeepney import DBusAddress, new_method_call
 
-        self.conf.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         text = f"# Kubelet logind override\n[Login]\nInhibitDelayMaxSec={seconds:.0f}\n"
-        self.conf.write_text(text)
+        await thread_offload.of(Purpose.RECORDS)(_write, self.conf, text)
         systemd = DBusAddress(
             "/org/freedesktop/systemd1",
             bus_name="org.freedesktop.systemd1",
@@ -218,3 +219,8 @@ class _BusSession:
             self._signals.append(bool(message.body[0]))
         elif member == _OWNER and message.body[2]:  # the name has a new owner
             self._is_replaced = True
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.write_text(text)
