@@ -76,7 +76,6 @@ class Node:
         self.logind: Any = None  # None: this machine's
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
-        self.offload: Offload = inline_offload
         self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
 
