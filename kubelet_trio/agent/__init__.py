@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster, ClusterSettings
     from kubelet_trio.agent.join import Apis, make_cluster, open_apis
     from kubelet_trio.agent.node_api_config import node_api_settings
-    from kubelet_trio.agent.node_page import serve_node_page
+    from kubelet_trio.agent.node_page import node_page_child
 
 # What only some nodes need is loaded by those. (`node_api_config` reads the configuration, which
 # is the daemon's: a program that embeds an agent does not load it.)
@@ -25,7 +25,7 @@ _DEFERRED = {
     "make_cluster": "join",
     "node_api_settings": "node_api_config",
     "open_apis": "join",
-    "serve_node_page": "node_page",
+    "node_page_child": "node_page",
 }
 
 __all__ = [
@@ -45,8 +45,8 @@ __all__ = [
     "admission_settings",
     "make_cluster",
     "node_api_settings",
+    "node_page_child",
     "open_apis",
-    "serve_node_page",
 ]
 
 

@@ -68,7 +68,7 @@ from kubelet_trio.pods import (
     PodServices,
     TerminationRequest,
 )
-from kubelet_trio.server import LOCK_NAME, AgentStatus, RuntimeInfo, root_lock
+from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
 from kubelet_trio.sources import Desired, run_merge
 from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import (
@@ -110,6 +110,7 @@ class Agent:
         self.bare_runtime = seams.runtime
         seams = replace(seams, runtime=GuardedRuntime(seams.runtime, self._calls, self.meter))
         self._seams = seams
+        self.ports = Ports(seams.offload)  # declared by who serves on them, as the tree is made
         self._started_at = seams.clock.time()
         self.events_recorder = EventRecorder(EventRing(settings.node.node_name), seams.clock)
         self._health = RuntimeHealth(seams.runtime, self._on_runtime_state)
@@ -346,8 +347,11 @@ class Agent:
     async def remove_pods(self) -> None:
         """End every pod for good, by recorded decisions, and wait until they are gone.
 
-        No pod starts from then on: what is left to do with the agent is to stop it.
+        No pod starts from then on: what is left to do with the agent is to stop it. Before
+        their supervisor runs no pod can be ended, and nothing is waited for.
         """
+        if self._registry is None or self._pods.tree().state is not ChildState.RUNNING:
+            return
         self._is_clearing = True
         self._apply(self._desired.value)
         await self._pods.wait_idle()
@@ -493,6 +497,7 @@ class Agent:
             notes=self.settings.notes,
             remains=self._services.remains.problems(),
             events_dropped=self.events_recorder.dropped,
+            ports=self.ports.infos(),
         )
 
     @property

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
 from kubelet_trio.model import Offload
-from kubelet_trio.server import ApiOptions, open_tcp, serve_http
+from kubelet_trio.server import SERVING, ApiOptions, Port, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.agent.core import Agent
     from kubelet_trio.kube import KubeApi
-    from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, TlsSettings
+    from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, ServerTls, TlsSettings
 
 _SERVING_CURRENT = "kubelet-server-current.pem"  # of `certificates.serving_store`
 
@@ -67,9 +68,14 @@ def node_api_children(
     server = _NodeApi(agent, settings, kube, offload)
     children = []
     if settings.is_reachable(kube):
-        children.append(ChildSpec("https", server.serve_https))
+        port = agent.ports.tcp("https", "port", settings.address, settings.port)
+        serve = partial(server.serve_https, port)
+        children.append(ChildSpec("https", serve, policy=SERVING, note=port.problem))
     if settings.read_only_port:
-        children.append(ChildSpec("read-only", server.serve_read_only))
+        number = settings.read_only_port
+        port = agent.ports.tcp("read-only", "readOnlyPort", settings.address, number)
+        serve = partial(server.serve_read_only, port)
+        children.append(ChildSpec("read-only", serve, policy=SERVING, note=port.problem))
     return tuple(children)
 
 
@@ -81,34 +87,43 @@ class _NodeApi:
     offload: Offload
 
     async def serve_https(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve to whoever may; a port that is taken or a bad certificate is a failure."""
-        from kubelet_trio.server import ServerTls, measured
+        """Serve to whoever may, once the port and a certificate can be had."""
+        from kubelet_trio.server import TlsError, measured
 
-        settings = self.settings
-        tls = ServerTls(await self._tls_settings(), self.offload)
-        await tls.load()
-        listeners = await open_tcp(settings.address, settings.port)
+        tls: list[ServerTls] = []
+
+        async def load_tls() -> None:
+            tls[:] = [await self._load_tls()]
+
+        listeners = await port.listen(task_status.started, load_tls, (TlsError,))
         guard = self._guard()
         await serve_http(
             guard.handler,
             listeners,
-            secure=tls.secure,
+            secure=tls[0].secure,
             gate=guard.admit,
             observe=measured(self.agent.meter, "readwrite"),
-            task_status=task_status,
         )
 
     async def serve_read_only(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         from kubelet_trio.server import measured
 
-        listeners = await open_tcp(self.settings.address, self.settings.read_only_port)
+        listeners = await port.listen(task_status.started)
         router = self._router(read_only=True)
         observe = measured(self.agent.meter, "readonly")
-        await serve_http(router, listeners, observe=observe, task_status=task_status)
+        await serve_http(router, listeners, observe=observe)
+
+    async def _load_tls(self) -> ServerTls:
+        """Return what shakes hands. Raises TlsError or OSError: no certificate can be had."""
+        from kubelet_trio.server import ServerTls
+
+        tls = ServerTls(await self._tls_settings(), self.offload)
+        await tls.load()
+        return tls
 
     def _guard(self) -> Guard:
         from kubelet_trio.server import Guard, NodeAuthenticator, TokenReviews

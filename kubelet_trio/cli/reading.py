@@ -251,6 +251,9 @@ def _status_lines(state: Json, now: float) -> list[str]:
         told = f"{count} pod{'s' * (count != 1)}" if source.get("delivered") else "not read yet"
         lines.append(f"  {source.get('name')}: {told}")
         lines += [f"    {p.get('where')}: {p.get('message')}" for p in items(source, "problems")]
+    if shut := [port for port in items(state, "ports") if port.get("problem")]:
+        lines.append("Not served:")
+        lines += [f"  {port.get('name')}: {port.get('problem')}" for port in shut]
     if dropped := state.get("events_dropped"):
         lines.append(f"Events dropped: {dropped}")
     remains = part(state, "remains")

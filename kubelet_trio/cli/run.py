@@ -123,7 +123,8 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
             attendants.start_soon(_obey, signals, stop, at_once, notifier)
             async with trio.open_nursery() as agents:
                 is_healthy = await agents.start(main)
-                notifier.notify("READY=1")
+                if not stop.is_set():
+                    notifier.notify("READY=1")
                 attendants.start_soon(notifier.run_watchdog, is_healthy)
             attendants.cancel_scope.cancel()
     if not stop.is_set():

@@ -15,7 +15,7 @@ from kubelet_trio.agent import (
     Agent,
     Seams,
     node_api_settings,
-    serve_node_page,
+    node_page_child,
 )
 from kubelet_trio.cgroups import (
     CgroupDriver,
@@ -60,13 +60,13 @@ from kubelet_trio.pressure import KMSG, open_memory_events
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import (
+    SERVING,
     SOCKET_NAME,
+    Port,
     add_exec,
     add_stats,
     control_router,
     health_router,
-    open_tcp,
-    open_unix,
     serve_http,
 )
 from kubelet_trio.sources import FileSource, HttpSource, Source
@@ -214,33 +214,37 @@ def _sources(
 def _servers(
     agent: Agent, config: KubeletConfiguration, flags: KubeletFlags
 ) -> tuple[ChildSpec, ...]:
-    servers = [ChildSpec("control", partial(_serve_control, agent))]
+    root_dir = agent.settings.node.root_dir
+    control = agent.ports.unix("control", "--root-dir", root_dir / SOCKET_NAME)
+    serve = partial(_serve_control, agent, control)
+    servers = [ChildSpec("control", serve, policy=SERVING, note=control.problem)]
     if config.healthz_port:
-        servers.insert(0, ChildSpec("healthz", partial(_serve_health, agent, config)))
+        health = agent.ports.tcp(
+            "healthz", "healthzPort", config.healthz_bind_address, config.healthz_port
+        )
+        serve = partial(_serve_health, agent, health)
+        servers.insert(0, ChildSpec("healthz", serve, policy=SERVING, note=health.problem))
     if flags.ui_port:
-        servers.append(ChildSpec("ui", partial(serve_node_page, agent, flags.ui_port)))
+        servers.append(node_page_child(agent, flags.ui_port))
     return tuple(servers)
 
 
 async def _serve_health(
-    agent: Agent,
-    config: KubeletConfiguration,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    listeners = await open_tcp(config.healthz_bind_address, config.healthz_port)
-    router = health_router(agent.check_functions(), agent.meter)
-    await serve_http(router, listeners, task_status=task_status)
+    listeners = await port.listen(task_status.started)
+    await serve_http(health_router(agent.check_functions(), agent.meter), listeners)
 
 
 async def _serve_control(
-    agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    path = agent.settings.node.root_dir / SOCKET_NAME
     router = control_router(agent)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_exec(router, agent)
+    listeners = await port.listen(task_status.started)
+    path = agent.settings.node.root_dir / SOCKET_NAME
     try:
-        await serve_http(router, [open_unix(path)], task_status=task_status)
+        await serve_http(router, listeners)
     finally:
         path.unlink(missing_ok=True)

@@ -61,21 +61,41 @@ async def run_agent(
     Says it has started, with the function that tells the watchdog whether it is well, once
     the whole tree runs, connected or not.
     """
-    async with AsyncExitStack() as stack:
-        try:
-            pods_dir = Path(settings.flags.root_dir) / "pods"
-            records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
-            apis = await _open_apis(settings, stack)
-            looked_up = await look_up(
-                node_name(settings),
-                settings.flags.node_ip,
-                only_if_needed=not settings.flags.kubeconfig,
-            )
-            agent = build_agent(settings, records, apis, looked_up)
-        except (OSError, ValueError) as exc:
-            log.error("agent.refused", error=str(exc))
-            return 1
-        return await _run(agent, settings, stop, task_status)
+    preparing, watching = trio.CancelScope(), trio.CancelScope()
+
+    async def end_preparation() -> None:
+        with watching:
+            await stop.wait()
+            preparing.cancel(reason="asked to stop before it had started")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_preparation, name="stop while preparing")
+        with preparing:
+            async with AsyncExitStack() as stack:
+                agent = await _prepare(settings, stack)
+                watching.cancel()  # from here on the agent ends in its own order
+                if agent is None:
+                    return 1
+                return await _run(agent, settings, stop, task_status)
+    log.info("agent.stopped_early")
+    return 0
+
+
+async def _prepare(settings: Settings, stack: AsyncExitStack) -> Agent | None:
+    """Return the agent, not yet run; None where it cannot be made, which is logged."""
+    try:
+        pods_dir = Path(settings.flags.root_dir) / "pods"
+        records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
+        apis = await _open_apis(settings, stack)
+        looked_up = await look_up(
+            node_name(settings),
+            settings.flags.node_ip,
+            only_if_needed=not settings.flags.kubeconfig,
+        )
+        return build_agent(settings, records, apis, looked_up)
+    except (OSError, ValueError) as exc:
+        log.error("agent.refused", error=str(exc))
+        return None
 
 
 async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
@@ -95,16 +115,25 @@ async def _run(
     task_status: trio.TaskStatus[Callable[[], bool]],
 ) -> int:
     code = 1 if settings.config.run_once else 0
+    ready = _Ready()
+
+    async def attend() -> None:
+        nonlocal code
+        await ready.event.wait()
+        _spare_collector()
+        task_status.started(partial(is_healthy, agent.check_functions()))
+        log.info("agent.started", node=agent.settings.node.node_name)
+        if settings.config.run_once:
+            code = await _run_once(agent)
+            stop.set()
+
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_run_to_end, agent, nursery.cancel_scope)
-            _spare_collector()
-            task_status.started(partial(is_healthy, agent.check_functions()))
-            log.info("agent.started", node=agent.settings.node.node_name)
+            # Before the start, which is to end as well when a signal comes meanwhile.
             nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
-            if settings.config.run_once:
-                code = await _run_once(agent)
-                stop.set()
+            nursery.start_soon(attend)
+            await agent.run(task_status=ready)
+            nursery.cancel_scope.cancel()
     except* (GaveUpError, SocketInUseError) as failures:
         for failure in failures.exceptions:
             log.error("agent.failed", error=str(failure))
@@ -112,11 +141,14 @@ async def _run(
     return code
 
 
-async def _run_to_end(
-    agent: Agent, attendants: trio.CancelScope, *, task_status: trio.TaskStatus[None]
-) -> None:
-    await agent.run(task_status=task_status)
-    attendants.cancel()
+class _Ready:
+    """A task status that is waited for, and that nobody misses if the agent ends before."""
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+    def started(self, _value: None = None) -> None:
+        self.event.set()
 
 
 def _spare_collector() -> None:

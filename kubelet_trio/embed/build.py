@@ -31,7 +31,7 @@ from kubelet_trio.pleg import PidfdExitWaiter
 from kubelet_trio.pods import BackOffPolicy, PodRecord, wanted_pods
 from kubelet_trio.probes import ProcOrphans
 from kubelet_trio.runtimes import make_runtime
-from kubelet_trio.server import SOCKET_NAME, control_router, open_unix, serve_http
+from kubelet_trio.server import SERVING, SOCKET_NAME, Port, control_router, serve_http
 from kubelet_trio.sources import FileSource, Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
@@ -133,14 +133,18 @@ def build_agent(
 def _control(agent: Agent, config: KubeletConfig) -> tuple[ChildSpec, ...]:
     if not config.control_socket:
         return ()
-    return (ChildSpec("control", partial(_serve_control, agent)),)
+    path = agent.settings.node.root_dir / SOCKET_NAME
+    port = agent.ports.unix("control", "control_socket", path)
+    serve = partial(_serve_control, agent, port)
+    return (ChildSpec("control", serve, policy=SERVING, note=port.problem),)
 
 
 async def _serve_control(
-    agent: Agent, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
+    listeners = await port.listen(task_status.started)
     path = agent.settings.node.root_dir / SOCKET_NAME
     try:
-        await serve_http(control_router(agent), [open_unix(path)], task_status=task_status)
+        await serve_http(control_router(agent), listeners)
     finally:
         path.unlink(missing_ok=True)

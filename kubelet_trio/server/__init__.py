@@ -17,12 +17,14 @@ from kubelet_trio.server.http import (
 )
 from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
 from kubelet_trio.server.options import ApiOptions
+from kubelet_trio.server.ports import SERVING, Port, Ports
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.serve import serve_http
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
     NodeView,
+    PortInfo,
     RuntimeInfo,
     SourceInfo,
     SourceProblem,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCK_NAME",
+    "SERVING",
     "SOCKET_NAME",
     "SYSTEM_LOGS",
     "AccessReviews",
@@ -56,6 +59,9 @@ __all__ = [
     "Limits",
     "NodeAuthenticator",
     "NodeView",
+    "Port",
+    "PortInfo",
+    "Ports",
     "Request",
     "Response",
     "Reviewer",

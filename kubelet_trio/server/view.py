@@ -50,6 +50,16 @@ class SourceProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class PortInfo:
+    """An address that the agent serves on. `problem` is empty while it is open."""
+
+    name: str  # as in the tree, e.g. `healthz`
+    field: str  # what configures it, e.g. `healthzPort`
+    address: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentStatus:
     """The agent in one page. Times are Unix seconds."""
 
@@ -62,6 +72,7 @@ class AgentStatus:
     notes: tuple[str, ...] = ()  # remarks on the configuration
     events_dropped: int = 0
     remains: Mapping[str, str] = field(default_factory=dict)  # dead pods not removed, and why
+    ports: tuple[PortInfo, ...] = ()
 
 
 class AgentView(Protocol):

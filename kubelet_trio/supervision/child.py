@@ -43,6 +43,9 @@ class ChildSpec:
     neither block nor raise. The child then has `stop_grace` seconds before it is cancelled.
     A cancelled child has `stop_grace` seconds for its own bounded cleanup before its
     supervisor goes on without it. When the supervisor itself is cancelled, nobody is asked.
+
+    `note` says in a few words what the tree is to show of the child while it lives, "" for
+    nothing. It must neither block nor raise.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ChildSpec:
     policy: RestartPolicy = DEFAULT_POLICY
     stop: Callable[[], None] | None = None
     stop_grace: float = 5.0
+    note: Callable[[], str] = lambda: ""
 
     @property
     def stop_bound(self) -> float:
@@ -231,6 +235,7 @@ class Child:
             self.last_error,
             0.0 if life is None else life.age,
             below,
+            "" if life is None else self.spec.note(),
         )
 
 

@@ -32,12 +32,13 @@ class Strategy(enum.Enum):
 class RestartPolicy:
     """How often a child may be restarted, and how long each restart waits, in seconds.
 
-    A child of a `Supervisor` gives up at more than `limit` restarts `within` seconds. A
+    A child of a `Supervisor` gives up at more than `limit` restarts `within` seconds, and never
+    where that is None. A
     child of a `DynamicSupervisor` never gives up: its delay doubles from `base` to `cap`
     and starts at `base` again after a life longer than `within`.
     """
 
-    limit: int = 5
+    limit: int | None = 5
     within: float = 60.0
     base: float = 0.5
     cap: float = 30.0
@@ -56,9 +57,9 @@ DEFAULT_POLICY = RestartPolicy()
 
 @dataclass(slots=True)
 class RestartBudget:
-    """The restarts of one child: at most `limit` in any `window` seconds."""
+    """The restarts of one child: at most `limit` in any `window` seconds, if any."""
 
-    limit: int = 5
+    limit: int | None = 5
     window: float = 60.0
     base: float = 0.5
     cap: float = 30.0
@@ -68,7 +69,7 @@ class RestartBudget:
         """Return how long to wait before a restart, or None to give up."""
         while self._past and now - self._past[0] > self.window:
             self._past.popleft()
-        if len(self._past) >= self.limit:
+        if self.limit is not None and len(self._past) >= self.limit:
             return None
         self._past.append(now)
         return _doubled(self.base, self.cap, len(self._past) - 1)

@@ -43,10 +43,11 @@ class TreeNode:
     last_error: str | None = None  # the failure of its last unhappy life, in one line
     age: float = 0.0  # seconds since this life began; 0 where there is none
     children: tuple[TreeNode, ...] = ()
+    note: str = ""  # what the child says of itself, e.g. `ending, 8 s left`
 
 
 def render_tree(root: TreeNode) -> str:
-    """Draw a live tree, one child a line: name, state, age, restarts, last error."""
+    """Draw a live tree, one child a line: name, state, age, restarts, note, last error."""
     rows = list(_rows(root, "", ""))
     width = max(len(lead) + len(node.name) for lead, node in rows)
     return "\n".join(f"{lead + node.name:<{width}}  {_facts(node)}".rstrip() for lead, node in rows)
@@ -86,6 +87,8 @@ def _facts(node: TreeNode) -> str:
     facts = [f"{node.state.value:<8}", f"{format_age(node.age):>6}"]
     if node.restarts:
         facts.append(f"restarts={node.restarts}")
+    if node.note:
+        facts.append(node.note)
     if node.last_error is not None:
         facts.append(f"last error: {node.last_error}")
     return "  ".join(facts)

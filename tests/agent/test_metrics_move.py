@@ -18,7 +18,7 @@ from lightkube.models.core_v1 import EphemeralContainer, Node
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from kubelet_trio.agent import Agent, node_api
+from kubelet_trio.agent import Agent
 from kubelet_trio.agent.join import open_apis
 from kubelet_trio.agent.metric_names import FAMILIES
 from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
@@ -27,7 +27,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
 from kubelet_trio.kube import KubeError, KubeUnavailableError
 from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
-from kubelet_trio.server import open_tcp
+from kubelet_trio.server import Port, open_tcp
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.stats import Filesystem
 from kubelet_trio.testing import FaultKind
@@ -260,17 +260,18 @@ async def what_the_api_server_is_asked(base: Path) -> tuple[Totals, Totals]:
 async def what_the_kubelet_api_is_asked(base: Path) -> tuple[Totals, Totals]:
     opened: list[trio.SocketListener] = []
 
-    async def open_any(host: str, _port: int) -> list[trio.SocketListener]:
-        opened.extend(await open_tcp(host, 0))
+    async def open_any() -> list[trio.SocketListener]:
+        opened.extend(await open_tcp("127.0.0.1", 0))
         return opened
+
+    async def nobody() -> None:
+        await trio.lowlevel.checkpoint()
 
     async with Host(base).running() as agent, trio.open_nursery() as nursery:
         before = await totals(agent)
         settings = NodeApiSettings("127.0.0.1", read_only_port=1)
         api = _NodeApi(agent, settings, None, inline_offload)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(node_api, "open_tcp", open_any)
-            await nursery.start(api.serve_read_only)
+        await nursery.start(api.serve_read_only, Port("read-only", "", "", open_any, nobody))
         port = opened[0].socket.getsockname()[1]
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(b"GET /metrics HTTP/1.0\r\nHost: n\r\n\r\n")

@@ -12,14 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 import trio
 
-from kubelet_trio.agent import Agent, node_api
+from kubelet_trio.agent import Agent
 from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
 from kubelet_trio.gc import LogRotationPolicy
 from kubelet_trio.model import pod_uid, thread_offload
-from kubelet_trio.server import open_tcp
+from kubelet_trio.server import Port, open_tcp
 from tests.agent.node import Node, make_pod, ready
 
 SLOW, UNREAD, COMMANDS, KEPT = 60, 40, 20, 80
@@ -43,14 +42,16 @@ class Api:
         self._nursery: trio.Nursery
 
     @asynccontextmanager
-    async def serving(self, patch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
+    async def serving(self) -> AsyncIterator[Agent]:
         opened: list[trio.SocketListener] = []
 
-        async def open_any(host: str, _port: int) -> list[trio.SocketListener]:
-            opened.extend(await open_tcp(host, 0))
+        async def open_any() -> list[trio.SocketListener]:
+            opened.extend(await open_tcp("127.0.0.1", 0))
             return opened
 
-        patch.setattr(node_api, "open_tcp", open_any)
+        async def nobody() -> None:
+            await trio.lowlevel.checkpoint()
+
         pod = make_pod()
         settings = NodeApiSettings(
             "127.0.0.1", cert_dir=self.base / "pki", anonymous=True, always_allow=True
@@ -65,7 +66,7 @@ class Api:
                     lambda pods: any(p.status and ready(p.status) for p in pods.values())
                 )
                 api = _NodeApi(agent, settings, None, thread_offload)
-                await nursery.start(api.serve_https)
+                await nursery.start(api.serve_https, Port("https", "", "", open_any, nobody))
                 self.port = opened[0].socket.getsockname()[1]
                 commands = await trio.open_tcp_listeners(0, host="127.0.0.1")
                 await nursery.start(trio.serve_listeners, _echo, commands)
@@ -122,10 +123,10 @@ def resident() -> int:
 
 
 async def test_rude_clients_hold_nobody_up_and_take_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     api, served = Api(tmp_path), 0
-    async with api.serving(monkeypatch) as agent, trio.open_nursery() as rude:
+    async with api.serving() as agent, trio.open_nursery() as rude:
         before = resident()
         streams = []
         with trio.fail_after(PATIENCE):

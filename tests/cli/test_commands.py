@@ -185,6 +185,7 @@ def test_status_is_one_page(invoke: Run) -> None:
     assert "  runtime: connection refused" in text
     assert "    web.yaml: spec.containers: Required value" in text
     assert "  http:https://config: not read yet" in text
+    assert "Not served:\n  healthz: healthzPort: taken\nEvents dropped: 3" in text
     assert msgspec.json.decode(invoke("status", "-o", "json").output)["events_dropped"] == 3
 
 

@@ -1,0 +1,1 @@
+"""The daemon whole, as a process of its own."""

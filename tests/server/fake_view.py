@@ -11,7 +11,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.events import EventRing
 from kubelet_trio.model import ContainerId, PodUid, pod_uid
-from kubelet_trio.server import AgentStatus, RuntimeInfo, SourceInfo, SourceProblem
+from kubelet_trio.server import AgentStatus, PortInfo, RuntimeInfo, SourceInfo, SourceProblem
 from kubelet_trio.supervision import ChildState, TreeNode
 
 
@@ -48,6 +48,10 @@ class FakeView:
             checks={"syncloop": None, "runtime": "connection refused"},
             notes=("--pod-cidr has no effect",),
             events_dropped=3,
+            ports=(
+                PortInfo("healthz", "healthzPort", "127.0.0.1:10248", "healthzPort: taken"),
+                PortInfo("ui", "--ui-port", "127.0.0.1:8080"),
+            ),
         )
 
     def tree(self) -> TreeNode:

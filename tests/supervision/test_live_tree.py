@@ -168,3 +168,17 @@ async def test_an_error_of_many_lines_shows_by_its_first(autojump_clock: MockClo
         assert node(top.tree(), "a").last_error == "ValueError: first"
         assert node(bottom.tree(), "b").last_error == "TimeoutError"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_child_says_a_word_of_itself_while_it_lives(autojump_clock: MockClock) -> None:
+    words = ["healthzPort 127.0.0.1:10248: taken"]
+    a = Actor("a", [], crash_after=[4])
+    top = Supervisor("top", [ChildSpec("a", a.run, note=lambda: words[0])])
+    async with running(top):
+        assert render_tree(top.tree()).endswith("0s  healthzPort 127.0.0.1:10248: taken")
+        words[0] = ""
+        assert render_tree(top.tree()).endswith("0s")
+        words[0] = "there"
+        await settle(4.2)
+        assert top.tree().children[0].state is ChildState.BACKOFF
+        assert top.tree().children[0].note == ""

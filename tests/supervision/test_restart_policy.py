@@ -29,6 +29,17 @@ def test_the_budget_is_used_up_after_the_limit() -> None:
     assert [budget.next_delay(now) is None for now in (0, 1, 2)] == [False, False, True]
 
 
+def test_without_a_limit_nothing_is_given_up_and_the_delay_stays_at_the_cap() -> None:
+    budget = RestartPolicy(limit=None, cap=10).budget()
+    now, delays = 0.0, []
+    for _ in range(100):
+        delay = budget.next_delay(now)
+        assert delay is not None
+        delays.append(delay)
+        now += delay
+    assert set(delays[10:]) == {10.0}
+
+
 def test_a_restart_older_than_the_window_no_longer_counts() -> None:
     budget = RestartBudget(limit=2, window=60, base=1)
     assert [budget.next_delay(now) for now in (0, 30, 60.5)] == [1, 2, 2]

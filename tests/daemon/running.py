@@ -1,0 +1,106 @@
+"""`kubelet-trio run` on the embedded runtime, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kubelet_trio.cli.client import AgentClient, ClientError
+from tests.cri.process.processes import processes_at
+
+_MAIN = "from kubelet_trio.cli.main import cli; cli()"
+
+SLEEPER = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: main, image: none, command: [sleep, "1000"]}]
+"""
+
+
+class Daemon:
+    """The running agent. Pods are ended with it."""
+
+    def __init__(self, base: Path, *flags: str, **environment: str) -> None:
+        self.root = base / "root"
+        self.manifests = base / "manifests"
+        self.manifests.mkdir(exist_ok=True)
+        self.log = base / "log"
+        self.client = AgentClient(str(self.root))
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", _MAIN, "run", f"--root-dir={self.root}"),
+                    *("--container-runtime-endpoint=process", "--fail-cgroupv1=false"),
+                    *(f"--pod-manifest-path={self.manifests}", "--remove-pods-on-exit"),
+                    *(["--process-allow-root"] if os.getuid() == 0 else []),
+                    *flags,
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def write(self, text: str = SLEEPER, name: str = "web.yaml") -> None:
+        (self.manifests / name).write_text(text)
+
+    def eventually(self, look: Callable[[], Any], within: float = 30.0) -> Any:
+        """Return what `look` finds as soon as it finds something."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.log.read_text()
+            try:
+                if found := look():
+                    return found
+            except ClientError:
+                pass  # it does not answer yet
+            time.sleep(0.05)
+        raise AssertionError(f"not seen in {within} s; the agent's log:\n{self.log.read_text()}")
+
+    def running_pods(self) -> list[str]:
+        pods = self.client.get("pods")["items"]
+        return [p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"]
+
+    def port_problems(self) -> dict[str, str]:
+        ports = self.client.get("status")["ports"]
+        return {port["name"]: port["problem"] for port in ports if port["problem"]}
+
+    def terminate(self, within: float = 20.0) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(within)
+
+
+@contextmanager
+def daemon(base: Path, *flags: str, **environment: str) -> Iterator[Daemon]:
+    running = Daemon(base, *flags, **environment)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+        for line in processes_at(base):
+            os.kill(int(line.partition(":")[0]), signal.SIGKILL)
+
+
+@contextmanager
+def taken_port() -> Iterator[socket.socket]:
+    """Hold a port of the loopback address, as another program would."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        yield held
+
+
+def number(held: socket.socket) -> int:
+    return int(held.getsockname()[1])
