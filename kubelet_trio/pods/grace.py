@@ -80,6 +80,15 @@ def remaining_grace(requested_at: float, grace: float, now: float) -> float:
     return min(max(requested_at + grace - now, 0.0), grace)
 
 
+def ending_note(pod: Pod, now: float) -> str:
+    """Return what the tree shows of a pod: how long it has, if it is being ended."""
+    until = metadata(pod).deletionTimestamp
+    if until is None:
+        return ""
+    left = until.timestamp() - now
+    return f"ending, {left:.0f} s left" if left > 0 else "ending"
+
+
 def stop_timeout(remaining: float) -> int:
     """Return the whole seconds that a StopContainer call is given of what remains."""
     return max(round(remaining), MINIMUM_STOP_GRACE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 import trio
@@ -30,6 +31,7 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.pods.admitter import Admitter
+from kubelet_trio.pods.grace import ending_note
 from kubelet_trio.pods.record import PodRecord
 from kubelet_trio.pods.refused import RefusedPods
 from kubelet_trio.pods.remains import is_at_rest
@@ -200,8 +202,18 @@ class PodRegistry:
         if not worker.is_admitted:
             self._admitter.add(worker)
         self._start_child(
-            ChildSpec(f"{key}@{uid}", worker.run, Restart.TRANSIENT, stop=worker.leave)
+            ChildSpec(
+                f"{key}@{uid}",
+                worker.run,
+                Restart.TRANSIENT,
+                stop=worker.leave,
+                note=partial(self._note, uid),
+            )
         )
+
+    def _note(self, uid: PodUid) -> str:
+        shown = self._services.statuses.pods.value.get(uid)
+        return "" if shown is None else ending_note(shown, self._services.clock.time())
 
     def _ended(self, uid: PodUid) -> None:
         del self._workers[uid]

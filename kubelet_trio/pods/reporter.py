@@ -95,6 +95,11 @@ class PodReporter:
             async with self._turn:
                 await self._try_write(pod, None)
 
+    def show_ending(self, pod: Pod, request: TerminationRequest) -> None:
+        """Show that a pod is being ended from the moment that begins: its status may not change."""
+        if self._status is not None and request.reason is EndReason.DELETED:
+            self._put(pod, self._status, request)
+
     async def publish(
         self,
         pod: Pod,
@@ -301,12 +306,13 @@ def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
 
 
 def _marked_deleted(pod: Pod, request: TerminationRequest) -> Pod:
-    """Show a pod whose manifest is gone as the API server would: with a deletion time."""
+    """Show a pod whose manifest is gone as the API server would: with the time it has until."""
+    grace = effective_grace(pod, request)
     return msgspec.structs.replace(
         pod,
         metadata=msgspec.structs.replace(
             metadata(pod),
-            deletionTimestamp=to_datetime(request.requested_at),
-            deletionGracePeriodSeconds=effective_grace(pod, request),
+            deletionTimestamp=to_datetime(request.requested_at + grace),
+            deletionGracePeriodSeconds=grace,
         ),
     )

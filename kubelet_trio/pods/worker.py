@@ -157,6 +157,7 @@ class PodWorker:
         merged = request if self._request is None else merge_requests(self._request, request)
         if merged != self._request:
             self._request = merged
+            self._reporter.show_ending(self.pod, merged)
             self._reporter.note_decision()
             self._interrupt.cancel()
             self.wake()
@@ -431,6 +432,7 @@ class PodWorker:
     async def _tear_down(self, *, remove: bool) -> None:
         request = self._request
         assert request is not None
+        self._reporter.show_ending(self.pod, request)
         # On disk before the first stop, where the disk takes it: a restart of the agent goes on
         # with this teardown. Where it does not, the decision in memory is enough to stop things.
         await self._reporter.save(self.pod, request)
