@@ -134,7 +134,8 @@ class ClusterObjects:
                 if self._is_watched(key):
                     self.tree.stop_child(_child_name(key))
 
-    async def get(self, key: ObjectKey) -> ApiObject:
+    async def get(self, key: ObjectKey, uid: PodUid | None = None) -> ApiObject:
+        """See `ObjectStore`; an object is the same for every pod."""
         entry = self._entries.get(key)
         if entry is None:
             return await self._read(key)
@@ -339,7 +340,9 @@ def _child_name(key: ObjectKey) -> str:
 class NodeObjects:
     """An `ObjectStore` of both: static pods have the documents beside them, the rest the cluster's.
 
-    Where both hold an object of one name, everybody gets the cluster's.
+    A static pod never reads the API server, whatever other pods hold: who writes manifests on a node
+    is not thereby given the cluster's objects. (The Go kubelet refuses such references altogether:
+    its gate PreventStaticPodAPIReferences.)
     """
 
     def __init__(
@@ -356,7 +359,5 @@ class NodeObjects:
         self._local.release(uid)
         self._cluster.release(uid)
 
-    async def get(self, key: ObjectKey) -> ApiObject:
-        if key in self._cluster.held:
-            return await self._cluster.get(key)
-        return await self._local.get(key)
+    async def get(self, key: ObjectKey, uid: PodUid) -> ApiObject:
+        return await (self._local if self._is_static(uid) else self._cluster).get(key, uid)

@@ -44,7 +44,8 @@ class LocalObjects:
             if not holders:
                 del self._holders[key]
 
-    async def get(self, key: ObjectKey) -> ApiObject:
+    async def get(self, key: ObjectKey, uid: PodUid | None = None) -> ApiObject:
+        """See `ObjectStore`; every pod of the node reads the same documents."""
         try:
             return self._objects[key]
         except KeyError:

@@ -26,8 +26,8 @@ class ObjectStore(Protocol):
         """Drop all that a pod holds; none is no error. Never blocks."""
         ...
 
-    async def get(self, key: ObjectKey) -> ApiObject:
-        """Return an object that some pod holds.
+    async def get(self, key: ObjectKey, uid: PodUid) -> ApiObject:
+        """Return an object to the pod that holds it: whose it is may decide where it is read.
 
         Raises `ObjectNotFoundError`, or `ObjectError` where it cannot be told yet.
         """

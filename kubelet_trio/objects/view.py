@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from kubelet_trio.model import PodUid
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.types import ApiObject, ObjectKey
@@ -45,12 +46,12 @@ class ObjectView:
 NO_OBJECTS = ObjectView()
 
 
-async def read_objects(store: ObjectStore, keys: Iterable[ObjectKey]) -> ObjectView:
-    """Read each of the keys once."""
+async def read_objects(store: ObjectStore, keys: Iterable[ObjectKey], uid: PodUid) -> ObjectView:
+    """Read each of the keys once, for the pod that holds them."""
     found: dict[ObjectKey, ApiObject | ObjectError] = {}
     for key in dict.fromkeys(keys):
         try:
-            found[key] = await store.get(key)
+            found[key] = await store.get(key, uid)
         except ObjectError as exc:
             found[key] = exc
     return ObjectView(found)

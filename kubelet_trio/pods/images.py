@@ -356,7 +356,8 @@ class ImagePuller:
         for name in dict.fromkeys(names):
             key = secret_key(pod_key(wanted.pod).namespace, name)
             try:
-                found = await self._objects.get(key) if self._objects is not None else None
+                uid = pod_uid(wanted.pod)
+                found = await self._objects.get(key, uid) if self._objects is not None else None
             except ObjectError:
                 found = None
             if isinstance(found, Secret):

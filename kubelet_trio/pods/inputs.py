@@ -109,7 +109,7 @@ async def container_environment(
     Raises `ContainerConfigError` and `VolumeError`.
     """
     references = container_references(pod_key(pod).namespace, container.spec)
-    objects = await read_objects(services.objects, references)
+    objects = await read_objects(services.objects, references, pod_uid(pod))
     around = await services.service_env.variables(pod)
     files = await _env_files(services, pod, container)
     environment = container_env(

@@ -48,7 +48,7 @@ async def _handler(services: PodServices, pod: Pod) -> str:
     if not name:
         return ""
     try:
-        found = await services.objects.get(runtime_class_key(name))
+        found = await services.objects.get(runtime_class_key(name), pod_uid(pod))
     except ObjectNotFoundError as exc:
         raise SandboxConfigError(str(exc)) from exc
     except ObjectError as exc:

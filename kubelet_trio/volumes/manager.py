@@ -274,7 +274,7 @@ class VolumeManager:
     async def _read(self, pod: Pod, volumes: Iterable[Volume]) -> ObjectView:
         namespace = pod_key(pod).namespace
         keys = [key for volume in volumes for key in volume_references(namespace, volume)]
-        objects = await read_objects(self._objects, keys)
+        objects = await read_objects(self._objects, keys, pod_uid(pod))
         bound = [
             volume_key(claim.spec.volumeName)
             for claim in objects.found.values()
@@ -283,7 +283,7 @@ class VolumeManager:
         if not bound:
             return objects
         self._objects.hold(pod_uid(pod), bound)
-        behind = await read_objects(self._objects, bound)
+        behind = await read_objects(self._objects, bound, pod_uid(pod))
         return ObjectView({**objects.found, **behind.found})
 
     async def _token(self, request: TokenRequest) -> str | ObjectError:

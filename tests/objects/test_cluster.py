@@ -310,13 +310,20 @@ async def test_static_pods_have_the_documents_beside_them(
     both = NodeObjects(local, world.objects, lambda uid: uid == ONE)
     async with world.running():
         both.hold(ONE, [KEY])
-        found = await both.get(KEY)
+        found = await both.get(KEY, ONE)
         assert isinstance(found, ConfigMap)
         assert found.data == {"A": "local"}
         assert world.kube.requests == []
-        both.release(ONE)
         world.put(config_map(A="cluster"))
         both.hold(TWO, [KEY])
-        found = await both.get(KEY)
+        found = await both.get(KEY, TWO)
         assert isinstance(found, ConfigMap)
         assert found.data == {"A": "cluster"}
+        # Another pod's hold gives a static one nothing: neither other content ...
+        found = await both.get(KEY, ONE)
+        assert isinstance(found, ConfigMap)
+        assert found.data == {"A": "local"}
+        # ... nor an object that only the cluster has.
+        local.apply({})
+        with pytest.raises(ObjectNotFoundError):
+            await both.get(KEY, ONE)

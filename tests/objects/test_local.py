@@ -66,7 +66,7 @@ async def test_a_view_keeps_what_was_read_and_what_was_not_there() -> None:
     objects = LocalObjects()
     objects.apply({KEY: config_map(a="1")})
     missing = config_map_key("default", "missing")
-    view = await read_objects(objects, [KEY, missing, KEY])
+    view = await read_objects(objects, [KEY, missing, KEY], PodUid("a"))
     assert view.get(KEY, ConfigMap).data == {"a": "1"}
     assert view.get_optional(missing, ConfigMap, optional=True) is None
     with pytest.raises(ObjectNotFoundError):
