@@ -69,4 +69,6 @@ async def main(directory: Path, command: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[2] not in ("up", "watch", "down"):
+        sys.exit("usage: keeper.py DIR up|watch|down")
     trio.run(main, Path(sys.argv[1]), sys.argv[2])

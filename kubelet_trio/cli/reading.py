@@ -23,6 +23,10 @@ from kubelet_trio.cli.tables import (
 )
 
 
+class PodNotFoundError(ClientError):
+    """The node has no pod of that name."""
+
+
 def pods(
     agent: AgentClient, names: Sequence[str], namespace: str, output: str | None, *, watch: bool
 ) -> None:
@@ -56,7 +60,7 @@ def find_pod(agent: AgentClient, name: str, namespace: str) -> Json:
             f'pod "{bare}" is in several namespaces, choose by -n: {", ".join(spaces)}'
         )
     if not matches:
-        raise ClientError(f'pods "{bare}" not found')
+        raise PodNotFoundError(f'pods "{bare}" not found')
     exact = [pod for pod in matches if part(pod, "metadata").get("name") == bare]
     candidates = exact or matches
     # While one pod follows another under the same name, the one that stays is meant.
@@ -174,10 +178,7 @@ def events(
     agent: AgentClient, namespace: str, involved: str, output: str | None, *, watch: bool
 ) -> None:
     """Print events as a table, JSON or YAML; with `watch` every further one as well."""
-    kind, _, name = involved.rpartition("/")
-    query = {"namespace": namespace, "name": name}
-    if kind:
-        query["kind"] = {"po": "Pod", "pods": "Pod"}.get(kind.lower(), kind.capitalize())
+    query = _involved(agent, involved, namespace) if involved else {"namespace": namespace}
     if watch:
         _watch_events(agent, query, output)
         return
@@ -191,6 +192,32 @@ def events(
         click.echo("\n".join([table.header(), *table.rows(rows)]))
     else:
         click.echo("No events found", err=True)
+
+
+_KINDS = {"po": "Pod", "pod": "Pod", "pods": "Pod", "no": "Node", "node": "Node", "nodes": "Node"}
+
+
+def _involved(agent: AgentClient, involved: str, namespace: str) -> dict[str, str]:
+    """Return the query for the events of one object. Raises `ClientError` for one not known.
+
+    What is gone is known by the events that are left of it.
+    """
+    kind, slash, name = involved.partition("/")
+    if not (kind and slash and name):
+        raise ClientError(f'--for: "{involved}": expected KIND/NAME, such as pod/web')
+    query = {"kind": _KINDS.get(kind.lower(), kind.capitalize()), "namespace": namespace}
+    if query["kind"] == "Pod":
+        try:
+            meta = part(find_pod(agent, name, namespace), "metadata")
+        except PodNotFoundError:
+            pass  # its events may still be there
+        else:
+            return {**query, "namespace": meta.get("namespace", ""), "name": meta.get("name", "")}
+    query["name"] = name
+    is_this_node = query["kind"] == "Node" and name == agent.get("status").get("node_name")
+    if not is_this_node and not agent.get("events", **query)["items"]:
+        raise ClientError(f'{query["kind"].lower()} "{name}" not found, nor any event of it')
+    return query
 
 
 def _event_order(event: Json) -> float:

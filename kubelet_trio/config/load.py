@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,6 +91,8 @@ def settle(line: CommandLine) -> Settings:
 
 def _flags(line: CommandLine) -> KubeletFlags:
     said = {row.flag.replace("-", "_"): value for row, value in _joined(line) if not row.path}
+    if root_dir := said.get("root_dir"):
+        said["root_dir"] = os.path.abspath(root_dir)  # as the other commands take it
     return replace(KubeletFlags(), **said)
 
 

@@ -16,6 +16,7 @@ from kubelet_trio.embed._errors import (
     PodEndedError,
     PodExistsError,
     PodNotFoundError,
+    PodNotReadyError,
 )
 from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.embed.intake import PodLike
@@ -44,6 +45,7 @@ __all__ = [
     "PodExistsError",
     "PodLike",
     "PodNotFoundError",
+    "PodNotReadyError",
     "PodWatch",
     "RunningPod",
     "Runtime",

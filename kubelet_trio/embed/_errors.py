@@ -5,6 +5,7 @@
     │   └── KubeletFailedError       it gave up; `__cause__` says why
     ├── PodExistsError               a pod of that name is there already
     ├── PodNotFoundError             there is no pod of that name
+    ├── PodNotReadyError             the pod cannot start, and nothing the kubelet does helps
     ├── PodEndedError                the pod ended or was removed while it was waited for
     └── ContainerUnavailableError    the container does not run, or has written no log
 
@@ -35,9 +36,26 @@ class PodNotFoundError(KubeletError):
     """There is no pod of that name."""
 
 
+class PodNotReadyError(KubeletError):
+    """A container cannot start until somebody changes something; the message says why."""
+
+
 class PodEndedError(KubeletError):
     """The pod can never be what was waited for: it has ended, or was removed."""
 
 
 class ContainerUnavailableError(KubeletError):
     """The container does not run now, or has not written a log yet."""
+
+
+for _error in (
+    KubeletError,
+    KubeletClosedError,
+    KubeletFailedError,
+    PodExistsError,
+    PodNotFoundError,
+    PodNotReadyError,
+    PodEndedError,
+    ContainerUnavailableError,
+):
+    _error.__module__ = "kubelet_trio"  # tracebacks show where a program imports it from

@@ -246,7 +246,13 @@ async def open_kubelet(
     Raises:
         KubeletFailedError: it could not start (another kubelet runs in its directory, say),
             or one of its parts kept failing; the block is cancelled then.
+        TypeError: `config` is no `KubeletConfig`.
     """
+    if not isinstance(config, KubeletConfig):
+        raise TypeError(
+            "open_kubelet: expected a KubeletConfig, such as KubeletConfig(root_dir=...), "
+            f"not {type(config).__name__}"
+        )
     core, life = await _make(config, world)
     with Aside() as aside:
         async with trio.open_nursery() as nursery:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 from trio_util import AsyncValue
 
 from kubelet_trio.containers import LogOptions
 from kubelet_trio.cri import ExecResult
-from kubelet_trio.embed._errors import ContainerUnavailableError, PodEndedError
+from kubelet_trio.embed._errors import ContainerUnavailableError, PodEndedError, PodNotReadyError
 from kubelet_trio.embed.client_models import to_client_pod
 from kubelet_trio.embed.core import Core
 from kubelet_trio.embed.logs import LogLines
@@ -32,6 +33,14 @@ from kubelet_trio.model import (
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _PENDING = PodStatus(phase="Pending")
 _TERMINAL = ("Succeeded", "Failed")
+# Reasons to wait that only somebody's doing ends, and the seconds that they must have stood for.
+_STUCK = (
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+)
+_STUCK_FOR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +98,31 @@ class RunningPod:
     async def wait_ready(self) -> None:
         """Wait until the pod is Ready.
 
+        There is no time limit: put `trio.fail_after` around it, and look at `why_not_ready` when
+        it has passed.
+
         Raises:
+            PodNotReadyError: for 10 s a container could not be made, for a reason that the kubelet
+                cannot mend: an image name that is none, a missing config map, an account that
+                may not be used. The kubelet goes on trying, and it may be waited for again.
             PodEndedError: it has ended, or was removed, without that.
             KubeletClosedError: the kubelet has ended.
         """
-        sight = await self._wait(lambda s: s.gone or is_ready(s.pod) or has_ended(s.pod))
+        sight = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
+        while not _is_decided(sight):
+            with trio.move_on_after(_STUCK_FOR) as patience:
+                sight = await self._wait(lambda s: _is_decided(s) or not _waiting(s.pod, _STUCK))
+            if patience.cancelled_caught:
+                why = _waiting(self.pod, _STUCK)
+                raise PodNotReadyError(f"pod {pod_key(self.pod)} cannot start: {why}")
+            sight = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
         if sight.gone or not is_ready(sight.pod):
             raise PodEndedError(f"pod {pod_key(sight.pod)} {_ending(sight)} without being ready")
+
+    @property
+    def why_not_ready(self) -> str:
+        """What its containers wait for, such as `main: ImagePullBackOff: ...`; "" for nothing."""
+        return "" if is_ready(self.pod) else _waiting(self.pod)
 
     async def wait_ended(self) -> PodStatus:
         """Wait until all containers have ended for good and return the pod's status.
@@ -141,9 +168,12 @@ class RunningPod:
                 `kubectl.kubernetes.io/default-container`, or the first one).
 
         Raises:
+            TypeError: the command is one string: it has to be a list of words.
+            ValueError: the command is empty.
             ContainerUnavailableError: there is no such container, or it does not run now.
             RuntimeCallError: the runtime could not run it.
         """
+        _check_command(command)
         self._core.check_open()
         record = self._instance(container)
         if record is None or record.state is not ContainerState.RUNNING:
@@ -272,6 +302,32 @@ class RunningPod:
         from kubelet_trio.pods import restarts_after  # loaded: a kubelet runs
 
         return restarts_after(container.spec, spec(self.pod), record.exit_code)
+
+
+def _is_decided(sight: _Sight) -> bool:
+    return sight.gone or is_ready(sight.pod) or has_ended(sight.pod)
+
+
+def _waiting(pod: Pod, reasons: Collection[str] = ()) -> str:
+    """Say what containers wait for: all of it, or what is among the reasons."""
+    status = pod.status or PodStatus()
+    found = [
+        ": ".join(part for part in (c.name, waiting.reason, waiting.message) if part)
+        for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+        if c.state is not None and (waiting := c.state.waiting) is not None
+        if not reasons or waiting.reason in reasons
+    ]
+    return "; ".join(found)
+
+
+def _check_command(command: Sequence[str]) -> None:
+    # A str is a Sequence[str] to a type checker: its letters would be the words.
+    if isinstance(command, str | bytes):
+        raise TypeError(
+            f"exec: expected a list of words, such as {command.split()!r}, not {command!r}"
+        )
+    if not command:
+        raise ValueError("exec: the command is empty: expected a program and its arguments")
 
 
 def is_ready(pod: Pod) -> bool:

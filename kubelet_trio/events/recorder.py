@@ -78,7 +78,8 @@ class EventRecorder:
         if self.forward is not None:
             self.forward(event)
         involved = event.involved
-        say = log.info if count == 1 else log.debug
+        first = log.warning if event.type == "Warning" else log.info
+        say = first if count == 1 else log.debug
         say(
             "event",
             object=f"{involved.kind}/{involved.namespace}/{involved.name}".replace("//", "/"),

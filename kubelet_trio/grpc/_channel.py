@@ -64,6 +64,7 @@ class Channel:
         self.max_message_bytes = max_message_bytes
         self.connected = AsyncValue(False)
         self._dial, authority = (target, "localhost") if callable(target) else dialer(target)
+        self._target = "" if callable(target) else target
         self._keep_connected = keep_connected
         self._connect_timeout = connect_timeout
         self._current: Http2Connection | None = None
@@ -125,6 +126,13 @@ class Channel:
         self._nursery.start_soon(self._live, attempt)
         return attempt
 
+    def _cannot_connect(self, exc: OSError) -> str:
+        """Say what was dialed, why that failed, and what to look at."""
+        where = f" to {self._target}" if self._target else ""
+        nobody = isinstance(exc, FileNotFoundError | ConnectionRefusedError)
+        cure = "; is the program that serves it running?" if nobody else ""
+        return f"cannot connect{where}: {exc.strerror or exc}{cure}"
+
     async def _live(self, attempt: _Attempt) -> None:
         """One connection's life, from dialing to its end."""
         try:
@@ -132,7 +140,7 @@ class Channel:
                 try:
                     transport = await self._dial()
                 except OSError as exc:
-                    attempt.error = f"cannot connect: {exc}"
+                    attempt.error = self._cannot_connect(exc)
                     return
                 connection = Http2Connection(
                     transport, client=True, on_draining=lambda: self._leave(connection)

@@ -340,9 +340,9 @@ def _child_name(key: ObjectKey) -> str:
 class NodeObjects:
     """An `ObjectStore` of both: static pods have the documents beside them, the rest the cluster's.
 
-    A static pod never reads the API server, whatever other pods hold: who writes manifests on a node
-    is not thereby given the cluster's objects. (The Go kubelet refuses such references altogether:
-    its gate PreventStaticPodAPIReferences.)
+    A static pod never reads the API server, whatever other pods hold: who writes manifests on a
+    node is not thereby given the cluster's objects. (The Go kubelet refuses such references
+    altogether: its gate PreventStaticPodAPIReferences.)
     """
 
     def __init__(

@@ -47,8 +47,27 @@ _EXIT = re.compile(r"\bexit-(\d+)(?:-after-(\d+(?:\.\d+)?))?")
 _SLOW_STOP = re.compile(r"\bslow-stop-(\d+(?:\.\d+)?)")
 
 
+# What begins like a word that says how to act, and is none, is a slip of the pen.
+_LIKE_A_WORD = re.compile(r"(?<![\w.-])(?:exit|slow-stop|no-(?:start|create))-[\w.-]*")
+_NUMBER = r"\d+(?:\.\d+)?"
+_WORD = re.compile(rf"exit-\d+(?:-after-{_NUMBER})?|slow-stop-{_NUMBER}")
+
+
+def mistaken_words(text: str) -> list[str]:
+    """Return what looks like a word of the module's docstring and is none."""
+    return [word for word in _LIKE_A_WORD.findall(text) if not _WORD.fullmatch(word)]
+
+
 def behaviour_from_words(text: str) -> Behaviour:
-    """Read a behaviour from the words in the module's docstring; others mean nothing."""
+    """Read a behaviour from the words in the module's docstring; others mean nothing.
+
+    One that is nearly such a word makes a container that cannot be created, and says why.
+    """
+    if mistaken := mistaken_words(text):
+        known = "exit-CODE, exit-CODE-after-SECONDS, slow-stop-SECONDS"
+        return Behaviour(
+            create_error=f"the fake runtime does not know {mistaken[0]!r}: expected {known}"
+        )
     exits, slow = _EXIT.search(text), _SLOW_STOP.search(text)
     return Behaviour(
         exits_after=float(exits[2] or 0) if exits else None,

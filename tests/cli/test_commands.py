@@ -171,6 +171,34 @@ def test_events_are_a_table_newest_last(invoke: Run) -> None:
     assert invoke("events", "-n", "none").output == "No events found\n"
 
 
+@pytest.mark.parametrize("name", ["pod/web", "pods/web", "po/web-node1", "pod/default/web"])
+def test_events_of_a_pod_are_found_by_its_manifests_name(invoke: Run, name: str) -> None:
+    shown = invoke("events", "--for", name)
+    assert shown.exit_code == 0
+    assert len(shown.output.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("web", 'Error: --for: "web": expected KIND/NAME, such as pod/web\n'),
+        ("pod/", 'Error: --for: "pod/": expected KIND/NAME, such as pod/web\n'),
+        ("pod/nosuch", 'Error: pod "nosuch" not found, nor any event of it\n'),
+        ("node/other", 'Error: node "other" not found, nor any event of it\n'),
+    ],
+)
+@pytest.mark.parametrize("flags", [(), ("-w",)])
+def test_events_of_what_is_not_there_are_refused(
+    invoke: Run, name: str, message: str, flags: tuple[str, ...]
+) -> None:
+    shown = invoke("events", "--for", name, *flags)
+    assert (shown.exit_code, shown.output) == (1, message)
+
+
+def test_a_node_without_events_is_no_mistake(invoke: Run) -> None:
+    assert invoke("events", "--for", "node/node1").output == "No events found\n"
+
+
 def test_the_tree_is_drawn(invoke: Run) -> None:
     text = invoke("tree").output
     assert "└── health" in text

@@ -77,7 +77,8 @@ def decide_identity(
     if uid == _ROOT and not allow_root:
         raise RefusedError(
             "it would run as root, with nothing between it and this host: set "
-            "securityContext.runAsUser, or allow root with --process-allow-root"
+            "securityContext.runAsUser, or allow root (--process-allow-root; in a program "
+            "KubeletConfig(allow_root=True))"
         )
     asked_group = security.run_as_group.value if security.run_as_group is not None else None
     if own.uid != _ROOT:
