@@ -20,6 +20,7 @@ from trio_util import AsyncValue
 from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.desired import marked, source_infos
+from kubelet_trio.agent.directories import make_node_directories
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.image_access import make_image_access
@@ -287,7 +288,8 @@ class Agent:
             GaveUpError: a part kept failing.
         """
         node = self.settings.node
-        await self._seams.offload_for(Purpose.RECORDS)(_make_directories, node)
+        make_directories = partial(make_node_directories, for_plugins=not self.settings.instance)
+        await self._seams.offload_for(Purpose.RECORDS)(make_directories, node)
         is_ours = False
         try:
             with root_lock(node.root_dir / LOCK_NAME):
@@ -492,7 +494,7 @@ class Agent:
             runtime=RuntimeInfo(
                 self.settings.runtime_endpoint, runtime.name, runtime.version, runtime.problem
             ),
-            sources=tuple(source_infos(self._seams.sources)),
+            sources=tuple(source_infos(self._seams.sources, self._desired.value)),
             checks={name: check() for name, check in self.check_functions().items()},
             notes=self.settings.notes,
             remains=self._services.remains.problems(),
@@ -528,14 +530,3 @@ class Agent:
             c.id == container_id and c.state is ContainerState.RUNNING
             for c in self._pleg.get(uid).containers
         )
-
-
-def _make_directories(node: NodeSettings) -> None:
-    """The Go kubelet's layout and modes."""
-    for path, mode in (
-        (node.root_dir, 0o750),
-        (node.root_dir / "pods", 0o750),
-        (node.pod_logs_dir, 0o750),
-        (node.container_logs_dir, 0o755),
-    ):
-        path.mkdir(mode=mode, parents=True, exist_ok=True)

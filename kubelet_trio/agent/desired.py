@@ -23,17 +23,18 @@ def marked(desired: Desired, instance: str) -> Desired:
     return replace(desired, pods=pods)
 
 
-def source_infos(sources: Iterable[Source]) -> Iterator[SourceInfo]:
-    """Yield how each source does."""
+def source_infos(sources: Iterable[Source], desired: Desired) -> Iterator[SourceInfo]:
+    """Yield how each source does: its own problems, and the pods that give way to others."""
     for source in sources:
+        given_way = [p for p in desired.problems if p.source == source.name]
         problems = tuple(
             ShownProblem(str(p).removesuffix(f": {p.message}"), p.message)
-            for p in source.problems.value
+            for p in (*source.problems.value, *given_way)
         )
         delivered = source.delivered
         yield SourceInfo(
             f"{source.name}:{source.origin}",
             delivered is not None and delivered.is_complete,
-            len(delivered.pods) if delivered is not None else 0,
+            len(delivered.pods) - len(given_way) if delivered is not None else 0,
             problems,
         )

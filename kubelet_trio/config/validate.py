@@ -326,8 +326,8 @@ def _is_reserved(prefix: str) -> bool:
 
 
 def _node_flags(flags: KubeletFlags) -> Iterator[str]:
-    if not flags.root_dir.startswith("/"):
-        yield f'--root-dir "{flags.root_dir}" must be an absolute path'
+    if not flags.root_dir:
+        yield "--root-dir must name a directory"
     name = flags.hostname_override
     if name and not _SUBDOMAIN.fullmatch(name.strip().lower()):
         yield f'--hostname-override "{name}" is not a valid node name'

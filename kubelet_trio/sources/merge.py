@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 import trio
@@ -14,9 +15,12 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import EventSink, PodKey, PodUid, pod_key, pod_object_ref, pod_uid
 from kubelet_trio.objects import ApiObject, ObjectKey, object_key
-from kubelet_trio.sources.types import Desired, Source, SourceSnapshot
+from kubelet_trio.sources.static import manifest_of, seen_at
+from kubelet_trio.sources.types import Desired, Source, SourceProblem, SourceSnapshot
 
 log = structlog.get_logger()
+
+Name = tuple[str, PodKey]  # of a source
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,10 @@ class Dropped:
     key: PodKey
     uid: PodUid
     message: str
+    manifest: str = ""  # the file that it is in, where it is in one
+
+    def problem(self) -> SourceProblem:
+        return SourceProblem(self.source, self.manifest or str(self.key), self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +45,72 @@ class Merged:
     dropped: Mapping[Dropped, Pod]
     hidden: frozenset[ObjectKey] = frozenset()  # objects that are there twice: the first counts
 
+    def holders(self, snapshots: Mapping[str, SourceSnapshot]) -> dict[Name, str]:
+        """Return the manifest that has each name of each source."""
+        wanted = self.desired.pods
+        return {
+            (source, pod_key(pod)): manifest_of(pod)
+            for source, snapshot in snapshots.items()
+            for pod in snapshot.pods
+            if wanted.get(pod_uid(pod)) is pod
+        }
 
-def merge(order: Sequence[str], snapshots: Mapping[str, SourceSnapshot]) -> Merged:
+
+def merge(
+    order: Sequence[str],
+    snapshots: Mapping[str, SourceSnapshot],
+    holders: Mapping[Name, str] = MappingProxyType({}),
+) -> Merged:
     """Put the latest snapshots together.
 
-    Within a source the first pod of a name wins, over all of them the first of a UID;
-    `order` says which source comes first. Names may be the same in two sources: the pods'
-    workers run one after the other (pods).
+    Within a source one pod of a name wins: that of the manifest in `holders`, which had the name
+    before, else the one that was seen first, so that what runs stays. Over all sources the first
+    of a UID wins; `order` says which source comes first. Names may be the same in two sources:
+    the pods' workers run one after the other (pods).
     """
     pods: dict[PodUid, Pod] = {}
     owner: dict[PodUid, str] = {}
     dropped: dict[Dropped, Pod] = {}
     for source in order:
-        names: set[PodKey] = set()
-        for pod in snapshots[source].pods if source in snapshots else ():
+        given = snapshots[source].pods if source in snapshots else ()
+        first = _first_of_names(source, [p for p in given if pod_uid(p) not in pods], holders)
+        for pod in given:
             key, uid = pod_key(pod), pod_uid(pod)
             if uid in pods:
-                message = f"{_name(source, pod)} has the UID of one from {owner[uid]}"
-            elif key in names:
-                message = f"{_name(source, pod)} has the name of another one from {source}"
+                other = pods[uid] if owner[uid] == source else None
+                message = f"{_name(source, pod)} has the UID of {_other(owner[uid], other)}"
+            elif first[key] is not pod:
+                message = f"{_name(source, pod)} has the name of {_other(source, first[key])}"
             else:
                 pods[uid], owner[uid] = pod, source
-                names.add(key)
                 continue
-            dropped[Dropped(source, key, uid, f"{message}: ignored")] = pod
+            drop = Dropped(source, key, uid, f"{message}: ignored", manifest_of(pod))
+            dropped[drop] = pod
     ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
     incomplete = {name for name, snapshot in snapshots.items() if not snapshot.is_complete}
     last_known = frozenset(uid for uid in pods if owner[uid] in incomplete)
     delivered = frozenset(snapshots.keys() - incomplete)
-    return Merged(Desired(pods, ready, objects, last_known, delivered), dropped, hidden)
+    problems = tuple(drop.problem() for drop in dropped)
+    desired = Desired(pods, ready, objects, last_known, delivered, problems)
+    return Merged(desired, dropped, hidden)
+
+
+def _first_of_names(
+    source: str, pods: Iterable[Pod], holders: Mapping[Name, str]
+) -> dict[PodKey, Pod]:
+    """Return the pod of each name that runs."""
+    first: dict[PodKey, Pod] = {}
+    for pod in pods:
+        key = pod_key(pod)
+        holder = holders.get((source, key), "")
+
+        def rank(each: Pod, holder: str = holder) -> tuple[bool, str]:
+            return manifest_of(each) != holder, seen_at(each)
+
+        if key not in first or rank(pod) < rank(first[key]):
+            first[key] = pod
+    return first
 
 
 def _merge_objects(
@@ -84,8 +128,14 @@ def _merge_objects(
     return objects, frozenset(hidden)
 
 
+def _other(source: str, other: Pod | None) -> str:
+    manifest = manifest_of(other) if other is not None else ""
+    return f"the one in {manifest}" if manifest else f"one from {source}"
+
+
 def _name(source: str, pod: Pod) -> str:
-    return f'pod "{pod_key(pod)}" from {source}'
+    manifest = manifest_of(pod)
+    return f'pod "{pod_key(pod)}" ' + (f"in {manifest}" if manifest else f"from {source}")
 
 
 async def run_merge(
@@ -106,10 +156,12 @@ async def run_merge(
     snapshots = {s.name: s.delivered for s in sources if s.delivered is not None}
     dropped: frozenset[Dropped] = frozenset()
     hidden: frozenset[ObjectKey] = frozenset()
+    holders: Mapping[Name, str] = {}
 
     def publish() -> None:
-        nonlocal dropped, hidden
-        merged = merge(order, snapshots)
+        nonlocal dropped, hidden, holders
+        merged = merge(order, snapshots, holders)
+        holders = merged.holders(snapshots)
         for drop in [d for d in merged.dropped if d not in dropped]:
             log.warning("source.pod_dropped", pod=str(drop.key), uid=drop.uid, why=drop.message)
             involved = pod_object_ref(merged.dropped[drop])

@@ -105,6 +105,12 @@ def mark_seen(pod: Pod, seen: str) -> Pod:
     return replace(pod, metadata=replace(meta, annotations=annotations))
 
 
+def manifest_of(pod: Pod) -> str:
+    """Return the file that the pod was read from, "" where it is from none."""
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    return str(annotations.get(MANIFEST, ""))
+
+
 def seen_at(pod: Pod) -> str:
     """Return when the pod was first seen, "" if it is not marked."""
     annotations = (pod.metadata.annotations if pod.metadata else None) or {}

@@ -34,6 +34,7 @@ class Desired:
     objects: Mapping[ObjectKey, ApiObject] = field(default_factory=dict)
     last_known: frozenset[PodUid] = frozenset()  # wanted before this start; nobody says so now
     delivered: frozenset[str] = frozenset()  # the sources that have said all that they want
+    problems: tuple[SourceProblem, ...] = ()  # pods that give way to others of their name or UID
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,3 +297,10 @@ def test_pods_are_kept_for_a_start_cut_off_if_flag_or_file_ask_for_it(tmp_path: 
     assert not won.config.offline_pods
     (note,) = load_settings(["--offline-pods"]).notes
     assert note.startswith("offlinePods (--offline-pods) has no effect")
+
+
+def test_a_relative_root_directory_is_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(["--root-dir=state"]).flags.root_dir == str(tmp_path / "state")

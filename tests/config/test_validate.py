@@ -194,7 +194,7 @@ def test_node_labels_are_checked_as_upstream(labels: str, is_ok: bool) -> None:
     [
         ("--node-ip=x", "must be an IP address, or two"),
         ("--node-ip=10.0.0.1,10.0.0.2", "one address of each IP family"),
-        ("--root-dir=relative", "must be an absolute path"),
+        ("--root-dir=", "must name a directory"),
         ("--hostname-override=no_good", "is not a valid node name"),
         ("--crash-loop-backoff-base=0s", "must be greater than 0"),
         ("--cloud-provider=aws", "unsupported cloud provider"),

@@ -8,12 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import trio
-from trio.testing import MockClock
 
-from kubelet_trio import Kubelet
 from kubelet_trio.embed.intake import read_pod
-from kubelet_trio.testing import FakeRuntime
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "embedding.md").read_text()
@@ -32,14 +28,30 @@ def test_the_pod_of_the_guide_is_one() -> None:
     assert pod.metadata.name == "web"
 
 
-async def test_the_test_of_the_guide_passes(
-    kubelet: Kubelet, fake_runtime: FakeRuntime, autojump_clock: MockClock
-) -> None:
-    code = re.findall(r"(async def test_a_crashing.*?)```", GUIDE, re.DOTALL)[0]
-    names = {"trio": trio}
-    exec(code, names)
-    test = names["test_a_crashing_service_backs_off"]
-    await test(kubelet, fake_runtime, autojump_clock)  # type: ignore[operator]
+def blocks(language: str) -> dict[str, str]:
+    """Return the guide's fenced blocks of a language, by the file that they name first."""
+    found = re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
+    return {block.splitlines()[0].removeprefix("# "): block for block in found}
+
+
+def test_the_test_of_the_guide_passes_as_it_is_written(tmp_path: Path) -> None:
+    for files in (blocks("ini"), blocks("python")):
+        for name, text in files.items():
+            if "." in name and " " not in name:
+                (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_every_program_of_the_guide_is_well_typed(tmp_path: Path) -> None:
+    (program,) = [text for name, text in blocks("python").items() if " " in name]
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    command = [sys.executable, "-m", "mypy", "--check-untyped-defs", "--cache-dir", str(tmp_path)]
+    done = subprocess.run([*command, str(path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", GUIDE))))

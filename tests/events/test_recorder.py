@@ -78,6 +78,8 @@ async def test_an_event_is_logged_once_and_its_repeats_quietly(told: LogCapture)
     recorder = EventRecorder(EventRing("node1"), Clock())
     for _ in range(3):
         recorder.emit(WEB, "Warning", "BackOff", "again")
+    recorder.emit(WEB, "Normal", "Started", "it runs")
     recorder.flush()
-    assert [entry["log_level"] for entry in told.entries] == ["info", "debug", "debug"]
+    levels = [entry["log_level"] for entry in told.entries]
+    assert levels == ["warning", "debug", "debug", "info"]
     assert told.entries[0]["object"] == "Pod/default/web"

@@ -11,6 +11,7 @@ from trio_util import AsyncValue
 from kubelet_trio.model import EventType, Latest, ObjectRef
 from kubelet_trio.sources import Desired, SourceProblem, SourceSnapshot, run_merge
 from kubelet_trio.sources.merge import merge
+from kubelet_trio.sources.static import MANIFEST, mark_seen
 from tests.sources.make import load, manifest, names
 
 
@@ -45,6 +46,15 @@ def pod(name: str, uid: str = "") -> Pod:
     return load(raw)[0]
 
 
+def filed(name: str, uid: str, path: str, seen: str = "2026-01-01T00:00:00Z") -> Pod:
+    """Return a pod as a file source delivers it."""
+    marked = mark_seen(pod(name, uid), seen)
+    assert marked.metadata is not None
+    assert marked.metadata.annotations is not None
+    marked.metadata.annotations[MANIFEST] = path
+    return marked
+
+
 def snapshots(**pods: list[Pod]) -> dict[str, SourceSnapshot]:
     return {name: SourceSnapshot(name, tuple(each)) for name, each in pods.items()}
 
@@ -62,7 +72,7 @@ def test_the_first_pod_of_a_name_in_a_source_wins() -> None:
     wanted, dropped = merged(file=[pod("a", "1"), pod("a", "2")])
     assert wanted == ["a-node1"]
     assert dropped == [
-        'pod "default/a-node1" from file has the name of another one from file: ignored'
+        'pod "default/a-node1" in /m/web.yaml has the name of the one in /m/web.yaml: ignored'
     ]
 
 
@@ -70,7 +80,7 @@ def test_the_first_source_of_a_uid_wins() -> None:
     result = merge(["file", "http"], snapshots(http=[pod("a", "1")], file=[pod("b", "1")]))
     assert names(tuple(result.desired.pods.values())) == ["b-node1"]
     assert [(d.source, d.message) for d in result.dropped] == [
-        ("http", 'pod "default/a-node1" from http has the UID of one from file: ignored')
+        ("http", 'pod "default/a-node1" in /m/web.yaml has the UID of one from file: ignored')
     ]
 
 
@@ -163,3 +173,35 @@ async def test_a_dropped_pod_is_told_once(nursery: trio.Nursery) -> None:
 async def test_two_sources_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="two sources of one name"):
         await run_merge([FakeSource("file"), FakeSource("file")], lambda _: None, Events())
+
+
+def winners(applied: list[Desired]) -> list[list[str]]:
+    return [list(desired.pods) for desired in applied]
+
+
+async def test_what_runs_keeps_its_name_whatever_comes_beside_it(nursery: trio.Nursery) -> None:
+    file = FakeSource("file")
+    applied, _ = await start(nursery, file)
+    web = filed("a", "1", "/m/web.yaml")
+    copy = filed("a", "2", "/m/dup.yaml", "2026-01-02T00:00:00Z")
+    edited = filed("a", "3", "/m/web.yaml", "2026-01-03T00:00:00Z")
+    for pods in ([web], [copy, web], [copy, edited], [copy]):
+        file.deliver(*pods)
+        await wait_all_tasks_blocked()
+    assert winners(applied[-4:]) == [["1"], ["1"], ["3"], ["2"]]
+    (problem,) = applied[-2].problems
+    assert str(problem) == (
+        '/m/dup.yaml: pod "default/a-node1" in /m/dup.yaml has the name of the one in '
+        "/m/web.yaml: ignored"
+    )
+    assert applied[-1].problems == ()
+
+
+async def test_after_a_restart_what_was_seen_first_runs_on(nursery: trio.Nursery) -> None:
+    file = FakeSource("file")
+    applied, _ = await start(nursery, file)
+    file.deliver(
+        filed("a", "2", "/m/dup.yaml", "2026-01-02T00:00:00Z"), filed("a", "1", "/m/web.yaml")
+    )
+    await wait_all_tasks_blocked()
+    assert winners(applied)[-1] == ["1"]
