@@ -7,6 +7,10 @@
 A reader that follows `..data` once sees one version; a watcher is told by the rename. What
 did not change is not written. A write that was cut short leaves nothing that a reader could
 see, and the next one clears it away.
+
+The directory is trusted with nothing. Containers of an earlier version may write to it, and so
+may whoever can on a runtime that mounts nothing (CVE-2017-1002102). So every step goes by
+descriptors, from the volume's own downwards, follows no link and opens nothing that is no file.
 """
 
 from __future__ import annotations
@@ -14,15 +18,25 @@ from __future__ import annotations
 import datetime
 import os
 import random
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
+
+import structlog
+
+from kubelet_trio.model import open_directory, read_regular
+from kubelet_trio.volumes.removal import remove_entry
+
+log = structlog.get_logger()
 
 _DATA = "..data"
 _NEW_DATA = "..data_tmp"
 _MAX_NAME = 255
 _MAX_PATH = 4096
+_MOST_CLEARED = 10_000  # entries looked through at once: a container may add to them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +49,37 @@ class File:
 
 
 Payload = Mapping[str, File]  # by path within the volume
+_Tree: TypeAlias = "dict[str, _Tree | File]"
 
 
 def write_payload(
-    directory: Path, payload: Payload, now: float, own: Callable[[], None] = lambda: None
+    directory: Path, payload: Payload, now: float, own: Callable[[int], None] = lambda _: None
 ) -> bool:
     """Make `payload` what is visible in a directory; return whether anything changed.
 
     Args:
         now: Unix seconds, for the name of the content's directory.
-        own: called when the content is there and not yet visible: to set its owner.
+        own: called with the descriptor of the content's directory when the content is there
+            and not yet visible: to set its owner.
 
     Raises:
-        ValueError: a path leads out of the directory, or is too long.
+        ValueError: a path leads out of the directory, is too long, or is a file and a directory.
         OSError: and the old content stays visible.
     """
     files = {_clean(path): file for path, file in payload.items()}
-    current = _current(directory)
-    if current is not None and _same(directory / current, files):
-        _link(directory, files)
-        return False
-    fresh = _make_directory(directory, now)
+    tree = _tree(files)
+    volume = open_directory(directory)
     try:
-        for path, file in files.items():
-            _write(fresh / path, file)
-        own()
-        new_link = directory / _NEW_DATA
-        new_link.unlink(missing_ok=True)
-        new_link.symlink_to(fresh.name)
-        new_link.rename(directory / _DATA)
-    except OSError:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-    _link(directory, files)
-    _clear(directory, {path.partition("/")[0] for path in files}, fresh.name)
-    return True
+        current = _current(volume)
+        if current is not None and _same(volume, current, files, tree):
+            _link(volume, tree)
+            return False
+        fresh = _write_fresh(volume, files, now, own)
+        _link(volume, tree)
+        _clear(volume, {*tree, _DATA, fresh})
+        return True
+    finally:
+        os.close(volume)
 
 
 def check_path(path: str) -> str | None:
@@ -97,62 +107,181 @@ def _clean(path: str) -> str:
     return os.path.normpath(path)
 
 
-def _current(directory: Path) -> str | None:
+def _tree(files: Payload) -> _Tree:
+    """Return the files as directories of directories."""
+    tree: _Tree = {}
+    for path, file in files.items():
+        *parents, name = path.split("/")
+        here = tree
+        for part in parents:
+            below = here.setdefault(part, {})
+            if isinstance(below, File):
+                raise ValueError(f"invalid path: {path} lies below a file")
+            here = below
+        if name in here:
+            raise ValueError(f"invalid path: {path} is a directory as well")
+        here[name] = file
+    return tree
+
+
+def _current(volume: int) -> str | None:
+    """Return the name of the content's directory, None where there is none of ours."""
     try:
-        return os.readlink(directory / _DATA)
-    except FileNotFoundError:
+        name = os.readlink(_DATA, dir_fd=volume)
+    except OSError:  # missing, or no link
         return None
+    is_ours = name.startswith("..") and "/" not in name and name not in ("..", _DATA, _NEW_DATA)
+    return name if is_ours else None
 
 
-def _same(current: Path, files: Payload) -> bool:
+def _same(volume: int, current: str, files: Payload, tree: _Tree) -> bool:
     """Whether a content directory has these files and no others."""
-    if set(_paths(current)) != set(files):
+    seen: set[int] = set()  # the directories, by the id of their part of the tree
+    try:
+        return _is_listed(volume, current, tree) and all(
+            _is_file(volume, [current, *path.split("/")], file, tree, seen)
+            for path, file in files.items()
+        )
+    except OSError:  # links, FIFOs, what is missing or too large: it is not what was written
         return False
-    return all((current / path).read_bytes() == file.content for path, file in files.items())
 
 
-def _paths(current: Path) -> Iterator[str]:
-    for parent, _, names in os.walk(current):
-        for name in names:
-            yield os.path.relpath(os.path.join(parent, name), current)
+def _is_file(volume: int, parts: list[str], file: File, tree: _Tree, seen: set[int]) -> bool:
+    descriptor = os.dup(volume)
+    try:
+        node = tree
+        for depth, part in enumerate(parts[:-1]):
+            below = open_directory(part, directory=descriptor)
+            os.close(descriptor)
+            descriptor = below
+            if depth == 0:
+                continue
+            found = node[part]
+            assert isinstance(found, dict)
+            node = found
+            if id(node) not in seen:
+                seen.add(id(node))
+                if not _has_names(descriptor, node):
+                    return False
+        return read_regular(parts[-1], len(file.content), directory=descriptor) == file.content
+    finally:
+        os.close(descriptor)
 
 
-def _make_directory(directory: Path, now: float) -> Path:
+def _is_listed(parent: int, name: str, tree: _Tree) -> bool:
+    descriptor = open_directory(name, directory=parent)
+    try:
+        return _has_names(descriptor, tree)
+    finally:
+        os.close(descriptor)
+
+
+def _has_names(directory: int, tree: _Tree) -> bool:
+    """Whether a directory has these entries; looks no further than the first that is none."""
+    missing = set(tree)
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name not in missing:
+                return False
+            missing.remove(entry.name)
+    return not missing
+
+
+def _write_fresh(volume: int, files: Payload, now: float, own: Callable[[int], None]) -> str:
+    """Write a new content directory and make it the visible one; return its name."""
+    name = _make_directory(volume, now)
+    try:
+        fresh = open_directory(name, directory=volume)
+        try:
+            os.fchmod(fresh, 0o755)  # whatever the umask
+            for path, file in files.items():
+                _write(fresh, path, file)
+            own(fresh)
+        finally:
+            os.close(fresh)
+        _switch(volume, name)
+    except OSError:
+        with suppress(OSError):  # the next write clears it away
+            remove_entry(name, volume)
+        raise
+    return name
+
+
+def _make_directory(volume: int, now: float) -> str:
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     stamp = moment.strftime("..%Y_%m_%d_%H_%M_%S")
     while True:
-        fresh = directory / f"{stamp}.{random.randrange(10**10)}"
-        try:
-            fresh.mkdir()
-        except FileExistsError:
+        name = f"{stamp}.{random.randrange(10**10)}"
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o755, dir_fd=volume)
+            return name
+
+
+def _write(fresh: int, path: str, file: File) -> None:
+    *parents, name = path.split("/")
+    directory = os.dup(fresh)
+    try:
+        for part in parents:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=directory)
+            below = open_directory(part, directory=directory)
+            os.close(directory)
+            directory = below
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "wb") as opened:
+            opened.write(file.content)
+            if file.uid is not None:
+                os.fchown(opened.fileno(), file.uid, -1)
+            os.fchmod(opened.fileno(), file.mode)
+    finally:
+        os.close(directory)
+
+
+def _switch(volume: int, name: str) -> None:
+    _put_aside(volume, _NEW_DATA)
+    os.symlink(name, _NEW_DATA, dir_fd=volume)
+    if not _is_link(volume, _DATA):
+        _put_aside(volume, _DATA)  # a directory cannot be renamed over
+    os.rename(_NEW_DATA, _DATA, src_dir_fd=volume, dst_dir_fd=volume)
+
+
+def _link(volume: int, tree: _Tree) -> None:
+    for name in tree:
+        target = f"{_DATA}/{name}"
+        if _is_link(volume, name, target):
             continue
-        fresh.chmod(0o755)  # whatever the umask
-        return fresh
+        _put_aside(volume, name)
+        os.symlink(target, name, dir_fd=volume)
 
 
-def _write(path: Path, file: File) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(file.content)
-        if file.uid is not None:
-            os.fchown(descriptor, file.uid, -1)
-        os.fchmod(descriptor, file.mode)
+def _is_link(volume: int, name: str, target: str | None = None) -> bool:
+    try:
+        found = os.readlink(name, dir_fd=volume)
+    except OSError:
+        return False
+    return target is None or found == target
 
 
-def _link(directory: Path, files: Payload) -> None:
-    for name in {path.partition("/")[0] for path in files}:
-        link = directory / name
-        if not os.path.lexists(link):
-            link.symlink_to(os.path.join(_DATA, name))
+def _put_aside(volume: int, name: str) -> None:
+    """Remove whatever is in the way; nothing there is no error."""
+    with suppress(FileNotFoundError):
+        remove_entry(name, volume)
 
 
-def _clear(directory: Path, names: set[str], current: str) -> None:
+def _clear(volume: int, keep: set[str]) -> None:
     """Remove the links and content directories of versions before this one."""
-    for entry in directory.iterdir():
-        if entry.name in (_DATA, current) or entry.name in names:
-            continue
-        if entry.is_symlink():
-            entry.unlink()
-        elif entry.name.startswith("..") and entry.is_dir():
-            shutil.rmtree(entry)
+    with os.scandir(volume) as entries:
+        names = [
+            entry.name
+            for entry in islice(entries, _MOST_CLEARED)
+            if entry.name not in keep
+            and (
+                entry.is_symlink()
+                or (entry.name.startswith("..") and entry.is_dir(follow_symlinks=False))
+            )
+        ]
+    for name in names:
+        try:
+            _put_aside(volume, name)
+        except OSError as exc:  # what is visible is right: the next write tries again
+            log.warning("volume.old_content_left", name=name, error=str(exc))

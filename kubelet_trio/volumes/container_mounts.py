@@ -72,7 +72,7 @@ def _mount(
     return v1.Mount(
         container_path=os.path.join("/", mount.mountPath),
         host_path=str(path),
-        readonly=bool(mount.readOnly) or spec.read_only,
+        readonly=bool(mount.readOnly) or spec.read_only or plugin.is_read_only,
         recursive_read_only=_is_recursive_read_only(mount, context),
         selinux_relabel=context.selinux and plugin.managed,
         propagation=_propagation(mount),

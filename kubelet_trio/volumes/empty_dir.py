@@ -37,6 +37,7 @@ class EmptyDir:
     tmpfs_noswap: bool = False  # whether the kernel's tmpfs can be kept out of swap
     managed: bool = True
     follows_objects: bool = False
+    is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
         """Make the directory or the mount, unless it is there. Raises OSError, ValueError."""
@@ -55,11 +56,18 @@ class EmptyDir:
         return volume_dir(self.pods_dir / spec.uid, EMPTY_DIR, spec.disk_name)
 
     def make(
-        self, pod: Pod, source: EmptyDirVolumeSource, path: Path, *, again: bool = False
+        self,
+        pod: Pod,
+        source: EmptyDirVolumeSource,
+        path: Path,
+        *,
+        mode: int = _MODE,
+        again: bool = False,
     ) -> None:
         """Make an empty directory on a medium, unless it is there.
 
         Args:
+            mode: who may do what in it; 0777 in memory is with the sticky bit, as a tmpfs has it.
             again: an earlier attempt may have left a directory without its mode.
         """
         medium = source.medium or ""
@@ -67,9 +75,11 @@ class EmptyDir:
             return
         if medium not in ("", "Memory") and not medium.startswith(_HUGE_PAGES):
             raise ValueError(f'emptyDir medium "{medium}" is not supported')
-        _make_directory(path)
+        _make_directory(path, mode)
         if medium == "Memory":
-            self.mounter.mount_tmpfs(path, self._tmpfs_options(pod, source))
+            options = self._tmpfs_options(pod, source)
+            options += [f"mode={mode:04o}"] if mode != _MODE else []
+            self.mounter.mount_tmpfs(path, options)
         elif medium:
             self.mounter.mount_hugetlbfs(path, [f"pagesize={page_size(pod, medium)}"])
 
@@ -123,8 +133,8 @@ def page_size(pod: Pod, medium: str) -> int:
     return sizes.pop()
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, mode: int) -> None:
     make_directories(path.parent)
-    path.mkdir(mode=_MODE, exist_ok=True)
-    if stat.S_IMODE(path.stat().st_mode) != _MODE:
-        os.chmod(path, _MODE)  # the umask took some of it
+    path.mkdir(mode=mode, exist_ok=True)
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        os.chmod(path, mode)  # the umask took some of it

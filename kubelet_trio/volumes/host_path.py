@@ -25,6 +25,7 @@ class HostPath:
 
     managed = False
     follows_objects = False
+    is_read_only = False
 
     def set_up(self, spec: VolumeSpec) -> None:
         """Check the path's type, making it first for the `OrCreate` types. Raises OSError."""

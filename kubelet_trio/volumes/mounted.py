@@ -25,6 +25,7 @@ class LocalVolume:
     mounter: Mounter
     managed: bool = True
     follows_objects: bool = False
+    is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
         """Bind the directory, unless it is. Its group is the first pod's to set. Raises OSError."""
@@ -62,6 +63,7 @@ class NfsVolume:
     mounter: Mounter
     managed: bool = False
     follows_objects: bool = False
+    is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
         """Mount the export, unless it is. Raises OSError."""

@@ -21,6 +21,11 @@ class VolumePlugin(Protocol):
         """Whether setting it up again brings what changed since into a running pod."""
         ...
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether containers may never write to it, whatever the pod says."""
+        ...
+
     def set_up(self, spec: VolumeSpec) -> None:
         """Make the volume usable; again is no error.
 

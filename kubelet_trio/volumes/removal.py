@@ -10,8 +10,10 @@ Symbolic links are removed and never followed.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
@@ -37,6 +39,25 @@ def remove_tree(root: Path) -> None:
     root.rmdir()
 
 
+def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
+    """Remove what has a name in an open directory: a file, a link, or a directory with its tree.
+
+    For where a container may still write. Raises OSError: FileNotFoundError, and EBUSY where more
+    than `most` entries were removed, for somebody who adds to them must not keep the caller.
+    """
+    try:
+        os.unlink(name, dir_fd=directory)
+        return
+    except IsADirectoryError:
+        pass
+    top = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
+    try:
+        _empty(top, most)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=directory)
+
+
 def remove_empty(directory: Path) -> None:
     """Remove a directory if there is nothing in it."""
     try:
@@ -48,24 +69,38 @@ def remove_empty(directory: Path) -> None:
             raise
 
 
-def _empty(top: int) -> None:
-    fresh = _fresh_names(top)
+def _empty(top: int, most: float = float("inf")) -> None:
+    fresh, left = _fresh_names(top), _Budget(most)
     while entries := _entries(top):
         for name, is_directory in entries:
+            left.take()
             if is_directory:
                 moved = next(fresh)
                 os.rename(name, moved, src_dir_fd=top, dst_dir_fd=top)  # EBUSY: a mount point
-                _flatten(top, moved, fresh)
+                _flatten(top, moved, fresh, left)
             else:
                 os.unlink(name, dir_fd=top)
 
 
-def _flatten(top: int, name: str, fresh: Iterator[str]) -> None:
+@dataclass(slots=True)
+class _Budget:
+    """How many entries may still be removed."""
+
+    left: float
+
+    def take(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EBUSY, "more was there than is removed at once")
+
+
+def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:
     """Remove a directory; its subdirectories move up, to be the next to go."""
     directory = os.open(name, _OPEN_DIRECTORY, dir_fd=top)
     try:
         while entries := _entries(directory):
             for entry, is_directory in entries:
+                left.take()
                 if is_directory:
                     os.rename(entry, next(fresh), src_dir_fd=directory, dst_dir_fd=top)
                 else:

@@ -78,9 +78,17 @@ class Act:
     target: str  # for links and renames
 
     def do(self, volume: Path) -> None:
-        place = volume / _real(volume, self.place)
+        place, target = volume / _real(volume, self.place), _real(volume, self.target)
         with suppress(OSError):
-            _ACTS[self.what](place, volume, _real(volume, self.target))
+            if _is_inside(place, volume) and _is_inside(volume / target, volume, self.what):
+                _ACTS[self.what](place, volume, target)
+
+
+def _is_inside(place: Path, volume: Path, what: str = "") -> bool:
+    """Whether a container gets there: a link out of the volume leads it to no file of the host."""
+    if what not in ("", "rename", "hard link"):
+        return True  # the target is text
+    return Path(os.path.realpath(place.parent)).is_relative_to(os.path.realpath(volume))
 
 
 def _real(volume: Path, name: str) -> str:
@@ -118,7 +126,11 @@ def _file(place: Path, _volume: Path, _target: str) -> None:
 
 
 def _endless(place: Path, _volume: Path, _target: str) -> None:
-    os.truncate(place, 1 << 40)
+    descriptor = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        os.ftruncate(descriptor, 1 << 40)
+    finally:
+        os.close(descriptor)
 
 
 def _directory(place: Path, _volume: Path, _target: str) -> None:

@@ -54,7 +54,7 @@ def test_a_change_shows_all_at_once_and_the_old_version_goes(tmp_path: Path) -> 
     before = data(tmp_path)
     seen: list[dict[str, str]] = []
     write_payload(
-        tmp_path, payload(a="2", c="2"), NOON + 60, lambda: seen.append(visible(tmp_path))
+        tmp_path, payload(a="2", c="2"), NOON + 60, lambda _: seen.append(visible(tmp_path))
     )
     assert seen == [{"a": "1", "b": "1", "d/e": "1"}]  # complete on disk, and not visible yet
     assert visible(tmp_path) == {"a": "2", "c": "2"}
@@ -88,7 +88,7 @@ def test_a_failed_write_leaves_the_old_version(tmp_path: Path) -> None:
     write_payload(tmp_path, payload(a="1"), NOON)
     before = sorted(os.listdir(tmp_path))
 
-    def fail() -> None:
+    def fail(_descriptor: int) -> None:
         raise PermissionError("no")
 
     with pytest.raises(PermissionError):

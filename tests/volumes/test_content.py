@@ -106,7 +106,7 @@ async def test_a_config_map_shows_text_and_binary_data(node: Node) -> None:
     directory = node.directory("configmap")
     assert files(directory) == {"a": "1", "b": "bin"}
     assert (directory / "a").read_text() == "1"
-    assert mode(directory) == 0o777
+    assert mode(directory) == 0o755
     assert mode(directory / "a") == 0o644
 
 

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
+from lightkube.models.core_v1 import PodSecurityContext
 
+from kubelet_trio.model import PodUid, inline_offload
+from kubelet_trio.volumes import KernelMounter, VolumeManager
 from kubelet_trio.volumes.ownership import own_volume
+from tests.harness.hostile import DEEP, between_calls, nest
+from tests.volumes.make import empty_dir, pod
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change groups")
 
@@ -74,3 +82,55 @@ def test_a_root_that_is_right_spares_the_walk_where_the_pod_says_so(volume: Path
     (volume / "file").chmod(0o600)
     own_volume(volume, GROUP, read_only=False, policy="OnRootMismatch")
     assert owned(volume / "file") == (GROUP, 0o660)
+
+
+def test_however_deep_a_container_nests_its_directories(volume: Path) -> None:
+    nest(volume / "dir", DEEP)
+    own_volume(volume, GROUP, read_only=False)
+    assert owned(volume / "dir/d/d") == (GROUP, 0o2775)
+    assert owned(volume / "file") == (GROUP, 0o660)
+
+
+def test_few_descriptors_are_enough_for_a_deep_tree(volume: Path) -> None:
+    nest(volume / "dir", 200)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, hard))
+    try:
+        own_volume(volume, GROUP, read_only=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert owned(volume / "dir/d") == (GROUP, 0o2775)
+
+
+def test_a_directory_that_is_moved_meanwhile_leads_nowhere_else(volume: Path) -> None:
+    (volume / "dir/below/deep").mkdir(parents=True)
+    outside = volume.parent / "elsewhere"
+    outside.mkdir()
+    calls = count()
+    moved_at = 0
+
+    def move() -> None:
+        nonlocal moved_at
+        if next(calls) >= 12 and not moved_at and (volume / "dir/below").exists():
+            (volume / "dir/below").rename(outside / "below")
+            moved_at = 1
+
+    with between_calls(move), suppress(OSError):
+        own_volume(volume, GROUP, read_only=False)
+    assert moved_at
+    assert owned(outside)[0] == 0
+
+
+@pytest.mark.parametrize(("medium", "mode"), [("Memory", 0o3777), ("", 0o2777)])
+async def test_a_volume_in_memory_keeps_its_sticky_bit(
+    tmp_path: Path, kernel: KernelMounter, medium: str, mode: int
+) -> None:
+    manager = VolumeManager(tmp_path, kernel, inline_offload)
+    of_pod = pod(empty_dir(medium=medium))
+    assert of_pod.spec is not None
+    of_pod.spec.securityContext = PodSecurityContext(fsGroup=GROUP)
+    for _ in range(2):
+        await manager.mount(of_pod)
+        assert owned(tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/data") == (GROUP, mode)
+    await manager.unmount(PodUid("u-1"))
