@@ -23,6 +23,7 @@ from kubelet_trio.containers.directories import make_directories
 from kubelet_trio.containers.dns import DnsWarning, PodDns, ResolvConf, parse_resolv_conf, pod_dns
 from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
 from kubelet_trio.containers.env import Environment, container_env, sub_path
+from kubelet_trio.containers.env_file import MAX_ENV_FILE, EnvFileValues, parse_env_file
 from kubelet_trio.containers.errors import ConfigError, ContainerConfigError, SandboxConfigError
 from kubelet_trio.containers.expansion import expand, expand_from
 from kubelet_trio.containers.facts import (
@@ -110,6 +111,7 @@ __all__ = [
     "CONTAINER_NAME",
     "CONTAINER_PORTS",
     "HOSTS",
+    "MAX_ENV_FILE",
     "POD_DELETION_GRACE_PERIOD",
     "POD_NAME",
     "POD_NAMESPACE",
@@ -124,6 +126,7 @@ __all__ = [
     "ContainerInfo",
     "ContainerInputs",
     "DnsWarning",
+    "EnvFileValues",
     "Environment",
     "LogEntry",
     "LogFile",
@@ -181,6 +184,7 @@ __all__ = [
     "node_cgroup_limits",
     "oom_score_adj",
     "owned_by",
+    "parse_env_file",
     "parse_line",
     "parse_resolv_conf",
     "pod_cgroup_limits",

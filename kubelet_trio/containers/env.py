@@ -8,7 +8,6 @@ of a name wins and may refer to any before it.
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,9 +25,9 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
-from kubelet_trio.containers.env_file import env_file_value
+from kubelet_trio.containers.env_file import EnvFileValues
 from kubelet_trio.containers.errors import ContainerConfigError
-from kubelet_trio.containers.expansion import expand, expand_from
+from kubelet_trio.containers.expansion import MAX_VALUE, MAX_VALUES, expand, expand_from
 from kubelet_trio.model import pod_key
 from kubelet_trio.objects import (
     NO_OBJECTS,
@@ -70,7 +69,7 @@ def container_env(
     facts: PodFacts | None = None,
     objects: ObjectView = NO_OBJECTS,
     services: Mapping[str, str] | None = None,
-    files: Mapping[EnvFile, str] | None = None,
+    files: Mapping[EnvFile, EnvFileValues] | None = None,
 ) -> Environment:
     """Return the environment of a container.
 
@@ -79,27 +78,66 @@ def container_env(
     `services` are the variables of the services around the pod: others may refer to them, and
     any other of a name replaces one.
 
-    Raises `ContainerConfigError` where something that a variable needs is not there; its
-    text is the one of the Go kubelet.
+    Raises `ContainerConfigError` where something that a variable needs is not there (its
+    text is the one of the Go kubelet), or the variables are larger than a program can be given.
     """
-    variables: dict[str, str] = {}
-    around = dict(services or {})
     warnings: list[str] = []
     sources = _Sources(pod, container, facts or PodFacts(), objects, files or {})
     try:
+        variables = _Variables(services or {})
+        around = set(variables)
         for source in container.envFrom or ():
             added, skipped = _named_values(source, sources)
-            variables.update(added)
+            around.difference_update(added)
+            for name, value in added.items():
+                variables.put(name, value)
             if skipped:
                 warnings.append(_skipped(source, sources.namespace, skipped))
         for variable in container.env or ():
-            around.pop(variable.name, None)
-            value = _value(variable, ChainMap(variables, around), sources)
-            if value is not None:
-                variables[variable.name] = value
+            if variable.name in around:
+                around.remove(variable.name)
+                variables.drop(variable.name)
+            expanded = _value(variable, variables, sources)
+            if expanded is not None:
+                variables.put(variable.name, expanded)
     except (ObjectError, ValueError) as exc:
         raise ContainerConfigError(str(exc)) from exc
-    return Environment({**around, **variables}, tuple(warnings))
+    return Environment(variables, tuple(warnings))
+
+
+class _Variables(dict[str, str]):
+    """Variables, as many as a program can be started with: execve(2) says less of more."""
+
+    def __init__(self, around: Mapping[str, str]) -> None:
+        super().__init__()
+        self._left = MAX_VALUES
+        for name, value in around.items():
+            self.put(name, value)
+
+    def put(self, name: str, value: str) -> None:
+        """Set a variable. Raises `ContainerConfigError` naming the one that is too large."""
+        if _size(value) > MAX_VALUE:
+            raise ContainerConfigError(f"env {name}: has more than {MAX_VALUE} bytes")
+        before = _entry_size(name, self[name]) if name in self else 0
+        self._left -= _entry_size(name, value) - before
+        if self._left < 0:
+            raise ContainerConfigError(
+                f"env {name}: with it the variables have more than {MAX_VALUES} bytes together"
+            )
+        self[name] = value
+
+    def drop(self, name: str) -> None:
+        """Take a variable away; none of that name is no error."""
+        if name in self:
+            self._left += _entry_size(name, self.pop(name))
+
+
+def _entry_size(name: str, value: str) -> int:
+    return len(name) + _size(value) + 2  # "=" and the byte at its end
+
+
+def _size(value: str) -> int:
+    return len(value) if value.isascii() else len(encode_value(value))
 
 
 def encode_value(value: str) -> bytes:
@@ -115,7 +153,7 @@ class _Sources:
     container: Container
     facts: PodFacts
     objects: ObjectView
-    files: Mapping[EnvFile, str]
+    files: Mapping[EnvFile, EnvFileValues]
 
     @property
     def namespace(self) -> str:
@@ -161,7 +199,10 @@ def _skipped(source: EnvFromSource, namespace: str, names: list[str]) -> str:
 def _value(variable: EnvVar, variables: Mapping[str, str], sources: _Sources) -> str | None:
     """Return a variable's value; None where it is optional and there is none."""
     if variable.value or variable.valueFrom is None:
-        return expand_from(variable.value or "", variables)
+        try:
+            return expand_from(variable.value or "", variables)
+        except ValueError as exc:
+            raise ContainerConfigError(f"env {variable.name}: {exc}") from exc
     source = variable.valueFrom
     if source.fieldRef is not None:
         return field_value(sources.pod, source.fieldRef.fieldPath, sources.facts)
@@ -174,13 +215,13 @@ def _value(variable: EnvVar, variables: Mapping[str, str], sources: _Sources) ->
 
 
 def _file_value(ref: FileKeySelector, sources: _Sources) -> str | None:
-    text = sources.files.get((ref.volumeName, ref.path))
-    if text is None:
+    found = sources.files.get((ref.volumeName, ref.path))
+    if found is None:
         if ref.optional:
             return None
         raise ContainerConfigError(f"couldn't find file {ref.path} in volume {ref.volumeName}")
     try:
-        value = env_file_value(text, ref.key)
+        value = found.get(ref.key)
     except ValueError as exc:
         raise ContainerConfigError(f"file {ref.path} in volume {ref.volumeName}: {exc}") from exc
     if value is None and not ref.optional:
@@ -209,14 +250,25 @@ def _key_value(variable: EnvVar, source: EnvVarSource, sources: _Sources) -> str
 
 
 def command_line(container: Container, variables: Mapping[str, str]) -> CommandLine:
-    """Return command and args with references to the container's variables expanded."""
+    """Return command and args with references to the container's variables expanded.
+
+    Raises `ContainerConfigError` naming the word that becomes longer than Linux takes.
+    """
     return CommandLine(
-        list(_expanded(container.command, variables)), list(_expanded(container.args, variables))
+        list(_expanded("command", container.command, variables)),
+        list(_expanded("args", container.args, variables)),
     )
 
 
-def _expanded(words: list[str] | None, variables: Mapping[str, str]) -> Iterator[str]:
-    return (expand_from(word, variables) for word in words or ())
+def _expanded(field: str, words: list[str] | None, variables: Mapping[str, str]) -> Iterator[str]:
+    left = MAX_VALUES
+    for index, word in enumerate(words or ()):
+        try:
+            expanded = expand_from(word, variables, min(left, MAX_VALUE))
+        except ValueError as exc:
+            raise ContainerConfigError(f"{field}[{index}]: {exc}") from exc
+        left -= len(expanded) + 1
+        yield expanded
 
 
 def sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
@@ -234,7 +286,10 @@ def sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
             missing.add(name)
         return value
 
-    expanded = expand(mount.subPathExpr, lookup)
+    try:
+        expanded = expand(mount.subPathExpr, lookup)
+    except ValueError as exc:
+        raise ContainerConfigError(f"subPathExpr of volume mount {mount.name}: {exc}") from exc
     if missing:
         raise ContainerConfigError(f"missing value for {', '.join(sorted(missing))}")
     return expanded

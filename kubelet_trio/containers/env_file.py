@@ -3,21 +3,54 @@
 The strict part of the shell's syntax that the Go kubelet takes (pkg/kubelet/util/env): values in
 single quotes, literally and over several lines if need be; comments and blank lines between.
 A space after `=` makes an empty value, as in a shell.
+
+A container wrote the file: it is read in one pass, once for all the variables that refer to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 _BLANK = " \t"
 
+# The Go kubelet reads lines of 64 KiB at most (bufio.MaxScanTokenSize); here it is the whole file.
+MAX_ENV_FILE = 64 * 1024
 
-def env_file_value(text: str, key: str) -> str | None:
-    """Return the first value of a key; None where the file has no such key.
 
-    Raises ValueError naming the line for what is before it and cannot be read.
-    """
-    lines = iter(enumerate(text.splitlines(), start=1))
+@dataclass(frozen=True, slots=True)
+class EnvFileValues:
+    """What a file says: the first value of each key, up to what cannot be read."""
+
+    values: Mapping[str, str]
+    problem: str = ""  # names the line; what comes after it is not known
+
+    def get(self, key: str) -> str | None:
+        """Return a key's value; None where the file has no such key.
+
+        Raises ValueError where it is not before what cannot be read.
+        """
+        value = self.values.get(key)
+        if value is None and self.problem:
+            raise ValueError(self.problem)
+        return value
+
+
+def parse_env_file(text: str) -> EnvFileValues:
+    """Read a file of variables."""
+    values: dict[str, str] = {}
+    try:
+        for name, value in _assignments(text):
+            values.setdefault(name, value)
+    except ValueError as exc:
+        return EnvFileValues(values, str(exc))
+    return EnvFileValues(values)
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
+    # A line ends at \n or \r\n and nothing else: `splitlines` knows ten more characters.
+    split = (line.removesuffix("\r") for line in text.split("\n"))
+    lines = iter(enumerate(split, start=1))
     for number, line in lines:
         line = line.lstrip(_BLANK)
         if not line or line.startswith("#"):
@@ -29,19 +62,17 @@ def env_file_value(text: str, key: str) -> str | None:
             raise _invalid(number, "empty variable name")
         if name != name.rstrip(_BLANK):
             raise _invalid(number, "whitespace before '=' is not allowed")
-        value = "" if rest.startswith((" ", "\t")) else _quoted(number, rest, lines)
-        if name == key:
-            return value
-    return None
+        yield name, "" if rest.startswith((" ", "\t")) else _quoted(number, rest, lines)
 
 
 def _quoted(number: int, rest: str, lines: Iterator[tuple[int, str]]) -> str:
     """Read a quoted value to its end, which may be on a later line."""
     if not rest.startswith("'"):
         raise _invalid(number, "value must be enclosed in single quotes")
-    value, last, rest = "", number, rest[1:]
+    parts: list[str] = []
+    last, rest = number, rest[1:]
     while "'" not in rest:
-        value += f"{rest}\n"
+        parts.append(rest)
         following = next(lines, None)
         if following is None:
             raise _invalid(number, "unclosed single quote")
@@ -50,7 +81,7 @@ def _quoted(number: int, rest: str, lines: Iterator[tuple[int, str]]) -> str:
     after = after.lstrip(_BLANK)
     if after and not after.startswith("#"):
         raise _invalid(last, "unexpected content after closing quote")
-    return value + end
+    return "\n".join((*parts, end))
 
 
 def _invalid(number: int, why: str) -> ValueError:

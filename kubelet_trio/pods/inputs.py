@@ -13,10 +13,12 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import (
     ContainerConfigError,
     ContainerInputs,
+    EnvFileValues,
     Environment,
     NodeSettings,
     PodFacts,
     container_env,
+    parse_env_file,
 )
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
@@ -84,16 +86,17 @@ async def _image_user(
 
 async def _env_files(
     services: PodServices, pod: Pod, container: PodContainer
-) -> dict[tuple[str, str], str]:
+) -> dict[tuple[str, str], EnvFileValues]:
     """Read the files that variables come from, as far as they are there. Raises `VolumeError`."""
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], EnvFileValues] = {}
     for variable in container.spec.env or ():
         ref = variable.valueFrom.fileKeyRef if variable.valueFrom is not None else None
         if ref is None or (ref.volumeName, ref.path) in found:
             continue
         content = await services.volumes.read_file(pod_uid(pod), ref.volumeName, ref.path)
         if content is not None:
-            found[ref.volumeName, ref.path] = content.decode("utf-8", "surrogateescape")
+            text = content.decode("utf-8", "surrogateescape")
+            found[ref.volumeName, ref.path] = await services.offload(parse_env_file, text)
     return found
 
 

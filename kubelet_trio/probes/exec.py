@@ -32,9 +32,15 @@ _SWEEP_SELDOM = 8.0
 
 
 def static_command(command: Sequence[str], env: Sequence[EnvVar]) -> list[str]:
-    """Expand a probe's command: from literal values of the container's spec only."""
+    """Expand a probe's command: from literal values of the container's spec only.
+
+    Raises `ProbeError` where a word becomes longer than Linux takes.
+    """
     variables = {variable.name: variable.value or "" for variable in env}
-    return [expand_from(word, variables) for word in command]
+    try:
+        return [expand_from(word, variables) for word in command]
+    except ValueError as exc:
+        raise ProbeError(f"the command {exc}") from exc
 
 
 class ProbeCommands:

@@ -17,7 +17,13 @@ from pathlib import Path
 import structlog
 from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 
-from kubelet_trio.containers import ConfigError, PodFacts, container_env, make_directories
+from kubelet_trio.containers import (
+    MAX_ENV_FILE,
+    ConfigError,
+    PodFacts,
+    container_env,
+    make_directories,
+)
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
     Meter,
@@ -62,8 +68,6 @@ log = structlog.get_logger()
 
 # What the manager has no plugin for because the runtime mounts it.
 _BY_RUNTIME = ("image",)
-# Of a file that variables are read from, in bytes.
-_MAX_FILE = 1024 * 1024
 
 
 class VolumeManager:
@@ -212,7 +216,7 @@ class VolumeManager:
         """
         where = volume_dir(self._pods_dir / uid, EMPTY_DIR, volume)
         try:
-            return await self._offload(read_inside, where, path, _MAX_FILE)
+            return await self._offload(read_inside, where, path, MAX_ENV_FILE)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (SubPathError, OSError) as exc:

@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
+from kubelet_trio.model import read_limited, reopen_regular
 from kubelet_trio.volumes.mounter import Mounter
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,17 +68,15 @@ def open_inside(root: Path, sub_path: str) -> int:
 
 def read_inside(volume: Path, path: str, limit: int) -> bytes:
     """Read a file of a volume. Raises `SubPathError` and OSError, FileNotFoundError above all."""
-    descriptor = open_inside(_resolve(volume), path)
+    looked = open_inside(_resolve(volume), path)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise SubPathError(f"{path} is not a file")
-        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
-            content = file.read(limit + 1)
+        opened = reopen_regular(looked, path)
+        try:
+            return read_limited(opened, limit, path)
+        finally:
+            os.close(opened)
     finally:
-        os.close(descriptor)
-    if len(content) > limit:
-        raise SubPathError(f"{path} is larger than {limit} bytes")
-    return content
+        os.close(looked)
 
 
 def make_inside(root: Path, sub_path: str) -> None:

@@ -21,7 +21,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import ContainerConfigError, PodFacts, container_env, sub_path
-from kubelet_trio.containers.env import encode_value
+from kubelet_trio.containers.env import command_line, encode_value
 from kubelet_trio.objects import ObjectView, config_map_key, secret_key
 from tests.containers.make import container, pod, sized
 
@@ -219,3 +219,33 @@ def test_sub_path_expressions_need_values() -> None:
     mount = VolumeMount("/x", "v", subPathExpr="$(MISSING)/$(EMPTY)")
     with pytest.raises(ContainerConfigError, match="missing value for EMPTY, MISSING"):
         sub_path(mount, {"EMPTY": ""})
+
+
+def test_variables_that_double_are_refused_by_name() -> None:
+    doubled = [EnvVar("V0", value="x" * 16)]
+    doubled += [EnvVar(f"V{i}", value=f"$(V{i - 1})$(V{i - 1})") for i in range(1, 40)]
+    spec = container(env=doubled)
+    with pytest.raises(ContainerConfigError, match="env V14: expands to more than 131072"):
+        container_env(pod(spec), spec)
+
+
+def test_the_variables_together_are_bounded() -> None:
+    wide = [EnvVar("V", value="x" * 100_000), *(EnvVar(f"W{i}", value="$(V)") for i in range(99))]
+    spec = container(env=wide)
+    with pytest.raises(ContainerConfigError, match=r"env W19: .* 2097152 bytes together"):
+        container_env(pod(spec), spec)
+    again = [EnvVar("V", value="x" * 100_000) for _ in range(99)]  # of one name the last counts
+    spec = container(env=again)
+    assert len(container_env(pod(spec), spec).variables) == 1
+
+
+def test_a_literal_that_no_program_takes_is_refused_by_name() -> None:
+    spec = container(env=[EnvVar("V", value="é" * 70_000)])
+    with pytest.raises(ContainerConfigError, match="env V: has more than 131072 bytes"):
+        container_env(pod(spec), spec)
+
+
+def test_words_of_a_command_are_bounded() -> None:
+    spec = container(command=["ok", "$(V)$(V)"])
+    with pytest.raises(ContainerConfigError, match=r"command\[1\]: expands to more than"):
+        command_line(spec, {"V": "x" * 100_000})

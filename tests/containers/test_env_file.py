@@ -6,7 +6,7 @@ import pytest
 from lightkube.models.core_v1 import EnvVar, EnvVarSource, FileKeySelector
 
 from kubelet_trio.containers import ContainerConfigError, container_env
-from kubelet_trio.containers.env_file import env_file_value
+from kubelet_trio.containers.env_file import parse_env_file
 from tests.containers.make import container, pod
 
 FILE = """
@@ -33,7 +33,7 @@ A='2'
     ],
 )
 def test_values_are_read_as_a_shell_reads_them(key: str, expected: str | None) -> None:
-    assert env_file_value(FILE, key) == expected
+    assert parse_env_file(FILE).get(key) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_values_are_read_as_a_shell_reads_them(key: str, expected: str | None) -
 )
 def test_what_cannot_be_read_is_named_by_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match="invalid environment variable format") as caught:
-        env_file_value(text, "B")
+        parse_env_file(text).get("B")
     assert str(caught.value).endswith(message)
 
 
 def of_file(key: str, path: str = "env", optional: bool | None = None) -> dict[str, str]:
     ref = FileKeySelector(key, path, "work", optional)
     spec = container(env=[EnvVar("X", valueFrom=EnvVarSource(fileKeyRef=ref))])
-    files = {("work", "env"): FILE}
+    files = {("work", "env"): parse_env_file(FILE)}
     return dict(container_env(pod(spec), spec, files=files).variables)
 
 
@@ -68,3 +68,16 @@ def test_an_optional_file_or_key_may_be_missing() -> None:
         of_file("NONE")
     with pytest.raises(ContainerConfigError, match="couldn't find file other in volume work"):
         of_file("A", "other")
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_only_a_newline_ends_a_line(odd: str) -> None:
+    assert parse_env_file(f"A='1{odd}2'\r\nB='3'").get("A") == f"1{odd}2"
+    assert parse_env_file(f"A='1{odd}2'\r\nB='3'").get("B") == "3"
+
+
+def test_what_comes_before_a_broken_line_counts() -> None:
+    found = parse_env_file("A='1'\nB\nC='2'")
+    assert found.get("A") == "1"
+    with pytest.raises(ValueError, match="line 2"):
+        found.get("C")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,15 @@ def scan(text: str) -> str:
         else:
             out, i = out + "$" + following, i + 2
     return out
+
+
+def test_a_result_that_no_program_takes_is_not_made() -> None:
+    variables = {"A": "x" * 1000}
+    assert len(expand_from("$(A)" * 131, variables)) == 131_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="expands to more than 131072 characters"):
+            expand_from("$(A)" * 100_000, variables)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()

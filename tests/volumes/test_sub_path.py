@@ -69,7 +69,7 @@ def test_a_file_inside_is_read_and_no_other(volume: Path, tmp_path: Path) -> Non
     os.mkfifo(volume / "pipe")
     assert read_inside(volume, "env", 5) == b"A='1'"
     for path, limit in (("out", 9), ("pipe", 9), ("env", 4), ("a", 9)):
-        with pytest.raises(SubPathError):
+        with pytest.raises((SubPathError, OSError)):
             read_inside(volume, path, limit)
     with pytest.raises(FileNotFoundError):
         read_inside(volume, "none", 9)

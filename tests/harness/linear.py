@@ -1,0 +1,65 @@
+"""Does a parser's work grow with its input, or with the square of it? Counted, not timed.
+
+Steps are what the interpreter does: lines of Python, and calls of C functions with the size of what
+they are handed. Three sizes of one shape are tried; twice the input may cost twice the steps.
+
+A C function that is quadratic in itself (a regular expression that goes back, `+=` on text) does
+not show in steps, so the time of the largest is bounded as well, far beyond what linear work takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+_SLACK = 1.5  # on twice the steps: tables that double, buffers that grow
+_SECONDS = 2.0  # of CPU, for inputs of some 100 KiB
+
+
+class Parser(NamedTuple):
+    """A parser of foreign text and a shape that may be its worst, `n` times."""
+
+    name: str
+    parse: Callable[[Any], object]
+    make: Callable[[int], Any]
+
+
+def steps(parse: Callable[[Any], object], value: object) -> int:
+    """Return how many steps it takes; what it raises is an answer as well."""
+    taken = 0
+
+    def trace(_frame: FrameType, _event: str, _arg: object) -> Callable[..., Any]:
+        nonlocal taken
+        taken += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        _run(parse, value)
+    finally:
+        sys.settrace(before)
+    return taken
+
+
+def check_linear(parser: Parser, n: int = 2_000) -> None:
+    """Fail where four times the input takes more than four times the work, with some slack."""
+    small, middle, large = (steps(parser.parse, parser.make(n * k)) for k in (1, 2, 4))
+    bound = 200  # steps that every call costs
+    assert middle <= 2 * small * _SLACK + bound, (parser.name, small, middle, large)
+    assert large <= 2 * middle * _SLACK + bound, (parser.name, small, middle, large)
+    value = parser.make(64 * n)
+    began = time.process_time()
+    _run(parser.parse, value)
+    took = time.process_time() - began
+    assert took < _SECONDS, f"{parser.name}: {took:.1f} s of CPU for the largest"
+
+
+def _run(parse: Callable[[Any], object], value: object) -> None:
+    try:
+        parse(value)
+    except (ValueError, OSError):
+        return  # refused: that is work done as well
