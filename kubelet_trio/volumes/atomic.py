@@ -32,7 +32,7 @@ from kubelet_trio.volumes.removal import remove_entry
 
 log = structlog.get_logger()
 
-_DATA = "..data"
+DATA = "..data"
 _NEW_DATA = "..data_tmp"
 _MAX_NAME = 255
 _MAX_PATH = 4096
@@ -76,7 +76,7 @@ def write_payload(
             return False
         fresh = _write_fresh(volume, files, now, own)
         _link(volume, tree)
-        _clear(volume, {*tree, _DATA, fresh})
+        _clear(volume, {*tree, DATA, fresh})
         return True
     finally:
         os.close(volume)
@@ -127,10 +127,10 @@ def _tree(files: Payload) -> _Tree:
 def _current(volume: int) -> str | None:
     """Return the name of the content's directory, None where there is none of ours."""
     try:
-        name = os.readlink(_DATA, dir_fd=volume)
+        name = os.readlink(DATA, dir_fd=volume)
     except OSError:  # missing, or no link
         return None
-    is_ours = name.startswith("..") and "/" not in name and name not in ("..", _DATA, _NEW_DATA)
+    is_ours = name.startswith("..") and "/" not in name and name not in ("..", DATA, _NEW_DATA)
     return name if is_ours else None
 
 
@@ -240,14 +240,14 @@ def _write(fresh: int, path: str, file: File) -> None:
 def _switch(volume: int, name: str) -> None:
     _put_aside(volume, _NEW_DATA)
     os.symlink(name, _NEW_DATA, dir_fd=volume)
-    if not _is_link(volume, _DATA):
-        _put_aside(volume, _DATA)  # a directory cannot be renamed over
-    os.rename(_NEW_DATA, _DATA, src_dir_fd=volume, dst_dir_fd=volume)
+    if not _is_link(volume, DATA):
+        _put_aside(volume, DATA)  # a directory cannot be renamed over
+    os.rename(_NEW_DATA, DATA, src_dir_fd=volume, dst_dir_fd=volume)
 
 
 def _link(volume: int, tree: _Tree) -> None:
     for name in tree:
-        target = f"{_DATA}/{name}"
+        target = f"{DATA}/{name}"
         if _is_link(volume, name, target):
             continue
         _put_aside(volume, name)

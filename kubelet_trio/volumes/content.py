@@ -20,7 +20,7 @@ from pathlib import Path
 from lightkube.models.core_v1 import EmptyDirVolumeSource
 
 from kubelet_trio.model import WallClock, open_directory
-from kubelet_trio.volumes.atomic import Payload, write_payload
+from kubelet_trio.volumes.atomic import DATA, Payload, write_payload
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.layout import CONFIG_MAP, DOWNWARD_API, PROJECTED, SECRET, volume_dir
 from kubelet_trio.volumes.ownership import own_entry, own_tree
@@ -59,6 +59,10 @@ class ContentVolume:
         _close(path, spec.fs_group)
         own = partial(own_tree, group=spec.fs_group, read_only=True)
         write_payload(path, payload, self.clock.time(), own)
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether there is any content: bringing it up to date is not a container's to wait for."""
+        return os.path.lexists(self.path(spec) / DATA)
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the directory on the host."""

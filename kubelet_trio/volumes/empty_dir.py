@@ -43,13 +43,18 @@ class EmptyDir:
         """Make the directory or the mount, unless it is there. Raises OSError, ValueError."""
         source = spec.source or EmptyDirVolumeSource()
         path = self.path(spec)
-        ready = ready_file(self.pods_dir / spec.uid, EMPTY_DIR, spec.disk_name)
-        if ready.exists() and self._is_made(source, path):
+        if self.is_set_up(spec):
             return
+        ready = self._ready(spec)
         self.make(spec.pod, source, path, again=True)
         own_volume(path, spec.fs_group, read_only=False)
         make_directories(ready.parent)
         ready.touch()
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether it was made whole, and is still there."""
+        source = spec.source or EmptyDirVolumeSource()
+        return self._ready(spec).exists() and self._is_made(source, self.path(spec))
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the directory on the host."""
@@ -82,6 +87,9 @@ class EmptyDir:
             self.mounter.mount_tmpfs(path, options)
         elif medium:
             self.mounter.mount_hugetlbfs(path, [f"pagesize={page_size(pod, medium)}"])
+
+    def _ready(self, spec: VolumeSpec) -> Path:
+        return ready_file(self.pods_dir / spec.uid, EMPTY_DIR, spec.disk_name)
 
     def _is_made(self, source: EmptyDirVolumeSource, path: Path) -> bool:
         if not source.medium:

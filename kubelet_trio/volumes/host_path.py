@@ -5,6 +5,7 @@ Nothing is mounted and nothing removed: the path is handed to the runtime as it 
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,10 @@ class HostPath:
         is_kind, words = _CHECKS[kind]
         if not path.exists() or not is_kind(path.stat().st_mode):
             raise ValueError(f"hostPath type check failed: {path} is not {words}")
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether the path is there: what it has to be was checked when the pod came."""
+        return os.path.lexists(self.path(spec))
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the path on the host."""

@@ -10,7 +10,7 @@ at a time. Objects are read first; all blocking work goes through `offload`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -169,6 +169,14 @@ class VolumeManager:
         finally:
             self._measured.mounted(uid, rows, is_first=is_first)
 
+    async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
+        """Set up what no container of the pod used so far: an ephemeral one may be the first."""
+        rows: list[Row] = []
+        try:
+            await self._offload(self._set_up_all, specs, rows, missing=True)
+        finally:
+            self._measured.mounted(pod_uid(pod), rows, is_first=False)
+
     async def container_mounts(
         self,
         pod: Pod,
@@ -197,6 +205,7 @@ class VolumeManager:
         except ConfigError as exc:
             raise VolumeError("", str(exc)) from exc
         specs = await self._specs(pod, wanted)
+        await self._set_up_missing(pod, specs)
         context = MountContext(
             self._pods_dir,
             self._mounter,
@@ -302,11 +311,19 @@ class VolumeManager:
             for kind, plugin in self._plugins.items()
         )
 
-    def _set_up_all(self, specs: Iterable[VolumeSpec], rows: list[Row]) -> None:
-        """Set up all that can be; the first that cannot is the one that is told."""
+    def _set_up_all(
+        self, specs: Iterable[VolumeSpec], rows: list[Row], *, missing: bool = False
+    ) -> None:
+        """Set up all that can be; the first that cannot is the one that is told.
+
+        Args:
+            missing: leave what is there as it is.
+        """
         failure: VolumeError | None = None
         for spec in specs:
             try:
+                if missing and self._is_set_up(spec):
+                    continue
                 with timed(rows, spec.kind):
                     if spec.kind not in _BY_RUNTIME:
                         self._plugins[spec.kind].set_up(spec)
@@ -316,6 +333,9 @@ class VolumeManager:
                     failure.__cause__ = exc
         if failure is not None:
             raise failure
+
+    def _is_set_up(self, spec: VolumeSpec) -> bool:
+        return spec.kind in _BY_RUNTIME or self._plugins[spec.kind].is_set_up(spec)
 
     def _list_pods(self) -> frozenset[PodUid]:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.volumes.layout import LOCAL, NFS, volume_dir
+from kubelet_trio.volumes.layout import LOCAL, NFS, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
@@ -28,21 +28,35 @@ class LocalVolume:
     is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Bind the directory, unless it is. Its group is the first pod's to set. Raises OSError."""
-        path = self.path(spec)
-        if _find(self.mounter, path) is not None:
-            return
-        source = Path(spec.source.path)
-        if not source.is_dir():
-            raise ValueError(f'path "{source}" does not exist or is no directory')
-        make_directories(path)
-        self.mounter.bind(str(source), path)
-        if not spec.read_only and not self._is_shared(path):
-            own_volume(path, spec.fs_group, read_only=False, policy=spec.change_policy)
+        """Bind the directory, unless it is. Its group is the first pod's to set. Raises OSError.
+
+        A marker says that the group is set: an attempt that came no further than the mount is
+        taken up again.
+        """
+        path, ready = self.path(spec), self._ready(spec)
+        if not self.is_set_up(spec):
+            ready.unlink(missing_ok=True)  # of a mount that a restart of the machine took
+            source = Path(spec.source.path)
+            if not source.is_dir():
+                raise ValueError(f'path "{source}" does not exist or is no directory')
+            make_directories(path)
+            if _find(self.mounter, path) is None:
+                self.mounter.bind(str(source), path)
+            if not spec.read_only and not self._is_shared(path):
+                own_volume(path, spec.fs_group, read_only=False, policy=spec.change_policy)
+            make_directories(ready.parent)
+            ready.touch()
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether it is bound and its group is set."""
+        return self._ready(spec).exists() and _find(self.mounter, self.path(spec)) is not None
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return where it is bound to."""
         return volume_dir(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
+
+    def _ready(self, spec: VolumeSpec) -> Path:
+        return ready_file(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
 
     def _is_shared(self, path: Path) -> bool:
         """Whether another pod uses the same directory, whose group is then not ours to change."""
@@ -68,7 +82,7 @@ class NfsVolume:
     def set_up(self, spec: VolumeSpec) -> None:
         """Mount the export, unless it is. Raises OSError."""
         path = self.path(spec)
-        if _find(self.mounter, path) is not None:
+        if self.is_set_up(spec):
             return
         make_directories(path)
         options = [*spec.mount_options, *(["ro"] if spec.read_only else [])]
@@ -79,6 +93,10 @@ class NfsVolume:
         except OSError:
             remove_empty(path)
             raise
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether it is mounted."""
+        return _find(self.mounter, self.path(spec)) is not None
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return where it is mounted."""

@@ -34,6 +34,10 @@ class VolumePlugin(Protocol):
         """
         ...
 
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether it is there for containers, as an earlier set-up left it. Raises OSError."""
+        ...
+
     def path(self, spec: VolumeSpec) -> Path:
         """Return where the volume is on the host."""
         ...

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from lightkube.models.core_v1 import (
+    ConfigMap,
+    ConfigMapVolumeSource,
     Container,
     HostPathVolumeSource,
     ImageVolumeSource,
@@ -29,10 +31,10 @@ from lightkube.models.core_v1 import (
 from msgspec.structs import replace
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodUid, inline_offload
-from kubelet_trio.objects import LocalObjects, claim_key, volume_key
+from kubelet_trio.model import ContainerKind, PodContainer, PodUid, inline_offload
+from kubelet_trio.objects import LocalObjects, claim_key, config_map_key, volume_key
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager
+from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager, mounted
 from kubelet_trio.volumes.mount_nfs import run_mount_nfs
 from tests.volumes.make import empty_dir, main, mount, pod
 
@@ -253,3 +255,64 @@ async def test_an_image_is_mounted_by_the_runtime(tmp_path: Path, mounter: FakeM
     unable = VolumeManager(tmp_path, mounter, inline_offload, no_image_volumes=lambda: "too old")
     with pytest.raises(VolumeError, match='volume "app": too old'):
         await unable.container_mounts(of_pod, main(of_pod))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change groups")
+async def test_a_group_that_could_not_be_set_is_set_at_the_next_attempt(
+    tmp_path: Path, mounter: FakeMounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "disk").mkdir()
+    manager = node(tmp_path, mounter, local=LocalVolumeSource(str(tmp_path / "disk")))
+    of_pod = pod(claimed())
+    assert of_pod.spec is not None
+    of_pod.spec.securityContext = PodSecurityContext(fsGroup=4711)
+    owned: list[Path] = []
+    failures = [OSError(5, "Input/output error")]
+
+    def own(path: Path, *_: object, **__: object) -> None:
+        if failures:
+            raise failures.pop()
+        owned.append(path)
+
+    monkeypatch.setattr(mounted, "own_volume", own)
+    with pytest.raises(VolumeError, match="Input/output error"):
+        await manager.mount(of_pod)
+    for _ in range(2):
+        await manager.mount(of_pod)
+    assert len(owned) == 1
+    assert len(mounter.mounts()) == 1
+
+
+@pytest.mark.parametrize("kind", ["nfs", "memory", "config", "disk"])
+async def test_a_container_that_is_the_first_to_use_a_volume_of_a_running_pod_finds_it(
+    tmp_path: Path, mounter: FakeMounter, kind: str
+) -> None:
+    objects = LocalObjects()
+    objects.apply({config_map_key("default", "c"): ConfigMap(data={"key": "1"})})
+    manager = VolumeManager(tmp_path, mounter, inline_offload, objects=objects)
+    volume = {
+        "nfs": Volume(name="data", nfs=NFSVolumeSource("/", "host")),
+        "memory": empty_dir(medium="Memory"),
+        "config": Volume(name="data", configMap=ConfigMapVolumeSource(name="c")),
+        "disk": empty_dir(),
+    }[kind]
+    of_pod = pod(volume, mounts=[])
+    await manager.mount(of_pod)  # with its sandbox, and nobody mounts the volume
+    late = Container(name="debug", image="busybox", volumeMounts=[mount()])
+    (made,) = await manager.container_mounts(of_pod, PodContainer(ContainerKind.EPHEMERAL, late))
+    assert Path(made.host_path).is_dir()
+    assert len(mounter.mounts()) == (1 if kind in ("nfs", "memory") else 0)
+    assert (Path(made.host_path) / "key").exists() == (kind == "config")
+
+
+async def test_a_container_that_starts_again_needs_no_object_that_is_gone(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    objects = LocalObjects()
+    objects.apply({config_map_key("default", "c"): ConfigMap(data={"key": "1"})})
+    manager = VolumeManager(tmp_path, mounter, inline_offload, objects=objects)
+    of_pod = pod(Volume(name="data", configMap=ConfigMapVolumeSource(name="c")))
+    await manager.mount(of_pod)
+    objects.apply({})
+    (made,) = await manager.container_mounts(of_pod, main(of_pod))
+    assert (Path(made.host_path) / "key").read_text() == "1"
