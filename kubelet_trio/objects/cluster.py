@@ -182,7 +182,8 @@ class ClusterObjects:
         if entry.value is None or isinstance(entry.value, ObjectNotFoundError):
             return False
         if entry.key.kind in _ONLY_GOT:
-            return _is_settled(entry.value)
+            # A pod that comes may mean a claim that was made again under its name.
+            return entry.read_at != _NEVER and _is_settled(entry.value)
         if _is_immutable(entry.value):
             return True
         age = trio.current_time() - entry.read_at

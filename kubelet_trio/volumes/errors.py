@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class VolumeError(Exception):
     """A volume could not be set up, handed to a container or taken down.
@@ -23,3 +25,17 @@ def set_up_error(volume: str, cause: object) -> VolumeError:
 
 # What comes out of removing a pod's volumes and its directory.
 VOLUME_ERRORS = (VolumeError, OSError)
+
+
+def unprocessed_error(failed: Mapping[str, str]) -> VolumeError:
+    """Return the error of claims that lead nowhere, in the words of a FailedMount event.
+
+    Args:
+        failed: why, by the volume's name in the pod.
+    """
+    names = " ".join(failed)
+    return VolumeError(
+        next(iter(failed)),
+        f"Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], "
+        f"failed to process volumes=[{names}]: {'; '.join(dict.fromkeys(failed.values()))}",
+    )

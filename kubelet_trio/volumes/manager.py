@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import trio
 from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 
 from kubelet_trio.containers import (
@@ -52,12 +53,13 @@ from kubelet_trio.objects import (
 from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
-from kubelet_trio.volumes.errors import VolumeError, set_up_error
+from kubelet_trio.volumes.errors import VolumeError, set_up_error, unprocessed_error
 from kubelet_trio.volumes.host_path import HostPath
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Row, VolumeMeter, timed
 from kubelet_trio.volumes.mounted import LocalVolume, NfsVolume
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
+from kubelet_trio.volumes.one_pod import take_for_one_pod
 from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.plugin import VolumePlugin
 from kubelet_trio.volumes.spec import VolumeSpec, volume_kind, volume_spec
@@ -111,6 +113,7 @@ class VolumeManager:
         self._tokens = tokens or NoTokens()
         self._facts = PodFacts(allocatable=allocatable or {})
         self._selinux = selinux
+        self._taking = trio.Lock()
         self._measured = VolumeMeter(meter or Meter())
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
@@ -163,11 +166,27 @@ class VolumeManager:
         specs = await self._specs(pod, volumes)
         if is_first:
             self._measured.wants(uid, [spec.kind for spec in specs])
+        if is_first:
+            await self._take(specs)
         rows: list[Row] = []
         try:
             await self._offload(self._set_up_all, specs, rows)
         finally:
             self._measured.mounted(uid, rows, is_first=is_first)
+
+    async def _take(self, specs: Sequence[VolumeSpec]) -> None:
+        """See that a pod that starts may use its claims. Raises `VolumeError`."""
+        going = {spec.name: spec.going for spec in specs if spec.going}
+        if going:
+            raise unprocessed_error(going)
+        for spec in specs:
+            if not spec.is_for_one_pod:
+                continue
+            try:
+                async with self._taking:
+                    await self._offload(take_for_one_pod, self._pods_dir, spec)
+            except (OSError, ValueError) as exc:
+                raise set_up_error(spec.disk_name, exc) from exc
 
     async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
         """Set up what no container of the pod used so far: an ephemeral one may be the first."""
@@ -271,6 +290,7 @@ class VolumeManager:
         volumes = list(volumes)
         objects = await self._read(pod, volumes)
         specs: list[VolumeSpec] = []
+        unclaimed: dict[str, str] = {}
         for volume in volumes:
             try:
                 spec = volume_spec(pod, volume, self._facts, objects)
@@ -278,10 +298,15 @@ class VolumeManager:
                 if tokens:
                     spec = volume_spec(pod, volume, self._facts, objects, tokens)
             except (ObjectError, ValueError) as exc:
-                raise set_up_error(volume.name, exc) from exc
+                if volume.persistentVolumeClaim is None:
+                    raise set_up_error(volume.name, exc) from exc
+                unclaimed[volume.name] = str(exc)
+                continue
             if spec.kind not in (*self._plugins, *_BY_RUNTIME):
                 raise set_up_error(volume.name, f"volumes of type {spec.kind} are not supported")
             specs.append(spec)
+        if unclaimed:
+            raise unprocessed_error(unclaimed)
         return specs
 
     async def _read(self, pod: Pod, volumes: Iterable[Volume]) -> ObjectView:
@@ -329,7 +354,7 @@ class VolumeManager:
                         self._plugins[spec.kind].set_up(spec)
             except (OSError, ValueError, ObjectError, ConfigError) as exc:
                 if failure is None:
-                    failure = set_up_error(spec.name, exc)
+                    failure = set_up_error(spec.disk_name, exc)
                     failure.__cause__ = exc
         if failure is not None:
             raise failure

@@ -6,28 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightkube.models.core_v1 import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PodSecurityContext,
-    Volume,
-)
+from lightkube.models.core_v1 import Pod, PodSecurityContext, Volume
 
 from kubelet_trio.containers import PodFacts
 from kubelet_trio.model import metadata, pod_key
 from kubelet_trio.model import spec as pod_spec
-from kubelet_trio.objects import (
-    NO_OBJECTS,
-    ObjectError,
-    ObjectView,
-    TokenRequest,
-    claim_key,
-    volume_key,
-)
-
-# The kinds of persistent volume that there are plugins for.
-_PERSISTENT = ("hostPath", "local", "nfs")
+from kubelet_trio.objects import NO_OBJECTS, ObjectError, ObjectView, TokenRequest
+from kubelet_trio.volumes.claims import claimed_volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +29,8 @@ class VolumeSpec:
     objects: ObjectView = NO_OBJECTS
     tokens: Mapping[TokenRequest, str | ObjectError] = field(default_factory=dict)
     facts: PodFacts = field(default_factory=PodFacts)
+    is_for_one_pod: bool = False  # a claim's access mode is ReadWriteOncePod
+    going: str = ""  # why its claim may not be taken up by a pod that starts
 
     @property
     def namespace(self) -> str:
@@ -101,38 +88,18 @@ def volume_spec(
 def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> VolumeSpec:
     source = volume.persistentVolumeClaim
     assert source is not None
-    namespace = pod_key(pod).namespace
-    where = f"error processing PVC {namespace}/{source.claimName}"
-    try:
-        claim = objects.get(claim_key(namespace, source.claimName), PersistentVolumeClaim)
-    except ObjectError as exc:
-        raise ObjectError(f"{where}: failed to fetch PVC: {exc}") from exc
-    name = claim.spec.volumeName if claim.spec is not None else None
-    if not name:
-        raise ObjectError(f"{where}: PVC is not bound")
-    try:
-        found = objects.get(volume_key(name), PersistentVolume).spec
-    except ObjectError as exc:
-        raise ObjectError(f"{where}: failed to fetch PV {name}: {exc}") from exc
-    kind = next((k for k in _PERSISTENT if found is not None and getattr(found, k)), None)
-    if found is None or kind is None:
-        raise ValueError(f"{where}: volumes of the type of {name} are not supported")
-    owner = found.claimRef
-    if owner is not None and (owner.namespace or "default", owner.name) != (
-        namespace,
-        source.claimName,
-    ):
-        raise ObjectError(f"{where}: PV {name} is bound to {owner.namespace}/{owner.name}")
-    inner = getattr(found, kind)
+    found = claimed_volume(pod, volume, objects)
     return VolumeSpec(
         pod,
         volume.name,
-        kind,
-        inner,
-        name,
-        read_only=bool(source.readOnly or getattr(inner, "readOnly", False)),
-        mount_options=tuple(found.mountOptions or ()),
+        found.kind,
+        found.source,
+        found.name,
+        read_only=bool(source.readOnly or getattr(found.source, "readOnly", False)),
+        mount_options=tuple(found.spec.mountOptions or ()),
         facts=facts,
+        is_for_one_pod=found.is_for_one_pod,
+        going=found.going,
     )
 
 

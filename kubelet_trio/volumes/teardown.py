@@ -12,6 +12,7 @@ from pathlib import Path
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.layout import MOUNTED_PLUGINS, OWN_PLUGINS, sub_paths_dir, volumes_dir
 from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.one_pod import give_back
 from kubelet_trio.volumes.removal import remove_empty, remove_tree
 
 
@@ -33,6 +34,11 @@ def tear_down(pod_dir: Path, mounter: Mounter) -> None:
     for directory in (sub_paths, volumes):
         if directory.is_dir():
             errors.extend(_remove_if_empty(directory))
+    if not errors:
+        try:
+            give_back(pod_dir)
+        except OSError as exc:
+            errors.append(_error(pod_dir, f"remove failed: {exc}"))
     if errors:
         raise errors[0]
 

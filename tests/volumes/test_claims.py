@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import stat
 import sys
@@ -21,6 +22,7 @@ from lightkube.models.core_v1 import (
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
     PersistentVolumeClaimVolumeSource,
     PersistentVolumeSpec,
     Pod,
@@ -28,6 +30,7 @@ from lightkube.models.core_v1 import (
     ResourceRequirements,
     Volume,
 )
+from lightkube.models.meta_v1 import ObjectMeta
 from msgspec.structs import replace
 
 from kubelet_trio.cri import v1
@@ -45,6 +48,103 @@ CLAIM = claim_key("default", "claim")
 def claimed(*, read_only: bool = False) -> Volume:
     source = PersistentVolumeClaimVolumeSource(claimName="claim", readOnly=read_only or None)
     return Volume(name="data", persistentVolumeClaim=source)
+
+
+def cluster_node(
+    root: Path,
+    mounter: Mounter,
+    *,
+    uid: str = "claim-1",
+    phase: str = "Bound",
+    deleted: bool = False,
+    owner: ObjectReference | None = None,
+    **spec: Any,
+) -> VolumeManager:
+    """A manager with a claim and a volume as an API server has them."""
+    objects = LocalObjects()
+    going = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC) if deleted else None
+    meta = ObjectMeta(name="claim", namespace="default", uid=uid, deletionTimestamp=going)
+    claim = PersistentVolumeClaim(
+        metadata=meta,
+        spec=PersistentVolumeClaimSpec(volumeName="pv"),
+        status=PersistentVolumeClaimStatus(phase=phase),
+    )
+    behind = PersistentVolumeSpec(**{"hostPath": HostPathVolumeSource("/opt"), **spec})
+    behind.claimRef = owner
+    objects.apply({CLAIM: claim, volume_key("pv"): PersistentVolume(spec=behind)})
+    return VolumeManager(root, mounter, inline_offload, objects=objects)
+
+
+UNPROCESSED = (
+    "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
+    "failed to process volumes=[data]: "
+)
+OWNER = ObjectReference(namespace="default", name="claim", uid="claim-1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"phase": "Pending"}, "error processing PVC default/claim: PVC is not bound"),
+        ({"phase": "Lost"}, "error processing PVC default/claim: PVC is not bound"),
+        (
+            {"uid": "claim-2"},
+            "error processing PVC default/claim: found PV object pv but its pv.Spec.ClaimRef.UID "
+            "claim-1 does not point to claim.UID claim-2",
+        ),
+        (
+            {"owner": None},
+            "error processing PVC default/claim: found PV object pv but it has a nil "
+            "pv.Spec.ClaimRef indicating it is not yet bound to the claim",
+        ),
+        (
+            {"volumeMode": "Block"},
+            "error processing PVC default/claim: volume data has volumeMode Block, "
+            "but is specified in volumeMounts",
+        ),
+        ({"deleted": True}, "error processing PVC default/claim: PVC is being deleted"),
+    ],
+)
+async def test_a_claim_that_is_not_the_pods_is_refused(
+    tmp_path: Path, mounter: FakeMounter, fields: dict[str, Any], message: str
+) -> None:
+    good = cluster_node(tmp_path, mounter, owner=OWNER)
+    assert await host_paths(good, pod(claimed())) == ["/opt"]
+    bad = cluster_node(tmp_path, mounter, **{"owner": OWNER, **fields})
+    with pytest.raises(VolumeError) as caught:
+        await bad.mount(pod(claimed()))
+    assert str(caught.value) == f"{UNPROCESSED}{message}"
+
+
+async def test_a_container_of_a_running_pod_starts_again_while_its_claim_is_deleted(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    manager = cluster_node(tmp_path, mounter, owner=OWNER, deleted=True)
+    of_pod = pod(claimed())
+    (made,) = await manager.container_mounts(of_pod, main(of_pod))
+    assert made.host_path == "/opt"
+
+
+@pytest.mark.parametrize(
+    ("modes", "refused"),
+    [(["ReadWriteOncePod"], True), (["ReadWriteOnce"], False), (["ReadWriteMany"], False)],
+)
+async def test_a_volume_for_one_pod_is_refused_to_a_second(
+    tmp_path: Path, mounter: FakeMounter, modes: list[str], refused: bool
+) -> None:
+    def manager() -> VolumeManager:
+        return cluster_node(tmp_path, mounter, owner=OWNER, accessModes=modes)
+
+    first = pod(claimed())
+    assert first.metadata is not None
+    second = replace(first, metadata=replace(first.metadata, uid="u-2"))
+    await manager().mount(first)
+    await manager().mount(first)
+    if refused:  # by an agent that has just started, too
+        with pytest.raises(VolumeError, match="ReadWriteOncePod access mode and is already in use"):
+            await manager().mount(second)
+        await manager().unmount(UID)
+    await manager().mount(second)
 
 
 def node(root: Path, mounter: Mounter, *, owner: str = "", **spec: Any) -> VolumeManager:
@@ -135,15 +235,16 @@ async def test_a_local_volume_gets_the_group_of_its_first_pod(
     [
         (
             {"local": LocalVolumeSource("/none/such")},
+            'MountVolume.SetUp failed for volume "pv" : '
             'path "/none/such" does not exist or is no directory',
         ),
         (
             {"local": LocalVolumeSource("/tmp"), "owner": "other"},
-            "error processing PVC default/claim: PV pv is bound to default/other",
+            f"{UNPROCESSED}error processing PVC default/claim: PV pv is bound to default/other",
         ),
         (
             {"csi": "driver"},
-            "error processing PVC default/claim: volumes of the type of pv are not supported",
+            f"{UNPROCESSED}error processing PVC default/claim: volumes of the type of pv are not supported",
         ),
     ],
 )
@@ -152,7 +253,7 @@ async def test_a_claim_that_leads_nowhere_is_told(
 ) -> None:
     with pytest.raises(VolumeError) as caught:
         await node(tmp_path, mounter, **spec).mount(pod(claimed()))
-    assert str(caught.value) == f'MountVolume.SetUp failed for volume "data" : {message}'
+    assert str(caught.value) == message
 
 
 async def test_a_missing_claim_and_a_missing_volume_are_told(
