@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+import re
+from functools import partial
+
 import pytest
 from lightkube.models.core_v1 import EnvVar
 
@@ -32,13 +36,13 @@ def _independent(n: int) -> list[EnvVar]:
 
 PARSERS = [
     *(
-        Parser(f"$( expansion of {shape!r}", _expand, lambda n, shape=shape: shape * n)
+        Parser(f"$( expansion of {shape!r}", _expand, partial(operator.mul, shape))
         for shape in ("$(", "$", "$$", "$()", "$(A)", "$(A", ")", "$ ", "x", "(", "$(\n")
     ),
     Parser("$( expansion, closed at the end", _expand, lambda n: "$(" * n + ")"),
     Parser("$( expansion, closed at the start", _expand, lambda n: ")" + "$(" * n),
     *(
-        Parser(f"env file of {shape!r}", parse_env_file, lambda n, shape=shape: shape * n)
+        Parser(f"env file of {shape!r}", parse_env_file, partial(operator.mul, shape))
         for shape in (
             "\n",
             "'",
@@ -74,8 +78,6 @@ def test_the_helper_finds_what_is_quadratic() -> None:
 
 
 def test_the_helper_finds_what_is_quadratic_in_c() -> None:
-    import re
-
     pattern = re.compile(r"\$\(([^)]*)\)")
     with pytest.raises(AssertionError, match="CPU"):
         check_linear(Parser("pattern", lambda text: pattern.sub("", text), lambda n: "$(" * n), 400)

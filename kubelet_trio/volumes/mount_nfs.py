@@ -8,8 +8,13 @@ a while: the pod's worker waits meanwhile, and tries again.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 HELPERS = (Path("/sbin/mount.nfs"), Path("/usr/sbin/mount.nfs"))
 
@@ -17,9 +22,13 @@ _LIMIT = 60.0  # seconds
 
 
 def run_mount_nfs(
-    source: str, target: Path, options: Sequence[str], helpers: Sequence[Path] = HELPERS
+    source: str,
+    target: Path,
+    options: Sequence[str],
+    helpers: Sequence[Path] = HELPERS,
+    limit: float = _LIMIT,
 ) -> None:
-    """Run the helper. Raises OSError with what it said, or that it is missing."""
+    """Run the helper, for `limit` seconds. Raises OSError: what it said, or that it is missing."""
     helper = next((path for path in helpers if os.access(path, os.X_OK)), None)
     if helper is None:
         text = f"{helpers[0]} is missing: install nfs-common (Debian) or nfs-utils (Fedora)"
@@ -27,17 +36,22 @@ def run_mount_nfs(
     import subprocess  # costs memory, and few nodes mount NFS
 
     command = [str(helper), source, str(target), *(["-o", ",".join(options)] if options else [])]
+    done = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_LIMIT,
-            check=False,
-        )
+        output, _ = done.communicate(timeout=limit)
     except subprocess.TimeoutExpired as exc:
-        raise OSError(f"{source} did not answer within {_LIMIT:g} s") from exc
+        done.kill()
+        _leave(done)
+        raise OSError(f"{source} did not answer within {limit:g} s") from exc
     if done.returncode != 0:
-        said = done.stdout.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
+        said = output.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
         raise OSError(f"mounting {source} failed: {said}")
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Let a killed process end when the kernel lets it: one that waits for a server may not."""
+    if process.stdout is not None:
+        process.stdout.close()
+    threading.Thread(target=process.wait, name="mount.nfs", daemon=True).start()

@@ -6,9 +6,11 @@ import errno
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.mount_nfs import run_mount_nfs
 from kubelet_trio.volumes.mountinfo import MountPoint, read_mountinfo
 
@@ -16,6 +18,8 @@ _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SHARED = 0x100000
 _UMOUNT_NOFOLLOW = 0x8
+_MNT_FORCE = 0x1
+_PATIENCE = 60.0  # seconds for unmounting what a server has
 
 
 class Mounter(Protocol):
@@ -42,7 +46,10 @@ class Mounter(Protocol):
         ...
 
     def unmount(self, target: Path) -> None:
-        """Take away the topmost mount at `target`: EINVAL if none, EBUSY if in use."""
+        """Take away the topmost mount at `target`: EINVAL if none, EBUSY if in use.
+
+        ETIMEDOUT where its server does not answer: it stays then, or goes later.
+        """
         ...
 
     def mounts(self) -> list[MountPoint]:
@@ -58,6 +65,7 @@ class KernelMounter:
 
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._errno = ctypes.get_errno
+        self._hung = HungCalls()
         self._libc.mount.argtypes = (
             ctypes.c_char_p,
             ctypes.c_char_p,
@@ -92,7 +100,17 @@ class KernelMounter:
         self._mount("", target, "", _MS_SHARED | _MS_REC, "")
 
     def unmount(self, target: Path) -> None:
-        if self._libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW) != 0:
+        if not any(m.path == str(target) and _is_remote(m) for m in self.mounts()):
+            self._unmount(target)
+            return
+        try:
+            self._hung.run(str(target), partial(self._unmount, target), _PATIENCE)
+        except TimeoutError:
+            # As the Go kubelet does for NFS: what waits for the server is given up.
+            self._hung.run(f"{target} (by force)", partial(self._unmount, target, _MNT_FORCE), 5)
+
+    def _unmount(self, target: Path, flags: int = 0) -> None:
+        if self._libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW | flags) != 0:
             raise self._error(target)
 
     def mounts(self) -> list[MountPoint]:
@@ -108,6 +126,10 @@ class KernelMounter:
     def _error(self, target: Path) -> OSError:
         number = self._errno()
         return OSError(number, os.strerror(number), str(target))
+
+
+def _is_remote(mount: MountPoint) -> bool:
+    return mount.fstype.startswith("nfs")
 
 
 def _mount_around(path: Path, mounts: Sequence[MountPoint]) -> MountPoint | None:

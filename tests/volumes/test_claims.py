@@ -244,7 +244,8 @@ async def test_a_local_volume_gets_the_group_of_its_first_pod(
         ),
         (
             {"csi": "driver"},
-            f"{UNPROCESSED}error processing PVC default/claim: volumes of the type of pv are not supported",
+            f"{UNPROCESSED}error processing PVC default/claim: "
+            "volumes of the type of pv are not supported",
         ),
     ],
 )

@@ -1,0 +1,62 @@
+"""File servers that do not answer any more."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kubelet_trio.volumes.hung import HungCalls
+from kubelet_trio.volumes.mount_nfs import run_mount_nfs
+
+
+def test_a_call_that_hangs_is_waited_for_no_longer_than_its_time() -> None:
+    calls, answer, begun = HungCalls(), threading.Event(), []
+
+    def hang() -> None:
+        begun.append(threading.current_thread())
+        answer.wait(30)
+
+    for _ in range(3):  # its pod tries again
+        with pytest.raises(TimeoutError, match="did not answer"):
+            calls.run("/mnt", hang, 0.05)
+    assert len(begun) == 1  # and still there is one thread
+    assert begun[0].daemon  # which holds up nobody's end
+    calls.run("/other", lambda: None, 5)  # nor another path
+    answer.set()
+    begun[0].join(5)
+    calls.run("/mnt", lambda: None, 5)
+
+
+def test_what_a_call_raises_comes_back() -> None:
+    def busy() -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with pytest.raises(OSError, match="busy") as caught:
+        HungCalls().run("/mnt", busy, 5)
+    assert caught.value.errno == errno.EBUSY
+
+
+def test_a_mount_helper_that_hangs_is_left_behind(tmp_path: Path) -> None:
+    helper = tmp_path / "mount.nfs"
+    pid = tmp_path / "pid"
+    helper.write_text(
+        f"#!{sys.executable}\nimport os, time\n"
+        f"open({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    helper.chmod(0o755)
+    began = time.monotonic()
+    with pytest.raises(OSError, match="host:/x did not answer within 1 s"):
+        run_mount_nfs("host:/x", tmp_path, [], [helper], 1)
+    assert time.monotonic() - began < 20
+    if pid.exists():
+        for thread in threading.enumerate():
+            if thread.name == "mount.nfs":
+                thread.join(5)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
