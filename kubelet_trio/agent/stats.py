@@ -23,6 +23,7 @@ from kubelet_trio.cgroups import (
     uid_of_pod_cgroup,
 )
 from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, Purpose, RuntimePod
+from kubelet_trio.objects import claim_name
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.status import StatusStore
 
@@ -149,9 +150,7 @@ def _pod_subject(
         sandbox_created_at=sandbox.created_at if sandbox is not None else 0.0,
         started_at=sandbox.created_at if sandbox is not None else 0.0,
         host_network=sandbox.host_network if sandbox is not None else False,
-        claims={
-            v.name: v.persistentVolumeClaim.claimName for v in volumes if v.persistentVolumeClaim
-        },
+        claims={v.name: name for v in volumes if (name := claim_name(observed.name, v))},
         volumes=frozenset(v.name for v in volumes),
         local_volumes=_local_volumes(spec),
     )

@@ -8,6 +8,7 @@ from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.local import LocalObjects
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken
 from kubelet_trio.objects.references import (
+    claim_name,
     container_references,
     pod_references,
     volume_references,
@@ -60,6 +61,7 @@ __all__ = [
     "TokenRequest",
     "TokenRequester",
     "claim_key",
+    "claim_name",
     "config_map_content",
     "config_map_key",
     "container_references",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lightkube.models.core_v1 import Container, Pod, Volume
 
-from kubelet_trio.model import pod_containers, pod_key, spec
+from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
 from kubelet_trio.objects.types import (
     ObjectKey,
     claim_key,
@@ -31,14 +31,22 @@ def container_references(namespace: str, container: Container) -> Iterator[Objec
             yield secret_key(namespace, value.secretKeyRef.name)
 
 
-def volume_references(namespace: str, volume: Volume) -> Iterator[ObjectKey]:
+def claim_name(pod: str, volume: Volume) -> str | None:
+    """Return the claim of a volume of a pod (its name), if it has one: by name or of its own."""
+    if volume.ephemeral is not None:
+        return f"{pod}-{volume.name}"
+    return volume.persistentVolumeClaim.claimName if volume.persistentVolumeClaim else None
+
+
+def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
     """Yield what a volume is made from; the volume of a claim is known by the claim alone."""
+    namespace, claim = pod.namespace, claim_name(pod.name, volume)
     if volume.configMap is not None:
         yield config_map_key(namespace, volume.configMap.name)
     if volume.secret is not None:
         yield secret_key(namespace, volume.secret.secretName)
-    if volume.persistentVolumeClaim is not None:
-        yield claim_key(namespace, volume.persistentVolumeClaim.claimName)
+    if claim is not None:
+        yield claim_key(namespace, claim)
     for source in (volume.projected.sources or ()) if volume.projected is not None else ():
         if source.configMap is not None:
             yield config_map_key(namespace, source.configMap.name)
@@ -56,4 +64,4 @@ def pod_references(pod: Pod) -> Iterator[ObjectKey]:
     for container in pod_containers(pod):
         yield from container_references(namespace, container.spec)
     for volume in spec(pod).volumes or ():
-        yield from volume_references(namespace, volume)
+        yield from volume_references(pod_key(pod), volume)

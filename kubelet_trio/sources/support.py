@@ -132,7 +132,6 @@ STATIC_POD: Mapping[str, Refusal] = {
 # What of a cluster's pods is not done, and no manifest may ask for anyway.
 _CLUSTER_ALONE: Mapping[str, Refusal] = {
     "spec.resourceClaims": _not_yet("resource claims are", []),
-    "spec.volumes[].ephemeral": _not_yet("volumes with a claim of their own are"),
     "spec.volumes[].projected.sources[].clusterTrustBundle": _not_yet("trust bundles are"),
     "spec.volumes[].projected.sources[].podCertificate": _not_yet("pod certificates are"),
 }

@@ -19,8 +19,8 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.model import pod_key
-from kubelet_trio.objects import ObjectError, ObjectView, claim_key, volume_key
+from kubelet_trio.model import pod_key, pod_uid
+from kubelet_trio.objects import ObjectError, ObjectView, claim_key, claim_name, volume_key
 
 # The kinds of persistent volume that there are plugins for.
 _PERSISTENT = ("hostPath", "local", "nfs")
@@ -44,13 +44,17 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
 
     Raises `ObjectError` or ValueError where it leads nowhere, or to somebody else's.
     """
-    source = volume.persistentVolumeClaim
-    assert source is not None
-    namespace = pod_key(pod).namespace
-    where = f"error processing PVC {namespace}/{source.claimName}"
+    key = pod_key(pod)
+    wanted = claim_name(key.name, volume) or ""
+    where = f"error processing PVC {key.namespace}/{wanted}"
     try:
-        claim = _claim(objects, namespace, source.claimName)
-        name, found = _bound(objects, claim, namespace, source.claimName)
+        claim = _claim(objects, key.namespace, wanted)
+        if volume.ephemeral is not None and not _is_owner(pod, claim):
+            raise ObjectError(
+                f"PVC {key.namespace}/{wanted} was not created for pod {key.namespace}/{key.name} "
+                "(pod is not owner)"
+            )
+        name, found = _bound(objects, claim, key.namespace, wanted)
         _check_mode(volume.name, found)
     except (ObjectError, ValueError) as exc:
         raise ObjectError(f"{where}: {exc}") from exc
@@ -80,7 +84,7 @@ def _claim(objects: ObjectView, namespace: str, name: str) -> PersistentVolumeCl
 
 
 def _bound(
-    objects: ObjectView, claim: PersistentVolumeClaim, namespace: str, claim_name: str
+    objects: ObjectView, claim: PersistentVolumeClaim, namespace: str, wanted: str
 ) -> tuple[str, PersistentVolumeSpec]:
     """Return the volume of a claim, which must say so itself."""
     assert claim.spec is not None
@@ -103,9 +107,15 @@ def _bound(
             f"found PV object {name} but its pv.Spec.ClaimRef.UID {owner.uid or ''} does not point "
             f"to claim.UID {uid}"
         )
-    if not uid and (owner.namespace or "default", owner.name) != (namespace, claim_name):
+    if not uid and (owner.namespace or "default", owner.name) != (namespace, wanted):
         raise ObjectError(f"PV {name} is bound to {owner.namespace}/{owner.name}")
     return name, found
+
+
+def _is_owner(pod: Pod, claim: PersistentVolumeClaim) -> bool:
+    """Whether a claim was made for a pod: somebody else's may have the name that its own has."""
+    owners = _meta(claim).ownerReferences or ()
+    return any(owner.controller and owner.uid == pod_uid(pod) for owner in owners)
 
 
 def _check_mode(volume: str, found: PersistentVolumeSpec) -> None:

@@ -62,7 +62,7 @@ from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.one_pod import take_for_one_pod
 from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.plugin import VolumePlugin
-from kubelet_trio.volumes.spec import VolumeSpec, volume_kind, volume_spec
+from kubelet_trio.volumes.spec import VolumeSpec, is_claimed, volume_kind, volume_spec
 from kubelet_trio.volumes.sub_path import SubPathError, read_inside
 from kubelet_trio.volumes.teardown import tear_down
 
@@ -298,7 +298,7 @@ class VolumeManager:
                 if tokens:
                     spec = volume_spec(pod, volume, self._facts, objects, tokens)
             except (ObjectError, ValueError) as exc:
-                if volume.persistentVolumeClaim is None:
+                if not is_claimed(volume):
                     raise set_up_error(volume.name, exc) from exc
                 unclaimed[volume.name] = str(exc)
                 continue
@@ -310,8 +310,7 @@ class VolumeManager:
         return specs
 
     async def _read(self, pod: Pod, volumes: Iterable[Volume]) -> ObjectView:
-        namespace = pod_key(pod).namespace
-        keys = [key for volume in volumes for key in volume_references(namespace, volume)]
+        keys = [key for volume in volumes for key in volume_references(pod_key(pod), volume)]
         objects = await read_objects(self._objects, keys, pod_uid(pod))
         bound = [
             volume_key(claim.spec.volumeName)

@@ -51,6 +51,11 @@ class VolumeSpec:
         return metadata(self.pod).uid or ""
 
 
+def is_claimed(volume: Volume) -> bool:
+    """Whether a volume is what a claim leads to: one of the namespace, or one of its own."""
+    return volume_kind(volume) in ("persistentVolumeClaim", "ephemeral")
+
+
 def volume_kind(volume: Volume) -> str:
     """Return which of a volume's fields is set."""
     kinds = [f for f in volume.__struct_fields__ if f != "name" and getattr(volume, f) is not None]
@@ -69,7 +74,7 @@ def volume_spec(
     Raises `ObjectError` or ValueError where a claim leads nowhere.
     """
     kind = volume_kind(volume)
-    if kind == "persistentVolumeClaim":
+    if is_claimed(volume):
         return _claimed(pod, volume, facts, objects)
     source = getattr(volume, kind)
     return VolumeSpec(
@@ -86,8 +91,6 @@ def volume_spec(
 
 
 def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> VolumeSpec:
-    source = volume.persistentVolumeClaim
-    assert source is not None
     found = claimed_volume(pod, volume, objects)
     return VolumeSpec(
         pod,
@@ -95,12 +98,17 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         found.kind,
         found.source,
         found.name,
-        read_only=bool(source.readOnly or getattr(found.source, "readOnly", False)),
+        read_only=bool(_is_claimed_read_only(volume) or getattr(found.source, "readOnly", False)),
         mount_options=tuple(found.spec.mountOptions or ()),
         facts=facts,
         is_for_one_pod=found.is_for_one_pod,
         going=found.going,
     )
+
+
+def _is_claimed_read_only(volume: Volume) -> bool:
+    claim = volume.persistentVolumeClaim
+    return claim is not None and bool(claim.readOnly)
 
 
 def _security(pod: Pod) -> PodSecurityContext:

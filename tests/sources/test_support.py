@@ -259,11 +259,6 @@ def of_cluster(raw: dict[str, Any]) -> dict[str, str]:
     [
         (of_volume(csi={"driver": "d"}), "spec.volumes[0].csi", f"volumes of this type are {YET}"),
         (
-            of_volume(ephemeral={}),
-            "spec.volumes[0].ephemeral",
-            f"with a claim of their own are {YET}",
-        ),
-        (
             of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca"}}]}),
             "spec.volumes[0].projected.sources[0].clusterTrustBundle",
             f"trust bundles are {YET}",

@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import (
     ConfigMap,
     ConfigMapVolumeSource,
     Container,
+    EphemeralVolumeSource,
     HostPathVolumeSource,
     ImageVolumeSource,
     LocalVolumeSource,
@@ -30,7 +31,7 @@ from lightkube.models.core_v1 import (
     ResourceRequirements,
     Volume,
 )
-from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from msgspec.structs import replace
 
 from kubelet_trio.cri import v1
@@ -114,6 +115,37 @@ async def test_a_claim_that_is_not_the_pods_is_refused(
     with pytest.raises(VolumeError) as caught:
         await bad.mount(pod(claimed()))
     assert str(caught.value) == f"{UNPROCESSED}{message}"
+
+
+@pytest.mark.parametrize("owner", ["u-1", "u-2", ""])
+async def test_a_claim_of_the_pods_own_must_have_been_made_for_it(
+    tmp_path: Path, mounter: FakeMounter, owner: str
+) -> None:
+    owners = [OwnerReference("v1", "Pod", "web", owner, controller=True)] if owner else None
+    meta = ObjectMeta(name="web-data", namespace="default", uid="own-1", ownerReferences=owners)
+    claim = PersistentVolumeClaim(
+        metadata=meta,
+        spec=PersistentVolumeClaimSpec(volumeName="pv"),
+        status=PersistentVolumeClaimStatus(phase="Bound"),
+    )
+    behind = PersistentVolumeSpec(
+        hostPath=HostPathVolumeSource("/opt"), claimRef=ObjectReference(uid="own-1")
+    )
+    objects = LocalObjects()
+    objects.apply(
+        {
+            claim_key("default", "web-data"): claim,
+            volume_key("pv"): PersistentVolume(spec=behind),
+        }
+    )
+    manager = VolumeManager(tmp_path, mounter, inline_offload, objects=objects)
+    of_pod = pod(Volume(name="data", ephemeral=EphemeralVolumeSource()))
+    if owner == "u-1":
+        assert await host_paths(manager, of_pod) == ["/opt"]
+        return
+    message = r"PVC default/web-data was not created for pod default/web \(pod is not owner\)"
+    with pytest.raises(VolumeError, match=message):
+        await manager.mount(of_pod)
 
 
 async def test_a_container_of_a_running_pod_starts_again_while_its_claim_is_deleted(
