@@ -22,6 +22,7 @@ from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.directories import make_node_directories
+from kubelet_trio.agent.ending import run_and_hurry
 from kubelet_trio.agent.garbage import PodsOfNode, make_garbage
 from kubelet_trio.agent.guards import GuardedPods, make_guards
 from kubelet_trio.agent.image_access import make_image_access
@@ -54,7 +55,6 @@ from kubelet_trio.model import (
     WallClock,
     is_static,
     pod_key,
-    pod_ref,
     pod_uid,
 )
 from kubelet_trio.node import Pressure
@@ -69,6 +69,7 @@ from kubelet_trio.pods import (
     PodRegistry,
     PodServices,
     TerminationRequest,
+    tell_crash,
 )
 from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
 from kubelet_trio.sources import Desired, run_merge
@@ -78,7 +79,6 @@ from kubelet_trio.supervision import (
     ChildState,
     DeclaredNode,
     DynamicSupervisor,
-    GaveUpError,
     RestartPolicy,
     Supervisor,
     TreeNode,
@@ -119,7 +119,8 @@ class Agent:
         self._statuses = StatusStore()
         self._starts = PodStarts(self.meter, seams.clock)
         self._statuses.on_delivered = self._starts.delivered
-        self._pods = DynamicSupervisor("pods", on_crash=self._on_pod_crash, policy=_TOP)
+        told = partial(tell_crash, self.events_recorder)
+        self._pods = DynamicSupervisor("pods", on_crash=told, policy=_TOP)
         self._pleg = Pleg(
             seams.runtime,
             wake=self._on_pod_change,
@@ -317,30 +318,8 @@ class Agent:
                 (unsupported, *self.settings.admission.checks, self._guards.in_shutdown),
             ),
         )
-        await self._run_tree(task_status)
-
-    async def _run_tree(self, task_status: trio.TaskStatus[None]) -> None:
-        """Run the tree, and tell the calls in flight at once when the agent is cancelled.
-
-        The tree's parts are spared the cancellation until it is their turn to end. A worker
-        that waits for its call is not to use up its turn.
-        """
-        gave_up: GaveUpError | None = None
-        async with trio.open_nursery() as beside:
-            beside.start_soon(self._feel_cancellation, name="kubelet (cancellation)")
-            try:
-                await self._root.run(task_status=task_status)
-            except GaveUpError as exc:  # through the nursery it would come out a group
-                gave_up = exc
-            beside.cancel_scope.cancel()
-        if gave_up is not None:
-            raise gave_up
-
-    async def _feel_cancellation(self) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            self._calls.hurry()
+        run = partial(self._root.run, task_status=task_status)
+        await run_and_hurry(run, self._calls.hurry)
 
     def stop(self) -> None:
         """Ask the agent to end, last part first. Containers keep running. Never blocks."""
@@ -412,17 +391,6 @@ class Agent:
             self._registry.wake_all()
         if self._seams.cluster is not None:
             self._seams.cluster.runtime_changed()
-
-    def _on_pod_crash(self, name: str, failure: BaseException, restarts: int) -> None:
-        """A bug in a worker: the pod's trouble, told to whoever looks at the pod."""
-        key, _, uid = name.partition("@")
-        namespace, _, pod_name = key.partition("/")
-        self.events_recorder.emit(
-            pod_ref(namespace, pod_name, uid),
-            "Warning",
-            "FailedSync",
-            f"the pod's worker failed and is started again (restart {restarts}): {failure!r}",
-        )
 
     # What the outside may see
 
@@ -512,22 +480,17 @@ class Agent:
         return self._pleg.get(uid)
 
     def running_pods(self) -> Iterator[RuntimePod]:
-        """Yield what the runtime holds of each pod of which something runs."""
-        for uid in sorted(self._pleg.known_uids):
-            pod = self._pleg.get(uid)
-            if any(pod.running()) or any(sandbox.ready for sandbox in pod.sandboxes):
-                yield pod
+        """Return what the runtime holds of each pod of which something runs."""
+        return self._pleg.running_pods()
 
     @property
     def clock(self) -> WallClock:
         return self._seams.clock
 
     def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
-        record = next((c for c in self._pleg.get(uid).containers if c.id == container_id), None)
+        record = self._pleg.find(uid, container_id)
         return Path(record.log_path) if record is not None and record.log_path else None
 
     def is_running(self, uid: PodUid, container_id: ContainerId) -> bool:
-        return any(
-            c.id == container_id and c.state is ContainerState.RUNNING
-            for c in self._pleg.get(uid).containers
-        )
+        record = self._pleg.find(uid, container_id)
+        return record is not None and record.state is ContainerState.RUNNING

@@ -10,12 +10,20 @@ opened anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 
 from kubelet_trio.cri import Runtime
-from kubelet_trio.model import ContainerId, Meter, PodKey, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerRecord,
+    Meter,
+    PodKey,
+    PodUid,
+    RuntimePod,
+    SandboxId,
+)
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
@@ -145,6 +153,17 @@ class Pleg:
     def relist_soon(self) -> None:
         """Relist now, e.g. because the runtime is back."""
         self._relister.relist_soon()
+
+    def find(self, uid: PodUid, container_id: ContainerId) -> ContainerRecord | None:
+        """Return what the runtime holds of a pod's container, as last seen."""
+        return next((c for c in self.get(uid).containers if c.id == container_id), None)
+
+    def running_pods(self) -> Iterator[RuntimePod]:
+        """Yield what the runtime holds of each pod of which something runs."""
+        for uid in sorted(self.known_uids):
+            pod = self.get(uid)
+            if any(pod.running()) or any(sandbox.ready for sandbox in pod.sandboxes):
+                yield pod
 
     @property
     def known_uids(self) -> frozenset[PodUid]:

@@ -8,6 +8,7 @@ from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.orphans import OrphanDirectories
 from kubelet_trio.pods.pull_rate import PullRate
 from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
+from kubelet_trio.pods.refused import tell_crash
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.remains import Remains
 from kubelet_trio.pods.restart import restarts_after
@@ -48,5 +49,6 @@ __all__ = [
     "load_records",
     "restarts_after",
     "sysctl_rules",
+    "tell_crash",
     "wanted_pods",
 ]

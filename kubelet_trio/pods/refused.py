@@ -13,12 +13,24 @@ import msgspec
 import structlog
 from lightkube.models.core_v1 import Pod, PodStatus
 
-from kubelet_trio.model import PodUid, pod_key, pod_object_ref, pod_uid
+from kubelet_trio.model import EventSink, PodUid, pod_key, pod_object_ref, pod_ref, pod_uid
 from kubelet_trio.pods.services import PodServices
 
 log = structlog.get_logger()
 
 _REASON = "UnexpectedAdmissionError"
+
+
+def tell_crash(events: EventSink, name: str, failure: BaseException, restarts: int) -> None:
+    """Tell whoever looks at a pod of a bug in its worker; `name` is the worker's in the tree."""
+    key, _, uid = name.partition("@")
+    namespace, _, pod_name = key.partition("/")
+    events.emit(
+        pod_ref(namespace, pod_name, uid),
+        "Warning",
+        "FailedSync",
+        f"the pod's worker failed and is started again (restart {restarts}): {failure!r}",
+    )
 
 
 class RefusedPods:
