@@ -1,10 +1,11 @@
 """Feature gates of the kubelet at Kubernetes 1.36, their defaults there, and what is here.
 
 An unknown gate is an error, as upstream. A gate that upstream has on is on here only where the
-module is named that does what it stands for; what is not built is off here, and turning it on is
-refused with the reason. Turning such a gate off is what it is anyway, so it is accepted, even
-where upstream has locked it on. All others may be set to what they are here, or to anything for
-the few in `EITHER`.
+module is named that does what it stands for; what is not built is off here. A configuration that
+turns such a gate on says no more than upstream's default: it is accepted with a note that names
+the reason, and pods that ask for what is missing are refused by name. Turning it off is what it
+is anyway, so that is accepted, even where upstream has locked it on. All others may be set to
+what they are here, or to anything for the few in `EITHER`.
 
 Source: pkg/features/kube_features.go.
 """
@@ -125,7 +126,16 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
     for name, value in gates.items():
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
-        elif value != GATES[name] and name not in EITHER:
-            why = NOT_BUILT.get(name) or f"it is {'on' if GATES[name] else 'off'} here"
+        elif value != GATES[name] and name not in EITHER and name not in NOT_BUILT:
+            why = f"it is {'on' if GATES[name] else 'off'} here"
             problems.append(f"not supported yet: feature gate {name}={str(value).lower()} ({why})")
     return problems
+
+
+def gate_notes(gates: Mapping[str, bool]) -> list[str]:
+    """Name the gates that were turned on with nothing behind them, and why."""
+    return [
+        f"feature gate {name}=true has no effect: {NOT_BUILT[name]}"
+        for name, value in gates.items()
+        if value and name in NOT_BUILT
+    ]

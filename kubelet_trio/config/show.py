@@ -74,7 +74,7 @@ def gate_table() -> str:
     lines = ["| gate | upstream | here | may be changed | by |", "| --- | --- | --- | --- | --- |"]
     for name, value in sorted(GATES.items()):
         may = "yes" if name in EITHER else "no"
-        if name in WITHOUT_EFFECT:
+        if name in WITHOUT_EFFECT or name in NOT_BUILT:
             may = "yes, without effect"
         upstream = "on" if value or name in NOT_BUILT else "off"
         behind = f"`{EVIDENCE[name]}`" if name in EVIDENCE else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kubelet_trio.config.flags import KubeletFlags
-from kubelet_trio.config.gates import gate_problems
+from kubelet_trio.config.gates import gate_notes, gate_problems
 from kubelet_trio.config.table import FIELDS, FLAGS, SERVER, Row, Support
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -37,11 +37,12 @@ def unsupported(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
 
 def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
     """Name what is set and changes nothing."""
-    return [
+    notes = [
         f"{row.name} has no effect: {row.why}"
         for row, _ in _changed(config, flags)
         if row.support is Support.MOOT or (row.support is Support.API and not flags.kubeconfig)
     ]
+    return notes + gate_notes(config.feature_gates)
 
 
 def _changed(config: KubeletConfiguration, flags: KubeletFlags) -> Iterator[tuple[Row, Any]]:
