@@ -44,7 +44,8 @@ async def serve_http(
     pass by their heads. A bug in a handler ends the connection that met it, and is logged; the
     others go on. `observe` sees requests that were understood, refused ones included.
     """
-    seats = Seats(limits.connections, limits.per_source)
+    # Without a gate nobody gets known, and whoever asks again and again is as good as any.
+    seats = Seats(limits.connections, limits.per_source if gate else limits.connections)
 
     async def serve_socket(stream: trio.SocketStream, seat: Seat) -> None:
         peer = Peer(seat.source)

@@ -148,7 +148,11 @@ async def test_rude_clients_hold_nobody_up_and_take_no_memory(
                 )
                 assert (await _read_to(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
                 commands.append((stream, b"%d" % number))
-            kept = [await api.connect() for _ in range(KEPT)]
+            kept = []
+            for _ in range(KEPT):
+                kept.append(await api.connect())
+                # Whoever stays silent makes room for others of its address.
+                assert (await _answer(kept[-1], "/healthz"))[0] == 200
 
             async def ask(stream: trio.SSLStream[trio.SocketStream]) -> None:
                 nonlocal served

@@ -331,10 +331,21 @@ GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 ADMIN = b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer admin\r\n\r\n"
 
 
-@pytest.mark.parametrize("limits", [Limits(connections=3), Limits(per_source=3)])
-async def test_the_longest_silent_connection_makes_room(limits: Limits) -> None:
+async def everybody(_: Request) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("limits", "gate"),
+    [
+        (Limits(connections=3), None),
+        (Limits(connections=3), everybody),
+        (Limits(per_source=3), everybody),
+    ],
+)
+async def test_the_longest_silent_connection_makes_room(limits: Limits, gate: Gate | None) -> None:
     async with trio.open_nursery() as nursery, AsyncExitStack() as streams:
-        connect = await open_server(nursery, limits)
+        connect = await open_server(nursery, limits, gate)
         silent = []
         for number in range(4):
             stream = await streams.enter_async_context(await connect())
@@ -346,6 +357,16 @@ async def test_the_longest_silent_connection_makes_room(limits: Limits) -> None:
             for stream in silent[2:]:
                 await stream.send_all(GET[8:] if stream is silent[3] else GET)
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        nursery.cancel_scope.cancel()
+
+
+async def test_without_a_gate_one_address_may_have_all_connections() -> None:
+    async with trio.open_nursery() as nursery, AsyncExitStack() as streams:
+        connect = await open_server(nursery, Limits(per_source=3))
+        kept = [await streams.enter_async_context(await connect()) for _ in range(10)]
+        for stream in kept:
+            await stream.send_all(GET)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200")
         nursery.cancel_scope.cancel()
 
 
