@@ -23,6 +23,7 @@ import yaml
 from tests.harness import leftovers
 from tests.harness.containerd import Containerd
 from tests.harness.cri import CriClient
+from tests.harness.machine import CGROUP_DRIVER, PATIENCE
 from tests.harness.pods import NODE, Json, WaitTimeoutError, Watch, is_ready, pod_name
 from tests.harness.ports import free_port
 
@@ -75,7 +76,7 @@ class Agent:
             "containerRuntimeEndpoint": self.containerd.endpoint,
             "healthzPort": self.healthz_port,
             "port": free_port(),  # two runs on one machine must not meet
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": CGROUP_DRIVER,
             "cgroupRoot": self.containerd.layout.cgroup,
             "failCgroupV1": False,
             "failSwapOn": False,
@@ -117,12 +118,12 @@ class Agent:
     def run_again(self) -> subprocess.CompletedProcess[str]:
         """Run a second agent on the same directories, and return how it ended."""
         return subprocess.run(
-            self.command(), capture_output=True, text=True, check=False, timeout=60
+            self.command(), capture_output=True, text=True, check=False, timeout=60 * PATIENCE
         )
 
     def wait_notified(self, word: str, within: float = 60) -> None:
         """Wait for a line of sd_notify, said after the last one waited for."""
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + within * PATIENCE
         while True:
             self._notify.settimeout(0.2)
             try:
@@ -139,7 +140,7 @@ class Agent:
         """Send SIGTERM and return the exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        status = self._process.wait(within)
+        status = self._process.wait(within * PATIENCE)
         self.stop_watching()
         return status
 
@@ -207,7 +208,9 @@ class Agent:
     def cli(self, *arguments: str, within: float = 60) -> str:
         """Run a command against the agent and return its standard output."""
         command = [str(PROGRAM), "--root-dir", str(self.root), *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=within)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=within * PATIENCE
+        )
         if ran.returncode:
             raise CommandError(f"{arguments} exited {ran.returncode}: {ran.stderr}{ran.stdout}")
         return ran.stdout
@@ -220,7 +223,7 @@ class Agent:
     def ask(self, path: str) -> Json:
         """Ask the control socket and return its JSON."""
         with socket.socket(socket.AF_UNIX) as control:
-            control.settimeout(10)
+            control.settimeout(10 * PATIENCE)
             control.connect(str(self.control))
             control.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             answer = b"".join(iter(lambda: control.recv(1 << 20), b""))
@@ -242,7 +245,7 @@ class Agent:
     ) -> Json:
         """Wait until a pod of that name is as `wanted` says and return it."""
         watch = self.start_watching()
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + within * PATIENCE
         while True:
             for pod in watch.named(name):
                 if wanted(pod):
@@ -258,7 +261,7 @@ class Agent:
     def wait_gone(self, name: str, within: float = 60) -> None:
         """Wait until the agent no longer tells of a pod of that name."""
         watch = self.start_watching()
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + within * PATIENCE
         # What came while nobody read is taken first: the pod may not be known yet.
         while watch.read(time.monotonic() + 0.01) or watch.named(name):
             if time.monotonic() > deadline:
@@ -267,7 +270,9 @@ class Agent:
 
     def healthz(self, path: str = "/healthz") -> tuple[int, str]:
         """Ask the health endpoint; returns status and body, (0, why) if nobody answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.healthz_port, timeout=5)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.healthz_port, timeout=5 * PATIENCE
+        )
         try:
             connection.request("GET", path)
             response = connection.getresponse()

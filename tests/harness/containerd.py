@@ -25,7 +25,7 @@ import grpc
 
 from tests.harness import images, leftovers
 from tests.harness.cri import CriClient
-from tests.harness.machine import busybox, cni_bin_dir
+from tests.harness.machine import CGROUP_DRIVER, busybox, cni_bin_dir
 from tests.harness.ports import free_port
 
 NUMBERS = range(200)
@@ -61,7 +61,7 @@ class Layout:
     @property
     def cgroup(self) -> str:
         """The cgroup that agents use as theirs, as `--cgroup-root` takes it."""
-        return f"/kt-test{self.number}"
+        return f"/kttest{self.number}"  # no dash: systemd would nest slices
 
 
 class Containerd:
@@ -315,4 +315,5 @@ disabled_plugins = [
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         Root = "{base}/run/runc"
+        SystemdCgroup = {str(CGROUP_DRIVER == "systemd").lower()}
 """

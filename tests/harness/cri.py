@@ -15,6 +15,7 @@ import grpc
 from betterproto2 import Message
 
 from kubelet_trio.cri import v1
+from tests.harness.machine import PATIENCE
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -36,7 +37,7 @@ class CriClient:
                 ("grpc.max_receive_message_length", 16 << 20),
             ],
         )
-        self._deadline = deadline
+        self._deadline = deadline * PATIENCE
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +52,7 @@ class CriClient:
 
     def version(self, wait: float) -> v1.VersionResponse:
         """Ask for the version, waiting up to `wait` seconds for the runtime to come up."""
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + wait * PATIENCE
         while True:
             try:
                 return self._call("Version", v1.VersionRequest(), v1.VersionResponse)
@@ -148,7 +149,7 @@ class CriClient:
 
     def remove_all(self, within: float = 60) -> None:
         """Remove every sandbox; one that refuses (a start in flight) is asked again."""
-        deadline = time.monotonic() + within
+        deadline = time.monotonic() + within * PATIENCE
         while left := self.sandboxes():
             for sandbox in left:
                 try:

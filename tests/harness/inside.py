@@ -17,6 +17,7 @@ from kubelet_trio.model import CONFIG_SOURCE, metadata
 from kubelet_trio.sources import load_pods
 from tests.agent.node import Feed
 from tests.harness.containerd import Containerd
+from tests.harness.machine import CGROUP_DRIVER
 from tests.harness.pods import Json
 
 
@@ -36,7 +37,7 @@ def inside_agent(
         "kind": "KubeletConfiguration",
         "podLogsDir": str(base / "logs"),
         "containerRuntimeEndpoint": containerd.endpoint,
-        "cgroupDriver": "cgroupfs",
+        "cgroupDriver": CGROUP_DRIVER,
         "cgroupRoot": containerd.layout.cgroup,
         "failCgroupV1": False,
         "failSwapOn": False,

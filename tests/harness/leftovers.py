@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tests.harness.machine import CGROUP_DRIVER
+
 CGROUPS = Path("/sys/fs/cgroup")
 IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 CNI_RESULTS = Path("/var/lib/cni/results")
@@ -82,6 +84,9 @@ def hierarchies() -> list[Path]:
 
 def make_cgroups(name: str) -> None:
     """Make the cgroup in every hierarchy; on v2 its controllers are handed down."""
+    if CGROUP_DRIVER == "systemd":
+        subprocess.run(["systemctl", "start", _slice(name)], check=True)
+        return
     for root in hierarchies():
         cgroup = root / name.lstrip("/")
         cgroup.mkdir(exist_ok=True)
@@ -93,6 +98,9 @@ def make_cgroups(name: str) -> None:
 
 def remove_cgroups(name: str) -> None:
     """Kill what still runs in the cgroup and remove it with all below it."""
+    if CGROUP_DRIVER == "systemd":  # which stops all units of a slice with it
+        subprocess.run(["systemctl", "stop", _slice(name)], check=False, capture_output=True)
+        return
     for root in hierarchies():
         top = root / name.lstrip("/")
         if not top.is_dir():
@@ -101,6 +109,10 @@ def remove_cgroups(name: str) -> None:
         kill([int(p) for cgroup in below for p in _read(cgroup / "cgroup.procs").split()])
         for cgroup in below:
             _rmdir(cgroup)
+
+
+def _slice(name: str) -> str:
+    return f"{name.lstrip('/')}.slice"
 
 
 def mounts_under(base: Path) -> list[str]:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 CNI_DIRS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+# A slow machine (an emulated one) gets its deadlines times this.
+PATIENCE = float(os.environ.get("KUBELET_TRIO_TEST_PATIENCE", "1"))
+# What agents and their containerd make cgroups with; systemd's needs to be process 1.
+CGROUP_DRIVER = os.environ.get("KUBELET_TRIO_TEST_CGROUP_DRIVER", "cgroupfs")
 PROGRAMS = ("containerd", "ctr", "runc", "gcc", "iptables", "ip")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.harness.machine import PATIENCE
+
 Json = dict[str, Any]
 NODE = "node"
 
@@ -74,7 +76,7 @@ def eventually(
     check: Callable[[], object], within: float = 60, what: str = "", every: float = 0.05
 ) -> None:
     """Ask again and again, for what nobody announces, until `check` holds."""
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + within * PATIENCE
     while not check():
         if time.monotonic() > deadline:
             raise WaitTimeoutError(f"not within {within} s: {what or check}")

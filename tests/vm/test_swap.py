@@ -1,0 +1,81 @@
+"""A machine with swap: who may use how much of it, and who refuses to run there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containerd.conftest import MakeAgent
+from tests.harness import CriClient, Json, container, forever, live_containers, pod
+from tests.vm.test_cgroups import MI, container_cgroup, read
+
+AREA = Path("/var/tmp/kubelet-trio.swap")  # a file system that can hold swap: not a tmpfs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swap() -> Iterator[None]:
+    """Give the machine 512 MiB of swap."""
+    with AREA.open("wb") as area:
+        os.posix_fallocate(area.fileno(), 0, 512 * MI)
+    AREA.chmod(0o600)
+    subprocess.run(["mkswap", AREA], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["swapon", AREA], check=True)
+    yield
+    subprocess.run(["swapoff", AREA], check=True)
+    AREA.unlink()
+
+
+def meminfo() -> dict[str, int]:
+    """Return the machine's memory and swap, in bytes."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+
+
+def swap_max(cri: CriClient, pod_name: str) -> str:
+    return read(container_cgroup(cri, live_containers(cri, pod_name)["main"]), "memory.swap.max")
+
+
+def test_under_limited_swap_burstable_pods_have_their_share_and_others_none(
+    make_agent: MakeAgent, cri: CriClient
+) -> None:
+    agent = make_agent(config={"memorySwap": {"swapBehavior": "LimitedSwap"}})
+    agent.start()
+    sizes: dict[str, Json] = {
+        "burstable": {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "guaranteed": {"limits": {"cpu": "100m", "memory": "64Mi"}},
+        "besteffort": {},
+    }
+    # Static pods are critical only by their priority; none has one here.
+    for name, resources in sizes.items():
+        agent.put(pod(name, container("main", forever(), resources=resources)))
+    names = {name: agent.wait_ready(name)["metadata"]["name"] for name in sizes}
+    machine = meminfo()
+    share = 256 * MI * machine["SwapTotal"] // machine["MemTotal"]
+    page = os.sysconf("SC_PAGESIZE")
+    found = {name: swap_max(cri, names[name]) for name in sizes}
+    assert found == {
+        "burstable": str(share // page * page),
+        "guaranteed": "0",
+        "besteffort": "0",
+    }
+
+
+def test_without_a_word_about_swap_no_container_may_use_it(
+    make_agent: MakeAgent, cri: CriClient
+) -> None:
+    agent = make_agent()
+    agent.start()
+    own: Json = {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}}
+    agent.put(pod("plain", container("main", forever(), resources=own)))
+    assert swap_max(cri, agent.wait_ready("plain")["metadata"]["name"]) == "0"
+
+
+def test_an_agent_that_is_to_fail_on_swap_says_which_area(make_agent: MakeAgent) -> None:
+    agent = make_agent(config={"failSwapOn": True})
+    ended = agent.run_again()
+    assert ended.returncode != 0
+    assert str(AREA) in ended.stderr
