@@ -39,6 +39,7 @@ def test_a_child_that_is_killed_for_memory_is_told_while_its_container_goes_on(
     assert events(agent, "SystemOOM") == []
     agent.drop("child")
     agent.wait_gone("child")
+    agent.stop()  # the test of an agent inside has the same runtime and cgroups
 
 
 def test_a_container_whose_main_process_is_killed_for_memory_says_so(
@@ -54,6 +55,7 @@ def test_a_container_whose_main_process_is_killed_for_memory_says_so(
     assert events(agent, "SystemOOM") == []
     agent.drop("hog")
     agent.wait_gone("hog")
+    agent.stop()
 
 
 async def test_it_is_told_where_the_kernels_log_cannot_be_read(

@@ -10,7 +10,7 @@ import msgspec
 import yaml
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent
+from kubelet_trio.agent import Agent, Apis
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import CONFIG_SOURCE, metadata
@@ -22,7 +22,7 @@ from tests.harness.pods import Json
 
 
 def inside_agent(
-    containerd: Containerd, base: Path, config: Json, **seams: Any
+    containerd: Containerd, base: Path, config: Json, apis: Apis | None = None, **seams: Any
 ) -> tuple[Agent, Feed]:
     """Return an agent that the test runs, and what feeds it.
 
@@ -30,6 +30,7 @@ def inside_agent(
         containerd: its runtime.
         base: where its files go.
         config: fields of its KubeletConfiguration.
+        apis: the API server that it is a node of, if any; its pods come from the feed still.
         seams: fields of its `Seams`, in the place of the daemon's.
     """
     whole: Json = {
@@ -47,7 +48,7 @@ def inside_agent(
     path = base / "config.yaml"
     path.write_text(yaml.safe_dump(whole))
     named = [f"--root-dir={base / 'root'}", "--hostname-override=node"]
-    built = build_agent(load_settings([f"--config={path}", *named]), {})
+    built = build_agent(load_settings([f"--config={path}", *named]), {}, apis)
     feed = Feed()
     given = {"servers": lambda _agent: (), **seams}
     return Agent(built.settings, replace(built._seams, sources=(feed,), **given)), feed

@@ -50,7 +50,11 @@ class Session:
         return f"{self.runtime}-{self.driver}"
 
 
-SAME = ("tests/containerd/test_oom.py", "tests/containerd/test_eviction.py")
+SAME = (
+    "tests/containerd/test_oom.py",
+    "tests/containerd/test_eviction.py",
+    "tests/containerd/test_node_conditions.py",
+)
 SESSIONS = (
     Session("stable", "systemd", ("tests/vm", *SAME, "tests/containerd/test_stats.py")),
     Session("stable", "cgroupfs", ("tests/vm/test_cgroups.py", SAME[0])),
@@ -79,15 +83,19 @@ class Machine:
     def __enter__(self) -> Machine:
         if not (STATE / "base.img").exists():
             _build()
-        started = subprocess.run(
-            ["nice", "-n", "10", SCRIPTS / "start", "0", "--fresh"],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={"MEM": "4096", **os.environ},
-        )
-        self._ssh = shlex.split(started.stdout.strip().splitlines()[-1])
-        return self
+        for fresh in (["--fresh"], [], []):  # `start` waits 180 s for a VM: too short under load
+            started = subprocess.run(
+                ["nice", "-n", "10", SCRIPTS / "start", "0", *fresh],
+                check=False,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={"MEM": "4096", **os.environ},
+            )
+            if started.returncode == 0:
+                self._ssh = shlex.split(started.stdout.strip().splitlines()[-1])
+                return self
+        self.__exit__()
+        sys.exit("the VM did not start")
 
     def __exit__(self, *exc: object) -> None:
         subprocess.run([SCRIPTS / "stop", "0"], check=True)
@@ -140,7 +148,19 @@ class Machine:
             "KUBELET_TRIO_TEST_CGROUP_DRIVER": session.driver,
         }
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-        pytest = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-v", *options, *tests]
+        # Each plugin less is half a minute less.
+        pytest = [
+            "python",
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-v",
+            "-p",
+            "no:anyio",
+            *options,
+            *tests,
+        ]
         out = f"--junitxml={INSIDE}/results/{results.name}"
         # Its output is for whoever watches: a line a test, as it comes.
         script = f"cd {HOME}/tree && env {exports} {shlex.join([*pytest, out])} >&2"
