@@ -300,8 +300,12 @@ class NodeCgroups:
                 continue
             self._limited.add(uid)
             name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))
+            path = cgroup_path(name, node.cgroup_driver)
+            # Without a record the class is a guess, and its cgroup may be in another one.
+            if not await self._tree().exists(path):
+                continue
             limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
-            written = await self._tree().limit(cgroup_path(name, node.cgroup_driver), limits)
+            written = await self._tree().limit(path, limits)
             self._tell(uid, written.failures)
 
     # What is said of it

@@ -37,8 +37,8 @@ BURSTABLE = ("kubepods", "burstable")
 BEST_EFFORT = ("kubepods", "besteffort")
 
 
-def make_pod(uid: str, cpu: str, phase: str = "Running") -> Pod:
-    resources = ResourceRequirements(requests={"cpu": cpu})
+def make_pod(uid: str, cpu: str = "", phase: str = "Running") -> Pod:
+    resources = ResourceRequirements(requests={"cpu": cpu}) if cpu else None
     return Pod(
         metadata=ObjectMeta(name=uid, namespace="default", uid=uid),
         spec=PodSpec(containers=[Container(name="main", resources=resources)]),
@@ -70,8 +70,9 @@ class FakeTree:
     async def limit(self, path: str, limits: CgroupLimits) -> Written:
         await trio.lowlevel.checkpoint()
         name = tuple(path.strip("/").split("/"))
-        if name in self.there or path in self.reserved:
-            self.there[name] = limits
+        if name not in self.there and path not in self.reserved:
+            return Written(failures=(f"cgroup {path} is gone",))
+        self.there[name] = limits
         return self._written(path, limits)
 
     def _written(self, name: CgroupName | str, limits: CgroupLimits) -> Written:
@@ -82,7 +83,7 @@ class FakeTree:
 
     async def exists(self, path: str) -> bool:
         await trio.lowlevel.checkpoint()
-        return path in self.reserved
+        return path in self.reserved or tuple(path.strip("/").split("/")) in self.there
 
     async def memory_usage(self, name: CgroupName) -> int | None:
         await trio.lowlevel.checkpoint()
@@ -200,6 +201,21 @@ async def test_pods_of_an_earlier_life_are_limited_once_and_never_made(
         await world.cgroups.remove(PodUid("old"))
         await settle()
         assert old not in world.tree.there
+
+
+async def test_a_pod_whose_class_nobody_knows_any_more_is_left_as_it_is(
+    autojump_clock: MockClock,
+) -> None:
+    # A pod without a record is known by its containers alone: its class can only be guessed.
+    world = World()
+    old = (*BURSTABLE, "podold")
+    world.tree.there = {KUBEPODS: CgroupLimits(), BURSTABLE: CgroupLimits(), old: CgroupLimits()}
+    world.show(make_pod("old"))
+    with capture_logs() as logs:
+        async with world.running():
+            await trio.sleep(200)
+    assert [entry["event"] for entry in logs] == []
+    assert world.tree.there[old] == CgroupLimits()
 
 
 async def test_a_machine_that_lets_us_write_none_is_said_once(autojump_clock: MockClock) -> None:
