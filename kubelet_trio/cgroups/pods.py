@@ -19,7 +19,7 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -74,6 +74,10 @@ class SystemdUnits(Protocol):
         """Have a slice, with these limits. Raises `CgroupError`."""
         ...
 
+    async def limit_slice(self, unit: str, limits: CgroupLimits) -> None:
+        """Limit a slice that is there; it is not made. Raises `CgroupError`."""
+        ...
+
     async def stop_slice(self, unit: str) -> None:
         """Forget a slice whose cgroup is gone; that there was none is no error."""
         ...
@@ -99,10 +103,21 @@ class PodCgroups:
             # It would take its own values back at the next reload, had it none of ours.
             await self.units.start_slice(Path(path).name, limits)
         await self.offload(make_cgroup, self.host, path)
-        return await self.limit(path, limits)
+        return await self._write(path, limits)
 
     async def limit(self, path: str, limits: CgroupLimits) -> Written:
         """Limit a cgroup that is there, by its path below the mount; it is not made."""
+        written = await self._write(path, limits)
+        unit = Path(path).name
+        if self.driver == "systemd" and self.units is not None and unit.endswith(".slice"):
+            # A daemon-reload writes the unit's own values over what stands in the files.
+            try:
+                await self.units.limit_slice(unit, limits)
+            except CgroupError as exc:
+                return replace(written, failures=(*written.failures, str(exc)))
+        return written
+
+    async def _write(self, path: str, limits: CgroupLimits) -> Written:
         wanted = settings(limits, self.host.version)
         return await self.offload(write_settings, self.host, path, wanted)
 

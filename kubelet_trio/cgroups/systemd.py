@@ -11,6 +11,7 @@ Properties and units as the Go kubelet's library asks for them
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,11 @@ class SystemdBus:
         """
         await self._session(unit, partial(self._start, unit=unit, limits=limits))
 
+    async def limit_slice(self, unit: str, limits: CgroupLimits) -> None:
+        """Limit a slice that is there, until the machine reboots. Raises as `start_slice`."""
+        if properties := limit_properties(limits, self._version):
+            await self._session(unit, partial(self._set, unit=unit, properties=properties))
+
     async def stop_slice(self, unit: str) -> None:
         """Have systemd forget a slice; that it never knew it is no error, nor that it is away."""
         body = (unit, "replace")
@@ -154,7 +160,12 @@ class SystemdBus:
         )
         changed = limit_properties(limits, self._version)
         if changed and not is_new:
-            await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, changed))
+            await self._set(router, unit=unit, properties=changed)
+
+    async def _set(self, router: DBusRouter, *, unit: str, properties: list[Property]) -> None:
+        # What systemd does not know as a unit has its limits in its files alone.
+        with suppress(_MootError):
+            await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, properties))
 
     async def _run_job(
         self, router: DBusRouter, *, unit: str, method: str, signature: str, body: tuple[Any, ...]

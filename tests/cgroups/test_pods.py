@@ -24,6 +24,9 @@ class FakeUnits:
     async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
         self.started.append((unit, limits))
 
+    async def limit_slice(self, unit: str, limits: CgroupLimits) -> None:
+        self.started.append((unit, limits))
+
     async def stop_slice(self, unit: str) -> None:
         self.stopped.append(unit)
 

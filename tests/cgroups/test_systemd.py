@@ -201,6 +201,23 @@ async def test_systemd_makes_changes_and_forgets_slices(tmp_path: Path) -> None:
         await SystemdBus(2, address).stop_slice(UNIT)  # it is gone: no error
 
 
+async def test_a_slice_that_is_there_is_limited_as_a_unit_and_never_made(tmp_path: Path) -> None:
+    # Such as /system.slice, held to systemReserved: files alone are lost at the next daemon-reload.
+    async with running(tmp_path) as (systemd, address):
+        host = record(tmp_path / "cgroup", "system.slice")
+        cgroups = PodCgroups(host, "systemd", inline_offload, units=SystemdBus(2, address))
+        systemd.units["system.slice"] = {}
+        written = await cgroups.limit("/system.slice", LIMITS)
+        assert not written.failures
+        assert systemd.units["system.slice"]["MemoryMax"] == 64 << 20
+        assert systemd.calls == ["SetUnitProperties system.slice"]
+        assert changed(tmp_path / "cgroup", "system.slice")["memory.max"] == str(64 << 20)
+
+        systemd.refusal = "org.freedesktop.DBus.Error.AccessDenied"
+        (failure,) = (await cgroups.limit("/system.slice", LIMITS)).failures
+        assert "SetUnitProperties of system.slice" in failure
+
+
 async def test_a_job_that_fails_is_an_error_and_so_is_no_bus(tmp_path: Path) -> None:
     async with running(tmp_path) as (systemd, address):
         systemd.result = "failed"

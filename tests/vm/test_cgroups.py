@@ -25,6 +25,7 @@ from tests.harness.machine import CGROUP_DRIVER
 
 MI = 1 << 20
 SYSTEMD = CGROUP_DRIVER == "systemd"
+RESERVED = "ktreserved.slice"  # of the node's daemons
 
 
 def place(containerd: Containerd, *parts: str) -> Path:
@@ -52,9 +53,13 @@ def sized(name: str, **resources: Json) -> Json:
 
 @pytest.fixture(scope="module")
 def agent(make_agent: MakeAgent) -> Agent:
-    made = make_agent(
-        config={"podPidsLimit": 500, "systemReserved": {"cpu": "100m", "memory": "64Mi"}}
-    )
+    config: Json = {"podPidsLimit": 500, "systemReserved": {"cpu": "100m", "memory": "64Mi"}}
+    if SYSTEMD:
+        subprocess.run(["systemctl", "start", RESERVED], check=True)
+        config["kubeReserved"] = {"memory": "96Mi"}
+        config["kubeReservedCgroup"] = f"/{RESERVED}"
+        config["enforceNodeAllocatable"] = ["pods", "kube-reserved"]
+    made = make_agent(config=config)
     made.start()
     return made
 
@@ -83,9 +88,12 @@ def test_a_pods_cgroup_holds_its_sum_and_its_containers_theirs(
     best = place(containerd, "besteffort")
     assert read(best, "cpu.weight") == "1"
     if SYSTEMD:  # what systemd was not told would be lost now
+        reserved = CGROUPS / RESERVED
+        eventually(lambda: read(reserved, "memory.max") == str(96 * MI), what="it is held")
         subprocess.run(["systemctl", "daemon-reload"], check=True)
         assert {file: read(own, file) for file in expected} == expected
         assert read(best, "cpu.weight") == "1"
+        assert read(CGROUPS / RESERVED, "memory.max") == str(96 * MI)
 
 
 def test_an_agent_that_comes_back_puts_right_what_is_wrong(
