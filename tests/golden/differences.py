@@ -28,11 +28,11 @@ class Meant(NamedTuple):
         )
 
 
+_CLOSED = "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
 _RESIZE = "in-place resize is not there: a pod's own resources are not reported"
 _PSI = "PSI and disk I/O are not in the stats"
 _MANAGERS = "CPU, memory and topology managers are not there"
 _VOLUMES = "the Go kubelet's volume reconstruction and operation executor have no like here"
-_STOP_SIGNAL = "containerd 1.6 drops a stop signal: the container is refused, not started without"
 _ZEROS = "an optional field is written even where it is zero"
 _GO = "comes with a Go library, and tells of that library"
 
@@ -41,12 +41,12 @@ _GO = "comes with a Go library, and tells of that library"
 MEANT = (
     # Pods
     Meant("pods", ".*", r"status\.(resources|allocatedResources)(\..*)?", _RESIZE),
-    Meant("pods", "stopsignal", r"status\..*", _STOP_SIGNAL),
-    Meant("events", "stopsignal", ".*", _STOP_SIGNAL),
-    Meant("containers", "stopsignal/c", ".*", _STOP_SIGNAL),
     # The node
     Meant("node", "node", r"status\.nodeInfo\.kubeletVersion", "says whose it is, behind the Kubernetes version"),
     Meant("node", "node", r"status\.declaredFeatures", "resizing and restarting all containers are not built; WebSockets are translated here, at a cost (docs/node-api.md)"),
+    # Volumes of objects: closed to containers, where they are not mounted at all too
+    Meant("files", "pods", r"ROOT/pods/UID/volumes/kubernetes\.io~(configmap|downward-api|projected|secret)/[^/]+", _CLOSED),
+    Meant("inside", "fsgroup|vol-all", "(mode|mount) /(cm|d|p|s|sec)", _CLOSED),
     # Metrics
     Meant("metrics", "metrics", "(go|apiserver|authentication|authorization|aggregator|workqueue|rest_client)_.*", _GO),
     Meant("metrics", "metrics", "(cardinality_enforcement|disabled_metrics|hidden_metrics|registered_metrics)_.*", _GO),
