@@ -263,7 +263,7 @@ def _is_link(volume: int, name: str, target: str | None = None) -> bool:
 
 
 def _put_aside(volume: int, name: str) -> None:
-    """Remove whatever is in the way; nothing there is no error."""
+    """Remove whatever is in the way; nothing there is no error. Raises OSError."""
     with suppress(FileNotFoundError):
         remove_entry(name, volume)
 

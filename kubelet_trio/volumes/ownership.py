@@ -91,7 +91,7 @@ class _Level:
 
 
 def _enter(here: int, level: _Level) -> int | None:
-    """Open the next directory of a level; None where there is none left."""
+    """Open the next directory of a level; None where there is none left. Raises OSError."""
     while level.directories:
         try:
             return open_directory(level.directories.pop(), directory=here)
