@@ -4,7 +4,7 @@ Workers `put` and never wait; the API source tells what the server has (`observe
 compares both and hands what differs to a few senders, so that a change leaves at once and,
 while the server is slow, only the newest of each pod waits. A pod is sent by one sender at a
 time. What the server refuses is tried again with delays of its own; a server that is not
-there holds back everything at once.
+there holds back everything at once. What cannot be true is dropped, and what was said stands.
 
 After the final status a pod whose deletion was asked for is deleted with grace 0.
 """
@@ -33,11 +33,13 @@ from kubelet_trio.model import (
     is_static,
     pod_key,
     pod_uid,
+    spec,
     to_datetime,
 )
 from kubelet_trio.status.merge import is_newer, may_be_deleted, merge_status, status_patch
 from kubelet_trio.status.mirror_plan import is_mirror_of
 from kubelet_trio.status.retry import Retry
+from kubelet_trio.status.transitions import illegal_transition
 
 log = structlog.get_logger()
 
@@ -57,6 +59,7 @@ class _Entry:
     base: Pod | None = None  # as the server has it
     base_uid: str = ""
     refused: dict[str, object] = field(default_factory=dict)  # what it does not take over
+    illegal: str | None = None  # why a status was dropped last
     retry: Retry = field(default_factory=Retry)
     is_busy: bool = False
     is_gone: bool = False  # from the server
@@ -93,12 +96,21 @@ class StatusManager:
             entry = self._entries[uid] = _Entry(pod)
             self._rebase(entry, self._known.get(uid), self._mirrors.get(pod_key(pod)))
         else:
-            entry.pod = pod
-            entry.version += 1
+            if self._is_legal(entry, entry.pod.status, pod.status):
+                entry.pod, entry.illegal = pod, None
+            entry.version += 1  # what was said may be the last word now
         if entry.since is None:
             entry.since = trio.current_time()
         entry.is_finished = entry.is_finished or is_finished
         self._wake.set()
+
+    def _is_legal(self, entry: _Entry, before: PodStatus | None, after: PodStatus | None) -> bool:
+        """Return whether a status may follow another, and log once why it may not."""
+        problem = illegal_transition(before or PodStatus(), after or PodStatus(), spec(entry.pod))
+        if problem is not None and problem != entry.illegal:
+            log.error("status.illegal_transition", pod=str(pod_key(entry.pod)), error=problem)
+            entry.illegal = problem
+        return problem is None
 
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that has left the node."""
@@ -228,6 +240,9 @@ class StatusManager:
         is_finished = entry.is_finished
         merged = merge_status(theirs, ours, to_datetime(self._clock.time()))
         patch = status_patch(theirs, merged)
+        if not self._is_legal(entry, theirs, merged):
+            # As an earlier agent said it: the server would refuse another word for ever.
+            patch = {}
         if patch and patch != entry.refused:
             base = await self._api.patch(
                 Pod,

@@ -6,8 +6,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+import msgspec
 import trio
-from lightkube.models.core_v1 import Pod, PodStatus
+from lightkube.models.core_v1 import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+)
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import KubeError
@@ -311,3 +319,77 @@ async def test_an_agent_that_ends_does_not_wait_for_a_server_that_is_away(
         await trio.sleep(1)
         world.manager.stop()
     assert trio.current_time() < 6
+
+
+def ended(pod: Pod, *, again: bool = False) -> Pod:
+    """The pod with a container that ended for good, or illegally runs again."""
+    state = ContainerState(terminated=ContainerStateTerminated(exitCode=0))
+    if again:
+        state = ContainerState(running=ContainerStateRunning())
+    one = ContainerStatus(
+        name="web", state=state, image="web", imageID="web", ready=False, restartCount=0
+    )
+    return with_status(pod, "Running", containerStatuses=[one])
+
+
+def is_ended(status: PodStatus | None) -> bool:
+    containers = (status.containerStatuses if status is not None else None) or ()
+    return [c.state.terminated is not None for c in containers if c.state] == [True]
+
+
+def once_only() -> Pod:
+    pod = api_pod()
+    assert pod.spec is not None
+    return msgspec.structs.replace(
+        pod, spec=msgspec.structs.replace(pod.spec, restartPolicy="Never")
+    )
+
+
+async def test_an_illegal_transition_is_dropped_before_it_is_sent(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    pod = world.add(once_only())
+    async with world.running():
+        world.manager.put(pod_uid(pod), ended(pod))
+        await world.wait(lambda: is_ended(world.status()))
+        world.observe()
+        world.manager.put(pod_uid(pod), ended(pod, again=True))
+        await trio.sleep(600)
+        assert world.verbs() == ["patch"]
+        assert list(world.manager.waiting()) == []
+        # What is legal is told as ever.
+        legal = ended(pod)
+        assert legal.status is not None
+        legal.status.message = "told"
+        world.manager.put(pod_uid(pod), legal)
+        await world.wait(lambda: (world.status() or PodStatus()).message == "told")
+        assert is_ended(world.status())
+
+
+async def test_after_a_restart_the_servers_word_stands(autojump_clock: MockClock) -> None:
+    """Nothing is remembered then but what the server has: it would refuse for ever."""
+    world = World()
+    pod = world.add(once_only())
+    told = msgspec.to_builtins(ended(pod).status)
+    world.kube.change(Pod, "web", {"status": told}, subresource="status")
+    world.observe()
+    async with world.running():
+        world.manager.put(pod_uid(pod), ended(pod, again=True))
+        await trio.sleep(600)
+        assert world.verbs() == []
+        assert list(world.manager.waiting()) == []
+
+
+async def test_a_pod_that_ends_after_an_illegal_status_is_deleted(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    pod = world.add(once_only())
+    async with world.running():
+        world.manager.put(pod_uid(pod), with_status(pod, "Failed"))
+        await world.wait(lambda: world.phase() == "Failed")
+        world.kube.remove(Pod, "web")
+        world.observe()
+        world.manager.put(pod_uid(pod), with_status(pod, "Running"), is_finished=True)
+        await world.wait(lambda: world.phase() is None)

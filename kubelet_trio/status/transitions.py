@@ -1,0 +1,63 @@
+"""Which changes of a pod's status cannot be true: pure.
+
+The API server refuses them, each time anew, so they never leave. Source:
+checkContainerStateTransition in status/status_manager.go; ephemeral containers, and what a
+container's own policy says, as ValidatePodStatusUpdate in the API server judges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lightkube.models.core_v1 import (
+    Container,
+    ContainerStateTerminated,
+    ContainerStatus,
+    EphemeralContainer,
+    PodSpec,
+    PodStatus,
+)
+
+from kubelet_trio.status.merge import TERMINAL
+
+
+def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> str | None:
+    """Return why a status may not follow another, or None if it may."""
+    if before.phase in TERMINAL and after.phase not in TERMINAL:
+        return f"pod attempted illegal transition from phase {before.phase} to {after.phase}"
+    parts: tuple[tuple[str, Iterable[Container | EphemeralContainer]], ...] = (
+        ("containerStatuses", spec.containers or ()),
+        ("initContainerStatuses", spec.initContainers or ()),
+        ("ephemeralContainerStatuses", spec.ephemeralContainers or ()),
+    )
+    for field, containers in parts:
+        by_name = {c.name: c for c in containers}
+        now = {status.name: status for status in getattr(after, field) or ()}
+        for was in getattr(before, field) or ():
+            ended, status = _ended(was), now.get(was.name)
+            if ended is None or status is None or _ended(status) is not None:
+                continue
+            if not _may_restart(by_name.get(was.name), ended, spec):
+                return (
+                    f"terminated container {was.name} attempted illegal transition to "
+                    "non-terminated state"
+                )
+    return None
+
+
+def _ended(status: ContainerStatus) -> ContainerStateTerminated | None:
+    return status.state.terminated if status.state is not None else None
+
+
+def _may_restart(
+    container: Container | EphemeralContainer | None,
+    ended: ContainerStateTerminated,
+    spec: PodSpec,
+) -> bool:
+    if isinstance(container, EphemeralContainer):
+        return False
+    if container is not None and container.restartPolicyRules:
+        return True  # which rule let it start again is for its pod's worker to know
+    own = container.restartPolicy if container is not None else None
+    policy = own or spec.restartPolicy or "Always"
+    return policy == "Always" or (policy == "OnFailure" and ended.exitCode != 0)
