@@ -20,7 +20,14 @@ from kubelet_trio.containers.cri_log import (
     time_nanoseconds,
 )
 from kubelet_trio.containers.directories import make_directories
-from kubelet_trio.containers.dns import DnsWarning, PodDns, ResolvConf, parse_resolv_conf, pod_dns
+from kubelet_trio.containers.dns import (
+    DnsWarning,
+    PodDns,
+    ResolvConf,
+    parse_resolv_conf,
+    pod_dns,
+    resolv_conf_problem,
+)
 from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
 from kubelet_trio.containers.env import Environment, container_env, sub_path
 from kubelet_trio.containers.env_file import MAX_ENV_FILE, EnvFileValues, parse_env_file
@@ -204,6 +211,7 @@ __all__ = [
     "read_termination_message",
     "remove_dangling_links",
     "remove_pod_logs",
+    "resolv_conf_problem",
     "resource_value",
     "sandbox_annotations",
     "sandbox_config",

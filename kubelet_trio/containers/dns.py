@@ -25,6 +25,12 @@ MAX_SEARCHES = 32
 MAX_SEARCH_CHARS = 2048
 MAX_SEARCH_LENGTH = 253  # of one search domain: glibc aborts on longer ones
 CLUSTER_OPTIONS = ("ndots:5",)
+_CLUSTER_SEARCHES = 3  # that the cluster's domain adds
+
+_NO_CLUSTER_DNS = (
+    "kubelet does not have ClusterDNS IP configured and cannot create Pod using "
+    '"ClusterFirst" policy. Falling back to "Default" policy.'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class DnsWarning:
 
     reason: str  # DNSConfigForming or MissingClusterDNS
     message: str
+    node_message: str = ""  # of the same event on the node; empty: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,24 @@ def parse_resolv_conf(text: str) -> ResolvConf:
         elif keyword == "options":
             options = values
     return ResolvConf(tuple(nameservers), tuple(searches), tuple(options))
+
+
+def resolv_conf_problem(conf: ResolvConf, path: str, cluster_domain: str) -> str | None:
+    """Return what of the host's search line is cut for pods, in upstream's words, or None.
+
+    The message of a `CheckLimitsForResolvConf` event.
+    """
+    limit = MAX_SEARCHES - (_CLUSTER_SEARCHES if cluster_domain else 0)
+    if len(conf.searches) > limit:
+        what = f"search line consisting of more than {limit} domains!"
+        return f"Resolv.conf file '{path}' contains {what}"
+    if any(len(search) > MAX_SEARCH_LENGTH for search in conf.searches):
+        what = f"a search path which length is more than allowed {MAX_SEARCH_LENGTH} chars!"
+        return f'Resolv.conf file "{path}" contains {what}'
+    if len(" ".join(conf.searches)) > MAX_SEARCH_CHARS:
+        what = f"search line which length is more than allowed {MAX_SEARCH_CHARS} chars!"
+        return f"Resolv.conf file '{path}' contains {what}"
+    return None
 
 
 def pod_dns(pod: Pod, node: NodeSettings) -> PodDns:
@@ -173,9 +198,5 @@ def _fit_searches(searches: tuple[str, ...], warnings: list[DnsWarning]) -> list
 
 def _missing_cluster_dns(pod: Pod) -> DnsWarning:
     key = pod_key(pod)
-    return DnsWarning(
-        "MissingClusterDNS",
-        f'pod: "{key.name}_{key.namespace}({pod_uid(pod)})". kubelet does not have ClusterDNS IP '
-        'configured and cannot create Pod using "ClusterFirst" policy. '
-        'Falling back to "Default" policy.',
-    )
+    name = f"{key.name}_{key.namespace}({pod_uid(pod)})"
+    return DnsWarning("MissingClusterDNS", f'pod: "{name}". {_NO_CLUSTER_DNS}', _NO_CLUSTER_DNS)

@@ -19,13 +19,16 @@ from kubelet_trio.agent import (
 from kubelet_trio.config import (
     Settings,
 )
+from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.model import (
+    EventSink,
     Purpose,
     SystemClock,
     busy_threads,
     end_threads,
+    node_ref,
     pod_key,
     thread_offload,
 )
@@ -92,10 +95,21 @@ async def _prepare(settings: Settings, stack: AsyncExitStack) -> Agent | None:
             settings.flags.node_ip,
             only_if_needed=not settings.flags.kubeconfig,
         )
-        return build_agent(settings, records, apis, looked_up)
+        agent = build_agent(settings, records, apis, looked_up)
     except (OSError, ValueError) as exc:
         log.error("agent.refused", error=str(exc))
         return None
+    tell_limits(agent.settings.node, settings.config.resolv_conf, agent.events_recorder)
+    return agent
+
+
+def tell_limits(node: NodeSettings, path: str, events: EventSink) -> None:
+    """Tell on the node that pods get less than what the host's resolver file says."""
+    if node.resolv_conf is None:
+        return
+    problem = resolv_conf_problem(node.resolv_conf, path, node.cluster_domain)
+    if problem is not None:
+        events.emit(node_ref(node.node_name), "Warning", "CheckLimitsForResolvConf", problem)
 
 
 async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:

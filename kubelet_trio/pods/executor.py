@@ -35,6 +35,7 @@ from kubelet_trio.model import (
     RuntimePod,
     SandboxId,
     grace_period,
+    node_ref,
     pod_object_ref,
     pod_uid,
     spec,
@@ -161,6 +162,9 @@ class PodExecutor:
             )
         for warning in pod_dns(pod, node).warnings:
             self._event(pod, None, "Warning", warning.reason, warning.message)
+            if warning.node_message:
+                whose = node_ref(node.node_name)
+                self._services.events.emit(whose, "Warning", warning.reason, warning.node_message)
         try:
             around = await surroundings(self._services, pod)
             config = sandbox_config(pod, node, attempt=plan.sandbox_attempt, users=around.users)

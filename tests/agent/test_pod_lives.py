@@ -499,3 +499,16 @@ async def test_a_sandbox_that_cannot_be_looked_at_says_so(
         assert "FailedPodSandBoxStatus" in node.reasons(pod)
         assert "FailedCreatePodSandBox" not in node.reasons(pod)
         assert ready(node.status(pod))
+
+
+async def test_a_node_without_cluster_dns_says_so_on_the_pod_and_on_the_node(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    async with node.running(make_pod()) as agent:
+        await trio.sleep(1)
+        found = [e for e in agent.events.events() if e.reason == "MissingClusterDNS"]
+        involved = [e.involvedObject for e in found]
+        assert sorted(i.kind or "" for i in involved) == ["Node", "Pod"]
+        on_node = next(e for e in found if e.involvedObject.kind == "Node")
+        assert on_node.involvedObject.name == agent.settings.node.node_name
+        assert (on_node.message or "").startswith("kubelet does not have ClusterDNS IP")

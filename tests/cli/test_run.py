@@ -18,7 +18,10 @@ from trio.testing import MockClock
 from kubelet_trio.cli.host import apply_to_process, host_facts
 from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
-from kubelet_trio.model import Purpose, thread_offload
+from kubelet_trio.containers import NodeSettings, ResolvConf
+from kubelet_trio.daemon.run import tell_limits
+from kubelet_trio.events import EventRecorder, EventRing
+from kubelet_trio.model import Purpose, SystemClock, thread_offload
 
 Status = trio.TaskStatus[Callable[[], bool]]
 
@@ -148,6 +151,26 @@ def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "swaps").write_text("Filename Type Size Used Priority\n/dev/sdb1 x 1 0 -2\n")
     assert host_facts(tmp_path).swaps == ("/dev/sdb1",)
     assert host_facts(tmp_path / "none").swaps == ()
+
+
+@pytest.mark.parametrize(
+    ("conf", "reasons"),
+    [
+        (ResolvConf(searches=("x",) * 33), ["CheckLimitsForResolvConf"]),
+        (ResolvConf(searches=("x",) * 32), []),
+        (None, []),
+    ],
+)
+async def test_a_long_search_line_of_the_host_is_told_on_the_node(
+    conf: ResolvConf | None, reasons: list[str], autojump_clock: MockClock
+) -> None:
+    events = EventRecorder(EventRing("node-1"), SystemClock())
+    tell_limits(NodeSettings("node-1", "host", resolv_conf=conf), "/etc/resolv.conf", events)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(events.run)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert [e.reason for e in events.ring.events(name="node-1")] == reasons
 
 
 def test_the_process_is_set_up_as_far_as_it_may(tmp_path: Path) -> None:

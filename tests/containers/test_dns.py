@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from lightkube.models.core_v1 import PodDNSConfig, PodDNSConfigOption
 
-from kubelet_trio.containers import ResolvConf, parse_resolv_conf, pod_dns
+from kubelet_trio.containers import ResolvConf, parse_resolv_conf, pod_dns, resolv_conf_problem
 from tests.containers.make import NODE, pod
 
 HOST = ResolvConf(("192.168.1.1",), ("example.org",), ("timeout:2",))
@@ -93,6 +93,7 @@ def test_missing_cluster_dns_falls_back_to_the_hosts_with_a_warning() -> None:
         'pod: "web_default(u-1)". kubelet does not have ClusterDNS IP configured and cannot '
         'create Pod using "ClusterFirst" policy. Falling back to "Default" policy.'
     )
+    assert f'pod: "web_default(u-1)". {dns.warnings[0].node_message}' == dns.warnings[0].message
 
 
 def test_without_the_hosts_file_lookups_go_nowhere() -> None:
@@ -127,3 +128,28 @@ def test_search_domains_are_cut_to_what_resolvers_take(searches: list[str], kept
     dns = pod_dns(pod(dnsPolicy="None", dnsConfig=PodDNSConfig(searches=searches)), NODE)
     assert len(dns.config.searches) == kept
     assert [w.reason for w in dns.warnings] == ["DNSConfigForming"] * (kept < len(searches))
+
+
+@pytest.mark.parametrize(
+    ("searches", "domain", "words"),
+    [
+        (["x"] * 32, "", None),
+        (["x"] * 33, "", "contains search line consisting of more than 32 domains!"),
+        (["x"] * 29, "cluster.local", None),
+        (["x"] * 30, "cluster.local", "contains search line consisting of more than 29 domains!"),
+        (["a" * 253], "", None),
+        (["a" * 254], "", "which length is more than allowed 253 chars!"),
+        ([c * 253 for c in "abcdefgh"], "", None),
+        ([c * 253 for c in "abcdefghi"], "", "which length is more than allowed 2048 chars!"),
+    ],
+)
+def test_a_resolv_conf_beyond_the_limits_is_told(
+    searches: list[str], domain: str, words: str | None
+) -> None:
+    found = resolv_conf_problem(ResolvConf(searches=tuple(searches)), "/etc/resolv.conf", domain)
+    if words is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert "/etc/resolv.conf" in found
+        assert found.endswith(words)
