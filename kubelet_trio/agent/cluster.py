@@ -272,6 +272,7 @@ class Cluster:
     async def _follow_node(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        assert self._parts is not None
         name = self._settings.identity.name
         reflector = Reflector(
             self._api, Node, field_selector=f"metadata.name={name}", abilities=self._abilities
@@ -285,6 +286,7 @@ class Cluster:
                 delivery = await reflector.wait_delivery()
                 for node in delivery.objects.values():
                     self.node.put(node)
+                    self._parts.pod_cidr.want(node)
                     if self._keeper is not None:
                         self._keeper.note_node(node)
                 self._node_listed.set()

@@ -57,7 +57,7 @@ from kubelet_trio.model import (
     pod_key,
     pod_uid,
 )
-from kubelet_trio.node import Pressure
+from kubelet_trio.node import PodCidr, Pressure
 from kubelet_trio.objects import LocalObjects, ObjectStore
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
@@ -116,6 +116,7 @@ class Agent:
         self._started_at = seams.clock.time()
         self.events_recorder = EventRecorder(EventRing(settings.node.node_name), seams.clock)
         self._health = RuntimeHealth(seams.runtime, self._on_runtime_state)
+        self._pod_cidr = PodCidr(seams.runtime.update_runtime_config, settings.pod_cidr)
         self._statuses = StatusStore()
         self._starts = PodStarts(self.meter, seams.clock)
         self._statuses.on_delivered = self._starts.delivered
@@ -240,6 +241,7 @@ class Agent:
                         self._calls,
                         ChildSpec("health", self._health.run),
                         ChildSpec("pleg", self._pleg.run),
+                        ChildSpec("pod-cidr", self._pod_cidr.run),
                     ],
                     policy=_TOP,
                 ),
@@ -273,6 +275,7 @@ class Agent:
             runtime_listed=self._pleg.wait_synced,
             running=self._pod_names,
             images=self._seams.runtime.list_images,
+            pod_cidr=self._pod_cidr,
             pressure=self._guards.eviction.pressure,
             guard_problem=self._guards.not_ready,
             meter=self.meter,

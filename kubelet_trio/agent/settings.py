@@ -63,6 +63,7 @@ class AgentSettings:
     pull_verification: PullVerification | None = None  # None: no record of pulls is kept
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
     shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not waited for
+    pod_cidr: str = ""  # of pods' addresses, until the node's object has one
     sandbox_image: str = ""  # where the runtime neither names nor pins it
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)

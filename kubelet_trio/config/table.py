@@ -81,7 +81,7 @@ FIELDS: tuple[Row, ...] = (
     row("maxPods", "max-pods", YES, "most pods on this node"),
     row("podsPerCore", "pods-per-core", YES, "most pods per CPU core; 0 is no limit"),
     row("podPidsLimit", "pod-max-pids", YES, "most processes in one pod; -1 is the node's limit"),
-    row("podCIDR", "pod-cidr", MOOT, "CIDR of pod IPs in standalone mode", _NONE_UPSTREAM + ": networks are the runtime's"),
+    row("podCIDR", "pod-cidr", YES, "CIDR of pod IPs, which the runtime is told; on a node of a cluster until the node's object has one"),
     row("runOnce", "runonce", YES, "start the pods of the manifests once, report, and exit"),
     row("crashLoopBackOff.maxContainerRestartPeriod", "", YES, "longest pause between restarts of a crashing container, 1s to 300s"),
     row("defaultPodSysctls", "", DEFAULT, "sysctls for every pod", "default pod sysctls"),

@@ -60,6 +60,10 @@ class Runtime(StreamingService, Protocol):
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
         ...
 
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        """Tell the range of pods' addresses: one CIDR, or two separated by a comma."""
+        ...
+
     # Sandboxes
 
     async def run_pod_sandbox(

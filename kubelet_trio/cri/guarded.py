@@ -81,6 +81,11 @@ class GuardedRuntime:
         """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
         return await self._read("runtime_config", self._runtime.cgroup_driver)
 
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        """Tell the range of pods' addresses: one CIDR, or two separated by a comma."""
+        call = partial(self._runtime.update_runtime_config, pod_cidr)
+        await self._change("update_runtime_config", pod_cidr, call)
+
     # Sandboxes
 
     async def run_pod_sandbox(

@@ -95,6 +95,14 @@ class RemoteRuntime(RemoteStreaming):
             return None
         return answer.linux.cgroup_driver if answer.linux else None
 
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        """Tell the range of pods' addresses: one CIDR, or two separated by a comma."""
+        network = v1.NetworkConfig(pod_cidr=pod_cidr)
+        request = v1.UpdateRuntimeConfigRequest(
+            runtime_config=v1.RuntimeConfig(network_config=network)
+        )
+        await self._call("UpdateRuntimeConfig", self._runtime.update_runtime_config, request)
+
     # Sandboxes
 
     async def run_pod_sandbox(

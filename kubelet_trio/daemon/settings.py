@@ -133,6 +133,7 @@ def agent_settings(
             keep=tuple(flags.image_gc_keep),
         ),
         pull_verification=_pull_verification(config),
+        pod_cidr=config.pod_cidr,
         sandbox_image=flags.pod_infra_container_image,
         eviction=eviction_policy(config),
         shutdown=_shutdown_periods(config),

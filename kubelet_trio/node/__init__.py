@@ -19,6 +19,7 @@ from kubelet_trio.node.capacity import (
     threshold_amount,
     with_reserved_cpus,
 )
+from kubelet_trio.node.pod_cidr import PodCidr
 from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "NodeObject",
     "NodeResources",
     "NodeView",
+    "PodCidr",
     "Pressure",
     "Registration",
     "ReservationError",

@@ -110,6 +110,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.runtime_features = v1.RuntimeFeatures()
         self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
+        self.pod_cidr = ""  # as it was told last
         self.decoded = 0
         self._streams: list[EventStream] = []
 
@@ -249,6 +250,12 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             return self.driver
 
         return await self._desk.serve("RuntimeConfig", "", effect)
+
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        async def effect() -> None:
+            self.pod_cidr = pod_cidr
+
+        await self._desk.serve("UpdateRuntimeConfig", pod_cidr, effect)
 
     # Sandboxes
 

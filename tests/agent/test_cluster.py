@@ -367,3 +367,14 @@ async def test_the_tree_stands_whatever_the_server_does(
 )
 def test_a_runtimes_version_is_read_as_upstream_does(told: str, shown: str) -> None:
     assert go_version(told) == shown
+
+
+async def test_the_runtime_is_told_the_nodes_pod_cidr(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        await world.wait(world.is_node_ready)
+        assert world.host.runtime.calls_of("UpdateRuntimeConfig") == []
+        world.kube.change(Node, NAME, {"spec": {"podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]}})
+        await trio.sleep(1)
+        assert world.host.runtime.pod_cidr == "10.1.0.0/24,fd00:1::/64"

@@ -130,6 +130,12 @@ class FakeRuntimeService(RuntimeServiceBase):
         await self._obey(request)
         return v1.ExecSyncResponse(stdout=b"out", stderr=b"err", exit_code=3)
 
+    async def update_runtime_config(
+        self, request: v1.UpdateRuntimeConfigRequest
+    ) -> v1.UpdateRuntimeConfigResponse:
+        await self._obey(request)
+        return v1.UpdateRuntimeConfigResponse()
+
     async def runtime_config(self, request: v1.RuntimeConfigRequest) -> v1.RuntimeConfigResponse:
         await self._obey(request)
         linux = v1.LinuxRuntimeConfiguration(cgroup_driver=v1.CgroupDriver.CGROUPFS)
@@ -231,6 +237,7 @@ CALLS: dict[str, Callable[[Runtime], Awaitable[object]]] = {
     "ListContainers": lambda r: r.list_containers(),
     "ExecSync": lambda r: r.exec_sync(C, ["sleep", "9"], 5),
     "RuntimeConfig": lambda r: r.cgroup_driver(),
+    "UpdateRuntimeConfig": lambda r: r.update_runtime_config("10.1.0.0/24"),
 }
 DEADLINES = dict.fromkeys(CALLS, 120.0) | {
     "RunPodSandbox": 240.0,

@@ -118,6 +118,10 @@ class ProcessRuntime(HostImages, NoStreaming):
         await trio.lowlevel.checkpoint()
         return v1.CgroupDriver.CGROUPFS
 
+    async def update_runtime_config(self, pod_cidr: str) -> None:
+        """Take note of nothing: processes have the host's addresses."""
+        await trio.lowlevel.checkpoint()
+
     # Sandboxes
 
     async def run_pod_sandbox(
