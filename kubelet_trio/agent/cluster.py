@@ -46,6 +46,7 @@ from kubelet_trio.node import (
     Registration,
     RuntimeWatch,
     object_ttl,
+    own_problem,
 )
 from kubelet_trio.objects import NO_MEMORY, ChangeDetection
 from kubelet_trio.sources import ApiSource, Desired
@@ -161,6 +162,7 @@ class Cluster:
             self._node_listed.wait,
         )
         self._watch = RuntimeWatch()
+        self._address_problem: str | None = None  # as last logged
         self._images: tuple[ContainerImage, ...] | None = None
         self._images_at = -_IMAGES_AGE
         self._parts: AgentParts | None = None
@@ -320,6 +322,7 @@ class Cluster:
         return NodeView(
             now=self._clock.time(),
             host_ips=settings.host_ips,
+            address_problem=self._check_node_ips(),
             resources=settings.resources,
             info=settings.info(version),
             not_ready=tuple(not_ready),
@@ -328,6 +331,15 @@ class Cluster:
             handlers=_handlers(runtime),
             features=_features(runtime),
         )
+
+    def _check_node_ips(self) -> str | None:
+        """Return why `--node-ip` cannot be the node's now: interfaces come and go."""
+        problems = (own_problem(ip) for ip in self._settings.identity.node_ips)
+        problem = next((p for p in problems if p is not None), None)
+        if problem is not None and problem != self._address_problem:
+            log.error("node.address_refused", error=f"--node-ip: {problem}")
+        self._address_problem = problem
+        return problem
 
     async def _list_images(
         self, parts: AgentParts, runtime: RuntimeState, now: float

@@ -143,6 +143,7 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         external_cloud=flags.cloud_provider == "external",
         # 0.0.0.0 and :: ask for a family, not for an address.
         node_ips=node.host_ips if flags.node_ip not in ("", "0.0.0.0", "::") else (),
+        has_node_ip=bool(flags.node_ip),
         attach_detach=config.enable_controller_attach_detach,
         keep_terminated_volumes=flags.keep_terminated_pod_volumes,
         port=config.port if config.enable_server else 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.node.addresses import host_ips, look_up
+from kubelet_trio.node.addresses import host_ips, look_up, own_problem
 from kubelet_trio.node.capacity import (
     DEFAULT_EVICTION_HARD,
     Machine,
@@ -67,6 +67,7 @@ __all__ = [
     "look_up",
     "node_capacity",
     "object_ttl",
+    "own_problem",
     "parse_cpus",
     "parse_reservation",
     "read_machine",

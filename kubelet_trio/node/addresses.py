@@ -77,19 +77,34 @@ def _look_up(name: str) -> tuple[str, ...]:
 
 def is_own(address: str) -> bool:
     """Return whether an address is one of this machine's that others may use."""
+    return own_problem(address) is None
+
+
+def own_problem(address: str) -> str | None:
+    """Return why others cannot reach this machine by an address, in upstream's words, or None.
+
+    Source: validateNodeIP in kubelet_node_status.go.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return False  # with a zone: link-local
-    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
-        return False
+        return "nodeIP must be a valid IP address"  # with a zone, too: link-local
+    refused = (
+        (ip.is_loopback, "nodeIP can't be loopback address"),
+        (ip.is_multicast, "nodeIP can't be a multicast address"),
+        (ip.is_link_local, "nodeIP can't be a link-local unicast address"),
+        (ip.is_unspecified, "nodeIP can't be an all zeros address"),
+    )
+    for is_so, problem in refused:
+        if is_so:
+            return problem
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError:
-        return False
-    return True
+        return f'node IP: "{address}" not found in the host\'s network interfaces'
+    return None
 
 
 def _is_ip(text: str) -> bool:

@@ -66,13 +66,14 @@ def _addresses(
     """Return the addresses: InternalIPs, primary first, then the host's name.
 
     With an external cloud provider they are its own as soon as it has set any; until then
-    what `--node-ip` says stands in for them.
+    there is the name, and the InternalIPs if `--node-ip` asks for some. Where `--node-ip` is
+    none of this machine's, nothing new is said.
     """
+    if view.address_problem is not None or (identity.external_cloud and before):
+        return before
     ips = view.host_ips
-    if identity.external_cloud:
-        if before or not identity.node_ips:
-            return before
-        ips = identity.node_ips
+    if identity.external_cloud and not identity.has_node_ip:
+        ips = ()
     internal = [NodeAddress(type="InternalIP", address=ip) for ip in ips]
     return [*internal, NodeAddress(type="Hostname", address=identity.name)]
 

@@ -29,6 +29,7 @@ class NodeIdentity:
     provider_id: str = ""
     external_cloud: bool = False  # --cloud-provider=external: addresses are its to set
     node_ips: tuple[str, ...] = ()  # as --node-ip gave them; empty: they were found
+    has_node_ip: bool = False  # whether --node-ip is set, be it to a family (0.0.0.0, ::)
     attach_detach: bool = True  # enableControllerAttachDetach
     keep_terminated_volumes: bool = False
     port: int = 10250  # of the kubelet API; 0: there is none
@@ -64,6 +65,7 @@ class NodeView:
     host_ips: tuple[str, ...]
     resources: NodeResources
     info: NodeSystemInfo
+    address_problem: str | None = None  # with `--node-ip`: then the addresses stay as they are
     not_ready: tuple[str, ...] = ()  # why it is not ready, each in upstream's words
     pressure: Pressure = Pressure()
     images: tuple[ContainerImage, ...] | None = None  # None: they could not be listed

@@ -40,6 +40,7 @@ class World:
         self.feed = Feed()
         self.agent: Agent | None = None
         self.change_detection = ChangeDetection.WATCH
+        self.node_ips: tuple[str, ...] = ()  # as --node-ip gives them
         self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
@@ -56,7 +57,7 @@ class World:
         cluster = Cluster(
             api,
             ClusterSettings(
-                NodeIdentity(NAME),
+                NodeIdentity(NAME, node_ips=self.node_ips),
                 NodeResources(AMOUNTS, AMOUNTS),
                 lambda _runtime: INFO,
                 ("192.0.2.7",),
@@ -367,6 +368,18 @@ async def test_the_tree_stands_whatever_the_server_does(
 )
 def test_a_runtimes_version_is_read_as_upstream_does(told: str, shown: str) -> None:
     assert go_version(told) == shown
+
+
+async def test_a_node_ip_of_no_interface_is_not_told(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.node_ips = ("192.0.2.7",)  # of a range for documentation
+    async with world.running():
+        await world.wait(world.is_node_ready)
+        node = world.kube.find(Node, NAME)
+        assert node is not None
+        assert node.status is not None
+        assert not node.status.addresses
 
 
 async def test_the_runtime_is_told_the_nodes_pod_cidr(

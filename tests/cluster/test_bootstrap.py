@@ -26,8 +26,10 @@ from tests.harness import (
 )
 from tests.harness.control_plane import ControlPlane, kubectl
 from tests.harness.kube import KubeClient
-from tests.harness.ports import free_port
+from tests.harness.ports import free_port, host_ip
 
+# Loopback is no node's address; packets to one's own stay on this machine all the same.
+HOST = host_ip()
 NODE = "newcomer"  # its own, as every module's that shares the server
 POD = f"static-{NODE}"
 NODE_PATH = f"/api/v1/nodes/{NODE}"
@@ -129,7 +131,7 @@ def agent(
     config: dict[str, Any] = {
         "rotateCertificates": True,
         "serverTLSBootstrap": True,
-        "address": "127.0.0.1",
+        "address": HOST,
         "port": port,
         "authentication": {"x509": {"clientCAFile": str(plane.authority.certificate)}},
     }
@@ -138,7 +140,7 @@ def agent(
         "bootstrap-kubeconfig": str(first),
         "cert-dir": str(files / "pki"),
         "hostname-override": NODE,
-        "node-ip": "127.0.0.1",
+        "node-ip": HOST,
     }
     flags = tuple(f"--{name}={value}" for name, value in arguments.items())
     return make_agent(config=config, arguments=flags)
@@ -209,7 +211,7 @@ def test_the_api_has_a_certificate_once_it_is_signed(
     context.load_cert_chain(admin.certificate, admin.key)
 
     def get(path: str = "/pods") -> tuple[int, str]:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+        connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=30)
         try:
             connection.request("GET", path)
             response = connection.getresponse()

@@ -12,8 +12,10 @@ import pytest
 from tests.harness import Agent, container, eventually, forever, is_ready, pod
 from tests.harness.control_plane import ControlPlane, kubectl
 from tests.harness.kube import KubeClient
-from tests.harness.ports import free_port
+from tests.harness.ports import free_port, host_ip
 
+# Loopback is no node's address; packets to one's own stay on this machine all the same.
+HOST = host_ip()
 NODE = "guarded"  # its own, as every module's that shares the server
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
@@ -30,9 +32,9 @@ def agent(
     plane: ControlPlane, kube: KubeClient, make_agent: Callable[..., Agent], port: int
 ) -> Agent:
     """A node that asks the API server about everybody."""
-    serving = plane.authority.issue("guarded-serving", NODE, hosts=("127.0.0.1",))
+    serving = plane.authority.issue("guarded-serving", NODE, hosts=(HOST,))
     config = {
-        "address": "127.0.0.1",
+        "address": HOST,
         "port": port,
         "tlsCertFile": str(serving.certificate),
         "tlsPrivateKeyFile": str(serving.key),
@@ -42,7 +44,7 @@ def agent(
     }
     arguments = (
         *("--kubeconfig", str(plane.node_kubeconfig(NODE))),
-        *("--hostname-override", NODE, "--node-ip", "127.0.0.1"),
+        *("--hostname-override", NODE, "--node-ip", HOST),
     )
     agent = make_agent(config=config, arguments=arguments)
     agent.start()
@@ -63,7 +65,7 @@ def ask(context: ssl.SSLContext, port: int) -> Ask:
     """Ask for a path, with a token or without; return status and body."""
 
     def ask(path: str, token: str = "") -> tuple[int, str]:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
+        connection = http.client.HTTPSConnection(HOST, port, context=context, timeout=60)
         try:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             connection.request("GET", path, headers=headers)

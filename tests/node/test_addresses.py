@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.node import addresses, host_ips, look_up
-from kubelet_trio.node.addresses import is_own
+from kubelet_trio.node.addresses import is_own, own_problem
 
 
 def no_route(family: socket.AddressFamily, towards: str) -> str:
@@ -69,6 +69,22 @@ def test_what_is_no_address_is_named() -> None:
 )
 def test_what_is_not_the_machines_own(address: str) -> None:
     assert not is_own(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1", "can't be loopback address"),
+        ("::1", "can't be loopback address"),
+        ("224.0.0.1", "can't be a multicast address"),
+        ("169.254.1.1", "can't be a link-local unicast address"),
+        ("fe80::1", "can't be a link-local unicast address"),
+        ("0.0.0.0", "can't be an all zeros address"),
+        ("192.0.2.77", '"192.0.2.77" not found in the host\'s network interfaces'),
+    ],
+)
+def test_why_an_address_is_refused_is_said(address: str, words: str) -> None:
+    assert (own_problem(address) or "").endswith(words)
 
 
 def test_an_address_of_an_interface_is_its_own() -> None:

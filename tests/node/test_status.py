@@ -141,15 +141,25 @@ def test_addresses_are_the_ips_and_the_name() -> None:
 def test_a_cloud_provider_sets_the_addresses() -> None:
     cloud = replace(IDENTITY, external_cloud=True)
     its = [NodeAddress(type="ExternalIP", address="203.0.113.4")]
-    assert addresses(node_status(cloud, view(), NodeStatus())) == []
+    assert addresses(node_status(cloud, view(), NodeStatus())) == [("Hostname", "node-1")]
     assert addresses(node_status(cloud, view(), NodeStatus(addresses=its))) == [
         ("ExternalIP", "203.0.113.4")
     ]
-    asked = replace(cloud, node_ips=("192.0.2.7",))
+    # 192.0.2.7 is what --node-ip says, or what it means where it names just a family.
+    asked = replace(cloud, has_node_ip=True)
     assert addresses(node_status(asked, view(), NodeStatus())) == [
         ("InternalIP", "192.0.2.7"),
         ("Hostname", "node-1"),
     ]
+
+
+@pytest.mark.parametrize("external_cloud", [False, True])
+def test_while_node_ip_is_not_the_machines_addresses_stay(external_cloud: bool) -> None:
+    identity = replace(IDENTITY, external_cloud=external_cloud, has_node_ip=True)
+    seen = view(address_problem="not found")
+    assert addresses(node_status(identity, seen, NodeStatus())) == []
+    known = NodeStatus(addresses=[NodeAddress(type="InternalIP", address="192.0.2.1")])
+    assert addresses(node_status(identity, seen, known)) == [("InternalIP", "192.0.2.1")]
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(2, [30, 20]), (0, None), (-1, [30, 20, 10])])
