@@ -28,7 +28,9 @@ class Meant(NamedTuple):
         )
 
 
-_CLOSED = "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
+_CLOSED = (
+    "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
+)
 _RESIZE = "in-place resize is not there: a pod's own resources are not reported"
 _PSI = "PSI and disk I/O are not in the stats"
 _MANAGERS = "CPU, memory and topology managers are not there"
