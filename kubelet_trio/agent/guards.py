@@ -187,6 +187,7 @@ def make_guards(
         root_dir=str(settings.node.root_dir),
         events=events,
         offload=seams.offload_for(Purpose.SIGNALS),
+        disk_offload=seams.offload_for(Purpose.FILE_SYSTEMS),
         wake=KernelMemoryWake(host, memory_capacity, pods_cgroup)
         if policy.kernel_notification
         else None,

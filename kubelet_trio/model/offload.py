@@ -30,6 +30,7 @@ class Purpose(enum.Enum):
     VOLUME_STATS = "volume-stats"
     CGROUPS = "cgroups"
     SIGNALS = "signals"  # what eviction decides by
+    FILE_SYSTEMS = "file-systems"  # the same, of those that may hang
     USAGE = "usage"  # what eviction ranks by
     STATS = "stats"
     LOGS = "logs"  # those that somebody reads

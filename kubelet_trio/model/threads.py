@@ -54,6 +54,7 @@ BOUNDS = {
     Purpose.VOLUME_STATS: Bounds(64, only_reads=True, deadline=60.0),
     Purpose.CGROUPS: Bounds(4),
     Purpose.SIGNALS: Bounds(2, only_reads=True, deadline=10.0),
+    Purpose.FILE_SYSTEMS: Bounds(2, only_reads=True, deadline=10.0),
     Purpose.USAGE: Bounds(4, only_reads=True, deadline=120.0),
     Purpose.STATS: Bounds(4, only_reads=True, deadline=60.0),
     Purpose.LOGS: Bounds(16, only_reads=True),

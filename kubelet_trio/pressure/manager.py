@@ -89,7 +89,9 @@ class EvictablePods(Protocol):
 class Signals(Protocol):
     """Reads the node's signals; blocks."""
 
-    def observe(self, places: FileSystems) -> Observations: ...
+    def observe(self, places: FileSystems) -> Observations:
+        """Return what can be read; of a file system without a path nothing is."""
+        ...
 
 
 class MemoryWake(Protocol):
@@ -123,6 +125,7 @@ class EvictionManager:
     root_dir: str
     events: AnnotatedEventSink
     offload: Offload
+    disk_offload: Offload  # for what a dead disk or file server makes hang
     wake: MemoryWake | None = None
     layout: Callable[[FileSystems], Layout] = file_system_layout
     pressure: AsyncValue[Pressure] = field(default_factory=lambda: AsyncValue(Pressure()))
@@ -188,14 +191,27 @@ class EvictionManager:
         """Look once and act; return whom that has evicted."""
         places = await self._file_systems()
         self._looked_at = trio.current_time()
-        observed = await self.offload(self.signals.observe, places)
+        try:
+            observed = await self._observe(places)
+        except TimeoutError as exc:
+            self._tell(f"the node's signals are not known: {exc}")
+            return ()
         self._remember(observed)
         self._memory_limits = memory_limits(self.policy.thresholds, observed)
         try:
             return await self._relieve(observed, places)
-        except RuntimeCallError as exc:
+        except (RuntimeCallError, TimeoutError) as exc:
             self._tell(str(exc))
             return ()
+
+    async def _observe(self, places: FileSystems) -> Observations:
+        """Read all signals; without the file systems if one of them hangs. Raises TimeoutError."""
+        try:
+            return await self.disk_offload(self.signals.observe, places)
+        except TimeoutError as exc:
+            # Memory must not wait for a dead mount, whose threads may never come back.
+            self._tell(f"the node's file systems are not known: {exc}")
+            return await self.offload(self.signals.observe, FileSystems(""))
 
     async def _wait(self) -> None:
         with trio.move_on_after(PERIOD):
@@ -218,7 +234,7 @@ class EvictionManager:
                 for listed in (answer.image_filesystems, answer.container_filesystems)
             ]
             places = FileSystems(self.root_dir, *paths)
-            self._layout = await self.offload(self.layout, places)
+            self._layout = await self.disk_offload(self.layout, places)
         except (RuntimeCallError, OSError) as exc:
             self._tell(f"the file systems of the runtime are not known: {exc}")
             self._thresholds = self.policy.thresholds
@@ -309,7 +325,7 @@ class EvictionManager:
                 log.warning("eviction.reclaim_failed", what=name, error=str(exc))
         if not names:
             return False
-        observed = await self.offload(self.signals.observe, places)
+        observed = await self._observe(places)
         return not met(self._thresholds, observed, with_reclaim=True)
 
     async def _evict_one(self, threshold: Threshold, observed: Observations) -> Sequence[PodUid]:

@@ -35,7 +35,10 @@ _LOOK_AT_CLOCK = 1000  # files
 
 @dataclass(frozen=True, slots=True)
 class FileSystems:
-    """A path on each of the node's file systems; "" where the runtime does not tell."""
+    """A path on each of the node's file systems; "" where the runtime does not tell.
+
+    Without that of the node, none is to be read.
+    """
 
     node: str
     image: str = ""
@@ -80,6 +83,8 @@ class NodeSignals:
                 found[ALLOCATABLE_MEMORY] = Observation(max(0, limit - used), limit)
         with suppress(OSError, ValueError):
             found[PID] = self._pids()
+        if not places.node:
+            return found
         image = places.image or places.node
         for path, space_signal, inode_signal in (
             (places.node, NODE_FS, NODE_INODES),

@@ -102,15 +102,13 @@ class UsageReader:
         last: PodUsage | None,
     ) -> PodUsage | None:
         """Read one pod; `end` is until when files are counted, None: they are not."""
-        if end is None:
-            return await self.offload(self._measure, uid, pod, stats, None)
-        budget = _Budget(min(end, time.monotonic() + _POD_BUDGET))
+        budget = None if end is None else _Budget(min(end, time.monotonic() + _POD_BUDGET))
         try:
             usage = await self.offload(self._measure, uid, pod, stats, budget)
         except TimeoutError as exc:
             log.warning("eviction.usage_unknown", pod=str(pod_key(pod)), error=str(exc))
             return last
-        if budget.was_spent:
+        if budget is not None and budget.was_spent:
             log.info("eviction.count_cut_short", pod=str(pod_key(pod)))
             usage = _larger(usage, last) if last is not None else usage
         return usage

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -26,6 +28,9 @@ from kubelet_trio.pressure import (
 from kubelet_trio.testing import FakeRuntime
 
 MI = 1 << 20
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class World:
@@ -92,6 +97,7 @@ def manager(world: World, base: Path, policy: EvictionPolicy) -> EvictionManager
         root_dir=str(base),
         events=world,
         offload=inline_offload,
+        disk_offload=inline_offload,
         wake=world if policy.kernel_notification else None,
     )
 
@@ -133,3 +139,49 @@ async def test_without_it_there_are_the_ten_seconds(
         await trio.sleep(95)
         nursery.cancel_scope.cancel()
     assert len(world.looks) == 10
+
+
+async def test_a_file_system_that_hangs_leaves_memory_watched(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """One dead mount, and what is read of it has no end: its threads are all taken."""
+
+    async def hangs(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await trio.sleep(10)
+        raise TimeoutError("file-systems: it has not returned within 10 s")
+
+    world = World()
+    policy = EvictionPolicy(parse_thresholds({"memory.available": "100Mi"}))
+    guard = replace(manager(world, tmp_path, policy), disk_offload=hangs)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.run)
+        await trio.sleep(60)
+        assert not guard.pressure.value.memory
+        world.available = 20 * MI
+        await trio.sleep(45)
+        assert guard.pressure.value.memory
+        nursery.cancel_scope.cancel()
+
+
+async def test_signals_that_cannot_be_read_in_time_are_read_later(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    is_well = False
+
+    async def slow(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not is_well:
+            raise TimeoutError("signals: it has not returned within 10 s")
+        return await inline_offload(fn, *args, **kwargs)
+
+    world = World()
+    policy = EvictionPolicy(parse_thresholds({"memory.available": "100Mi"}))
+    guard = replace(manager(world, tmp_path, policy), offload=slow, disk_offload=slow)
+    world.available = 20 * MI
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.run)
+        await trio.sleep(60)
+        assert not guard.pressure.value.memory
+        is_well = True
+        await trio.sleep(15)
+        assert guard.pressure.value.memory
+        nursery.cancel_scope.cancel()
