@@ -158,7 +158,7 @@ async def test_a_file_system_that_hangs_leaves_memory_watched(
         await trio.sleep(60)
         assert not guard.pressure.value.memory
         world.available = 20 * MI
-        await trio.sleep(45)
+        await trio.sleep(35)
         assert guard.pressure.value.memory
         nursery.cancel_scope.cancel()
 
