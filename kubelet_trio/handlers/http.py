@@ -11,8 +11,9 @@ first one's. Errors carry the texts of Go's client.
 from __future__ import annotations
 
 import functools
+import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import h11
 import trio
@@ -23,7 +24,11 @@ from kubelet_trio.handlers.sockets import Connection, Wire, connect
 from kubelet_trio.handlers.texts import errno_text
 
 BODY_LIMIT = 10 * 1024  # bytes of an answer that are read
-_HEAD_LIMIT = 1024 * 1024
+# A container writes the answer, and h11 parses a head at one go: so it gets small ones only.
+_HEAD_LIMIT = 64 * 1024
+_MAX_HEADERS = 100
+_MAX_INFORMATIONAL = 5  # as net/http
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MAX_REDIRECTS = 10
 _AWAITING = "(Client.Timeout exceeded while awaiting headers)"
@@ -54,6 +59,38 @@ class _Progress:
         if not self.is_connected:
             why = f"dial tcp {self.request.address}: i/o timeout {_AWAITING}"
         return HandlerError(f'Get "{self.request.url}": {why}')
+
+
+@dataclass(slots=True)
+class _Heads:
+    """Cuts what comes into heads, and refuses those that would take long to parse."""
+
+    waiting: bytearray = field(default_factory=bytearray)
+    searched: int = 0
+    lines: int = 0
+    informational: int = 0
+
+    def cut(self) -> bytes:
+        """Return the next whole head, b"" while there is none. Raises `HandlerError`."""
+        found = _BLANK_LINE.search(self.waiting, max(0, self.searched - 2))
+        end = len(self.waiting) if found is None else found.end()
+        self.lines += self.waiting.count(b"\n", self.searched, end)
+        self.searched = end
+        if end > _HEAD_LIMIT:
+            raise HandlerError(f"net/http: server response headers exceeded {_HEAD_LIMIT} bytes")
+        if self.lines > _MAX_HEADERS + 2:  # beside the status line and the blank one
+            raise HandlerError(f"server response has more than {_MAX_HEADERS} headers")
+        if found is None:
+            return b""
+        head = bytes(self.waiting[:end])
+        del self.waiting[:end]
+        self.searched = self.lines = 0
+        return head
+
+    def count_informational(self) -> None:
+        self.informational += 1
+        if self.informational > _MAX_INFORMATIONAL:
+            raise HandlerError("net/http: too many 1xx informational responses")
 
 
 async def http_get(request: HttpRequest, within: float | None = None) -> HttpResponse:
@@ -107,26 +144,36 @@ async def _converse(peer: Connection | trio.SSLStream[Wire], progress: _Progress
     """Send the request and read the answer, up to the limit of its body."""
     protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_LIMIT)
     await peer.send_all(_encode(protocol, progress.request))
-    head: h11.Response | h11.InformationalResponse | None = None
-    body = bytearray()
+    heads, head, body = _Heads(), None, bytearray()
     while True:
         event = _next_event(protocol, progress)
-        if event is h11.NEED_DATA:
-            data = await peer.receive_some()
-            if not data and head is None:
-                raise HandlerError("EOF")
-            protocol.receive_data(bytes(data))
+        if event is h11.NEED_DATA and head is not None:
+            protocol.receive_data(bytes(await peer.receive_some()))
+        elif event is h11.NEED_DATA:
+            protocol.receive_data(await _next_head(peer, heads))
         elif isinstance(event, h11.Response):
             head, progress.has_head = event, True
+            if heads.waiting:  # what came of the body; b"" would be its end
+                protocol.receive_data(bytes(heads.waiting))
         elif isinstance(event, h11.InformationalResponse):
             if event.status_code == 101:  # another protocol: no answer follows
                 return _response(event, body)
+            heads.count_informational()
         elif isinstance(event, h11.Data):
             body += event.data
         if head is not None and (
             len(body) >= BODY_LIMIT or isinstance(event, h11.EndOfMessage | h11.ConnectionClosed)
         ):
             return _response(head, body)
+
+
+async def _next_head(peer: Connection | trio.SSLStream[Wire], heads: _Heads) -> bytes:
+    while not (head := heads.cut()):
+        data = await peer.receive_some()
+        if not data:
+            raise HandlerError("EOF")
+        heads.waiting += data
+    return head
 
 
 def _next_event(protocol: h11.Connection, progress: _Progress) -> object:

@@ -31,7 +31,7 @@ from kubelet_trio.handlers._errors import DialError
 from kubelet_trio.handlers.texts import errno_text, join_host_port
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_CHUNK = 65536
+_CHUNK = 16 * 1024  # what one step of the loop parses at most; a container wrote it
 
 
 class Connection:

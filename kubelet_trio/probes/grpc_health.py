@@ -20,6 +20,8 @@ from kubelet_trio.handlers import (
 from kubelet_trio.probes.types import Finding
 
 _REDIAL = 0.2  # s
+# An answer has some 200 bytes. So PINGs, which cost us an answer each, come to an end.
+_MOST_RECEIVED = 64 * 1024
 
 
 async def check_grpc(host: str, port: int, service: str, timeout_seconds: int) -> Finding:
@@ -45,6 +47,21 @@ async def _dial(host: str, port: int) -> Connection:
             await trio.sleep(_REDIAL)
 
 
+class _BoundedWire(Wire):
+    """A wire that breaks once a container has sent more than any answer is long."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._left = _MOST_RECEIVED
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        data = await super().receive_some(max_bytes)
+        self._left -= len(data)
+        if self._left < 0:
+            raise trio.BrokenResourceError(f"the server sent more than {_MOST_RECEIVED} bytes")
+        return data
+
+
 async def _ask(connection: Connection, service: str) -> Finding:
     # HTTP/2 and the messages are loaded by those who have such a probe.
     from kubelet_trio.grpc import GRPCError, Status, open_channel
@@ -56,7 +73,7 @@ async def _ask(connection: Connection, service: str) -> Finding:
 
     async def dialed() -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()
-        return Wire(connection)
+        return _BoundedWire(connection)
 
     failure: GRPCError | None = None
     status = HealthCheckResponseServingStatus.UNKNOWN

@@ -226,3 +226,26 @@ def test_an_ipv6_address_is_in_brackets_in_a_url() -> None:
 def test_the_plain_version_of_a_request_keeps_no_authorization() -> None:
     request = HttpRequest("https", "a", 1, "/", (("Authorization", "x"), ("B", "c")))
     assert request.plain() == HttpRequest("http", "a", 1, "/", (("B", "c"),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", "exceeded 65536 bytes"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 101 + b"\r\n", "more than 100 headers"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 1000, "more than 100 headers"),
+        (b"HTTP/1.1 103 Early\r\n\r\n" * 6 + http(200), "too many 1xx informational responses"),
+    ],
+)
+async def test_a_head_without_measure_is_refused(answer: bytes, why: str) -> None:
+    async with serving(answer, closes=False) as server:
+        with pytest.raises(HandlerError, match=why):
+            await http_get(get(server.port), 5)
+
+
+async def test_a_head_within_measure_is_taken() -> None:
+    lines = "\r\n".join(["HTTP/1.1 200 OK", "Content-Length: 2", *["a: b"] * 99, "", ""])
+    answer = b"HTTP/1.1 103 Early\r\n\r\n" * 5 + lines.encode() + b"\n\n"
+    async with serving(answer) as server:
+        response = await http_get(get(server.port), 5)
+    assert (response.status, response.body) == (200, b"\n\n")

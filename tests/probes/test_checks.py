@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
 from lightkube.models.core_v1 import (
@@ -232,3 +234,29 @@ async def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
         f'timeout: failed to connect service "127.0.0.1:{port}" within 1s: '
         "context deadline exceeded",
     )
+
+
+async def test_a_flood_of_pings_ends_a_grpc_probe() -> None:
+    settings, ping = b"\0\0\0\4\0\0\0\0\0", b"\0\0\x08\6\0\0\0\0\0" + b"p" * 8
+
+    async def flood(stream: trio.SocketStream) -> None:
+        async def read() -> None:
+            with contextlib.suppress(trio.BrokenResourceError):
+                async for _ in stream:
+                    pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(settings)
+                while True:
+                    await stream.send_all(ping * 100)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        await nursery.start(trio.serve_listeners, flood, listeners)
+        found = await socket_check(Probe(grpc=GRPCAction(port=port), timeoutSeconds=3))
+        nursery.cancel_scope.cancel()
+    assert not found.is_success
+    assert "the server sent more than 65536 bytes" in found.output
