@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, TextIO
 
 import msgspec
@@ -50,23 +50,45 @@ def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     """Render one event as `I 2026-01-02T15:04:05.000000 event  key=value ...`."""
     exception = event.pop("exception", None)
     head = f"{_LETTERS.get(event.pop('level', ''), '?')} {event.pop('timestamp', '')}"
-    parts = [head, str(event.pop("event", ""))]
+    parts = [head, _shown(event.pop("event", ""), str)]
     parts += [f"{key}={_quoted(value)}" for key, value in event.items()]
     line = " ".join(parts)
-    return f"{line}\n{exception}" if exception else line
+    return _encodable(f"{line}\n{exception}" if exception else line)
 
 
 def render_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     """Render one event as a JSON object; what JSON does not know is written as its repr."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
-    return msgspec.json.encode({**first, **event}, enc_hook=repr).decode()
+    whole = {**first, **event}
+    try:
+        return msgspec.json.encode(whole, enc_hook=_shown).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        # Something in it is no JSON even so, a name that is no UTF-8 for one. Whoever logs
+        # is not to end by that.
+        plain = {
+            _encodable(str(key)): _encodable(_shown(value, str)) for key, value in whole.items()
+        }
+        return msgspec.json.encode(plain).decode()
 
 
 def _quoted(value: Any) -> str:
-    text = str(value)
+    text = _encodable(_shown(value, str))
     if text and _PLAIN.issuperset(text):
         return text
     return msgspec.json.encode(text).decode()
+
+
+def _shown(value: Any, turn: Callable[[Any], str] = repr) -> str:
+    """Return a value as text, whatever it is."""
+    try:
+        return turn(value)
+    except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as exc:
+        return f"<{type(value).__name__}: {type(exc).__name__}>"
+
+
+def _encodable(text: str) -> str:
+    """Return text that every stream takes: what is no UTF-8 of a file's name as `\\udce9`."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Forward(logging.Handler):

@@ -35,7 +35,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.sources._errors import ManifestError
 from kubelet_trio.sources.ledger import Ledger
-from kubelet_trio.sources.problems import Problems, problems_of
+from kubelet_trio.sources.problems import Problems, problems_of, told
 from kubelet_trio.sources.scan import (
     FileRead,
     Listing,
@@ -106,7 +106,7 @@ class FileSource:
 
     @property
     def origin(self) -> str:
-        return self.path
+        return told(self.path)
 
     def _manifest(self, pod: Pod) -> str:
         """Return the file of a pod that this source once delivered, "" for others."""
@@ -140,7 +140,7 @@ class FileSource:
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
             self._deliver(in_motion=again_at is not None and self._is_early(now))
         files = [p for error in self._ledger.errors() for p in problems_of(error, SOURCE)]
-        path = [SourceProblem(SOURCE, self.path, trouble)] if trouble else []
+        path = [SourceProblem(SOURCE, self.origin, trouble)] if trouble else []
         self._problems.report((*path, *files))
         return now + self._interval if again_at is None else min(again_at, now + self._interval)
 

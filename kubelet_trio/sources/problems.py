@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import structlog
 from trio_util import AsyncValue
 
@@ -42,5 +44,11 @@ class Problems:
 def problems_of(error: ManifestError, source: str) -> tuple[SourceProblem, ...]:
     """Return a manifest's errors as problems of its source."""
     return tuple(
-        SourceProblem(source, error.origin, e.message, e.document, e.field) for e in error.errors
+        SourceProblem(source, told(error.origin), e.message, e.document, e.field)
+        for e in error.errors
     )
+
+
+def told(path: str) -> str:
+    """Return a path as text for anybody: bytes that are no UTF-8 as `\\xe9`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -109,6 +109,9 @@ def look(path: str) -> Listing:
 def _sort(paths: list[str]) -> tuple[dict[str, Signature], dict[str, str]]:
     files, broken = {}, {}
     for path in paths:
+        if not _is_utf8(path):
+            broken[path] = "the file's name is no UTF-8, as that of a manifest must be: rename it"
+            continue
         try:
             found = os.stat(path)
         except OSError as exc:
@@ -122,6 +125,15 @@ def _sort(paths: list[str]) -> tuple[dict[str, Signature], dict[str, str]]:
         elif not stat.S_ISDIR(found.st_mode):
             broken[path] = "not a regular file"
     return files, broken
+
+
+def _is_utf8(path: str) -> bool:
+    """Return whether a path can be told to others: in a pod's annotations, in a status."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _signature(found: os.stat_result) -> Signature:

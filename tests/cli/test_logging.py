@@ -106,3 +106,22 @@ def test_the_verbosity_changes_for_loggers_that_are_in_use() -> None:
     log.debug("fourth")
     told = [msgspec.json.decode(line)["event"] for line in out.getvalue().splitlines()]
     assert told == ["second", "third"]
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "value", ["caf\udce9.yaml", ["\udce9"], {"\udce9": 1}, OSError("\udce9"), 10**400, Unshowable()]
+)
+def test_whatever_is_logged_gives_a_line(form: str, value: object) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    configure_logging(log_format=form, stream=out)
+    structlog.get_logger().info("\udce9", value=value, after="there")
+    out.flush()
+    line = out.buffer.getvalue().decode()
+    assert "there" in line
+    assert line.count("\n") == 1

@@ -443,3 +443,23 @@ async def test_a_burst_of_files_is_delivered_whole(nursery: trio.Nursery, direct
     for name in wanted:
         write(directory / f"{name}.yaml", name)
     await running.wait_names(*wanted)
+
+
+@pytest.mark.parametrize("content", [None, "kind: Pod\nkind: Pod\n"])
+async def test_a_name_that_is_no_utf8_is_a_problem_of_that_file_alone(
+    nursery: trio.Nursery, directory: Path, content: str | None
+) -> None:
+    write(directory / "a.yaml", "a")
+    odd = directory / os.fsdecode(b"caf\xe9.yaml")
+    write(odd, "b")
+    if content is not None:
+        odd.write_text(content)
+    running = await start(nursery, directory)
+    assert await running.names() == ["a"]
+    await running.wait_problem("the file's name is no UTF-8")
+    origins = [problem.origin for problem in running.source.problems.value]
+    assert origins == [f"{directory}/caf\\xe9.yaml"]
+    odd.rename(directory / "caf.yaml")
+    if content is None:
+        assert await running.names() == ["a", "b"]
+        await running.wait_no_problem()

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from lightkube.models.core_v1 import (
     CSIVolumeSource,
     EnvVar,
     Volume,
 )
 
+import kubelet_trio.volumes.container_mounts as container_mounts_module
+from kubelet_trio.cli.logging import render_json
 from kubelet_trio.cri import v1
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
@@ -130,3 +135,19 @@ async def test_a_sub_path_out_of_the_volume_tells_the_owner_nothing_of_the_host(
     assert str(caught.value) == (
         'failed to prepare subPath for volumeMount "data" of container "main"'
     )
+
+
+async def test_a_link_to_a_name_that_is_no_utf8_is_refused_and_logged(
+    volumes: VolumeManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_pod = pod(empty_dir(), mounts=[mount(subPath="escape")])
+    await volumes.mount(of_pod)
+    outside = tmp_path / os.fsdecode(b"caf\xe9")
+    outside.mkdir()
+    (tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/data/escape").symlink_to(outside)
+    out = io.StringIO()
+    logger = structlog.wrap_logger(structlog.WriteLogger(out), processors=[render_json])
+    monkeypatch.setattr(container_mounts_module, "log", logger)
+    with pytest.raises(VolumeError):
+        await volumes.container_mounts(of_pod, main(of_pod))
+    assert "udce9" in out.getvalue()
