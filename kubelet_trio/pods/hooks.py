@@ -22,6 +22,9 @@ from kubelet_trio.pods.services import PodServices
 
 log = structlog.get_logger()
 
+# A container wrote it, and it goes to the log, the pod's status and its record.
+_MOST_TOLD = 10 * 1024  # bytes
+
 
 class HookError(Exception):
     """A hook failed; the text is that of the container's PostStartHookError."""
@@ -58,7 +61,7 @@ async def run_hook(services: PodServices, hook: Hook) -> None:
 
 
 async def _run_exec(services: PodServices, hook: Hook, command: list[str]) -> None:
-    printed = ""
+    printed = b""
     try:
         done = await services.runtime.exec_sync(hook.container_id, command, 0)
     except RuntimeCallError as exc:
@@ -66,11 +69,12 @@ async def _run_exec(services: PodServices, hook: Hook, command: list[str]) -> No
     else:
         if done.exit_code == 0:
             return
-        printed = (done.stdout + done.stderr).decode("utf-8", "replace")
-        said = done.stderr.decode("utf-8", "replace")
+        printed = done.stdout[:_MOST_TOLD] + done.stderr[:_MOST_TOLD]
+        said = done.stderr[:_MOST_TOLD].decode("utf-8", "replace")
         why = f"command '{' '.join(command)}' exited with {done.exit_code}: {said}"
     what = f"Exec lifecycle hook ([{' '.join(command)}])"
-    raise HookError(f"{what} {_whose(hook)} failed - error: {why}, message: {quoted(printed)}")
+    message = quoted(printed[:_MOST_TOLD].decode("utf-8", "replace"))
+    raise HookError(_cut(f"{what} {_whose(hook)} failed - error: {why}, message: {message}"))
 
 
 async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) -> None:
@@ -94,7 +98,11 @@ async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) ->
             )
     except HandlerError as exc:
         what = f"HTTP lifecycle hook ({action.path})"
-        raise HookError(f"{what} {_whose(hook)} failed - error: {exc}") from exc
+        raise HookError(_cut(f"{what} {_whose(hook)} failed - error: {exc}")) from exc
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace")[:_MOST_TOLD].decode("utf-8", "ignore")
 
 
 def _whose(hook: Hook) -> str:

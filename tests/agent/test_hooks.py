@@ -342,3 +342,17 @@ async def test_a_hook_over_https_goes_on_in_plain_http_where_that_is_spoken(
             counted = agent.meter.counters("kubelet_lifecycle_handler_http_fallbacks_total")
             assert dict(counted) == {(): 1}
         nursery.cancel_scope.cancel()
+
+
+async def test_what_a_hook_printed_is_told_in_part(node: Node, autojump_clock: MockClock) -> None:
+    printed = b"\xff" * 3_000_000
+    node.runtime.on_exec = lambda _c, _cmd: FakeExec(result=ExecResult(printed, printed, 7))
+    pod = hooked("postStart: {exec: {command: [sh, -c, fails]}}")
+    async with node.running(pod):
+        await trio.sleep(0.9)
+        waiting = node.container(pod).state
+        assert waiting is not None
+        assert waiting.waiting is not None
+        message = waiting.waiting.message or ""
+        assert "exited with 7: " in message
+        assert len(message.encode()) <= 10 * 1024
