@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kubelet_trio.agent.node_api import NodeApiSettings
-from kubelet_trio.config import Settings, encode_config
+from kubelet_trio.config import Settings, encode_shown_config
 from kubelet_trio.server import ApiOptions
 
 
@@ -42,7 +42,7 @@ def node_api_settings(settings: Settings) -> NodeApiSettings | None:
             split_log_streams=config.feature_gates.get("PodLogsQuerySplitStreams", False),
             streaming_idle_timeout=config.streaming_connection_idle_timeout,
         ),
-        configz=encode_config(config),
+        configz=encode_shown_config(config),
         flags={
             name.replace("_", "-"): str(value) for name, value in asdict(settings.flags).items()
         },

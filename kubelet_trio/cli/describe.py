@@ -11,7 +11,7 @@ from typing import Any
 from kubelet_trio.cli.ages import age, long_time
 from kubelet_trio.cli.describe_volumes import describe_volumes
 from kubelet_trio.cli.podstate import Json, items, part
-from kubelet_trio.cli.tables import Table, event_age
+from kubelet_trio.cli.tables import Table, event_age, printable
 
 _NONE = "<none>"
 
@@ -30,7 +30,7 @@ def describe_pod(pod: Json, events: Sequence[Json], now: float) -> str:
         *_tail(pod),
         *_events(events, now),
     ]
-    return "\n".join(lines) + "\n"
+    return printable("\n".join(lines) + "\n")
 
 
 def _head(pod: Json) -> Iterator[str]:

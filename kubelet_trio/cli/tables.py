@@ -12,6 +12,17 @@ WIDE_COLUMNS = ("IP", "NODE")
 EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 
+def printable(text: str) -> str:
+    """Return text of a stranger without what a terminal obeys (CVE-2021-25743); lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 class Table:
     """Rows under a header; columns only ever grow, so that a watch stays aligned."""
 
@@ -26,12 +37,13 @@ class Table:
     def rows(self, rows: Sequence[Sequence[str]]) -> list[str]:
         """Return the lines of rows that are printed together."""
         self.fit(rows)
-        return [self._line(row) for row in rows]
+        return [self._line([printable(cell) for cell in row]) for row in rows]
 
     def fit(self, rows: Sequence[Sequence[str]]) -> None:
         """Widen the columns for rows to come."""
         for row in rows:
-            self._widths = [max(w, len(cell)) for w, cell in zip(self._widths, row, strict=True)]
+            lengths = (len(printable(cell)) for cell in row)
+            self._widths = [max(w, n) for w, n in zip(self._widths, lengths, strict=True)]
 
     def _line(self, cells: Sequence[str]) -> str:
         padded = [

@@ -8,7 +8,7 @@ from kubelet_trio.config.load import Settings, load_settings, settle
 from kubelet_trio.config.local import PROCESS, LocalFacts, settle_locally
 from kubelet_trio.config.refusals import HostFacts, parse_swaps, startup_refusals
 from kubelet_trio.config.reserved import reservations
-from kubelet_trio.config.show import encode_config, run_help
+from kubelet_trio.config.show import encode_config, encode_shown_config, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "LocalFacts",
     "Settings",
     "encode_config",
+    "encode_shown_config",
     "eviction_policy",
     "format_duration",
     "load_settings",

@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kubelet_trio.config.duration import Duration
 from kubelet_trio.config.flags import flag_type
@@ -14,10 +15,18 @@ from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
 
+HIDDEN = "<hidden>"
+
 
 def encode_config(config: KubeletConfiguration) -> bytes:
     """Return the configuration as upstream's JSON."""
     return msgspec.json.encode(config, enc_hook=encode_hook)
+
+
+def encode_shown_config(config: KubeletConfiguration) -> bytes:
+    """Return the configuration for /configz: the values of `staticPodURLHeader` are secrets."""
+    hidden = {name: [HIDDEN] * len(each) for name, each in config.static_pod_url_header.items()}
+    return encode_config(replace(config, static_pod_url_header=hidden))
 
 
 def run_help(width: int = 100) -> str:

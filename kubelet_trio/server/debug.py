@@ -23,6 +23,8 @@ _WARNING = (
     "\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
     "compatibility guarantees and is for debugging purposes only.\n\n"
 )
+_SECRET_FLAG = "manifest-url-header"
+_HIDDEN = "<hidden>"
 _NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 
 
@@ -35,10 +37,25 @@ async def answer_profile(request: Request) -> Response:
             headers=_NOSNIFF,
         )
     if name == "cmdline":
-        return Response(body="\x00".join(sys.argv).encode(), headers=_NOSNIFF)
+        return Response(
+            body="\x00".join(_shown(sys.argv)).encode(errors="backslashreplace"), headers=_NOSNIFF
+        )
     if name == "goroutine":
         return Response(body="\n".join(_tasks()).encode(), headers=_NOSNIFF)
     raise HttpError(HTTPStatus.NOT_FOUND, "Unknown profile")
+
+
+def _shown(words: Sequence[str]) -> Iterator[str]:
+    """Yield a command line without the values of headers: they may be bearer tokens."""
+    follows = False
+    for word in words:
+        flag, sign, _ = word.partition("=")
+        hides = flag.lstrip("-").replace("_", "-") == _SECRET_FLAG and flag.startswith("-")
+        if follows:
+            yield _HIDDEN
+        else:
+            yield f"{flag}={_HIDDEN}" if hides and sign else word
+        follows = hides and not sign and not follows
 
 
 def _tasks() -> Iterator[str]:

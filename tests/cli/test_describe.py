@@ -208,3 +208,22 @@ def test_an_event_that_came_often_says_so() -> None:
     assert event_age(once, NOW) == "5s"
     often = {**once, "firstTimestamp": "2026-01-02T15:00:05Z", "count": 4}
     assert event_age(often, NOW) == "5s (x4 over 4m)"
+
+
+HOSTILE = "\x1b]0;owned\x07\x9b2J\r\u202eok"
+
+
+def test_what_a_container_wrote_does_not_steer_the_terminal() -> None:
+    ended = {"message": HOSTILE, "exitCode": 1}
+    status = {"containerStatuses": [{"name": "a", "state": {"terminated": ended}}]}
+    events = [{"reason": HOSTILE, "message": f"one\n{HOSTILE}"}]
+    page = describe_pod({"spec": {"containers": [{"name": "a"}]}, "status": status}, events, NOW)
+    assert "\\x1b]0;owned\\x07\\x9b2J\\r\\u202eok" in page
+    assert all(c.isprintable() or c == "\n" for c in page)
+
+
+def test_a_table_does_not_steer_the_terminal_and_stays_aligned() -> None:
+    assert Table(("A", "B")).rows([("\x1b[2J", "x"), ("y", "z")]) == [
+        "\\x1b[2J   x",
+        "y         z",
+    ]

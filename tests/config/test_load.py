@@ -6,8 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from kubelet_trio.config import ConfigError, Duration, encode_config, load_settings
+from kubelet_trio.config import (
+    ConfigError,
+    Duration,
+    encode_config,
+    encode_shown_config,
+    load_settings,
+)
 from kubelet_trio.config.files import merge_patch
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -304,3 +311,13 @@ def test_a_relative_root_directory_is_of_the_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_settings(["--root-dir=state"]).flags.root_dir == str(tmp_path / "state")
+
+
+def test_configz_shows_no_headers_of_the_manifest_url() -> None:
+    config = replace(DEFAULTS, static_pod_url_header={"Authorization": ["Bearer x", "Bearer y"]})
+    shown = msgspec.json.decode(encode_shown_config(config))
+    assert shown["staticPodURLHeader"] == {"Authorization": ["<hidden>", "<hidden>"]}
+    assert {**shown, "staticPodURLHeader": {}} == {
+        **msgspec.json.decode(encode_config(DEFAULTS)),
+        "staticPodURLHeader": {},
+    }
