@@ -71,17 +71,20 @@ async def run_agent(
             await stop.wait()
             preparing.cancel(reason="asked to stop before it had started")
 
+    code: int | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_preparation, name="stop while preparing")
         with preparing:
             async with AsyncExitStack() as stack:
                 agent = await _prepare(settings, stack)
                 watching.cancel()  # from here on the agent ends in its own order
-                if agent is None:
-                    return 1
-                return await _run(agent, settings, stop, task_status)
-    log.info("agent.stopped_early")
-    return 0
+                code = 1
+                if agent is not None:
+                    code = await _run(agent, settings, stop, task_status)
+    if code is None:
+        log.info("agent.stopped_early")
+        return 0
+    return code
 
 
 async def _prepare(settings: Settings, stack: AsyncExitStack) -> Agent | None:

@@ -40,8 +40,8 @@ async def serving(
 ) -> AsyncIterator[HalfCloseableStream]:
     client, server = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        serve = partial(serve_connection, gate=gate)
-        nursery.start_soon(serve, server, handler, limits or Limits())
+        serving_it = partial(serve_connection, gate=gate)
+        nursery.start_soon(serving_it, server, handler, limits or Limits())
         yield client
         nursery.cancel_scope.cancel()
 

@@ -134,6 +134,7 @@ class Node:
             nursery.start_soon(serve_connection, server, self._router)
             with trio.fail_after(_LIMIT):
                 yield client
+                await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager

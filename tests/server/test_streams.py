@@ -78,6 +78,7 @@ class Streams:
             )
             with trio.fail_after(_LIMIT):
                 yield client
+                await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
 
