@@ -22,7 +22,7 @@ from tests.harness.pods import Json
 
 
 def inside_agent(
-    containerd: Containerd, base: Path, config: Json, apis: Apis | None = None, **seams: Any
+    containerd: Containerd, base: Path, config: Json, apis: Apis | None = None, **replaced: Any
 ) -> tuple[Agent, Feed]:
     """Return an agent that the test runs, and what feeds it.
 
@@ -31,7 +31,7 @@ def inside_agent(
         base: where its files go.
         config: fields of its KubeletConfiguration.
         apis: the API server that it is a node of, if any; its pods come from the feed still.
-        seams: fields of its `Seams`, in the place of the daemon's.
+        replaced: fields of its `Seams`, in the place of the daemon's.
     """
     whole: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -50,8 +50,9 @@ def inside_agent(
     named = [f"--root-dir={base / 'root'}", "--hostname-override=node"]
     built = build_agent(load_settings([f"--config={path}", *named]), {}, apis)
     feed = Feed()
-    given = {"servers": lambda _agent: (), **seams}
-    return Agent(built.settings, replace(built._seams, sources=(feed,), **given)), feed
+    given = {"servers": lambda _agent: (), **replaced}
+    seams = replace(built._seams, runtime=built.bare_runtime, sources=(feed,), **given)
+    return Agent(built.settings, seams), feed
 
 
 def api_pod(manifest: Json) -> Pod:
