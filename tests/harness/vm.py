@@ -229,13 +229,21 @@ def _compile() -> None:
     subprocess.run(["nice", "unshare", "-m", "sh", "-c", script], check=True)
 
 
+def _mirror() -> str:
+    """Return where this machine's own apt has Debian from. Raises StopIteration if nowhere."""
+    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)"]
+    asked += ["Created-By: Packages", "Label: Debian"]
+    told = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    return next(line for line in told.splitlines() if line)
+
+
 def _download_newer() -> None:
     """Download the newer packages with an apt of its own: this machine's keeps its suites."""
     base = STATE / "apt"
     for name in ("state/lists/partial", "cache/archives/partial"):
         (base / name).mkdir(parents=True, exist_ok=True)
     keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    source = f"deb [signed-by={keyring}] http://deb.debian.org/debian {NEWER_SUITE} main\n"
+    source = f"deb [signed-by={keyring}] {_mirror()} {NEWER_SUITE} main\n"
     (base / "sources.list").write_text(source)
     (base / "state" / "status").touch()
     options = [
