@@ -9,8 +9,9 @@ import pytest
 
 from kubelet_trio.gc import image_sweep
 from kubelet_trio.model import PodUid
-from kubelet_trio.pods import PodRegistry, PodWorker
+from kubelet_trio.pods import PodRegistry
 from kubelet_trio.pods.reporter import PodReporter
+from kubelet_trio.pods.turn import NameTurn
 from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.testing import FaultKind
 from tests.simulation.hard_machine import HardMachine
@@ -118,6 +119,6 @@ def test_a_pod_waits_for_one_of_its_name(machine: HardMachine) -> None:
 def test_a_pod_beside_one_of_its_name_is_found(
     machine: HardMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PodWorker, "_has_name", lambda _self: True)
+    monkeypatch.setattr(NameTurn, "is_free", lambda _self: True)
     with pytest.raises(AssertionError, match="still runs"):
         replace_what_is_forgotten(machine)
