@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.harness.images import pause_image, write_archive
+
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = Path(os.environ.get("KUBELET_TRIO_VM", REPOSITORY.parent / "shared" / "vm"))
 STATE = Path(os.environ.get("KT_VM", Path.home() / ".cache" / "kt-vm"))
@@ -175,6 +177,10 @@ def _path(session: Session) -> str:
 
 
 def _build() -> None:
+    images = STATE / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    # The VM's scripts import what is here and take nothing at all for an error.
+    write_archive(pause_image(images), images / "pause.tar")
     extra = os.environ.get("EXTRA", "") + EXTRA
     subprocess.run(["nice", SCRIPTS / "build"], check=True, env={**os.environ, "EXTRA": extra})
 
