@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from kubelet_trio.model import pod_uid
+from tests.agent.node import ready
 from tests.containerd.conftest import MakeAgent
-from tests.harness import CriClient, Json, container, forever, live_containers, pod
+from tests.harness import Containerd, CriClient, Json, container, forever, live_containers, pod
+from tests.harness.inside import api_pod, inside_agent
 from tests.vm.test_cgroups import MI, container_cgroup, read
 
 AREA = Path("/var/tmp/kubelet-trio.swap")  # a file system that can hold swap: not a tmpfs
@@ -48,6 +52,40 @@ def test_static_pods_have_no_swap_even_under_limited_swap(
         agent.put(pod(name, container("main", forever(), resources=resources)))
     names = {name: agent.wait_ready(name)["metadata"]["name"] for name in sizes}
     assert {name: swap_max(cri, names[name]) for name in sizes} == dict.fromkeys(sizes, "0")
+
+
+async def test_a_burstable_pod_has_its_memorys_share_of_the_swap(
+    containerd: Containerd, cri: CriClient, tmp_path: Path
+) -> None:
+    agent, feed = inside_agent(
+        containerd, tmp_path, {"memorySwap": {"swapBehavior": "LimitedSwap"}}
+    )
+    asked: Json = {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}}
+    burstable = api_pod(pod("share", container("main", forever(), resources=asked)))
+    feed.put(burstable)
+    kibibytes = {
+        name: int(rest.split()[0])
+        for name, _, rest in (
+            line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines()
+        )
+    }
+    share = 256 * MI * kibibytes["SwapTotal"] // kibibytes["MemTotal"]
+
+    def is_ready() -> bool:
+        known = agent.pods.value.get(pod_uid(burstable))
+        return known is not None and known.status is not None and ready(known.status)
+
+    with trio.fail_after(240):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(agent.run)
+            while not is_ready():  # noqa: ASYNC110  # the test needs no other bell
+                await trio.sleep(0.1)
+            given = int(await trio.to_thread.run_sync(swap_max, cri, "share"))
+            await agent.remove_pods()
+            nursery.cancel_scope.cancel()
+    # The kernel counts in whole pages.
+    assert 0 <= share - given < os.sysconf("SC_PAGESIZE")
+    assert given > 0
 
 
 def test_without_a_word_about_swap_no_pod_may_use_it(make_agent: MakeAgent, cri: CriClient) -> None:
