@@ -21,11 +21,11 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    root = logging.getLogger()
+    root, before = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     yield
     set_verbosity(0)
-    structlog.reset_defaults()
+    structlog.configure(**before)
     root.handlers, root.level = handlers, level
 
 

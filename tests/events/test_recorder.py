@@ -24,10 +24,10 @@ class Clock:
 
 @pytest.fixture
 def told() -> Iterator[LogCapture]:
-    capture = LogCapture()
+    capture, before = LogCapture(), structlog.get_config()
     structlog.configure(processors=[capture])
     yield capture
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def messages(recorder: EventRecorder) -> list[str | None]:
