@@ -107,6 +107,18 @@ class ClusterSettings:
     event_burst: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class ReviewApis:
+    """Ways to the API server for what callers of the kubelet API set off.
+
+    Each has a rate of its own: what strangers make up delays neither what the node has to say nor
+    what those ask for who are known.
+    """
+
+    tokens: KubeApi
+    accesses: KubeApi
+
+
 class Cluster:
     """See the module. `attach` once, before its children run."""
 
@@ -118,6 +130,7 @@ class Cluster:
         heartbeat: KubeApi,
         keeper: Keeper | None = None,
         certificates: NodeCertificates | None = None,
+        reviews: ReviewApis | None = None,
     ) -> None:
         """Build every part.
 
@@ -129,8 +142,10 @@ class Cluster:
                 so that a node with much to say is not taken for dead.
             keeper: of what is known, for a start without the API server; None: there is none.
             certificates: what the node gets and renews; None for nothing.
+            reviews: the API server for TokenReviews and SubjectAccessReviews; None: `api`.
         """
         self._api = api
+        self.reviews = reviews or ReviewApis(api, api)
         self._heartbeat_api = heartbeat
         self._settings = settings
         self._clock = clock
@@ -168,10 +183,6 @@ class Cluster:
         self._parts: AgentParts | None = None
         self._mirrors = MirrorPods(api, self.node.value, self._ending)
         self._heartbeat: NodeHeartbeat | None = None
-
-    @property
-    def api(self) -> KubeApi:
-        return self._api
 
     def attach(self, parts: AgentParts) -> None:
         """Meet the agent: from here on its statuses and events go to the API server too."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import httpcore2
 from lightkube.models.core_v1 import Taint
 
 from kubelet_trio.agent.certificates import (
@@ -16,12 +17,12 @@ from kubelet_trio.agent.certificates import (
     ServingCertificate,
     serving_store,
 )
-from kubelet_trio.agent.cluster import Cluster, ClusterSettings
+from kubelet_trio.agent.cluster import Cluster, ClusterSettings, ReviewApis
 from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import Exchange, KubeApi, client_access, client_store, open_client
-from kubelet_trio.model import REQUESTS, Meter, Purpose, WallClock, thread_offload
+from kubelet_trio.model import REQUESTS, Meter, Offload, Purpose, WallClock, thread_offload
 from kubelet_trio.node import (
     HeartbeatPeriods,
     NodeCapacity,
@@ -42,25 +43,35 @@ _HEARTBEAT_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Apis:
-    """Two ways to one API server, each with its connections and its rate."""
+    """The ways to one API server, each with its connections and its rate."""
 
     api: KubeApi
     heartbeat: KubeApi
     host: str
     client: ClientCertificate | None = None
     meter: Meter = field(default_factory=Meter)  # told of every request
+    reviews: ReviewApis | None = None  # None: by `api`
 
 
 @asynccontextmanager
-async def open_apis(settings: Settings, node: str, clock: WallClock) -> AsyncIterator[Apis]:
+async def open_apis(
+    settings: Settings,
+    node: str,
+    clock: WallClock,
+    *,
+    offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
+    network: httpcore2.AsyncNetworkBackend | None = None,
+) -> AsyncIterator[Apis]:
     """Open what `--kubeconfig` or `--bootstrap-kubeconfig` name. Connects to nothing yet.
+
+    `network` stands in for the network.
 
     Raises OSError, or ValueError naming file and field.
     """
     config, flags = settings.config, settings.flags
     access = await client_access(
         Path(flags.kubeconfig),
-        client_store(Path(flags.cert_dir), thread_offload.of(Purpose.CERTIFICATES)),
+        client_store(Path(flags.cert_dir), offload),
         clock,
         first=Path(flags.bootstrap_kubeconfig) if flags.bootstrap_kubeconfig else None,
         rotate=config.rotate_certificates,
@@ -68,12 +79,23 @@ async def open_apis(settings: Settings, node: str, clock: WallClock) -> AsyncIte
     client = ClientCertificate(access, node, clock, rotate=config.rotate_certificates)
     meter = Meter()
     told = partial(tell_exchange, meter)
-    opened = partial(open_client, access.config, awaited=client.awaited, observe=told)
+    opened = partial(
+        open_client,
+        access.config,
+        awaited=client.awaited,
+        observe=told,
+        offload=offload,
+        network=network,
+    )
+    qps, burst = config.kube_api_qps, config.kube_api_burst
     async with (
-        opened(qps=config.kube_api_qps, burst=config.kube_api_burst) as api,
+        opened(qps=qps, burst=burst) as api,
         opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
+        # A stranger who goes away while it is asked about takes a connection along.
+        opened(qps=qps, burst=burst) as tokens,
     ):
-        yield Apis(api, heartbeat, api.host, client, meter)
+        reviews = ReviewApis(tokens, tokens.sharing(qps=qps, burst=burst))
+        yield Apis(api, heartbeat, api.host, client, meter, reviews)
 
 
 def tell_exchange(meter: Meter, exchange: Exchange) -> None:
@@ -113,6 +135,7 @@ def make_cluster(
         apis.heartbeat,
         make_keeper(settings),
         NodeCertificates(clock, apis.client, _serving_certificate(settings, node, clock)),
+        apis.reviews,
     )
 
 

@@ -19,10 +19,9 @@ from kubelet_trio.server import SERVING, ApiOptions, Port, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.agent.cluster import Cluster, ReviewApis
     from kubelet_trio.agent.core import Agent
-    from kubelet_trio.kube import KubeApi
-    from kubelet_trio.server import Authorizer, Guard, Reviewer, Router, ServerTls, TlsSettings
+    from kubelet_trio.server import Authorizer, Guard, Router, ServerTls, TlsSettings
 
 _SERVING_CURRENT = "kubelet-server-current.pem"  # of `certificates.serving_store`
 
@@ -51,11 +50,11 @@ class NodeApiSettings:
     configz: bytes = b"{}"
     flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
 
-    def is_reachable(self, kube: Reviewer | None) -> bool:
+    def is_reachable(self, reviews: ReviewApis | None) -> bool:
         """Whether anybody could be let in on the HTTPS port."""
-        reviews_tokens = self.webhook_authentication and kube is not None
+        reviews_tokens = self.webhook_authentication and reviews is not None
         may_be_known = self.anonymous or bool(self.client_ca_file) or reviews_tokens
-        return bool(self.port) and may_be_known and (self.always_allow or kube is not None)
+        return bool(self.port) and may_be_known and (self.always_allow or reviews is not None)
 
 
 def node_api_children(
@@ -64,10 +63,10 @@ def node_api_children(
     """Return the children of `server`; none where nothing is to be served."""
     if settings is None:
         return ()
-    kube = cluster.api if cluster is not None else None
-    server = _NodeApi(agent, settings, kube, offload)
+    reviews = cluster.reviews if cluster is not None else None
+    server = _NodeApi(agent, settings, reviews, offload)
     children = []
-    if settings.is_reachable(kube):
+    if settings.is_reachable(reviews):
         port = agent.ports.tcp("https", "port", settings.address, settings.port)
         serve = partial(server.serve_https, port)
         children.append(ChildSpec("https", serve, policy=SERVING, note=port.problem))
@@ -83,7 +82,7 @@ def node_api_children(
 class _NodeApi:
     agent: Agent
     settings: NodeApiSettings
-    kube: KubeApi | None
+    reviews: ReviewApis | None
     offload: Offload
 
     async def serve_https(
@@ -128,10 +127,10 @@ class _NodeApi:
     def _guard(self) -> Guard:
         from kubelet_trio.server import Guard, NodeAuthenticator, TokenReviews
 
-        settings, kube = self.settings, self.kube
+        settings, reviews = self.settings, self.reviews
         tokens = None
-        if settings.webhook_authentication and kube is not None:
-            tokens = TokenReviews(kube, settings.token_ttl)
+        if settings.webhook_authentication and reviews is not None:
+            tokens = TokenReviews(reviews.tokens, settings.token_ttl)
         return Guard(
             self._router(),
             NodeAuthenticator(self.agent.clock, tokens, settings.anonymous),
@@ -144,9 +143,9 @@ class _NodeApi:
 
         if self.settings.always_allow:
             return allow_all
-        assert self.kube is not None  # else the port is not opened: see `is_reachable`
-        settings = self.settings
-        return AccessReviews(self.kube, settings.authorized_ttl, settings.unauthorized_ttl)
+        settings, reviews = self.settings, self.reviews
+        assert reviews is not None  # else the port is not opened: see `is_reachable`
+        return AccessReviews(reviews.accesses, settings.authorized_ttl, settings.unauthorized_ttl)
 
     def _router(self, *, read_only: bool = False) -> Router:
         from kubelet_trio.agent.node_page import node_page
@@ -176,7 +175,7 @@ class _NodeApi:
 
         settings = self.settings
         issued = None
-        if settings.tls_bootstrap and self.kube is not None:
+        if settings.tls_bootstrap and self.reviews is not None:
             issued = settings.cert_dir.absolute() / _SERVING_CURRENT
         if settings.cert_file:
             cert, key = Path(settings.cert_file), Path(settings.key_file)

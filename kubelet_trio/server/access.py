@@ -23,9 +23,9 @@ from lightkube.models.authorization_v1 import (
 )
 
 from kubelet_trio.kube import API_ERRORS
-from kubelet_trio.server.http import Handler, HttpError, Request, Response
+from kubelet_trio.server.http import Handler, Headers, HttpError, Request, Response
 from kubelet_trio.server.identity import Authenticator, Reviewer, UnauthorizedError, User
-from kubelet_trio.server.verdicts import Verdicts
+from kubelet_trio.server.verdicts import RETRY_AFTER, BusyError, Verdicts
 
 log = structlog.get_logger()
 
@@ -61,7 +61,14 @@ class Access:
 
 
 class AccessError(Exception):
-    """It could not be decided, which is a no; the message is for the log."""
+    """It could not be decided, which is a no; the message is for the log.
+
+    `is_busy`: it could not be now, and may be later.
+    """
+
+    def __init__(self, message: str, *, is_busy: bool = False) -> None:
+        super().__init__(message)
+        self.is_busy = is_busy
 
 
 class Authorizer(Protocol):
@@ -102,7 +109,10 @@ class AccessReviews:
         """Whether this user may. Raises `AccessError`."""
         extra = tuple(sorted(user.extra.items()))
         key = (user.name, user.uid, user.groups, extra, access)
-        return await self._verdicts.get(key, lambda: self._ask(user, access))
+        try:
+            return await self._verdicts.get(key, lambda: self._ask(user, access))
+        except BusyError as exc:
+            raise AccessError(f"SubjectAccessReview not asked for: {exc}", is_busy=True) from exc
 
     async def _ask(self, user: User, access: Access) -> tuple[bool, float]:
         spec = SubjectAccessReviewSpec(
@@ -153,7 +163,8 @@ class Guard:
             user = await self.authenticate(request)
         except UnauthorizedError as exc:
             log.info("http.unauthorized", reason=str(exc), client=request.peer.address)
-            raise HttpError(HTTPStatus.UNAUTHORIZED, "Unauthorized", end="") from exc
+            headers = _retry(is_busy=exc.is_busy)
+            raise HttpError(HTTPStatus.UNAUTHORIZED, "Unauthorized", headers, end="") from exc
         asked = accesses(request.method, request.path, self.node)
         for access in asked:
             try:
@@ -162,7 +173,10 @@ class Guard:
             except AccessError as exc:
                 log.warning("http.not_decided", reason=str(exc), user=user.name)
                 raise HttpError(
-                    HTTPStatus.INTERNAL_SERVER_ERROR, _undecided(user, access), end=""
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    _undecided(user, access),
+                    _retry(is_busy=exc.is_busy),
+                    end="",
                 ) from exc
         names = " ".join(access.subresource for access in asked)
         raise HttpError(
@@ -170,6 +184,10 @@ class Guard:
             f"Forbidden (user={user.name}, verb={asked[0].verb}, resource=nodes, "
             f"subresource(s)=[{names}])",
         )
+
+
+def _retry(*, is_busy: bool) -> Headers:
+    return (("Retry-After", RETRY_AFTER),) if is_busy else ()
 
 
 def _undecided(user: User, access: Access) -> str:

@@ -24,7 +24,7 @@ from lightkube.models.authentication_v1 import TokenReview, TokenReviewSpec
 from kubelet_trio.kube import API_ERRORS
 from kubelet_trio.model import WallClock
 from kubelet_trio.server.http import Peer, Request
-from kubelet_trio.server.verdicts import Verdicts
+from kubelet_trio.server.verdicts import BusyError, Verdicts
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -49,7 +49,14 @@ class User:
 
 
 class UnauthorizedError(Exception):
-    """Nobody who may be told anything; the message is for the log."""
+    """Nobody who may be told anything; the message is for the log.
+
+    `is_busy`: it could not be found out now, and may be later.
+    """
+
+    def __init__(self, message: str, *, is_busy: bool = False) -> None:
+        super().__init__(message)
+        self.is_busy = is_busy
 
 
 class Authenticator(Protocol):
@@ -72,10 +79,16 @@ class TokenReviews:
         self._verdicts: Verdicts[bytes, User | None] = Verdicts()
         self._ttl = ttl
 
-    async def user(self, token: str) -> User | None:
-        """Return whose token it is; None for nobody's. Raises `UnauthorizedError`."""
+    async def user(self, token: str, source: str = "") -> User | None:
+        """Return whose token it is; None for nobody's. Raises `UnauthorizedError`.
+
+        `source` is the address of who shows it.
+        """
         key = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        return await self._verdicts.get(key, lambda: self._ask(token))
+        try:
+            return await self._verdicts.get(key, lambda: self._ask(token), source)
+        except BusyError as exc:
+            raise UnauthorizedError(f"TokenReview not asked for: {exc}", is_busy=True) from exc
 
     async def _ask(self, token: str) -> tuple[User | None, float]:
         try:
@@ -105,7 +118,7 @@ class NodeAuthenticator:
         user = certificate_user(request.peer, self.clock.time())
         token = bearer_token(request)
         if user is None and token and self.tokens is not None:
-            user = await self.tokens.user(token)
+            user = await self.tokens.user(token, request.peer.address)
             if user is None:
                 raise UnauthorizedError("invalid bearer token")
         if user is not None:

@@ -1,11 +1,12 @@
 """Answers that hold for a while: what the API server said of a token or of an access.
 
-Those who ask the same at the same time share one question.
+Those who ask the same at the same time share one question. How many questions are under way is
+bounded, in all and for one address: tokens cost a stranger nothing to invent.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -15,6 +16,13 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _MOST = 4096  # entries kept: beyond it, the one longest unused goes
+_UNDER_WAY = 64
+_PER_SOURCE = 16
+RETRY_AFTER = "1"  # seconds, for whoever came when too much was being asked
+
+
+class BusyError(Exception):
+    """As much is being asked as may be at one time."""
 
 
 class Verdicts(Generic[Key, Value]):
@@ -24,11 +32,16 @@ class Verdicts(Generic[Key, Value]):
         self._most = most
         self._known: OrderedDict[Key, tuple[Value, float]] = OrderedDict()
         self._asking: dict[Key, trio.Event] = {}
+        self._sources: Counter[str] = Counter()  # of what is being asked
 
-    async def get(self, key: Key, ask: Callable[[], Awaitable[tuple[Value, float]]]) -> Value:
+    async def get(
+        self, key: Key, ask: Callable[[], Awaitable[tuple[Value, float]]], source: str = ""
+    ) -> Value:
         """Return what is known; `ask` returns the answer and for how many seconds it holds.
 
-        What `ask` raises is raised and not remembered.
+        `source` is the address that the question comes from. What `ask` raises is raised and not
+        remembered. Raises `BusyError` at once where too much is being asked already; whoever is
+        cancelled makes room.
         """
         while True:
             known = self._known.get(key)
@@ -38,11 +51,16 @@ class Verdicts(Generic[Key, Value]):
             if (asking := self._asking.get(key)) is None:
                 break
             await asking.wait()
+        if len(self._asking) >= _UNDER_WAY or (source and self._sources[source] >= _PER_SOURCE):
+            raise BusyError("too many reviews are under way")
         done = self._asking[key] = trio.Event()
+        self._sources[source] += 1
         try:
             value, seconds = await ask()
         finally:
             del self._asking[key]
+            self._sources[source] -= 1
+            self._sources += Counter()  # forgets those that ask nothing now
             done.set()
         self._known[key] = (value, trio.current_time() + seconds)
         self._known.move_to_end(key)

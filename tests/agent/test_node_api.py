@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.agent import NodeApiSettings, node_api_settings
+from kubelet_trio.agent.cluster import ReviewApis
 from kubelet_trio.agent.node_api import _NodeApi
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import thread_offload
 from kubelet_trio.server import ApiOptions, Handler, HttpError, Request
-from tests.server.reviews import Reviews
+from kubelet_trio.testing import FakeKube
 
 SHUT = NodeApiSettings("127.0.0.1")
 
@@ -37,7 +38,7 @@ def test_the_port_is_opened_where_somebody_may_pass(
 ) -> None:
     settings = dataclasses.replace(SHUT, **changes)  # type: ignore[arg-type]
     assert settings.is_reachable(None) == alone
-    assert settings.is_reachable(Reviews()) == with_cluster
+    assert settings.is_reachable(ReviewApis(FakeKube(), FakeKube())) == with_cluster
 
 
 @pytest.mark.parametrize(
