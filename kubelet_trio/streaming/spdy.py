@@ -26,6 +26,7 @@ _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _HEADERS, _WIND
 )  # fmt: skip
 _MOST_CONTROL = 64 * 1024  # bytes of a control frame
 _MOST_HEADERS = 64 * 1024  # bytes of its headers when they are inflated
+_MOST_NAMES = 128  # headers of a frame; clients send four
 _MOST_DATA = (1 << 24) - 1
 _LAST_ID = (1 << 31) - 1
 _HEAD = struct.Struct(">HHI")
@@ -148,15 +149,17 @@ class SpdyWire:
 
     # In
 
-    def receive(self, data: bytes) -> Iterator[Event]:
-        """Yield what `data` says, with what was left before it. Raises `SpdyError`."""
+    def receive(self, data: bytes) -> Iterator[Event | None]:
+        """Yield what `data` says, with what was left before it. Raises `SpdyError`.
+
+        None stands for a frame that says nothing, so that the caller can count frames.
+        """
         self._received += data
         at = 0
         try:
             while (found := self._next(at)) is not None:
                 at, event = found
-                if event is not None:
-                    yield event
+                yield event
         finally:
             del self._received[:at]
 
@@ -238,6 +241,8 @@ class SpdyWire:
         if self._inflater.unconsumed_tail:
             raise SpdyError(f"more than {_MOST_HEADERS} bytes of headers")
         [count] = _WORD.unpack_from(plain)
+        if count > _MOST_NAMES:
+            raise SpdyError(f"{count} headers in one frame")
         at, found = _WORD.size, {}
         for _ in range(count):
             name, at = _text(plain, at)

@@ -23,6 +23,7 @@ _BUFFERED = 16  # pieces of one stream that wait for its reader
 _MOST_STREAMS = 512  # at once; a forwarded connection has two
 _MOST_RESETS = 1000  # in a window
 _RESET_WINDOW = 10.0  # s
+_TURN = 32  # frames after which other tasks run: a read may hold 30,000
 
 
 class SpdyStream(HalfCloseableStream):
@@ -143,7 +144,9 @@ class SpdyLink:
                 stream.replied.set()
 
     async def _receive(self, data: bytes) -> None:
-        for event in self._wire.receive(data):
+        for number, event in enumerate(self._wire.receive(data), 1):
+            if number % _TURN == 0:
+                await trio.lowlevel.checkpoint()
             if isinstance(event, spdy.DataReceived):
                 await self._take(event)
             elif isinstance(event, spdy.StreamOpened):

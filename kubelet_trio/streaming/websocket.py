@@ -14,7 +14,7 @@ from contextlib import suppress
 import trio
 from trio.abc import HalfCloseableStream, SendStream
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
 
 from kubelet_trio.streaming.held import hand_on, send_ping
@@ -23,6 +23,7 @@ Headers = tuple[tuple[str, str], ...]
 
 _PIECE = 256 * 1024
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
+_TURN = 16  # frames after which other tasks run: a read may hold 40,000
 _LEAVE_LIMIT = 5.0  # s for the client to say good-bye in its turn
 _GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -70,22 +71,36 @@ class WebSocket:
         self._is_text = is_text
         self._sending = trio.Lock()
         self._is_over = False  # the client has said good-bye, or has gone
-        self._whole: list[bytes] = []  # messages that have come and are not handed out yet
+        self._frames = 0  # since other tasks have run
         self._parts = bytearray()
 
     async def receive(self) -> bytes | None:
         """Return the next message as it travels in binary; None at the end."""
-        while not self._whole:
-            if self._is_over:
-                return None
-            data, self._early = self._early, b""
+        while not self._is_over:
+            if (event := next(self._wire.events(), None)) is None:
+                await self._read()
+                continue
+            self._frames += 1
+            if self._frames > _TURN:
+                self._frames = 0
+                await trio.lowlevel.checkpoint()
             try:
-                data = data or bytes(await self._connection.receive_some(_PIECE))
-                self._wire.receive_data(data or None)
-                await self._read_events()
+                message = await self._take(event)
             except (*_GONE, RemoteProtocolError):
                 self._is_over = True
-        return self._whole.pop(0)
+            else:
+                if message is not None:
+                    return message
+        return None
+
+    async def _read(self) -> None:
+        data, self._early = self._early, b""
+        try:
+            data = data or bytes(await self._connection.receive_some(_PIECE))
+        except _GONE:
+            self._is_over = True
+        else:
+            self._wire.receive_data(data or None)
 
     async def deliver(self, take: Callable[[bytes], Awaitable[None]]) -> None:
         """Hand each message to `take`, until the client has gone: `take` is cancelled then.
@@ -107,22 +122,24 @@ class WebSocket:
             raise trio.BrokenResourceError("the connection is being closed") from exc
         await send_ping(self._beneath, self._sending, frame)
 
-    async def _read_events(self) -> None:
-        for event in self._wire.events():
-            if isinstance(event, BytesMessage | TextMessage):
-                content = event.data
-                self._parts += content.encode() if isinstance(content, str) else content
-                if len(self._parts) > _MOST_MESSAGE:
-                    raise RemoteProtocolError("a message is too long")
-                if event.message_finished:
-                    self._whole.append(self._decoded(bytes(self._parts)))
-                    self._parts.clear()
-            elif isinstance(event, Ping):
+    async def _take(self, event: Event) -> bytes | None:
+        """Return the message that an event completes; answer what asks for an answer."""
+        if isinstance(event, BytesMessage | TextMessage):
+            content = event.data
+            self._parts += content.encode() if isinstance(content, str) else content
+            if len(self._parts) > _MOST_MESSAGE:
+                raise RemoteProtocolError("a message is too long")
+            if event.message_finished:
+                message = bytes(self._parts)
+                self._parts.clear()
+                return self._decoded(message)
+        elif isinstance(event, Ping):
+            await self._send_raw(self._wire.send(event.response()))
+        elif isinstance(event, CloseConnection):
+            self._is_over = True
+            with suppress(LocalProtocolError):  # it answers ours
                 await self._send_raw(self._wire.send(event.response()))
-            elif isinstance(event, CloseConnection):
-                self._is_over = True
-                with suppress(LocalProtocolError):  # it answers ours
-                    await self._send_raw(self._wire.send(event.response()))
+        return None
 
     def _decoded(self, message: bytes) -> bytes:
         if not self._is_text or not message:

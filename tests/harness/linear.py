@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any, NamedTuple
+
+import trio
 
 _SLACK = 1.5  # on twice the steps: tables that double, buffers that grow
 _SECONDS = 2.0  # of CPU, for inputs of some 100 KiB
@@ -43,6 +45,36 @@ def steps(parse: Callable[[Any], object], value: object) -> int:
     finally:
         sys.settrace(before)
     return taken
+
+
+class _Turns(trio.abc.Instrument):
+    """Counts the steps that each task takes before others get their turn."""
+
+    def __init__(self) -> None:
+        self.taken = self.longest = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, self.taken)
+        self.taken = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.taken = 0
+
+    def trace(self, _frame: FrameType, _event: str, _arg: object) -> Callable[..., Any]:
+        self.taken += 1
+        return self.trace
+
+
+def longest_turn(main: Callable[[], Awaitable[object]]) -> int:
+    """Run `main` in a loop of its own; return the most steps that a task took in one go."""
+    turns = _Turns()
+    before = sys.gettrace()
+    sys.settrace(turns.trace)
+    try:
+        trio.run(main, instruments=[turns])
+    finally:
+        sys.settrace(before)
+    return turns.longest
 
 
 def check_linear(parser: Parser, n: int = 2_000) -> None:

@@ -40,6 +40,8 @@ def read(wire: SpdyWire, data: bytes, cuts: list[int]) -> list[spdy.Event]:
     found: list[spdy.Event] = []
     for piece in pieces(data, cuts):
         for event in wire.receive(piece):
+            if event is None:
+                continue
             last = found[-1] if found else None
             if (
                 isinstance(event, DataReceived)
@@ -99,7 +101,7 @@ def test_the_other_frames() -> None:
     window = struct.pack(">HHIII", 0x8003, 9, 8, 1, 65536)
     said = settings + spdy.ping(1) + window + spdy.ping(2) + spdy.go_away()
     said += spdy.reset(7, spdy.ResetStatus.CANCEL)
-    assert list(server.receive(said)) == [
+    assert list(filter(None, server.receive(said))) == [
         Pinged(1, is_ours=False),
         Pinged(2, is_ours=True),
         GoneAway(),
