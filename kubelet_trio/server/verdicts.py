@@ -40,8 +40,8 @@ class Verdicts(Generic[Key, Value]):
         """Return what is known; `ask` returns the answer and for how many seconds it holds.
 
         `source` is the address that the question comes from. What `ask` raises is raised and not
-        remembered. Raises `BusyError` at once where too much is being asked already; whoever is
-        cancelled makes room.
+        remembered. Raises `BusyError` at once where too much is being asked already, but for a key
+        that had a yes before. Whoever is cancelled makes room.
         """
         while True:
             known = self._known.get(key)
@@ -51,7 +51,9 @@ class Verdicts(Generic[Key, Value]):
             if (asking := self._asking.get(key)) is None:
                 break
             await asking.wait()
-        if len(self._asking) >= _UNDER_WAY or (source and self._sources[source] >= _PER_SOURCE):
+        is_full = len(self._asking) >= _UNDER_WAY
+        is_full |= bool(source) and self._sources[source] >= _PER_SOURCE
+        if is_full and not (known and known[0]):
             raise BusyError("too many reviews are under way")
         done = self._asking[key] = trio.Event()
         self._sources[source] += 1

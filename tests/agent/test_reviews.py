@@ -156,3 +156,16 @@ async def test_one_address_does_not_take_all_places(
             nursery.start_soon(status_of, guard, f"{number}", "10.0.0.1")
         await trio.testing.wait_all_tasks_blocked()
         assert (await status_of(guard, "of-prometheus", source))[0] == status
+
+
+async def test_who_was_let_in_before_is_asked_about_again_however_many_strangers_come(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    server = Server()
+    async with node(tmp_path, server) as (_, guard), trio.open_nursery() as nursery:
+        assert (await status_of(guard, "of-prometheus"))[0] == 200
+        await trio.sleep(121)  # what is known of a token holds for two minutes
+        for number in range(1_000):
+            nursery.start_soon(status_of, guard, f"{number}", f"10.0.0.{number % SOURCES}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await status_of(guard, "of-prometheus"))[0] == 200
