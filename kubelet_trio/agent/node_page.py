@@ -27,10 +27,16 @@ async def _serve_node_page(
 ) -> None:
     from kubelet_trio.server import loopback_only
 
-    page = node_page(agent)
-    page.add("GET", "/", _to_page)  # on this port nothing else is there
+    page = loopback_page(agent)
     listeners = await port.listen(task_status.started)
     await serve_http(loopback_only(page), listeners)
+
+
+def loopback_page(agent: Agent) -> Router:
+    """Return the routes of the port that has nothing else."""
+    page = node_page(agent)
+    page.add("GET", "/", _to_page)
+    return page
 
 
 def node_page(agent: Agent) -> Router:

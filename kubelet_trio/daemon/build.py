@@ -63,6 +63,7 @@ from kubelet_trio.server import (
     SERVING,
     SOCKET_NAME,
     Port,
+    Router,
     add_exec,
     add_stats,
     control_router,
@@ -236,12 +237,18 @@ async def _serve_health(
     await serve_http(health_router(agent.check_functions(), agent.meter), listeners)
 
 
-async def _serve_control(
-    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
+def control_api(agent: Agent) -> Router:
+    """Return the routes of the control socket."""
     router = control_router(agent)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_exec(router, agent)
+    return router
+
+
+async def _serve_control(
+    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    router = control_api(agent)
     listeners = await port.listen(task_status.started)
     path = agent.settings.node.root_dir / SOCKET_NAME
     try:

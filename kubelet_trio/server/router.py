@@ -3,49 +3,70 @@
 `{name}` matches one segment, `{name...}` at the end all that are left. The first route that
 matches the path and the method wins; a path that only other methods have is 405, one that
 nobody has is 404.
+
+Who may is decided by the first segments of a path (`access`), so here it has one spelling: a
+slash more at its end changes nothing, one more anywhere else makes it another path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What answers a method on a path, e.g. `/pods/{namespace}/{name}`; GET serves HEAD too."""
+
+    method: str
+    pattern: str
+    handler: Handler
+
+    def match(self, path: str) -> Mapping[str, str] | None:
+        """Return what the names of the pattern stand for; None where the path is another."""
+        if not path.startswith("/"):
+            return None
+        return _match(_segments(self.pattern), _segments(path))
 
 
 class Router:
     """A `Handler` made of routes."""
 
     def __init__(self) -> None:
-        self._routes: list[tuple[str, tuple[str, ...], Handler]] = []
+        self.routes: list[Route] = []
 
     def add(self, method: str, pattern: str, handler: Handler) -> None:
-        """Route `method` on `pattern`, e.g. `/pods/{namespace}/{name}`; GET serves HEAD too."""
-        self._routes.append((method, _segments(pattern), handler))
+        """Add a route; those before it go first."""
+        self.routes.append(Route(method, pattern, handler))
 
     def paths(self) -> list[str]:
         """Return the first segments of all routes."""
-        return sorted({f"/{pattern[0]}" for _, pattern, _ in self._routes})
+        return sorted({f"/{_segments(route.pattern)[0]}" for route in self.routes})
 
-    async def __call__(self, request: Request) -> Response:
-        """Answer by the route that matches. Raises `HttpError` 404 or 405."""
-        method = "GET" if request.method == "HEAD" else request.method
-        segments = _segments(request.path)
+    def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+        """Return the route of a request and its parameters. Raises `HttpError` 404 or 405."""
+        method = "GET" if method == "HEAD" else method
         allowed = set()
-        for wanted, pattern, handler in self._routes:
-            params = _match(pattern, segments)
-            if params is None:
+        for route in self.routes:
+            if (params := route.match(path)) is None:
                 continue
-            if wanted == method:
-                return await handler(replace(request, params=params))
-            allowed.add(wanted)
+            if route.method == method:
+                return route, params
+            allowed.add(route.method)
         if allowed:
             raise HttpError(405, "method not allowed", (("Allow", ", ".join(sorted(allowed))),))
         raise HttpError(404, "404 page not found")
 
+    async def __call__(self, request: Request) -> Response:
+        """Answer by the route that matches. Raises `HttpError` 404 or 405."""
+        route, params = self.find(request.method, request.path)
+        return await route.handler(replace(request, params=params))
+
 
 def _segments(path: str) -> tuple[str, ...]:
-    return tuple(path.strip("/").split("/"))
+    return tuple(path.removeprefix("/").rstrip("/").split("/"))
 
 
 def _match(pattern: tuple[str, ...], segments: tuple[str, ...]) -> Mapping[str, str] | None:
