@@ -14,6 +14,7 @@ from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, NOT_BUILT, WITHOU
 from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
+from kubelet_trio.model import without_secrets
 
 HIDDEN = "<hidden>"
 
@@ -24,9 +25,10 @@ def encode_config(config: KubeletConfiguration) -> bytes:
 
 
 def encode_shown_config(config: KubeletConfiguration) -> bytes:
-    """Return the configuration for /configz: the values of `staticPodURLHeader` are secrets."""
+    """Return the configuration for /configz, without the secrets of the manifest URL."""
+    url = without_secrets(config.static_pod_url)
     hidden = {name: [HIDDEN] * len(each) for name, each in config.static_pod_url_header.items()}
-    return encode_config(replace(config, static_pod_url_header=hidden))
+    return encode_config(replace(config, static_pod_url=url, static_pod_url_header=hidden))
 
 
 def run_help(width: int = 100) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kubelet_trio.credentials.accounts import TokenAttributes
+from kubelet_trio.model import yaml_problem
 
 _API = "kubelet.config.k8s.io/"
 _CONFIG_VERSIONS = ("v1", "v1beta1", "v1alpha1")
@@ -68,7 +69,7 @@ def _providers(file: Path) -> Iterator[Provider]:
     try:
         document = yaml.safe_load(file.read_text())
     except yaml.YAMLError as exc:
-        raise ValueError(f"{file}: {exc}") from None
+        raise ValueError(f"{file}: {yaml_problem(exc)}") from None
     if not isinstance(document, dict) or document.get("kind") != "CredentialProviderConfig":
         raise ValueError(f"{file}: kind: CredentialProviderConfig is expected")
     if document.get("apiVersion") not in [_API + version for version in _CONFIG_VERSIONS]:

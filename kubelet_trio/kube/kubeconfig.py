@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from kubelet_trio.model import yaml_problem
+
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _MODES = ("Never", "IfAvailable", "Always")
 _PROXIES = ("http", "https")
@@ -103,7 +105,7 @@ def parse_kubeconfig(text: bytes, path: Path, context: str = "") -> ClientConfig
     try:
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise KubeconfigError(str(path), "", f"no YAML: {exc}") from exc
+        raise KubeconfigError(str(path), "", f"no YAML: {yaml_problem(exc)}") from None
     root = _Fields(document, str(path), "")
     if root.text("kind", "Config") != "Config":
         raise root.error("kind", f"expected Config, got {root.text('kind')!r}")

@@ -76,6 +76,8 @@ from kubelet_trio.model.runtime_pod import (
 )
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tls import system_tls
+from kubelet_trio.model.unquoted import yaml_problem
+from kubelet_trio.model.urls import without_secrets, without_user
 from kubelet_trio.model.verbosity import BoundLogger, set_verbosity
 
 __all__ = [
@@ -153,4 +155,7 @@ __all__ = [
     "to_datetime",
     "to_milli",
     "to_units",
+    "without_secrets",
+    "without_user",
+    "yaml_problem",
 ]

@@ -12,6 +12,8 @@ from typing import Any
 import structlog
 
 DETAILS, LIBRARIES = 4, 6  # from which verbosity on these are logged
+# They log what travels: headers with tokens in them, and URLs with passwords.
+_TELLTALES = ("hpack", "httpx2")
 
 
 def _logger_class(verbosity: int) -> type[Any]:
@@ -30,3 +32,5 @@ def set_verbosity(verbosity: int) -> None:
             setattr(BoundLogger, name, value)
     level = logging.DEBUG if verbosity >= LIBRARIES else logging.WARNING
     logging.getLogger().setLevel(level)
+    for name in _TELLTALES:
+        logging.getLogger(name).setLevel(logging.WARNING)

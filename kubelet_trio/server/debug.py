@@ -11,20 +11,24 @@ from __future__ import annotations
 import datetime
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 
 import trio
 
 from kubelet_trio import __version__
+from kubelet_trio.model import without_secrets
 from kubelet_trio.server.http import HttpError, Request, Response
 
 _WARNING = (
     "\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
     "compatibility guarantees and is for debugging purposes only.\n\n"
 )
-_SECRET_FLAG = "manifest-url-header"
 _HIDDEN = "<hidden>"
+_SECRET_FLAGS: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {"manifest-url-header": lambda _: _HIDDEN, "manifest-url": without_secrets}
+)
 _NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 
 
@@ -46,16 +50,21 @@ async def answer_profile(request: Request) -> Response:
 
 
 def _shown(words: Sequence[str]) -> Iterator[str]:
-    """Yield a command line without the values of headers: they may be bearer tokens."""
-    follows = False
+    """Yield a command line without secrets: those in the manifest URL, and its headers."""
+    hide: Callable[[str], str] | None = None  # the word to come
     for word in words:
-        flag, sign, _ = word.partition("=")
-        hides = flag.lstrip("-").replace("_", "-") == _SECRET_FLAG and flag.startswith("-")
-        if follows:
-            yield _HIDDEN
+        if hide is not None:
+            yield hide(word)
+            hide = None
+            continue
+        flag, sign, value = word.partition("=")
+        if flag.startswith("-"):
+            hide = _SECRET_FLAGS.get(flag.lstrip("-").replace("_", "-"))
+        if hide is not None and sign:
+            yield f"{flag}={hide(value)}"
+            hide = None
         else:
-            yield f"{flag}={_HIDDEN}" if hides and sign else word
-        follows = hides and not sign and not follows
+            yield word
 
 
 def _tasks() -> Iterator[str]:

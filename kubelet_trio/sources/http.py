@@ -27,6 +27,8 @@ from kubelet_trio.model import (
     pod_uid,
     system_tls,
     thread_offload,
+    without_secrets,
+    without_user,
 )
 from kubelet_trio.sources._errors import ManifestError
 from kubelet_trio.sources.decode import MAX_MANIFEST_SIZE
@@ -80,14 +82,14 @@ class HttpSource:
         self._headers = [("Accept-Encoding", "identity"), *headers]
         # A given Authorization goes before user and password in the URL.
         given = any(name.lower() == "authorization" for name, _ in headers)
-        self._target = _without_user(url) if given else url
+        self._target = without_user(url) if given else url
         self._interval = interval
         self._transport = transport
         self._offload = offload
         self._clock = clock or SystemClock()
         self._problems = Problems()
         self.problems = self._problems.now
-        self._shown = _without_secrets(url)
+        self._shown = without_secrets(url)
         self._etag = ""
         self._digest = b""  # of the last body
         self._broken: tuple[SourceProblem, ...] = ()  # what is wrong with that body
@@ -95,7 +97,8 @@ class HttpSource:
 
     @property
     def origin(self) -> str:
-        return self.url
+        """The URL as the tree, its log lines and `status` may show it."""
+        return self._shown
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Ask, deliver, sleep; until cancelled."""
@@ -188,14 +191,3 @@ class HttpSource:
     def _report(self, message: str = "") -> None:
         fetch = (SourceProblem(SOURCE, self._shown, message),) if message else ()
         self._problems.report((*fetch, *self._broken))
-
-
-def _without_secrets(url: str) -> str:
-    """Return a URL as logs may show it: without user, password and query."""
-    return _without_user(url).partition("?")[0].partition("#")[0]
-
-
-def _without_user(url: str) -> str:
-    scheme, slashes, rest = url.partition("//")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
