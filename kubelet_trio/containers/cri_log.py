@@ -2,7 +2,8 @@
 
 A line is `<RFC 3339 time> <stream> <tags> <text>`, with the first of the tags (they are
 separated by colons) `F` for a whole line or `P` for a part whose rest follows. Texts of
-parts join without a newline between them. Lines that do not parse are left out.
+parts join without a newline between them. Docker's own format, a JSON object a line, is read as
+well. Lines that do not parse are left out.
 
 Memory is bounded whatever a file holds: it is read in blocks, from the end for `tail`.
 Everything here blocks on the disk; `follow` (beside) does it off the event loop.
@@ -17,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+import msgspec
 
 from kubelet_trio.model import open_regular
 
@@ -50,7 +53,9 @@ class LogOptions:
 
 
 def parse_line(line: bytes) -> LogEntry | None:
-    """Parse a line, with or without its newline; None if it is not CRI's format."""
+    """Parse a line, with or without its newline; None if it is in neither format."""
+    if line.startswith(b"{"):
+        return _docker_entry(line)
     parts = line.rstrip(b"\n").split(b" ", 3)
     if len(parts) < 3 or parts[1] not in (b"stdout", b"stderr"):
         return None
@@ -60,6 +65,27 @@ def parse_line(line: bytes) -> LogEntry | None:
         return None
     partial = tags.split(b":", 1)[0] == b"P"
     return LogEntry(time, stream.decode(), partial, text if partial else text + b"\n")
+
+
+class _DockerLine(msgspec.Struct):
+    time: str
+    stream: str
+    log: str = ""
+
+
+def _docker_entry(line: bytes) -> LogEntry | None:
+    """Parse a line of Docker's json-file driver, whose text has its newline if it is whole.
+
+    Source: parseDockerJSONLog in k8s.io/cri-client/pkg/logs.
+    """
+    try:
+        told = msgspec.json.decode(line, type=_DockerLine)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    time, text = told.time.encode(), told.log.encode()
+    if told.stream not in ("stdout", "stderr") or _TIME.fullmatch(time) is None:
+        return None
+    return LogEntry(time, told.stream, bool(text) and not text.endswith(b"\n"), text)
 
 
 def format_line(time: str, stream: str, text: bytes, *, partial: bool = False) -> bytes:

@@ -62,6 +62,49 @@ def test_what_is_not_cris_format_is_left_out(bad: bytes) -> None:
     assert parse_line(bad) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "entry"),
+    [
+        (
+            b'{"log":"a \\u00e9\\n","stream":"stdout","time":"2016-10-20T18:39:20.57606443Z"}\n',
+            (b"2016-10-20T18:39:20.57606443Z", "stdout", False, "a \u00e9\n".encode()),
+        ),
+        (
+            b'{"time":"2024-05-01T10:00:00+02:00","stream":"stderr","log":"part","attrs":{}}',
+            (b"2024-05-01T10:00:00+02:00", "stderr", True, b"part"),
+        ),
+        (
+            b'{"stream":"stdout","time":"2024-05-01T10:00:00Z"}',
+            (b"2024-05-01T10:00:00Z", "stdout", False, b""),
+        ),
+        (b'{"log":"a\\n","stream":"stdin","time":"2024-05-01T10:00:00Z"}', None),
+        (b'{"log":"a\\n","stream":"stdout","time":"yesterday"}', None),
+        (b'{"log":"a\\n","stream":"stdout","time":12}', None),
+        (b'{"log":"a\\n","stream":"stdout"}', None),
+        (b'{"log":["a"],"stream":"stdout","time":"2024-05-01T10:00:00Z"}', None),
+        (b'{"log":"a\\n","stream":"stdout","time":"2024-05', None),
+        (b'{"log":"\xff","stream":"stdout","time":"2024-05-01T10:00:00Z"}', None),
+        (b"{}", None),
+        (b"{" * 100_000, None),
+    ],
+)
+def test_lines_of_dockers_json_are_read(
+    line: bytes, entry: tuple[bytes, str, bool, bytes] | None
+) -> None:
+    assert parse_line(line) == (LogEntry(*entry) if entry is not None else None)
+
+
+def test_a_log_of_dockers_reads_as_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "c-json.log"
+    record = '{{"log":"{}","stream":"{}","time":"2024-05-01T10:00:0{}Z"}}\n'
+    lines = [("one ", "stdout", 1), ("two\\n", "stdout", 2), ("bad\\n", "stderr", 3)]
+    path.write_text("".join(record.format(*line) for line in lines))
+    assert b"".join(read_log(path, LogOptions())) == b"one two\nbad\n"
+    assert b"".join(read_log(path, LogOptions(timestamps=True))) == (
+        b"2024-05-01T10:00:01.000000000Z one two\n2024-05-01T10:00:03.000000000Z bad\n"
+    )
+
+
 def test_an_empty_line_and_further_tags() -> None:
     assert parse_line(b"2024-05-01T10:00:00Z stdout F ") == LogEntry(
         b"2024-05-01T10:00:00Z", "stdout", False, b"\n"
