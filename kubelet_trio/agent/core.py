@@ -20,6 +20,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
+from kubelet_trio.agent.checks import SyncLoop
 from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.directories import make_node_directories
 from kubelet_trio.agent.ending import run_and_hurry
@@ -137,6 +138,7 @@ class Agent:
         access = make_image_access(settings, seams)
         self._services = self._make_services(access)
         self._sources = self._make_sources()
+        self._sync_loop = SyncLoop(settings.sync_period, self._pods, self._sources)
         self._desired: AsyncValue[Desired] = AsyncValue(Desired())
         self._is_clearing = False
         self._registry: PodRegistry | None = None
@@ -359,7 +361,12 @@ class Agent:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         await run_merge(
-            self._seams.sources, self._apply, self.events_recorder, task_status=task_status
+            self._seams.sources,
+            self._apply,
+            self.events_recorder,
+            turned=self._sync_loop.turn,
+            period=self.settings.sync_period,
+            task_status=task_status,
         )
 
     def _apply(self, desired: Desired) -> None:
@@ -437,18 +444,11 @@ class Agent:
     def check_functions(self) -> dict[str, Callable[[], str | None]]:
         """Return what health endpoints ask; a check returns None while it is well."""
         return {
-            "syncloop": self._check_sync_loop,
+            "syncloop": self._sync_loop.problem,
             "pleg": lambda: self._pleg.healthy(trio.current_time()),
             "runtime": lambda: self._health.state.value.problem or None,
             "network": lambda: self._health.state.value.network_problem or None,
         }
-
-    def _check_sync_loop(self) -> str | None:
-        """What brings pods into line: the merge, and the parent of the workers."""
-        for part in (self._pods.tree(), *self._sources.tree().children):
-            if part.name in ("pods", "merge") and part.state is not ChildState.RUNNING:
-                return f"{part.name} is {part.state.value}"
-        return None
 
     async def wait_delivered(self) -> None:
         """Wait until every source has delivered once and the pods are told."""

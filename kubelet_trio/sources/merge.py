@@ -143,9 +143,14 @@ async def run_merge(
     apply: Callable[[Desired], None],
     events: EventSink,
     *,
+    turned: Callable[[], None] = lambda: None,
+    period: float = 60.0,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Apply the merged set at once and at every delivery, until cancelled.
+
+    `turned` is called after each of them, and every `period` seconds in between: there is
+    then nothing that a source has delivered and that was not applied.
 
     It keeps nothing that it cannot have again: started anew, it asks the sources for what
     they delivered last.
@@ -171,6 +176,7 @@ async def run_merge(
             log.warning("source.object_dropped", object=str(key), why="there is one before it")
         hidden = merged.hidden
         apply(merged.desired)
+        turned()
 
     async def pump(source: Source) -> None:
         while True:
@@ -182,4 +188,6 @@ async def run_merge(
         for source in sources:
             pumps.start_soon(pump, source, name=f"merge:{source.name}")
         task_status.started()
-        await trio.sleep_forever()
+        while True:
+            await trio.sleep(period)
+            turned()
