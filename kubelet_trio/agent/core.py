@@ -235,6 +235,7 @@ class Agent:
                 Supervisor("health", seams.servers(self), policy=_TOP),
                 ChildSpec("events", self.events_recorder.run, policy=_TOP),
                 ChildSpec("status", self._statuses.run, policy=_TOP),
+                *((Supervisor("machine", seams.machine, policy=_TOP),) if seams.machine else ()),
                 *cluster[:1],
                 Supervisor(
                     "runtime",

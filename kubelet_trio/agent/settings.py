@@ -65,6 +65,8 @@ class AgentSettings:
     shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not waited for
     pod_cidr: str = ""  # of pods' addresses, until the node's object has one
     sandbox_image: str = ""  # where the runtime neither names nor pins it
+    # Of stats: `runtime` and `misc`, with their cgroups.
+    system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
@@ -81,6 +83,7 @@ class Seams:
     exit_waiter: ExitWaiter | None
     connection: ChildSpec | None = None  # what keeps the runtime connected
     servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
+    machine: tuple[ChildSpec, ...] = ()  # what keeps the machine itself as it is wanted
     cluster: Cluster | None = None  # an API server; its source is among `sources`
     node_api: NodeApiSettings | None = None  # None: there is no kubelet API
     exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see

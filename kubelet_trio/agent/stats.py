@@ -112,6 +112,7 @@ class AgentStats:
                 str(node.root_dir),
                 (cgroup_path(kubepods, "systemd"), cgroup_path(kubepods, "cgroupfs")),
                 machine,
+                self._settings.system_cgroups,
             ),
             seams.stats_host or host,
             seams.runtime,

@@ -30,7 +30,14 @@ from kubelet_trio.cgroups.names import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
-from kubelet_trio.cgroups.pods import CGROUP_ERRORS, CgroupBusyError, PodCgroups, SystemdUnits
+from kubelet_trio.cgroups.pods import (
+    CGROUP_ERRORS,
+    CgroupBusyError,
+    PodCgroups,
+    SystemdUnits,
+    missing_cgroup_root,
+)
+from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
 from kubelet_trio.cgroups.systemd import SystemdBus
 from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
 
@@ -55,9 +62,12 @@ __all__ = [
     "cgroup_path",
     "cgroup_version",
     "has_swap_controller",
+    "is_in_cgroup",
     "is_swap_on",
     "milli_cpu_to_quota",
     "milli_cpu_to_shares",
+    "missing_cgroup_root",
+    "move_process",
     "page_size_name",
     "parse_cgroup",
     "parse_cgroup_mounts",
@@ -67,4 +77,5 @@ __all__ = [
     "qos_cgroup",
     "settings",
     "uid_of_pod_cgroup",
+    "user_processes",
 ]

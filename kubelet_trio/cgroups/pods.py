@@ -189,6 +189,21 @@ class PodCgroups:
                 yield hierarchy / cgroup_path(name, self.driver).lstrip("/")
 
 
+def missing_cgroup_root(host: CgroupHost, root: str, driver: CgroupDriver) -> list[Path]:
+    """Return where `--cgroup-root` would be and is not, in the hierarchies that limit something.
+
+    Which driver the runtime has is not known at the start: the other one's name will do as well.
+    """
+    missing = _missing(host, root, driver)
+    other: CgroupDriver = "cgroupfs" if driver == "systemd" else "systemd"
+    return missing if missing and _missing(host, root, other) else []
+
+
+def _missing(host: CgroupHost, root: str, driver: CgroupDriver) -> list[Path]:
+    directories = cgroup_directories(host, cgroup_path(parse_cgroup(root), driver)).values()
+    return [d for d in dict.fromkeys(directories) if not d.is_dir()]
+
+
 def _all_there(directories: tuple[Path, ...]) -> bool:
     return all(directory.is_dir() for directory in directories)
 

@@ -58,15 +58,15 @@ def make_cgroup(host: CgroupHost, path: str) -> bool:
     for controller, directory in cgroup_directories(host, path).items():
         mount = host.mounts[controller]
         try:
-            is_new |= _make(mount, directory, controller)
+            is_new |= make_in(mount, directory, controller)
         except OSError as exc:
             kind = CgroupsDeniedError if exc.errno in NOT_PERMITTED else CgroupError
             raise kind(f"cannot make cgroup {directory}: {exc.strerror}") from exc
     return is_new
 
 
-def _make(mount: Path, directory: Path, controller: str) -> bool:
-    """Make one directory, top down, with what each level needs to be of use."""
+def make_in(mount: Path, directory: Path, controller: str) -> bool:
+    """Make a cgroup in one hierarchy, top down, with what each level needs; True if it is new."""
     is_new = False
     above = mount
     for part in directory.relative_to(mount).parts:

@@ -7,20 +7,31 @@ from pathlib import Path
 
 import structlog
 
-from kubelet_trio.cgroups import cgroup_version
-from kubelet_trio.config import HostFacts, parse_swaps
+from kubelet_trio.cgroups import CgroupDriver, cgroup_host, missing_cgroup_root
+from kubelet_trio.config import HostFacts, KubeletConfiguration, parse_swaps
+from kubelet_trio.host import PROC_SYS, differences, write_oom_score
 
 log = structlog.get_logger()
 
 
-def host_facts(proc: Path = Path("/proc")) -> HostFacts:
+def host_facts(
+    config: KubeletConfiguration, proc: Path = Path("/proc"), sysctl: Path = PROC_SYS
+) -> HostFacts:
     """Read what decides whether the agent may start."""
     try:
         swaps = parse_swaps((proc / "swaps").read_text())
     except OSError as exc:  # as upstream: a host that does not tell has none
         log.warning("host.swaps_unknown", error=str(exc))
         swaps = ()
-    return HostFacts(cgroup_version(), swaps)
+    host = cgroup_host()
+    driver: CgroupDriver = "systemd" if config.cgroup_driver == "systemd" else "cgroupfs"
+    missing = missing_cgroup_root(host, config.cgroup_root, driver)
+    return HostFacts(
+        host.version,
+        swaps,
+        missing_cgroup_root=tuple(map(str, missing)),
+        kernel=tuple(map(str, differences(sysctl))) if config.protect_kernel_defaults else (),
+    )
 
 
 def apply_to_process(
@@ -28,7 +39,7 @@ def apply_to_process(
 ) -> None:
     """Set the agent's own OOM score and file limit; what is not allowed is only logged."""
     try:
-        (proc / "oom_score_adj").write_text(str(oom_score_adj))
+        write_oom_score(oom_score_adj, proc)
     except OSError as exc:
         log.warning("process.oom_score_adj", wanted=oom_score_adj, error=str(exc))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

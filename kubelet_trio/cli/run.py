@@ -68,7 +68,7 @@ def _start(settings: Settings) -> int:
     from kubelet_trio.daemon import run_agent
 
     config = settings.config
-    if refusals := startup_refusals(config, host_facts()):
+    if refusals := startup_refusals(config, host_facts(config)):
         return _refuse(refusals)
     configure_logging(config.logging.verbosity, settings.log_format)
     log = structlog.get_logger()

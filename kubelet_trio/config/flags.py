@@ -37,6 +37,7 @@ class KubeletFlags:
     crash_loop_backoff_exempt_clean_exits: bool = False
     process_allow_root: bool = False
     remove_pods_on_exit: bool = False
+    keep_kernel_settings: bool = False
     ui_port: int = 0
     image_gc_keep: list[str] = field(default_factory=list)
     kubeconfig: str = ""

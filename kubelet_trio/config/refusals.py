@@ -14,6 +14,8 @@ class HostFacts:
 
     cgroup_version: int  # 1 or 2
     swaps: tuple[str, ...] = ()  # active swap areas, as /proc/swaps names them
+    missing_cgroup_root: tuple[str, ...] = ()  # directories that `cgroupRoot` should have
+    kernel: tuple[str, ...] = ()  # settings that are not the kubelet's, where it may set none
 
 
 def startup_refusals(config: KubeletConfiguration, facts: HostFacts) -> list[str]:
@@ -38,6 +40,15 @@ def startup_refusals(config: KubeletConfiguration, facts: HostFacts) -> list[str
             "running with swap on is not supported, please disable swap or set "
             f"failSwapOn (--fail-swap-on) to false. Swap areas: {', '.join(facts.swaps)}"
         )
+    if facts.missing_cgroup_root and config.cgroups_per_qos:
+        refusals.append(
+            f"cgroupRoot (--cgroup-root) {config.cgroup_root!r} does not exist: make "
+            f"{', '.join(facts.missing_cgroup_root)}, or name a cgroup that is there"
+        )
+    refusals += [
+        f"protectKernelDefaults (--protect-kernel-defaults) is true and the kernel's {setting}"
+        for setting in facts.kernel
+    ]
     return refusals
 
 

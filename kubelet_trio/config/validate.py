@@ -247,6 +247,8 @@ def _allocatable(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('reservedSystemCPUs')} excludes systemReservedCgroup and kubeReservedCgroup"
     if config.system_cgroups and not config.cgroup_root:
         yield f"{_name('systemCgroups')} was specified and {_name('cgroupRoot')} was not"
+    if config.system_cgroups and not config.system_cgroups.strip("/"):
+        yield f"{_name('systemCgroups')} cannot be the root cgroup"
 
 
 def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
@@ -301,7 +303,10 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 def validate_flags(flags: KubeletFlags) -> list[str]:
     """Return what is wrong with the settings that only flags have."""
-    return [*_labels(flags.node_labels), *_node_flags(flags)]
+    found = [*_labels(flags.node_labels), *_node_flags(flags)]
+    if flags.exit_on_lock_contention and not flags.lock_file:
+        found.append("--exit-on-lock-contention needs a --lock-file to look at")
+    return found
 
 
 def _labels(labels: dict[str, str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ every seam gets its real side.
 from __future__ import annotations
 
 from kubelet_trio.daemon.build import build_agent
+from kubelet_trio.daemon.machine import machine_children
 from kubelet_trio.daemon.run import run_agent
 
-__all__ = ["build_agent", "run_agent"]
+__all__ = ["build_agent", "machine_children", "run_agent"]

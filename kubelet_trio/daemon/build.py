@@ -83,10 +83,12 @@ def build_agent(
     records: Mapping[PodUid, PodRecord],
     apis: Apis | None = None,
     looked_up: Sequence[str] = (),
+    machine_tasks: tuple[ChildSpec, ...] = (),
 ) -> Agent:
     """Make the agent that the configuration asks for.
 
-    `apis` is what `--kubeconfig` names, `looked_up` what the node's name means (`look_up`).
+    `apis` is what `--kubeconfig` names, `looked_up` what the node's name means (`look_up`), and
+    `machine_tasks` keep the machine itself (`machine_children`).
 
     Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
     """
@@ -121,6 +123,7 @@ def build_agent(
             *_sources(config, node, wanted_pods(records)),
             *((cluster.source,) if cluster is not None else ()),
         ),
+        machine=machine_tasks,
         cluster=cluster,
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=ProcOrphans(thread_offload.of(Purpose.PROCESSES)),

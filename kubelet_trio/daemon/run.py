@@ -17,11 +17,14 @@ from kubelet_trio.agent import (
     Agent,
 )
 from kubelet_trio.config import (
+    KubeletFlags,
     Settings,
 )
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
+from kubelet_trio.daemon.machine import machine_children, set_kernel
 from kubelet_trio.daemon.settings import node_name
+from kubelet_trio.host import Contention, lock_file
 from kubelet_trio.model import (
     EventSink,
     Purpose,
@@ -76,20 +79,24 @@ async def run_agent(
         nursery.start_soon(end_preparation, name="stop while preparing")
         with preparing:
             async with AsyncExitStack() as stack:
-                agent = await _prepare(settings, stack)
+                prepared = await _prepare(settings, stack)
                 watching.cancel()  # from here on the agent ends in its own order
                 code = 1
-                if agent is not None:
-                    code = await _run(agent, settings, stop, task_status)
+                if prepared is not None:
+                    code = await _run(*prepared, settings, stop, task_status)
     if code is None:
         log.info("agent.stopped_early")
         return 0
     return code
 
 
-async def _prepare(settings: Settings, stack: AsyncExitStack) -> Agent | None:
+async def _prepare(
+    settings: Settings, stack: AsyncExitStack
+) -> tuple[Agent, Contention | None] | None:
     """Return the agent, not yet run; None where it cannot be made, which is logged."""
     try:
+        contention = await _hold_lock(settings.flags, stack)
+        await set_kernel(settings)
         pods_dir = Path(settings.flags.root_dir) / "pods"
         records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
         apis = await _open_apis(settings, stack)
@@ -98,12 +105,24 @@ async def _prepare(settings: Settings, stack: AsyncExitStack) -> Agent | None:
             settings.flags.node_ip,
             only_if_needed=not settings.flags.kubeconfig,
         )
-        agent = build_agent(settings, records, apis, looked_up)
+        agent = build_agent(settings, records, apis, looked_up, machine_children(settings))
     except (OSError, ValueError) as exc:
         log.error("agent.refused", error=str(exc))
         return None
     tell_limits(agent.settings.node, settings.config.resolv_conf, agent.events_recorder)
-    return agent
+    return agent, contention
+
+
+async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention | None:
+    """Hold `--lock-file`; return what tells of others that want it, if it is to be looked for.
+
+    Raises OSError, naming the file.
+    """
+    if not flags.lock_file:
+        return None
+    path = Path(flags.lock_file)
+    await stack.enter_async_context(lock_file(path))
+    return stack.enter_context(Contention(path)) if flags.exit_on_lock_contention else None
 
 
 def tell_limits(node: NodeSettings, path: str, events: EventSink) -> None:
@@ -127,6 +146,7 @@ async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
 
 async def _run(
     agent: Agent,
+    contention: Contention | None,
     settings: Settings,
     stop: trio.Event,
     task_status: trio.TaskStatus[Callable[[], bool]],
@@ -148,6 +168,8 @@ async def _run(
         async with trio.open_nursery() as nursery:
             # Before the start, which is to end as well when a signal comes meanwhile.
             nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
+            if contention is not None:
+                nursery.start_soon(_stop_when_contended, agent, contention)
             nursery.start_soon(attend)
             await agent.run(task_status=ready)
             nursery.cancel_scope.cancel()
@@ -182,6 +204,17 @@ async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) ->
     if remove_pods:
         log.info("agent.removing_pods", pods=len(agent.pods.value))
         await agent.remove_pods()
+    await _stop(agent)
+
+
+async def _stop_when_contended(agent: Agent, contention: Contention) -> None:
+    """Make way for whoever wants the lock; the pods are theirs from then on."""
+    await contention.wait()
+    log.info("lock_file.contended", effect="the agent ends, pods run on")
+    await _stop(agent)
+
+
+async def _stop(agent: Agent) -> None:
     agent.stop()
     # All that the agent does at its end has a deadline of its own; a thread that hangs has none.
     await trio.sleep(_STOP_LIMIT)

@@ -113,6 +113,7 @@ def agent_settings(
             cap=config.crash_loop_back_off.max_container_restart_period,
             spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
         ),
+        system_cgroups=tuple(_system_cgroups(settings)),
         volume_stats_period=config.volume_stats_agg_period,
         log_rotation=LogRotationPolicy(
             max_size=to_units(parse_quantity(config.container_log_max_size)),
@@ -187,6 +188,14 @@ def _reserved_cgroups(
             yield ReservedCgroup(label, path, budget)
         elif key + "-compressible" in enforced:
             yield ReservedCgroup(f"{label} Compressible", path, budget, compressible_only=True)
+
+
+def _system_cgroups(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the system containers of the summary that have a cgroup of their own."""
+    named = (("runtime", settings.flags.runtime_cgroups), ("misc", settings.config.system_cgroups))
+    for name, path in named:
+        if path:
+            yield name, "/" + path.strip("/")
 
 
 def keeps_cgroups(config: KubeletConfiguration) -> bool:

@@ -48,6 +48,7 @@ class StatsSettings:
     root_dir: str
     pod_roots: tuple[str, ...]  # paths of cgroups that may hold the pods, by driver
     machine: MachineInfo = field(default_factory=MachineInfo)
+    system: tuple[tuple[str, str], ...] = ()  # `runtime` and `misc`, with their cgroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,7 @@ class StatsProvider:
 
     async def _take(self, kind: str, pods: tuple[PodSubject, ...]) -> Snapshot:
         now = self.clock.time()
-        reading, networks = await self.offload(
-            _read, self.host, self.settings.pod_roots, pods, kind, now
-        )
+        reading, networks = await self.offload(_read, self.host, self.settings, pods, kind, now)
         ids: set[str] = {c.id for pod in pods for c in pod.containers}
         ids |= {pod.sandbox_id for pod in pods if pod.sandbox_id}
         root = next((r for r in self.settings.pod_roots if r in reading.cgroups), "")
@@ -125,6 +124,7 @@ class StatsProvider:
             pods=pods,
             places=find_places(reading.cgroups, ids, self.pod_of),
             networks=networks,
+            system=self.settings.system,
         )
         if kind == "cpu" and all(
             snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers
@@ -211,7 +211,11 @@ def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
     usages: list[tuple[str, Usage | None]] = [("/", reading.node.usage)]
     usages += [
         (path, reading.cgroups.get(path))
-        for path in (snapshot.pods_root, reading.own_cgroup)
+        for path in (
+            snapshot.pods_root,
+            reading.own_cgroup,
+            *(cgroup for _, cgroup in snapshot.system),
+        )
         if path
     ]
     for pod in snapshot.pods:
@@ -223,9 +227,10 @@ def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
 
 
 def _read(
-    host: Host, roots: tuple[str, ...], pods: tuple[PodSubject, ...], kind: str, now: float
+    host: Host, settings: StatsSettings, pods: tuple[PodSubject, ...], kind: str, now: float
 ) -> tuple[HostReading, dict[str, tuple[Interface, ...]]]:
-    reading = read_host(host, roots, everything=kind == "metrics", now=now)
+    others = (cgroup for _, cgroup in settings.system)
+    reading = read_host(host, settings.pod_roots, others, everything=kind == "metrics", now=now)
     if kind == "cpu":
         return reading, {}
     pids: dict[str, int] = {

@@ -65,18 +65,25 @@ class HostReading:
 
 
 def read_host(
-    host: Host, roots: Iterable[str], *, everything: bool, now: float | None = None
+    host: Host,
+    roots: Iterable[str],
+    others: Iterable[str] = (),
+    *,
+    everything: bool,
+    now: float | None = None,
 ) -> HostReading:
     """Read the machine and the cgroups at and below `roots`.
 
     Args:
         host: where to look.
         roots: paths below the cgroup mount; those that do not exist are left out.
+        others: likewise, without what is below them.
         everything: also what only Prometheus wants; it doubles the number of files.
         now: Unix seconds; None: the clock's.
     """
     moment = time.time() if now is None else now
     paths = dict.fromkeys(path for root in roots for path in walk(host, root))
+    paths.update(dict.fromkeys(path for root in others for path in walk(host, root, depth=1)))
     own = proc_parse.parse_own_cgroup(_read(f"{host.proc}/self/cgroup") or "", host.version)
     if own and own != "/":
         paths.setdefault(own)

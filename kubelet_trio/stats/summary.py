@@ -29,6 +29,7 @@ class Snapshot:
     networks: Mapping[str, tuple[Interface, ...]] = field(default_factory=dict)  # by pod UID
     disk: Disk = field(default_factory=Disk)
     told: Mapping[str, Usage] = field(default_factory=dict)  # by container id: the runtime's word
+    system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
 
     def of_container(self, container_id: str) -> Usage | None:
         """Return what a container uses: from its cgroup, else as the runtime says."""
@@ -89,7 +90,11 @@ def _rlimit(node: NodeUsage, time: str) -> api.RlimitStats | None:
 
 def _system_containers(snapshot: Snapshot, rate: Rate) -> Iterator[api.ContainerStats]:
     reading = snapshot.reading
-    named = (("kubelet", reading.own_cgroup), ("pods", snapshot.pods_root))
+    named = (
+        ("kubelet", reading.own_cgroup),
+        *snapshot.system,
+        ("pods", snapshot.pods_root),
+    )
     for name, path in named:
         usage = reading.cgroups.get(path) if path else None
         if path and usage is not None:

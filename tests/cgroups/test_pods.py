@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.cgroups import CgroupHost, CgroupLimits, PodCgroups, cgroup_host
+from kubelet_trio.cgroups import (
+    CgroupDriver,
+    CgroupHost,
+    CgroupLimits,
+    PodCgroups,
+    cgroup_host,
+    missing_cgroup_root,
+)
 from kubelet_trio.model import PodUid, inline_offload, thread_offload
 
 UID = PodUid("5ba8fe55-1c2d")
@@ -104,3 +111,31 @@ async def test_what_is_left_in_a_real_cgroup_is_killed_and_nothing_else() -> Non
     assert not place.exists()
     for left in (place.parent, place.parent.parent, hierarchy / root):
         os.rmdir(left)
+
+
+@pytest.mark.parametrize("driver", ["cgroupfs", "systemd"])
+@pytest.mark.parametrize(
+    ("made", "missing"),
+    [
+        (["cpu/edge", "memory/edge"], []),
+        (["cpu/edge.slice", "memory/edge.slice"], []),
+        (["cpu/edge"], ["memory"]),
+        ([], ["cpu", "memory"]),
+    ],
+)
+def test_a_cgroup_root_has_to_be_in_every_hierarchy_under_one_drivers_name(
+    tmp_path: Path, driver: CgroupDriver, made: list[str], missing: list[str]
+) -> None:
+    for directory in made:
+        (tmp_path / directory).mkdir(parents=True)
+    found = missing_cgroup_root(host(tmp_path), "/edge", driver)
+    if driver == "cgroupfs" or not missing:
+        assert [path.parent.name for path in found] == missing
+    else:
+        assert [path.name for path in found] == ["edge.slice"] * 2
+
+
+def test_the_root_of_the_tree_is_always_there(tmp_path: Path) -> None:
+    for controller in ("cpu", "memory"):
+        (tmp_path / controller).mkdir()
+    assert missing_cgroup_root(host(tmp_path), "", "cgroupfs") == []

@@ -18,9 +18,11 @@ from trio.testing import MockClock
 from kubelet_trio.cli.host import apply_to_process, host_facts
 from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
+from kubelet_trio.config import KubeletConfiguration
 from kubelet_trio.containers import NodeSettings, ResolvConf
 from kubelet_trio.daemon.run import tell_limits
 from kubelet_trio.events import EventRecorder, EventRing
+from kubelet_trio.host import TUNABLES
 from kubelet_trio.model import Purpose, SystemClock, thread_offload
 
 Status = trio.TaskStatus[Callable[[], bool]]
@@ -149,8 +151,22 @@ def test_help_and_version_need_no_host(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "swaps").write_text("Filename Type Size Used Priority\n/dev/sdb1 x 1 0 -2\n")
-    assert host_facts(tmp_path).swaps == ("/dev/sdb1",)
-    assert host_facts(tmp_path / "none").swaps == ()
+    assert host_facts(KubeletConfiguration(), tmp_path).swaps == ("/dev/sdb1",)
+    assert host_facts(KubeletConfiguration(), tmp_path / "none").swaps == ()
+
+
+def test_kernel_settings_are_read_only_where_they_are_protected(tmp_path: Path) -> None:
+    assert host_facts(KubeletConfiguration(), tmp_path, tmp_path).kernel == ()
+    protected = KubeletConfiguration(protect_kernel_defaults=True)
+    told = host_facts(protected, tmp_path, tmp_path).kernel
+    assert len(told) == len(TUNABLES)
+    assert "vm/overcommit_memory cannot be read" in told[0]
+
+
+def test_a_cgroup_root_that_is_not_there_is_told(tmp_path: Path) -> None:
+    named = KubeletConfiguration(cgroup_root=f"/none-{tmp_path.name}")
+    assert host_facts(named, tmp_path).missing_cgroup_root
+    assert host_facts(KubeletConfiguration(), tmp_path).missing_cgroup_root == ()
 
 
 @pytest.mark.parametrize(
@@ -225,6 +241,8 @@ def test_collections_pass_over_what_a_running_agent_has_loaded(tmp_path: Path) -
         "--cgroups-per-qos=false",
         "--enforce-node-allocatable=",
         "--healthz-port=0",
+        "--keep-kernel-settings",
+        "--make-iptables-util-chains=false",
     )
     ran = subprocess.run(
         [sys.executable, "-c", _RUNNING, *flags], capture_output=True, text=True, check=True

@@ -70,6 +70,7 @@ def test_whatever_is_not_obeyed_says_why() -> None:
         ("enforceNodeAllocatable: [kube-reserved]", "kubeReservedCgroup (--kube-reserved-cgroup)"),
         ("cgroupsPerQOS: false", "(--cgroups-per-qos) must be true"),
         ("systemCgroups: /s", "systemCgroups (--system-cgroups) was specified"),
+        ("systemCgroups: /\ncgroupRoot: /", "systemCgroups (--system-cgroups) cannot be the root"),
         ("shutdownGracePeriod: 500ms", "must be either zero or otherwise >= 1 sec"),
         ("shutdownGracePeriodCriticalPods: 5s", "must be <= shutdownGracePeriod 0s"),
         ("memorySwap: {swapBehavior: All}", "swapBehavior"),
@@ -93,7 +94,7 @@ def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str,
 
 def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nvolumePluginDir: /x\n")
-    assert len(problems_of(f"--config={path}", "--lock-file=/k")) == 4
+    assert len(problems_of(f"--config={path}", "--exit-on-lock-contention")) == 4
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,6 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
         ("--volume-plugin-dir=/x", "leave it at its default (/usr/libexec/"),
         ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
-        ("--lock-file=/x", "not supported yet: --lock-file: "),
         ("--volume-plugin-dir=/x", "not supported yet: volumePluginDir"),
     ],
 )
@@ -198,6 +198,7 @@ def test_node_labels_are_checked_as_upstream(labels: str, is_ok: bool) -> None:
         ("--hostname-override=no_good", "is not a valid node name"),
         ("--crash-loop-backoff-base=0s", "must be greater than 0"),
         ("--cloud-provider=aws", "unsupported cloud provider"),
+        ("--exit-on-lock-contention", "needs a --lock-file"),
     ],
 )
 def test_flags_without_a_field_are_checked(flag: str, told: str) -> None:
@@ -221,6 +222,31 @@ def test_the_agent_refuses_hosts_that_the_go_kubelet_refuses(
 ) -> None:
     config = KubeletConfiguration(**changes)  # type: ignore[arg-type]
     refusals = startup_refusals(config, HostFacts(version, swaps))
+    assert len(refusals) == len(told)
+    assert all(word in line for word, line in zip(told, refusals, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "told"),
+    [
+        (HostFacts(2, missing_cgroup_root=("/cg/pods",)), {"cgroup_root": "/pods"}, ["/cg/pods"]),
+        (
+            HostFacts(2, missing_cgroup_root=("/cg/pods",)),
+            {"cgroup_root": "/pods", "cgroups_per_qos": False},
+            [],
+        ),
+        (
+            HostFacts(2, kernel=("kernel/panic is 1, expected 10", "vm/x is 0, expected 1")),
+            {"protect_kernel_defaults": True},
+            ["kernel/panic is 1, expected 10", "vm/x is 0, expected 1"],
+        ),
+        (HostFacts(2, missing_cgroup_root=("/c",)), {"container_runtime_endpoint": "process"}, []),
+    ],
+)
+def test_what_a_host_lacks_is_told_each_by_name(
+    facts: HostFacts, changes: dict[str, object], told: list[str]
+) -> None:
+    refusals = startup_refusals(KubeletConfiguration(**changes), facts)  # type: ignore[arg-type]
     assert len(refusals) == len(told)
     assert all(word in line for word, line in zip(told, refusals, strict=True))
 

@@ -63,7 +63,10 @@ async def test_a_thread_that_hangs_does_not_hold_up_the_end(
     async with trio.open_nursery() as nursery:
 
         async def run() -> None:
-            assert await _run(agent, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED) == 0
+            assert (
+                await _run(agent, None, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED)
+                == 0
+            )
 
         nursery.start_soon(run)
         await trio.sleep(10)
@@ -80,5 +83,5 @@ async def test_without_such_a_thread_it_ends_at_once(
     hang.set()
     agent: Any = Agent(Purpose.SIGNALS, hang)
     with trio.fail_after(10):
-        assert await _run(agent, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED) == 0
+        assert await _run(agent, None, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED) == 0
     assert trio.current_time() < _STOP_LIMIT

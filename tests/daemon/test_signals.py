@@ -20,6 +20,8 @@ def settings(base: Path, *flags: str) -> Settings:
         "--cgroups-per-qos=false",
         "--enforce-node-allocatable=",
         "--healthz-port=0",
+        "--keep-kernel-settings",
+        "--make-iptables-util-chains=false",
         *flags,
     ]
     return settle_locally(settle(parse_flags(line)), local_facts())

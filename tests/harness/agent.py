@@ -78,6 +78,7 @@ class Agent:
             "port": free_port(),  # two runs on one machine must not meet
             "cgroupDriver": CGROUP_DRIVER,
             "cgroupRoot": self.containerd.layout.cgroup,
+            "makeIPTablesUtilChains": False,  # they would be those of the tests' own machine
             "failCgroupV1": False,
             "failSwapOn": False,
             "clusterDNS": ["10.96.0.10"],
@@ -100,6 +101,7 @@ class Agent:
         config = self.base / "config.yaml"
         config.write_text(yaml.safe_dump(self.config))
         named = ["--root-dir", str(self.root), "--hostname-override", NODE]
+        named.append("--keep-kernel-settings")  # it is not the tests' machine to set up
         return [str(self.program), "run", "--config", str(config), *named, *self.arguments]
 
     def start(self, *, ready_within: float = 60) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ UID = PodUid(trees.UID)
 class World:
     """A host on disk, a runtime, and a provider that reads both."""
 
-    def __init__(self, base: Path, cgroups: bool = True) -> None:
+    def __init__(self, base: Path, cgroups: bool = True, more: tuple[str, ...] = ()) -> None:
         self.base = base
         self.root = base / "root"
         self.cgroup = trees.CONTAINER_V2
         paths = (trees.POD_V2, self.cgroup) if cgroups else ()
-        self.host: Host = trees.write_v2(base, *paths)
+        self.host: Host = trees.write_v2(base, *paths, *more)
         self.runtime = FakeRuntime()
         self.container = ContainerId(trees.CONTAINER)
         self.volumes = VolumeUsage(str(self.root), inline_offload, TrioClock())
@@ -93,6 +94,24 @@ async def test_a_pod_that_begins_within_the_second_is_in_the_answer(
     assert empty["pods"] == []
     world.pods = pods
     assert (await world.ask(only=only))["cpu"]["usageCoreNanoSeconds"] == 2_500_000_000
+
+
+async def test_the_runtime_and_the_rest_of_the_system_have_their_cgroups(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, more=("/runtime", "/system", "/system/below"))
+    system = (("runtime", "/runtime"), ("misc", "/system"), ("other", "/is/not/there"))
+    world.provider.settings = replace(world.provider.settings, system=system)
+
+    async def ask() -> dict[str, Any]:
+        answer = msgspec.json.decode(await world.provider.summary(only_cpu_and_memory=True))
+        return {each["name"]: each for each in answer["node"]["systemContainers"]}
+
+    assert (await ask()).keys() == {"kubelet", "runtime", "misc", "pods"}
+    await trio.sleep(10)
+    found = await ask()
+    assert found["runtime"]["cpu"]["usageNanoCores"] == 0
+    assert found["misc"]["memory"]["usageBytes"]
 
 
 async def test_the_rate_is_taken_between_two_readings(

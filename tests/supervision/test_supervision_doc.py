@@ -10,7 +10,7 @@ import pytest
 from kubelet_trio.agent import Apis
 from kubelet_trio.agent.certificates import ClientCertificate
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent
+from kubelet_trio.daemon import build_agent, machine_children
 from kubelet_trio.kube import CertificateStore, ClientAccess, ClientConfig
 from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.supervision import DeclaredNode
@@ -94,6 +94,8 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
             "--anonymous-auth",
             "--read-only-port=10255",
             "--kubeconfig=/k",
+            "--system-cgroups=/system",
+            "--cgroup-root=/",
             "--rotate-certificates",
             "--rotate-server-certificates",
         ]
@@ -103,7 +105,8 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
     access = ClientAccess(ClientConfig("https://api:6443"), store)
     client = ClientCertificate(access, "node", SystemClock(), rotate=True)
     apis = Apis(kube, kube, "https://api:6443", client)
-    assert differences(documented_tree(), build_agent(settings, {}, apis).declared()) == []
+    agent = build_agent(settings, {}, apis, machine_tasks=machine_children(settings))
+    assert differences(documented_tree(), agent.declared()) == []
 
 
 TREE = """

@@ -1,0 +1,58 @@
+"""What the daemon does to the machine that it runs on, beside what pods need.
+
+With the process runtime no more is done than the configuration names: pods are processes of
+this machine there, and it is no node that anything else counts on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from kubelet_trio.cgroups import cgroup_host
+from kubelet_trio.config import PROCESS, Settings
+from kubelet_trio.host import (
+    PROC_SYS,
+    IptablesProgram,
+    KubeletChains,
+    OwnProcess,
+    SystemProcesses,
+    set_tunables,
+)
+from kubelet_trio.model import Offload, Purpose, thread_offload
+from kubelet_trio.supervision import ChildSpec
+
+_FAMILIES = (("ipv4", "iptables"), ("ipv6", "ip6tables"))
+
+
+async def set_kernel(settings: Settings, root: Path = PROC_SYS) -> None:
+    """Give the kernel the kubelet's settings, where it is for the daemon to do."""
+    if (
+        settings.config.container_runtime_endpoint != PROCESS
+        and not settings.config.protect_kernel_defaults
+        and not settings.flags.keep_kernel_settings
+    ):
+        await _threads()(partial(set_tunables, root))
+
+
+def machine_children(settings: Settings) -> tuple[ChildSpec, ...]:
+    """Return the tasks that keep the machine as the configuration wants it."""
+    return tuple(_children(settings))
+
+
+def _children(settings: Settings) -> Iterator[ChildSpec]:
+    config = settings.config
+    own = OwnProcess(config.oom_score_adj, config.kubelet_cgroups, cgroup_host, _threads())
+    yield ChildSpec("process", own.run)
+    if config.system_cgroups:
+        system = SystemProcesses(config.system_cgroups, cgroup_host, _threads())
+        yield ChildSpec("system-processes", system.run)
+    if config.make_iptables_util_chains and config.container_runtime_endpoint != PROCESS:
+        for family, program in _FAMILIES:
+            chains = KubeletChains(IptablesProgram(program), family)
+            yield ChildSpec(f"iptables:{family}", chains.run)
+
+
+def _threads() -> Offload:
+    return thread_offload.of(Purpose.CGROUPS)

@@ -1,0 +1,129 @@
+"""Where the machine's own processes run: the agent's cgroup and OOM score, and `systemCgroups`.
+
+Both are set at the start and again from time to time, for systemd or an administrator may
+have changed them since. What is refused is logged once; the pods run regardless.
+
+Source: ensureProcessInContainerWithOOMScore and ensureSystemCgroups in
+pkg/kubelet/cm/container_manager_linux.go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import trio
+
+from kubelet_trio.cgroups import (
+    CgroupError,
+    CgroupHost,
+    is_in_cgroup,
+    move_process,
+    user_processes,
+)
+from kubelet_trio.model import Offload
+
+log = structlog.get_logger()
+
+_WITH_CGROUP = 60.0  # seconds between two looks
+_SCORE_ONLY = 300.0
+_SYSTEM = 60.0
+_TRIES = 10  # a process that forks while it is moved leaves its child behind
+_PROC = Path("/proc")
+
+
+class Refusals:
+    """Logs what cannot be done when it begins, and not again until it has been done."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._last = ""
+
+    def tell(self, error: str) -> None:
+        if error and error != self._last:
+            log.warning(self._event, error=error)
+        self._last = error
+
+
+def write_oom_score(score: int, proc: Path = _PROC / "self") -> None:
+    """Set a process' own OOM score. Raises OSError where it may not."""
+    (proc / "oom_score_adj").write_text(str(score))
+
+
+@dataclass(slots=True)
+class OwnProcess:
+    """Keeps the agent in `kubeletCgroups` ("": wherever it is), with its OOM score."""
+
+    score: int
+    cgroup: str
+    host: Callable[[], CgroupHost]
+    offload: Offload
+    proc: Path = _PROC
+    pid: int = field(default_factory=os.getpid)
+    _refusals: Refusals = field(default_factory=lambda: Refusals("process.not_kept"))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look until cancelled."""
+        task_status.started()
+        while True:
+            try:
+                await self.offload(self._ensure)
+            except (CgroupError, OSError) as exc:
+                self._refusals.tell(str(exc))
+            else:
+                self._refusals.tell("")
+            await trio.sleep(_WITH_CGROUP if self.cgroup else _SCORE_ONLY)
+
+    def _ensure(self) -> None:
+        # The score first: a cgroup that cannot be entered does not keep it from being set.
+        write_oom_score(self.score, self.proc / str(self.pid))
+        if self.cgroup:
+            host = self.host()
+            if not is_in_cgroup(host, self.cgroup, self.pid, self.proc):
+                move_process(host, self.cgroup, self.pid)
+                log.info("process.moved", cgroup=self.cgroup)
+
+
+@dataclass(slots=True)
+class SystemProcesses:
+    """Keeps the processes of the root cgroup in `systemCgroups`, but init and kernel threads."""
+
+    cgroup: str
+    host: Callable[[], CgroupHost]
+    offload: Offload
+    proc: Path = _PROC
+    root: str = "/"
+    _refusals: Refusals = field(default_factory=lambda: Refusals("system_cgroups.not_moved"))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look until cancelled."""
+        task_status.started()
+        while True:
+            try:
+                left = await self.offload(self._ensure)
+            except (CgroupError, OSError) as exc:
+                self._refusals.tell(str(exc))
+            else:
+                self._refusals.tell("; ".join(left))
+            await trio.sleep(_SYSTEM)
+
+    def _ensure(self) -> list[str]:
+        """Move what there is, and return why what is left could not be moved."""
+        host = self.host()
+        failures: list[str] = []
+        for _ in range(_TRIES):
+            pids = user_processes(host, self.root, self.proc)
+            if not pids:
+                return []
+            failures = []
+            for pid in pids:
+                try:
+                    move_process(host, self.cgroup, pid)
+                except CgroupError as exc:
+                    failures.append(str(exc))
+            if len(failures) == len(pids):
+                break  # none of them may be moved: trying again changes nothing
+        return failures

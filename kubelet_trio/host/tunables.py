@@ -1,0 +1,89 @@
+"""The kernel settings that the Go kubelet gives a node.
+
+Source: setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go, with the values of
+k8s.io/component-helpers/node/util/sysctl.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
+
+PROC_SYS = Path("/proc/sys")
+
+TUNABLES: tuple[tuple[str, int], ...] = (
+    ("vm/overcommit_memory", 1),  # always: requests and limits decide, not a guess of the kernel
+    ("vm/panic_on_oom", 0),  # kill a process, not the node
+    ("kernel/panic", 10),  # seconds until a node that panicked reboots
+    ("kernel/panic_on_oops", 1),
+    ("kernel/keys/root_maxkeys", 1_000_000),  # a runtime makes a keyring for each container
+    ("kernel/keys/root_maxbytes", 25_000_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that is not the kubelet's; `actual` is None where `error` says why."""
+
+    name: str
+    wanted: int
+    actual: int | None
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.actual is None:
+            return f"{self.name} cannot be read: {self.error}"
+        return f"{self.name} is {self.actual}, expected {self.wanted}"
+
+
+def differences(root: Path = PROC_SYS) -> list[Difference]:
+    """Return the settings below `root` (/proc/sys) that are not as the kubelet wants them."""
+    return list(_differences(root))
+
+
+def _differences(root: Path) -> Iterator[Difference]:
+    for name, wanted in TUNABLES:
+        try:
+            actual = int((root / name).read_text())
+        except (OSError, ValueError) as exc:
+            yield Difference(name, wanted, None, str(exc))
+        else:
+            if actual != wanted:
+                yield Difference(name, wanted, actual)
+
+
+def set_tunables(root: Path = PROC_SYS) -> None:
+    """Write each setting that differs; those that cannot be written are told in one line.
+
+    The Go kubelet refuses to start then, unless it runs in a user namespace with the gate
+    `KubeletInUserNamespace`. Pods run without these settings as well, so this agent starts:
+    in a container, and for other users than root, /proc/sys is often read-only.
+    """
+    refused = []
+    for found in differences(root):
+        if found.actual is None:
+            refused.append(str(found))
+            continue
+        try:
+            _write(root / found.name, found.wanted)
+        except OSError as exc:
+            refused.append(f"{found.name} stays {found.actual}, wanted {found.wanted}: {exc}")
+        else:
+            log.info("kernel.set", name=found.name, before=found.actual, now=found.wanted)
+    if refused:
+        log.warning("kernel.settings_refused", settings=refused, effect="they stay as they are")
+
+
+def _write(path: Path, value: int) -> None:
+    """Write in one call, as /proc/sys wants it, and never make a file."""
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(fd, str(value).encode())
+    finally:
+        os.close(fd)
