@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kubelet_trio.agent.admission import AdmissionSettings, NodeMarks, admission_settings
 from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover, ReservedCgroup
 from kubelet_trio.agent.core import Agent
+from kubelet_trio.agent.directories import make_node_directories
 from kubelet_trio.agent.node_api import NodeApiSettings
 from kubelet_trio.agent.settings import AgentSettings, Seams
 
@@ -44,6 +45,7 @@ __all__ = [
     "Seams",
     "admission_settings",
     "make_cluster",
+    "make_node_directories",
     "node_api_settings",
     "node_page_child",
     "open_apis",

@@ -15,6 +15,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import (
     Agent,
+    make_node_directories,
 )
 from kubelet_trio.config import (
     KubeletFlags,
@@ -22,6 +23,7 @@ from kubelet_trio.config import (
 )
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
+from kubelet_trio.daemon.failure import tell_setup_failure
 from kubelet_trio.daemon.machine import machine_children, set_kernel
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.host import Contention, lock_file
@@ -94,20 +96,25 @@ async def _prepare(
     settings: Settings, stack: AsyncExitStack
 ) -> tuple[Agent, Contention | None] | None:
     """Return the agent, not yet run; None where it cannot be made, which is logged."""
+    apis: Apis | None = None
     try:
         contention = await _hold_lock(settings.flags, stack)
+        apis = await _open_apis(settings, stack)
         await set_kernel(settings)
         pods_dir = Path(settings.flags.root_dir) / "pods"
         records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
-        apis = await _open_apis(settings, stack)
         looked_up = await look_up(
             node_name(settings),
             settings.flags.node_ip,
             only_if_needed=not settings.flags.kubeconfig,
         )
         agent = build_agent(settings, records, apis, looked_up, machine_children(settings))
+        make_directories = partial(make_node_directories, for_plugins=True)
+        await thread_offload.of(Purpose.RECORDS)(make_directories, agent.settings.node)
     except (OSError, ValueError) as exc:
         log.error("agent.refused", error=str(exc))
+        if apis is not None:
+            await tell_setup_failure(apis, node_name(settings), str(exc), SystemClock())
         return None
     tell_limits(agent.settings.node, settings.config.resolv_conf, agent.events_recorder)
     return agent, contention
