@@ -63,28 +63,38 @@ class OwnProcess:
     offload: Offload
     proc: Path = _PROC
     pid: int = field(default_factory=os.getpid)
-    _refusals: Refusals = field(default_factory=lambda: Refusals("process.not_kept"))
+    _refusals: Refusals = field(default_factory=lambda: Refusals("process.not_moved"))
+    _had_score: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look until cancelled."""
         task_status.started()
         while True:
-            try:
-                await self.offload(self._ensure)
-            except (CgroupError, OSError) as exc:
-                self._refusals.tell(str(exc))
-            else:
-                self._refusals.tell("")
+            await self.offload(self._set_score)
+            if self.cgroup:
+                try:
+                    await self.offload(self._move)
+                except (CgroupError, OSError) as exc:
+                    self._refusals.tell(str(exc))
+                else:
+                    self._refusals.tell("")
             await trio.sleep(_WITH_CGROUP if self.cgroup else _SCORE_ONLY)
 
-    def _ensure(self) -> None:
-        # The score first: a cgroup that cannot be entered does not keep it from being set.
-        write_oom_score(self.score, self.proc / str(self.pid))
-        if self.cgroup:
-            host = self.host()
-            if not is_in_cgroup(host, self.cgroup, self.pid, self.proc):
-                move_process(host, self.cgroup, self.pid)
-                log.info("process.moved", cgroup=self.cgroup)
+    def _set_score(self) -> None:
+        try:
+            write_oom_score(self.score, self.proc / str(self.pid))
+        except OSError as exc:
+            if self._had_score:  # else the process was told so when it started
+                log.warning("process.oom_score_adj", wanted=self.score, error=str(exc))
+            self._had_score = False
+        else:
+            self._had_score = True
+
+    def _move(self) -> None:
+        host = self.host()
+        if not is_in_cgroup(host, self.cgroup, self.pid, self.proc):
+            move_process(host, self.cgroup, self.pid)
+            log.info("process.moved", cgroup=self.cgroup)
 
 
 @dataclass(slots=True)

@@ -100,8 +100,25 @@ async def test_a_cgroup_that_cannot_be_entered_is_told_once_and_the_score_is_set
     with capture_logs() as logs:
         async with running(own(tmp_path, "/kubelet")):
             await trio.sleep(600)
-    assert [line["event"] for line in logs] == ["process.not_kept"]
+    assert [line["event"] for line in logs] == ["process.not_moved"]
     assert (tmp_path / "7/oom_score_adj").read_text() == "-999"
+
+
+async def test_a_score_that_may_not_be_set_keeps_nobody_from_the_cgroup(
+    tmp_path: Path, kernel: Kernel, autojump_clock: MockClock
+) -> None:
+    kernel.cgroup_of = {7: "/"}
+    task = own(tmp_path, "/kubelet")
+    score = tmp_path / "7/oom_score_adj"
+    with capture_logs() as logs:
+        async with running(task):
+            score.unlink()
+            score.mkdir()  # what cannot be written, for root as well
+            kernel.cgroup_of[7] = "/"
+            await trio.sleep(600)
+    assert kernel.cgroup_of == {7: "/kubelet"}
+    told = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert told == ["process.oom_score_adj"]
 
 
 def system(kernel: Kernel) -> SystemProcesses:
