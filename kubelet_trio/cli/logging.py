@@ -1,4 +1,4 @@
-"""How the agent logs: text on a terminal, JSON elsewhere, one line an event on stderr.
+"""How the agent logs: text on a terminal, JSON elsewhere, one line an event, on stderr.
 
 structlog does the work; what it would bring along for pretty printing is replaced by a
 few lines, since the agent's memory is counted. Libraries that log through the standard
@@ -9,25 +9,44 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Container, MutableMapping, Sequence
+from functools import partial
 from typing import Any, TextIO
 
 import msgspec
 import structlog
 from structlog.typing import Processor
 
-from kubelet_trio.model import BoundLogger, set_verbosity
+from kubelet_trio.model import BoundLogger, set_verbosity, set_vmodule
 
 _LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,")
 
 
 def configure_logging(
-    verbosity: int = 0, log_format: str = "", stream: TextIO | None = None
+    verbosity: int = 0,
+    log_format: str = "",
+    stream: TextIO | None = None,
+    *,
+    vmodule: Sequence[tuple[str, int]] = (),
+    split: Container[str] = (),
+    info_stream: TextIO | None = None,
 ) -> None:
-    """Set logging up. `log_format` is `text`, `json` or empty (text on a terminal)."""
+    """Set logging up, for the process.
+
+    Args:
+        verbosity: as `-v` has it.
+        log_format: `text`, `json` or empty (text on a terminal).
+        stream: where lines go; None: stderr.
+        vmodule: patterns of files' names, with their verbosity.
+        split: the formats in which only errors go there, and the rest to `info_stream`.
+        info_stream: None: stdout.
+    """
     out = stream or sys.stderr
     is_text = log_format == "text" or (not log_format and out.isatty())
+    factory: Callable[..., structlog.WriteLogger] = structlog.WriteLoggerFactory(out)
+    if ("text" if is_text else "json") in split:
+        factory = partial(_split_logger, info_stream or sys.stdout, out)
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -38,12 +57,30 @@ def configure_logging(
     structlog.configure(
         processors=processors,
         wrapper_class=BoundLogger,
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=factory,
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]
+    set_vmodule(vmodule)
     set_verbosity(verbosity)
+
+
+class _SplitLogger(structlog.WriteLogger):
+    """Writes errors to another stream than the rest, as the Go kubelet's `splitStream`."""
+
+    def __init__(self, info: TextIO, errors: TextIO) -> None:
+        super().__init__(info)
+        self._errors = structlog.WriteLogger(errors)
+
+    def error(self, message: str) -> None:
+        self._errors.msg(message)
+
+    critical = error
+
+
+def _split_logger(info: TextIO, errors: TextIO, *_: Any) -> _SplitLogger:
+    return _SplitLogger(info, errors)
 
 
 def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:

@@ -70,7 +70,14 @@ def _start(settings: Settings) -> int:
     config = settings.config
     if refusals := startup_refusals(config, host_facts(config)):
         return _refuse(refusals)
-    configure_logging(config.logging.verbosity, settings.log_format)
+    options = config.logging.options
+    split = {"text": options.text.split_stream, "json": options.json.split_stream}
+    configure_logging(
+        config.logging.verbosity,
+        settings.log_format,
+        vmodule=[(item.file_pattern, item.verbosity) for item in config.logging.vmodule],
+        split=[name for name, is_split in split.items() if is_split],
+    )
     log = structlog.get_logger()
     for note in settings.notes:
         log.warning("config.note", note=note)

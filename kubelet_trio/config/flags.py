@@ -59,6 +59,25 @@ class KubeletFlags:
     register_schedulable: bool = True
     experimental_allocatable_ignore_eviction: bool = False
     keep_terminated_pod_volumes: bool = False
+    experimental_mounter_path: str = ""
+    application_metrics_count_limit: int = 100
+    boot_id_file: str = "/proc/sys/kernel/random/boot_id"
+    container_hints: str = "/etc/cadvisor/container_hints.json"
+    containerd: str = "/run/containerd/containerd.sock"
+    containerd_namespace: str = "k8s.io"
+    enable_load_reader: bool = False
+    event_storage_age_limit: str = "default=0"
+    event_storage_event_limit: str = "default=0"
+    global_housekeeping_interval: Duration = field(default=Duration(60))
+    log_cadvisor_usage: bool = False
+    machine_id_file: str = "/etc/machine-id,/var/lib/dbus/machine-id"
+    storage_driver_buffer_duration: Duration = field(default=Duration(60))
+    storage_driver_db: str = "cadvisor"
+    storage_driver_host: str = "localhost:8086"
+    storage_driver_password: str = "root"  # cAdvisor's default, of nothing here
+    storage_driver_secure: bool = False
+    storage_driver_table: str = "stats"
+    storage_driver_user: str = "root"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the reason, and pods that ask for what is missing are refused by name. Turning i
 is anyway, so that is accepted, even where upstream has locked it on. All others may be set to
 what they are here, or to anything for the few in `EITHER`.
 
-Source: pkg/features/kube_features.go.
+Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources
 ContainerCheckpoint                     server.commands
 ContainerRestartRules                   pods.restart
+ContextualLogging                       supervision.child
 DisableNodeKubeProxyVersion             node.machine
 EnvFiles                                containers.env_file
 ExecProbeTimeout                        probes.exec
@@ -35,6 +36,7 @@ KubeletFineGrainedAuthz                 server.access
 KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
+LoggingBetaOptions                      cli.logging
 NodeLogQuery                            server.node_log_query
 NodeSwap                                containers.resources
 PLEGOnDemandRelist                      pleg.relist
@@ -93,7 +95,8 @@ ClusterTrustBundleProjection PodCertificateRequest LocalStorageCapacityIsolation
 SELinuxMount CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ContainerStopSignals
 DRANodeAllocatableResources EventedPLEG ImageVolumeWithDigest
 InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
-KubeletInUserNamespace MemoryQoS PodAndContainerStatsFromCRI PodLevelResourceManagers
+KubeletInUserNamespace LoggingAlphaOptions MemoryQoS PodAndContainerStatsFromCRI
+PodLevelResourceManagers
 PodLogsQuerySplitStreams PodsAPI QOSReserved ReduceDefaultCrashLoopBackOffDecay
 RuntimeClassInImageCriAPI TaintTolerationComparisonOperators TopologyManagerPolicyAlphaOptions
 UserNamespacesHostNetworkSupport VolumeLimitScaling
@@ -113,10 +116,13 @@ GATES: Mapping[str, bool] = (
     | dict.fromkeys(_OFF.split(), False)
 )
 
-# What the runtime offers is used whatever the first two say; the others are obeyed.
-WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI"})
+# What the runtime offers is used whatever the first two say. What the third lets go by (kernel
+# settings, an OOM score and limits that may not be set) keeps no agent from starting. The
+# others are obeyed.
+WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace"})
 EITHER = WITHOUT_EFFECT | {
-    "KubeletRegistrationGetOnExistsOnly", "MemoryQoS", "PodLogsQuerySplitStreams", "QOSReserved",
+    "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
+    "PodLogsQuerySplitStreams", "QOSReserved",
 }  # fmt: skip
 
 

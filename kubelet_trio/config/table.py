@@ -53,6 +53,7 @@ YES, API, MOOT, DEFAULT = Support.YES, Support.API, Support.MOOT, Support.DEFAUL
 _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "not part of the kubelet API here yet"
+_NO_CADVISOR = "there is no cAdvisor here"
 _MANAGERS = "CPU, memory and topology managers"
 
 
@@ -84,7 +85,7 @@ FIELDS: tuple[Row, ...] = (
     row("podCIDR", "pod-cidr", YES, "CIDR of pod IPs, which the runtime is told; on a node of a cluster until the node's object has one"),
     row("runOnce", "runonce", YES, "start the pods of the manifests once, report, and exit"),
     row("crashLoopBackOff.maxContainerRestartPeriod", "", YES, "longest pause between restarts of a crashing container, 1s to 300s"),
-    row("defaultPodSysctls", "", DEFAULT, "sysctls for every pod", "default pod sysctls"),
+    row("defaultPodSysctls", "", DEFAULT, "sysctls for every pod", "Kubernetes 1.37 brings it"),
     row("allowedUnsafeSysctls", "allowed-unsafe-sysctls", YES, "unsafe sysctls that pods may set: names, or beginnings of names and `*`"),
     row("seccompDefault", "seccomp-default", YES, "use the RuntimeDefault seccomp profile where a pod names none"),
     # The runtime and its images
@@ -151,14 +152,14 @@ FIELDS: tuple[Row, ...] = (
     row("logging.format", "logging-format", YES, "text or json; unset: text on a terminal, JSON elsewhere"),
     row("logging.verbosity", "v", YES, "how much is logged: 0 is info, 4 and above is debug"),
     row("logging.flushFrequency", "log-flush-frequency", MOOT, "longest time between log flushes", "every line is written at once"),
-    row("logging.vmodule", "vmodule", DEFAULT, "verbosity per file", "verbosity per file"),
-    row("logging.options.text.splitStream", "log-text-split-stream", DEFAULT, "errors to stderr, the rest to stdout", "split log streams"),
-    row("logging.options.text.infoBufferSize", "log-text-info-buffer-size", DEFAULT, "buffer of the split stream", "split log streams"),
-    row("logging.options.json.splitStream", "log-json-split-stream", DEFAULT, "errors to stderr, the rest to stdout", "split log streams"),
-    row("logging.options.json.infoBufferSize", "log-json-info-buffer-size", DEFAULT, "buffer of the split stream", "split log streams"),
+    row("logging.vmodule", "vmodule", YES, "verbosity per file: `pattern=N,...`, where a pattern is a file's name without `.py`, or matches it; 4 and above shows details; only with the text format"),
+    row("logging.options.text.splitStream", "log-text-split-stream", YES, "errors to stderr, the rest to stdout; needs the LoggingAlphaOptions gate"),
+    row("logging.options.text.infoBufferSize", "log-text-info-buffer-size", MOOT, "buffer of the split stream", "every line is written at once"),
+    row("logging.options.json.splitStream", "log-json-split-stream", YES, "errors to stderr, the rest to stdout; needs the LoggingAlphaOptions gate"),
+    row("logging.options.json.infoBufferSize", "log-json-info-buffer-size", MOOT, "buffer of the split stream", "every line is written at once"),
     row("tracing", "", DEFAULT, "OpenTelemetry spans", "tracing"),
     row("featureGates", "feature-gates", YES, "feature gates, `Name=true,...`; see the gates below"),
-    row("showHiddenMetricsForVersion", "", DEFAULT, "show metrics hidden since this version", "hidden metrics"),
+    row("showHiddenMetricsForVersion", "", MOOT, "show metrics hidden since this version; the previous minor one is allowed", "no metric of this agent is hidden"),
     # The kubelet API server
     row("enableServer", "enable-server", YES, "serve the kubelet API; off also makes the server fields below moot. Port 10250 is opened where somebody may pass: with an API server, or with AlwaysAllow and a client CA or anonymous requests"),
     row("address", "address", YES, "address of the kubelet API"),
@@ -177,7 +178,7 @@ FIELDS: tuple[Row, ...] = (
     row("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", YES, "how long a yes holds"),
     row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", YES, "how long a no holds"),
     row("enableDebuggingHandlers", "enable-debugging-handlers", YES, "serve logs, exec, attach and port-forward"),
-    row("enableContentionProfiling", "contention-profiling", DEFAULT, "serve Go's block profile", _SERVER),
+    row("enableContentionProfiling", "contention-profiling", MOOT, "serve Go's block profile", "there is no Go here that would wait for locks"),
     row("enableProfilingHandler", "", YES, "serve /debug/pprof: the command line and the tasks"),
     row("enableDebugFlagsHandler", "", YES, "serve /debug/flags/v, which changes the verbosity of the running agent"),
     row("enableSystemLogHandler", "", YES, "serve the host's /var/log"),
@@ -244,14 +245,34 @@ FLAGS: tuple[Row, ...] = (
     row("", "image-credential-provider-config", YES, "file or directory of credential provider settings"),
     row("", "image-credential-provider-bin-dir", YES, "directory of credential provider programs"),
     row("", "pod-infra-container-image", YES, "sandbox image to keep from removal, where the runtime neither names nor pins it (removed upstream)"),
-    row("", "housekeeping-interval", MOOT, "how often cAdvisor looks", "there is no cAdvisor here"),
-    row("", "max-housekeeping-interval", MOOT, "how rarely cAdvisor looks", "there is no cAdvisor here"),
+    row("", "housekeeping-interval", MOOT, "how often cAdvisor looks", _NO_CADVISOR),
+    row("", "max-housekeeping-interval", MOOT, "how rarely cAdvisor looks", _NO_CADVISOR),
     row("", "minimum-container-ttl-duration", YES, "age before a dead container is removed"),
     row("", "maximum-dead-containers-per-container", YES, "dead instances kept per container"),
     row("", "maximum-dead-containers", YES, "dead containers kept in all; negative is no limit"),
     row("", "register-schedulable", API, "register as schedulable", _API),
     row("", "experimental-allocatable-ignore-eviction", YES, "leave hard eviction thresholds out of allocatable"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
+    # cAdvisor's, which the Go kubelet has by mistake
+    row("", "application-metrics-count-limit", MOOT, "most application metrics of a container", _NO_CADVISOR),
+    row("", "container-hints", MOOT, "file that tells cAdvisor of containers", _NO_CADVISOR),
+    row("", "containerd", MOOT, "containerd's socket for cAdvisor", _NO_CADVISOR),
+    row("", "containerd-namespace", MOOT, "containerd's namespace for cAdvisor", _NO_CADVISOR),
+    row("", "enable-load-reader", MOOT, "CPU load statistics of cAdvisor", _NO_CADVISOR),
+    row("", "event-storage-age-limit", MOOT, "age of events that cAdvisor keeps", _NO_CADVISOR),
+    row("", "event-storage-event-limit", MOOT, "number of events that cAdvisor keeps", _NO_CADVISOR),
+    row("", "global-housekeeping-interval", MOOT, "how often cAdvisor looks at all containers", _NO_CADVISOR),
+    row("", "log-cadvisor-usage", MOOT, "log what cAdvisor uses", _NO_CADVISOR),
+    row("", "storage-driver-buffer-duration", MOOT, "how long cAdvisor gathers what it sends to a database", _NO_CADVISOR),
+    row("", "storage-driver-db", MOOT, "database that cAdvisor sends to", _NO_CADVISOR),
+    row("", "storage-driver-host", MOOT, "its host", _NO_CADVISOR),
+    row("", "storage-driver-password", MOOT, "its password", _NO_CADVISOR),
+    row("", "storage-driver-secure", MOOT, "whether it is reached by TLS", _NO_CADVISOR),
+    row("", "storage-driver-table", MOOT, "its table", _NO_CADVISOR),
+    row("", "storage-driver-user", MOOT, "its user", _NO_CADVISOR),
+    row("", "boot-id-file", DEFAULT, "file with the boot ID", "the node's boot ID comes from the kernel"),
+    row("", "machine-id-file", DEFAULT, "files with the machine ID", "the node's machine ID comes from the default ones"),
+    row("", "experimental-mounter-path", DEFAULT, "program that mounts (removed upstream)", "a mounter program; the kernel's mounts are made without one"),
 )
 # fmt: on
 

@@ -78,6 +78,7 @@ _CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("configMapAndSecretChangeDetectionStrategy", ("Get", "Cache", "Watch")),
 )
+_PREVIOUS_VERSION = "1.35"  # before the one whose kubelet this is
 _ENFORCEMENTS = (
     "pods",
     "system-reserved",
@@ -96,6 +97,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_choices(config),
         *_images(config),
         *_logs(config),
+        *_logging(config),
         *_durations(config),
         *_allocatable(config),
         *reserved_problems(config),
@@ -198,6 +200,25 @@ def _logs(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('containerLogMaxFiles')} must be greater than 1"
 
 
+def _logging(config: KubeletConfiguration) -> Iterator[str]:
+    """Source: validateVModuleConfiguration and the options in component-base/logs/api/v1."""
+    logging, name = config.logging, _name("logging.vmodule")
+    if logging.vmodule and logging.format != "text":
+        yield f"{name} is only supported for the text log format"
+    for index, item in enumerate(logging.vmodule):
+        if not item.file_pattern:
+            yield f"{name}[{index}]: the file pattern must not be empty"
+        elif set(item.file_pattern) & {"=", ","}:
+            yield f'{name}[{index}] "{item.file_pattern}" must not have an equal sign or a comma'
+        if not 0 <= item.verbosity < 2**31:
+            yield f"{name}[{index}]: verbosity {item.verbosity} must be between 0 and {2**31 - 1}"
+    if not config.feature_gates.get("LoggingAlphaOptions", False):
+        for form, options in (("text", logging.options.text), ("json", logging.options.json)):
+            if options.split_stream:
+                path = f"logging.options.{form}.splitStream"
+                yield f"{_name(path)} needs the feature gate LoggingAlphaOptions"
+
+
 def _durations(config: KubeletConfiguration) -> Iterator[str]:
     if not 0.001 <= config.cpu_cfs_quota_period <= 1:
         yield (
@@ -284,6 +305,12 @@ def _server(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('tlsCertFile')} and {_name('tlsPrivateKeyFile')} need each other"
     if config.enable_system_log_query and not config.enable_system_log_handler:
         yield f"{_name('enableSystemLogHandler')} is required for enableSystemLogQuery"
+    hidden = config.show_hidden_metrics_for_version
+    if hidden not in ("", _PREVIOUS_VERSION):
+        yield (
+            f'showHiddenMetricsForVersion "{hidden}" must be left out or {_PREVIOUS_VERSION}: '
+            "only the previous minor version is allowed"
+        )
     if config.read_only_port and config.read_only_port == config.port:
         yield f"{_name('readOnlyPort')} and {_name('port')} must differ"
 

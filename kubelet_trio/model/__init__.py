@@ -78,7 +78,7 @@ from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tls import system_tls
 from kubelet_trio.model.unquoted import yaml_problem
 from kubelet_trio.model.urls import without_secrets, without_user
-from kubelet_trio.model.verbosity import BoundLogger, set_verbosity
+from kubelet_trio.model.verbosity import BoundLogger, set_verbosity, set_vmodule
 
 __all__ = [
     "CALLS",
@@ -148,6 +148,7 @@ __all__ = [
     "reopen_regular",
     "rfc3339",
     "set_verbosity",
+    "set_vmodule",
     "sha256",
     "spec",
     "system_tls",

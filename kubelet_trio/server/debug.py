@@ -27,7 +27,11 @@ _WARNING = (
 )
 _HIDDEN = "<hidden>"
 _SECRET_FLAGS: Mapping[str, Callable[[str], str]] = MappingProxyType(
-    {"manifest-url-header": lambda _: _HIDDEN, "manifest-url": without_secrets}
+    {
+        "manifest-url": without_secrets,
+        "manifest-url-header": lambda _: _HIDDEN,
+        "storage-driver-password": lambda _: _HIDDEN,
+    }
 )
 _NOSNIFF = (("X-Content-Type-Options", "nosniff"),)
 

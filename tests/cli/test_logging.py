@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from kubelet_trio.cli.logging import configure_logging
-from kubelet_trio.model import set_verbosity
+from kubelet_trio.model import set_verbosity, set_vmodule
 
 
 class Terminal(io.StringIO):
@@ -24,6 +24,7 @@ def _restored() -> Iterator[None]:
     root, before = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     yield
+    set_vmodule(())
     set_verbosity(0)
     structlog.configure(**before)
     root.handlers, root.level = handlers, level
@@ -125,3 +126,55 @@ def test_whatever_is_logged_gives_a_line(form: str, value: object) -> None:
     line = out.buffer.getvalue().decode()
     assert "there" in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("vmodule", "verbosity", "shown"),
+    [
+        ([("test_logging", 4)], 0, True),
+        ([("test_logging", 3)], 0, False),
+        ([("test_*", 4)], 0, True),
+        ([("tes[^s]_loggin?", 4)], 0, True),
+        ([("other", 9)], 0, False),
+        ([("other", 9)], 4, True),  # a file's level only ever adds
+        ([("test_logging", 0)], 4, True),
+        ([("*", 0), ("test_logging", 9)], 0, False),  # the first that matches
+        ([("test_logging.py", 9), ("cli/test_logging", 9)], 0, False),  # it is a name, no path
+    ],
+)
+def test_files_have_levels_of_their_own(
+    vmodule: list[tuple[str, int]], verbosity: int, shown: bool
+) -> None:
+    out = io.StringIO()
+    configure_logging(verbosity, stream=out, vmodule=vmodule)
+    structlog.get_logger().debug("detail", n=1)
+    structlog.get_logger().info("always")
+    lines = out.getvalue().splitlines()
+    assert [msgspec.json.decode(line)["event"] for line in lines] == ["detail"] * shown + ["always"]
+
+
+def test_a_verbosity_set_later_keeps_the_levels_of_files() -> None:
+    out = io.StringIO()
+    configure_logging(5, stream=out, vmodule=[("test_logging", 4)])
+    set_verbosity(0)
+    structlog.get_logger().debug("detail")
+    assert "detail" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("form", "split", "apart"),
+    [("text", ["text"], True), ("json", ["text"], False), ("json", ["json"], True)],
+)
+def test_a_split_stream_has_errors_apart(form: str, split: list[str], apart: bool) -> None:
+    info, errors = io.StringIO(), io.StringIO()
+    configure_logging(log_format=form, stream=errors, split=split, info_stream=info)
+    log = structlog.get_logger()
+    log.info("one")
+    log.warning("two")
+    log.error("three")
+    log.exception("four", exc_info=ValueError("x"))
+    assert ["one" in errors.getvalue(), "two" in errors.getvalue()] == [not apart] * 2
+    assert ["one" in info.getvalue(), "two" in info.getvalue()] == [apart] * 2
+    assert "three" in errors.getvalue()
+    assert "four" in errors.getvalue()
+    assert "three" not in info.getvalue()

@@ -44,6 +44,11 @@ seccomp-default serialize-image-pulls streaming-connection-idle-timeout sync-fre
 system-cgroups system-reserved system-reserved-cgroup tls-cert-file tls-cipher-suites
 tls-min-version tls-private-key-file topology-manager-policy topology-manager-policy-options
 topology-manager-scope v vmodule volume-plugin-dir volume-stats-agg-period
+application-metrics-count-limit boot-id-file container-hints containerd containerd-namespace
+enable-load-reader event-storage-age-limit event-storage-event-limit
+global-housekeeping-interval log-cadvisor-usage machine-id-file storage-driver-buffer-duration
+storage-driver-db storage-driver-host storage-driver-password storage-driver-secure
+storage-driver-table storage-driver-user
 """
 
 

@@ -507,10 +507,11 @@ async def test_two_pods_of_one_name_are_told_apart_by_who_stays(api: Api) -> Non
     assert (await api.ask("/run/default/web-node1/u2/web", "POST"))[0] == 500
 
 
-async def test_the_command_line_is_shown_without_headers_of_the_manifest_url(
+async def test_the_command_line_is_shown_without_secrets(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["run", "--manifest-url-header=A:one", "--manifest_url_header", "A:two", "--v=2"]
+    words.append("--storage-driver-password=pw")
     monkeypatch.setattr("sys.argv", words)
     assert (await api.ask("/debug/pprof/cmdline"))[1].split(b"\0") == [
         b"run",
@@ -518,4 +519,5 @@ async def test_the_command_line_is_shown_without_headers_of_the_manifest_url(
         b"--manifest_url_header",
         b"<hidden>",
         b"--v=2",
+        b"--storage-driver-password=<hidden>",
     ]
