@@ -7,6 +7,7 @@ mounted, as runc's cgroup library does for `--kubelet-cgroups`; no limit is writ
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kubelet_trio.cgroups.detect import CgroupHost
@@ -50,11 +51,22 @@ def move_process(host: CgroupHost, path: str, pid: int) -> None:
 
 
 def is_in_cgroup(host: CgroupHost, path: str, pid: int, proc: Path = _PROC) -> bool:
-    """Whether a process is in a cgroup in every hierarchy. Raises OSError where it is gone."""
+    """Whether a process is in a cgroup already, so that it is not moved.
+
+    On version 1 systemd's own hierarchy decides, as with the Go kubelet (getContainer): a unit
+    without accounting is in the root of the others, and is left there. Raises OSError where
+    the process is gone.
+    """
     text = (proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape")
-    found = parse_process_cgroups(text)
-    wanted = "/" + path.strip("/")
-    return all(found.get(name) == wanted for name in process_directories(host, path))
+    return _cgroup_of(host, parse_process_cgroups(text)) == "/" + path.strip("/")
+
+
+def _cgroup_of(host: CgroupHost, found: Mapping[str, str]) -> str | None:
+    if host.version == 2:
+        return found.get("")
+    if found.get("cpu") != found.get("memory"):
+        return None
+    return found.get("name=systemd", found.get("cpu"))
 
 
 def parse_process_cgroups(text: str) -> dict[str, str]:

@@ -46,9 +46,11 @@ def test_every_hierarchy_counts_but_the_unified_one_of_a_hybrid_machine(tmp_path
         ("2:memory:/kubelet\n1:cpu:/kubelet\n", True),
         ("2:memory:/kubelet\n1:cpu:/\n", False),
         ("1:cpu:/kubelet\n", False),
+        ("3:name=systemd:/kubelet\n2:memory:/\n1:cpu:/\n", True),  # a unit without accounting
+        ("3:name=systemd:/\n2:memory:/kubelet\n1:cpu:/kubelet\n", False),
     ],
 )
-def test_a_process_is_in_a_cgroup_if_it_is_in_each_hierarchy(
+def test_systemd_says_where_a_process_is_and_else_cpu_and_memory(
     tmp_path: Path, cgroups: str, there: bool
 ) -> None:
     (tmp_path / "7").mkdir()
@@ -91,6 +93,8 @@ def test_the_kernel_moves_a_process_in_every_hierarchy(cgroup: str) -> None:
             assert not is_in_cgroup(host, cgroup, process.pid)
             move_process(host, cgroup, process.pid)
             assert is_in_cgroup(host, cgroup, process.pid)
+            found = parse_process_cgroups(Path(f"/proc/{process.pid}/cgroup").read_text())
+            assert {found[name] for name in process_directories(host, cgroup)} == {cgroup}
             assert user_processes(host, cgroup) == [process.pid]
         finally:
             process.kill()
