@@ -230,7 +230,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "crash-loop-backoff-base", YES, "first pause between restarts of a crashing container (kubelet-trio only)"),
     row("", "crash-loop-backoff-exempt-clean-exits", YES, "restart a container that exited with 0 without a pause (kubelet-trio only)"),
     row("", "process-allow-root", YES, "let containers of the process runtime run as root (kubelet-trio only)"),
-    row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing behind (kubelet-trio only)"),
+    row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing of them behind (kubelet-trio only)"),
     row("", "keep-kernel-settings", YES, "leave the kernel's settings as they are, and start whatever they are (kubelet-trio only)"),
     row("", "ui-port", YES, "serve the node page on this port of 127.0.0.1; 0: not (kubelet-trio only)"),
     row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -46,6 +47,7 @@ from kubelet_trio.server import (
     is_healthy,
 )
 from kubelet_trio.supervision import GaveUpError
+from kubelet_trio.volumes import tmpfs_noswap_supported
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import Apis
@@ -116,7 +118,9 @@ async def _prepare(
         if apis is not None:
             await tell_setup_failure(apis, node_name(settings), str(exc), SystemClock())
         return None
-    tell_limits(agent.settings.node, settings.config.resolv_conf, agent.events_recorder)
+    node, events = agent.settings.node, agent.events_recorder
+    tell_limits(node, settings.config.resolv_conf, events)
+    tell_swap(node, events, noswap=tmpfs_noswap_supported(os.uname().release))
     return agent, contention
 
 
@@ -139,6 +143,18 @@ def tell_limits(node: NodeSettings, path: str, events: EventSink) -> None:
     problem = resolv_conf_problem(node.resolv_conf, path, node.cluster_domain)
     if problem is not None:
         events.emit(node_ref(node.node_name), "Warning", "CheckLimitsForResolvConf", problem)
+
+
+def tell_swap(node: NodeSettings, events: EventSink, *, noswap: bool) -> None:
+    """Tell on the node that volumes in memory may be swapped out, as tmpfs lacks `noswap`."""
+    if node.swap_capacity and not noswap:
+        events.emit(
+            node_ref(node.node_name),
+            "Warning",
+            "PossibleMemoryBackedVolumesOnDisk",
+            "The kernel's tmpfs has no noswap option and swap is on: memory-backed volumes "
+            "(secrets, emptyDirs in memory, and so on) may be swapped to disk and are not secure",
+        )
 
 
 async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:

@@ -20,7 +20,7 @@ from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
 from kubelet_trio.config import KubeletConfiguration
 from kubelet_trio.containers import NodeSettings, ResolvConf
-from kubelet_trio.daemon.run import tell_limits
+from kubelet_trio.daemon.run import tell_limits, tell_swap
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.host import TUNABLES
 from kubelet_trio.model import Purpose, SystemClock, thread_offload
@@ -187,6 +187,20 @@ async def test_a_long_search_line_of_the_host_is_told_on_the_node(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert [e.reason for e in events.ring.events(name="node-1")] == reasons
+
+
+@pytest.mark.parametrize(
+    ("swap", "noswap", "told"),
+    [(0, False, False), (1 << 30, True, False), (1 << 30, False, True)],
+)
+async def test_swap_that_volumes_in_memory_may_go_to_is_told_on_the_node(
+    swap: int, noswap: bool, told: bool, autojump_clock: MockClock
+) -> None:
+    events = EventRecorder(EventRing("node-1"), SystemClock())
+    tell_swap(NodeSettings("node-1", "host", swap_capacity=swap), events, noswap=noswap)
+    events.flush()
+    reasons = [e.reason for e in events.ring.events(name="node-1")]
+    assert reasons == ["PossibleMemoryBackedVolumesOnDisk"] * told
 
 
 def test_the_process_is_set_up_as_far_as_it_may(tmp_path: Path) -> None:
