@@ -5,8 +5,11 @@ An occurrence passes three stages, as in client-go's EventCorrelator:
 1. Ten different messages of one reason about one object within ten minutes become one event
    whose message begins with `(combined from similar events): `.
 2. What was told before is counted: one event on the server, patched.
-3. An object has 25 events at once and one more every five minutes; beyond that they are
-   dropped.
+3. An object has 25 events at once and one more every five minutes; beyond that its repeated
+   events are dropped.
+
+One difference: what was never told of an object is told even then. A probe that fails every
+second would otherwise hide that its container is stopped. The first stage bounds how many those are.
 
 Time is given (Unix seconds), state is bounded: of each stage the 4096 keys used last.
 Source: tools/record/events_cache.go.
@@ -93,7 +96,8 @@ class Correlator:
             told = replace(before, event=event, count=before.count + 1)
         # Counted even if it is dropped, so that the next one that passes tells of all.
         self._told.put(key, told)
-        return told if self._accept(event) else None
+        is_accepted = self._accept(event)
+        return told if is_accepted or before is None else None
 
     def forget(self, key: Key) -> Told | None:
         """The server has no such event any more: what is left of it is told as a new one."""

@@ -77,7 +77,6 @@ class PodProbes:
         self._runners: dict[tuple[str, ProbeKind], ProbeRunner] = {}
         self._supervisor = DynamicSupervisor("probes")
         self._stopped: frozenset[ProbeKind] = frozenset()
-        self._running: set[tuple[ContainerId, bool]] = set()  # instances, and whether started
         self._reconcile()
 
     @property
@@ -95,7 +94,7 @@ class PodProbes:
         self._view = PodView(pod, observed, pod_ip)
         if is_changed:
             self._reconcile()
-        self._kick_fresh()
+        self._kick_unready()
 
     def stop(self, *kinds: ProbeKind) -> None:
         """End the probes of these kinds, all if none is given; results stay as they are."""
@@ -190,16 +189,17 @@ class PodProbes:
             changed=self._wake,
         )
 
-    def _kick_fresh(self) -> None:
-        """Run the readiness probes of what has just begun to run, or has just started."""
-        running = {
-            (record.id, self._is_started(record)): container.spec.name
-            for container, record in self._probed(self._view.observed, ProbeKind.READINESS)
-            if record.state is ContainerState.RUNNING
-        }
-        for key in running.keys() - self._running:
-            self._runners[running[key], ProbeKind.READINESS].kick()
-        self._running = set(running)
+    def _kick_unready(self) -> None:
+        """Run the readiness probes of what runs and is not ready, whenever its status is told.
+
+        Source: UpdatePodStatus of prober_manager.go, which triggers the worker by hand.
+        """
+        observed = self._view.observed
+        ready = self.ready(observed)
+        for container, record in self._probed(observed, ProbeKind.READINESS):
+            is_running = record.state is ContainerState.RUNNING
+            if is_running and self._is_started(record) and not ready[record.id]:
+                self._runners[container.spec.name, ProbeKind.READINESS].kick()
 
 
 def _probeable(pod: Pod) -> Iterator[PodContainer]:

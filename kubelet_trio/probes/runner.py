@@ -2,7 +2,8 @@
 
 Ticks come every period from the task's start on, whatever the container does, as
 upstream's do; each looks at what the pod's worker last told (`PodView`) and runs the
-probe if it is due. A readiness probe is also run as soon as its container starts.
+probe if it is due. A readiness probe also runs whenever the status of its pod is told while its
+container is not ready: as soon as that starts, and when anything else of the pod changes.
 
 Right after an agent's start the first tick is spread over a period: otherwise every probe of
 the node would run at that moment, and at the same moments ever after.

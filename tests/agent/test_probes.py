@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 from lightkube.models.core_v1 import Pod
@@ -53,6 +54,12 @@ def probed(*probes: str, spec: tuple[str, ...] = (), name: str = "web") -> Pod:
     return make_pod(name, containers=f"- {{{fields}}}", spec=spec)
 
 
+def labelled(pod: Pod, name: str, value: str) -> Pod:
+    assert pod.metadata is not None
+    metadata = msgspec.structs.replace(pod.metadata, labels={name: value})
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
 def messages(node: Node, reason: str) -> list[str]:
     assert node.agent is not None
     return [e.message or "" for e in node.agent.events.events() if e.reason == reason]
@@ -78,7 +85,8 @@ async def test_a_pod_is_ready_once_its_readiness_probe_says_so(
         await trio.sleep(5)
         assert not ready(node.status(pod))
         assert node.container(pod).restartCount == 0
-        later = [t for t in answers.times("ready") if t > cleared]
+        # By the clock, and at once where the pod's status is told while it is not ready.
+        later = sorted({round(t, 1) for t in answers.times("ready") if t > cleared})
         assert all(abs(b - a - 2) < 0.01 for a, b in itertools.pairwise(later))
 
 
@@ -91,6 +99,26 @@ async def test_readiness_is_asked_as_soon_as_the_container_runs(
         node.feed.put(pod)
         await trio.sleep(0.5)
         assert ready(node.status(pod))
+
+
+async def test_an_unready_container_is_asked_whenever_its_pod_changes(
+    node: Node, answers: Answers, autojump_clock: MockClock
+) -> None:
+    answers.failing.add("ready")
+    pod = probed(probe("readiness", "ready", periodSeconds=300))
+    async with node.running():
+        await trio.sleep(400)
+        node.feed.put(pod)
+        await trio.sleep(50)
+        assert not ready(node.status(pod))
+        answers.failing.clear()
+        node.feed.put(labelled(pod, "of", "another day"))
+        await trio.sleep(1)
+        assert ready(node.status(pod))
+        asked = len(answers.times("ready"))
+        node.feed.put(labelled(pod, "of", "a third day"))
+        await trio.sleep(50)
+        assert len(answers.times("ready")) == asked  # what is ready waits for its tick
 
 
 async def test_a_failed_liveness_probe_restarts_the_container(

@@ -71,6 +71,17 @@ def test_an_object_has_so_many_events_and_then_one_every_five_minutes() -> None:
     assert later.count == 32  # those that were dropped are in it
 
 
+def test_repeats_do_not_hide_what_is_new() -> None:
+    correlator = Correlator()
+    tell(correlator, *(event("Readiness probe failed", at=i) for i in range(75)))
+    killing, again = tell(correlator, *(event("Stopping", at=75 + i, reason="K") for i in (0, 1)))
+    assert killing is not None
+    assert killing.count == 1
+    assert again is None
+    flood = tell(correlator, *(event(f"m{i}", at=80, reason="F") for i in range(1000)))
+    assert sum(told is not None for told in flood) == 10  # nine, and what combines the rest
+
+
 def test_a_noisy_object_takes_nothing_from_others() -> None:
     correlator = Correlator()
     tell(correlator, *(event() for _ in range(30)))

@@ -73,23 +73,20 @@ def _pods(pods: dict[str, Json]) -> Table:
             for path, value in flat(pod["status"], "status").items()
             if value is not None and not (value in ({}, []) and _WRITTEN_EMPTY.search(path))
         }
-        _take_out_chance(found, name)
+        _take_out_chance(found)
         for kind in ("labels", "annotations"):
             found |= {f"{kind}.{k}": shown(v) for k, v in (pod.get(kind) or {}).items()}
         table[name] = found
     return table
 
 
-# Its file is there just as its third and last probe comes: on a busy machine it is restarted.
-_RACES = {"sidecar-startup": "side"}
 _CONTAINER = re.compile(r"(status\.\w*[cC]ontainerStatuses\.[^.]+)\.")
 
 
-def _take_out_chance(found: dict[str, str], pod: str) -> None:
+def _take_out_chance(found: dict[str, str]) -> None:
     """Reduce a container that restarts to what it has ended with, and that it restarts."""
     containers = {m[1] for path in found if (m := _CONTAINER.match(path))}
     crashing = {c for c in containers if found.get(f"{c}.restartCount", "0") != "0"}
-    crashing |= {c for c in containers if c.endswith(_RACES.get(pod, " "))}
     for container in sorted(crashing):
         ends = set()
         for path in [p for p in found if p.startswith(f"{container}.")]:
@@ -98,8 +95,7 @@ def _take_out_chance(found: dict[str, str], pod: str) -> None:
                 value = found.pop(path)
                 if field.endswith("terminated.exitCode"):
                     ends.add(value)
-        if pod not in _RACES:
-            found[f"{container}.restarts"] = f"after exit codes {sorted(ends)}"
+        found[f"{container}.restarts"] = f"after exit codes {sorted(ends)}"
     if crashing:
         for path in [path for path in found if _OF_ITS_POD.match(path)]:
             found.pop(path)
@@ -140,8 +136,7 @@ def _events(events: dict[str, list[list[str]]]) -> Table:
         for kind, reason, message, path in told:
             what = _CAPACITY.sub("capacity: MACHINE", f"{kind} {reason} {message} @{path}")
             luck = _LUCK.search(what) and pod != "liveness-tcp"
-            luck = luck or (pod in _RACES and "startup probe" in what.lower())
-            if not luck and not ((restarts or pod == "unready") and _ENDING.search(what)):
+            if not luck and not (restarts and _ENDING.search(what)):
                 table.setdefault(pod, {})[what] = "there"
     return table
 
