@@ -1,14 +1,30 @@
-"""Whether the agent goes on bringing pods into line: the check `syncloop` of /healthz."""
+"""What health endpoints ask of the agent: is what keeps its pods going well?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
+from trio_util import AsyncValue
 
+from kubelet_trio.cri import RuntimeState
+from kubelet_trio.pleg import Pleg
 from kubelet_trio.supervision import ChildState, DynamicSupervisor, Supervisor
 
 _LEAST = 300.0  # seconds without a turn that are never too long
+
+
+def check_functions(
+    runtime: AsyncValue[RuntimeState], pleg: Pleg, sync_loop: SyncLoop
+) -> dict[str, Callable[[], str | None]]:
+    """Return the checks by name; each returns None while it is well, else why it is not."""
+    return {
+        "syncloop": sync_loop.problem,
+        "pleg": lambda: pleg.healthy(trio.current_time()),
+        "runtime": lambda: runtime.value.problem or None,
+        "network": lambda: runtime.value.network_problem or None,
+    }
 
 
 @dataclass(slots=True)

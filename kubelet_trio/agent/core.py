@@ -20,7 +20,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
-from kubelet_trio.agent.checks import SyncLoop
+from kubelet_trio.agent.checks import SyncLoop, check_functions
 from kubelet_trio.agent.desired import marked, source_infos
 from kubelet_trio.agent.directories import make_node_directories
 from kubelet_trio.agent.ending import run_and_hurry
@@ -129,6 +129,7 @@ class Agent:
             exit_waiter=seams.exit_waiter,
             owns=owned_by(settings.instance),
             meter=self.meter,
+            recovered=self._retry_pods,
         )
         self._documents = LocalObjects(self._on_object_change)
         self._objects = self._make_objects()
@@ -444,12 +445,7 @@ class Agent:
 
     def check_functions(self) -> dict[str, Callable[[], str | None]]:
         """Return what health endpoints ask; a check returns None while it is well."""
-        return {
-            "syncloop": self._sync_loop.problem,
-            "pleg": lambda: self._pleg.healthy(trio.current_time()),
-            "runtime": lambda: self._health.state.value.problem or None,
-            "network": lambda: self._health.state.value.network_problem or None,
-        }
+        return check_functions(self._health.state, self._pleg, self._sync_loop)
 
     async def wait_delivered(self) -> None:
         """Wait until every source has delivered once and the pods are told."""

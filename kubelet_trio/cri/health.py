@@ -1,5 +1,8 @@
 """Whether the runtime answers and says it is ready: the state every pod worker waits on.
 
+Pods are not synced (`is_usable`) at once where nobody answers or the runtime says that it is not
+ready, and after 30 s where Status is late or fails, as the Go kubelet waits in any case.
+
 One task asks `Status` every few seconds; pod workers, the health endpoint and `kubelet-trio
 status` read the value. A runtime that is down is a state here, never a failure.
 """
@@ -16,7 +19,7 @@ import structlog
 import trio
 from trio_util import AsyncValue
 
-from kubelet_trio.cri._errors import RuntimeCallError
+from kubelet_trio.cri._errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.cri._runtime import Runtime
 from kubelet_trio.cri.generated.runtime import v1
 
@@ -26,6 +29,9 @@ _PERIOD = 5.0
 # While the runtime is away, ask often: a refused connection costs next to nothing.
 _PERIOD_DOWN = 0.5
 _STATUS_DEADLINE = 10.0
+# For how long pods are still synced after the last good Status of a runtime that answers late or
+# with errors. Source: maxWaitForContainerRuntime in kubelet.go.
+_PATIENCE = 30.0
 # How long Version's answer holds: a runtime may be upgraded between two of our looks.
 _VERSION_HOLDS = 60.0
 
@@ -56,6 +62,7 @@ class RuntimeState:
     user_namespaces: frozenset[str] = frozenset()  # handlers that can give a pod its own users
     handlers: frozenset[str] = frozenset()  # that runtime classes may name; "": the default
     supplemental_groups_policy: bool = False  # whether Strict is obeyed
+    is_usable: bool = False  # whether pods may be synced; stays true for a while of `problem`
 
     @property
     def is_ready(self) -> bool:
@@ -94,6 +101,7 @@ class RuntimeHealth:
         self._on_change = on_change
         self._introduce_at = -inf  # trio time at which it is asked again who it is
         self._driver_told = ""  # one that we do not know, told of once
+        self._good_at = -inf  # trio time of the last good Status
         self.state: AsyncValue[RuntimeState] = AsyncValue(RuntimeState())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -124,15 +132,20 @@ class RuntimeHealth:
                 answer = await self._runtime.status()
                 known = await self._introduce(before)
         except trio.TooSlowError:
-            return replace(before, problem=f"no answer to Status within {_STATUS_DEADLINE:g}s")
+            return self._without_answer(before, f"no answer to Status within {_STATUS_DEADLINE:g}s")
+        except RuntimeUnavailableError as exc:
+            return replace(before, problem=str(exc), is_usable=False)
         except RuntimeCallError as exc:
-            return replace(before, problem=str(exc))
+            return self._without_answer(before, str(exc))
         status = answer.status or v1.RuntimeStatus()
         conditions = {c.type: c for c in status.conditions}
         handlers = {
             h.name: h.features or v1.RuntimeHandlerFeatures() for h in answer.runtime_handlers
         }
         features = answer.features or v1.RuntimeFeatures()
+        problem = _problem(conditions.get("RuntimeReady"), "RuntimeReady")
+        if not problem:
+            self._good_at = trio.current_time()
         return replace(
             known,
             handlers=frozenset(handlers),
@@ -141,9 +154,18 @@ class RuntimeHealth:
             ),
             user_namespaces=frozenset(n for n, can in handlers.items() if can.user_namespaces),
             supplemental_groups_policy=features.supplemental_groups_policy,
-            problem=_problem(conditions.get("RuntimeReady"), "RuntimeReady"),
+            problem=problem,
+            is_usable=not problem,
             network_problem=_problem(conditions.get("NetworkReady"), "NetworkReady"),
         )
+
+    def _without_answer(self, before: RuntimeState, problem: str) -> RuntimeState:
+        """Return the state of a runtime that is there, and too busy or too ill to tell its own.
+
+        Other calls may well succeed: pods are synced on until it was silent for long.
+        """
+        is_usable = before.is_usable and trio.current_time() < self._good_at + _PATIENCE
+        return replace(before, problem=problem, is_usable=is_usable)
 
     async def _introduce(self, before: RuntimeState) -> RuntimeState:
         """Ask who it is: every minute, and when it was away, for it may come back another."""

@@ -9,7 +9,8 @@ An occurrence passes three stages, as in client-go's EventCorrelator:
    events are dropped.
 
 One difference: what was never told of an object is told even then. A probe that fails every
-second would otherwise hide that its container is stopped. The first stage bounds how many those are.
+second would otherwise hide that its container is stopped. The first stage bounds how many those
+are.
 
 Time is given (Unix seconds), state is bounded: of each stage the 4096 keys used last.
 Source: tools/record/events_cache.go.

@@ -29,11 +29,10 @@ from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
 from kubelet_trio.pleg.exits import ExitWaiter
 from kubelet_trio.pleg.inspector import Inspector, Owns
-from kubelet_trio.pleg.relist import SHORT_PERIOD, Relister
+from kubelet_trio.pleg.relist import SHORT_PERIOD, UNHEALTHY_AFTER, Relister
 from kubelet_trio.pleg.watch import ExitWatchers
 
 RELIST_PERIOD = 10.0
-UNHEALTHY_AFTER = 180.0  # pkg/kubelet/kubelet.go, genericPlegRelistThreshold
 
 
 class Pleg:
@@ -49,6 +48,7 @@ class Pleg:
         events: bool = True,
         owns: Owns = lambda _annotations: True,
         meter: Meter | None = None,
+        recovered: Callable[[], None] = lambda: None,
     ) -> None:
         """Take the seams.
 
@@ -63,6 +63,7 @@ class Pleg:
             owns: tells by a sandbox's or container's annotations whether it is this
                 agent's. What is not does not exist here: it is neither watched nor ended.
             meter: told of relists, and of the runtime's events.
+            recovered: called when the runtime was listed after so long that `healthy` denied it.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
@@ -72,6 +73,7 @@ class Pleg:
         self._inspector = Inspector(runtime, self._book, self._watchers.is_guarded, owns)
         self._relister = Relister(runtime, self._book, self._inspector, self._period, owns)
         self._relister.meter = meter
+        self._relister.on_recovered = recovered
         self._listener = EventListener(
             runtime,
             self._book,

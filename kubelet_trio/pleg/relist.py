@@ -29,6 +29,7 @@ log = structlog.get_logger()
 Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 SHORT_PERIOD = 1.0
+UNHEALTHY_AFTER = 180.0  # pkg/kubelet/kubelet.go, genericPlegRelistThreshold
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class Relister:
         self._wanted_now = False
         self._recheck = trio.Event()
         self.relisted_at: float | None = None  # trio time of the last success
+        self.on_recovered: Callable[[], None] = lambda: None
         self.meter: Meter | None = None  # told how long relists take, and how often they are
         self._began_at: float | None = None
 
@@ -123,7 +125,9 @@ class Relister:
         if not same or self._book.unsettled or self._book.dirty:
             self._compare(sandboxes_asked, containers_asked, asked_at, inspections)
         self._book.forget_gone(before=sandboxes_asked)
-        self.relisted_at = trio.current_time()
+        before, self.relisted_at = self.relisted_at, trio.current_time()
+        if before is not None and self.relisted_at - before > UNHEALTHY_AFTER:
+            self.on_recovered()
         if self.meter is not None:
             took = self.relisted_at - asked_at
             self.meter.observe("kubelet_pleg_relist_duration_seconds", took)

@@ -46,6 +46,10 @@ class PodObserver(Protocol):
         """
         ...
 
+    def healthy(self, now: float) -> str | None:
+        """Return why what is observed may be out of date at `now` (trio time), None if not."""
+        ...
+
     def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
         """Return the pods of a name, but of another UID, of which something runs, or may."""
         ...

@@ -31,7 +31,6 @@ from kubelet_trio.model import (
     pod_key,
     pod_object_ref,
     pod_uid,
-    spec,
 )
 from kubelet_trio.objects import pod_references
 from kubelet_trio.pods.admission import Rejected
@@ -41,6 +40,7 @@ from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import asked_by_api, merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
 from kubelet_trio.pods.late import tell_when_late
+from kubelet_trio.pods.pause import is_paused
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.probing import pod_probes
 from kubelet_trio.pods.record import PodRecord, is_removed
@@ -303,7 +303,7 @@ class PodWorker:
             self.request(TerminationRequest(self.uid, EndReason.FINISHED))
             return 0.0
         is_held = trio.current_time() < self._holds.pod_until
-        if plan.is_noop or is_held or not is_certain or not self._is_runtime_ready():
+        if plan.is_noop or is_held or not is_certain or is_paused(self.services, self.pod):
             return self._idle_delay(plan)
         if plan.create_sandbox and not self._turn.is_free():
             return min(self._idle_delay(plan), RETRY_CAP)
@@ -364,14 +364,6 @@ class PodWorker:
             await self.services.observer.refresh(self.uid, listing=True)
         except RuntimeCallError as exc:
             log.info("pod.refresh_failed", error=str(exc))
-
-    def _is_runtime_ready(self) -> bool:
-        state = self.services.runtime_state.value
-        if state.is_ready and state.network_problem and spec(self.pod).hostNetwork is not True:
-            text = f"network is not ready: {state.network_problem}"
-            self._event("Warning", "NetworkNotReady", text)
-            return False
-        return bool(state.is_ready)
 
     def _idle_delay(self, plan: PodPlan) -> float:
         """Seconds until there may be something to do without anybody telling us."""

@@ -106,6 +106,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.exit_waiter = FakeExitWaiter(self.node)
         self.on_exec: Callable[[FakeContainer, list[str]], FakeExec] = lambda _c, _cmd: FakeExec()
         self.usage: Callable[[FakeContainer], FakeUsage] = lambda _container: FakeUsage()
+        self.runtime_ready = True
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.runtime_features = v1.RuntimeFeatures()
@@ -231,7 +232,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     async def status(self) -> v1.StatusResponse:
         async def effect() -> v1.StatusResponse:
             conditions = [
-                v1.RuntimeCondition(type="RuntimeReady", status=True),
+                v1.RuntimeCondition(type="RuntimeReady", status=self.runtime_ready),
                 v1.RuntimeCondition(type="NetworkReady", status=self.network_ready),
             ]
             return v1.StatusResponse(
