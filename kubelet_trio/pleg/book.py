@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kubelet_trio.containers import PodIdentity
-from kubelet_trio.cri import v1
+from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,
@@ -44,6 +44,7 @@ class Book:
         self._homes: dict[str, PodUid] = {}
         self._gone: dict[str, Ticket] = {}
         self._dirty: dict[PodUid, Ticket] = {}
+        self._trouble: dict[PodUid, str] = {}  # of dirty pods: what went wrong
         self._inspections: Counter[PodUid] = Counter()
         self._tickets = itertools.count()
 
@@ -190,8 +191,15 @@ class Book:
     def is_dirty(self, uid: PodUid) -> bool:
         return uid in self._dirty
 
-    def mark_dirty(self, uid: PodUid) -> None:
+    def trouble(self, uid: PodUid) -> str:
+        """Return the runtime's error for which a pod is dirty; "" if there is none."""
+        return self._trouble.get(uid, "")
+
+    def mark_dirty(self, uid: PodUid, error: RuntimeCallError | None = None) -> None:
+        """Take note that a question about a pod failed, or was given up (no `error`)."""
         self._dirty[uid] = self.ticket()
+        if error is not None:
+            self._trouble[uid] = error.go_text
         self._update_pending(uid)
         self.on_dirty()
 
@@ -203,6 +211,7 @@ class Book:
         if uid not in self._dirty or self._dirty[uid] >= asked:
             return False
         del self._dirty[uid]
+        self._trouble.pop(uid, None)
         self._update_pending(uid)
         return True
 

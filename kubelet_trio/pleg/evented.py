@@ -159,6 +159,6 @@ class EventListener:
             asks.containers.add(ContainerId(object_id))
         errors = await self._inspector.ask(uid, asks)
         if errors:
-            self._book.mark_dirty(uid)
+            self._book.mark_dirty(uid, errors[0])
             self._relist_soon()
         self._book.publish(uid)

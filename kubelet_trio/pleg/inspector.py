@@ -62,16 +62,19 @@ class Inspector:
         removed = tuple(removed)
         for object_id in removed:
             book.remove(object_id)
-        done = False
+        done, failure = False, None
         try:
             if listing or book.is_dirty(uid):
                 await self._refresh_listed(uid, asks)
             else:
                 await self._refresh_known(uid, asks, everything=not (asks or removed))
             done = True
+        except RuntimeCallError as exc:
+            failure = exc
+            raise
         finally:
             if not done:
-                book.mark_dirty(uid)
+                book.mark_dirty(uid, failure)
         book.publish(uid, asked_at, quiet=True)
         return book.cache.get(uid)
 

@@ -109,6 +109,10 @@ class Pleg:
         """
         return not self._book.is_dirty(uid)
 
+    def trouble(self, uid: PodUid) -> str:
+        """Return the runtime's error for which a pod is uncertain; "" if there is none."""
+        return self._book.trouble(uid)
+
     def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
         """Return the pods of a name, but of another UID, of which something runs, or may."""
         return frozenset(self._book.namesakes(key, uid))

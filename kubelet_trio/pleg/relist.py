@@ -174,7 +174,7 @@ class Relister:
             self._book.end_inspection(uid)
         if errors:
             log.warning("pleg.inspect_failed", uid=uid, error=str(errors[0]))
-            self._book.mark_dirty(uid)
+            self._book.mark_dirty(uid, errors[0])
             self._book.publish(uid)
         else:
             self._conclude(uid, listing, asked_at)

@@ -9,8 +9,19 @@ from __future__ import annotations
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import pod_object_ref, spec
+from kubelet_trio.model import pod_object_ref, pod_uid, spec
 from kubelet_trio.pods.services import PodServices
+
+
+def tell_trouble(services: PodServices, pod: Pod) -> None:
+    """Say of a pod that the runtime would not tell of it, where that is not away altogether.
+
+    Source: podWorkerLoop of pod_workers.go.
+    """
+    trouble = services.observer.trouble(pod_uid(pod))
+    if trouble and services.runtime_state.value.is_usable:
+        text = f"error determining status: {trouble}"
+        services.events.emit(pod_object_ref(pod), "Warning", "FailedSync", text)
 
 
 def is_paused(services: PodServices, pod: Pod) -> bool:

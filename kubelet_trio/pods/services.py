@@ -46,6 +46,10 @@ class PodObserver(Protocol):
         """
         ...
 
+    def trouble(self, uid: PodUid) -> str:
+        """Return the runtime's error for which a pod is uncertain; "" if there is none."""
+        ...
+
     def healthy(self, now: float) -> str | None:
         """Return why what is observed may be out of date at `now` (trio time), None if not."""
         ...

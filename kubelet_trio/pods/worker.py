@@ -40,7 +40,7 @@ from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import asked_by_api, merge_requests
 from kubelet_trio.pods.holds import RETRY_BASE, RETRY_CAP, Holds, jittered
 from kubelet_trio.pods.late import tell_when_late
-from kubelet_trio.pods.pause import is_paused
+from kubelet_trio.pods.pause import is_paused, tell_trouble
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.pods.probing import pod_probes
 from kubelet_trio.pods.record import PodRecord, is_removed
@@ -296,6 +296,7 @@ class PodWorker:
         observed = self.services.observer.get(self.uid)
         # Asked along with it: what it says may have been made good by the time we act.
         is_certain = self.services.observer.is_certain(self.uid)
+        tell_trouble(self.services, self.pod)
         plan = await self._plan(observed, now)
         await self._refresh.refresh(self.pod, plan)
         await self._publish(observed, plan)

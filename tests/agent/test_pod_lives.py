@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.cri import RuntimeUnavailableError
+from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import metadata, pod_uid
 from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.supervision import ChildState
@@ -499,6 +499,26 @@ async def test_a_sandbox_that_cannot_be_looked_at_says_so(
         assert "FailedPodSandBoxStatus" in node.reasons(pod)
         assert "FailedCreatePodSandBox" not in node.reasons(pod)
         assert ready(node.status(pod))
+
+
+async def test_a_pod_that_the_runtime_does_not_tell_of_says_so(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(5)
+        error = RuntimeCallError("ContainerStatus", "database is locked", code="Unknown")
+        fault = node.runtime.faults.add(FaultKind.ERROR, "ContainerStatus", times=None, error=error)
+        node.runtime.kill(node.runtime.alive()[0].id, 1)
+        await trio.sleep(100)
+        told = {e.message for e in agent.events.events() if e.reason == "FailedSync"}
+        assert told == {
+            "error determining status: rpc error: code = Unknown desc = database is locked"
+        }
+        node.runtime.faults.lift(fault)
+        await trio.sleep(5)
+        assert ready(node.status(pod))
+        assert node.container(pod).restartCount == 1
 
 
 async def test_a_node_without_cluster_dns_says_so_on_the_pod_and_on_the_node(
