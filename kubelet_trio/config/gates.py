@@ -53,6 +53,7 @@ RelaxedDNSSearchValidation              sources.validate
 RelaxedEnvironmentVariableValidation    sources.validate_env
 ReloadKubeletClientCAFile               server.tls
 ReloadKubeletServerCertificateFile      server.tls
+RestartAllContainersOnContainerExits    pods.restart_all
 RotateKubeletServerCertificate          kube.rotation
 SidecarContainers                       pods.plan_init
 SupplementalGroupsPolicy                containers.security
@@ -85,7 +86,6 @@ NOT_BUILT: Mapping[str, str] = {
     "MutableCSINodeAllocatableCount": _NO_CSI,
     "NodeDeclaredFeatures": "the node declares no features",
     "ResourceHealthStatus": "there are no device plugins",
-    "RestartAllContainersOnContainerExits": "the restart action RestartAllContainers is not built",
     "SELinuxMountReadWriteOncePod": _NO_CSI,
     "TopologyManagerPolicyOptions": _NO_MANAGERS,
 }

@@ -16,8 +16,18 @@ import msgspec
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodCondition, PodStatus
 
 from kubelet_trio.model import ContainerKind, RuntimePod, metadata, pod_containers, spec
+from kubelet_trio.pods.restart_all import (
+    RESTARTING_ALL,
+    STARTED,
+    STARTED_MESSAGE,
+    could_restart_all,
+    is_marked,
+    left_to_remove,
+    restarts_all,
+)
 from kubelet_trio.pods.sandbox import current_sandbox
 
+_ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 OWNED = frozenset(
     {
         "PodScheduled",
@@ -25,6 +35,7 @@ OWNED = frozenset(
         "Initialized",
         "Ready",
         "ContainersReady",
+        RESTARTING_ALL,
     }
 )
 
@@ -36,8 +47,13 @@ def pod_conditions(
     previous: PodStatus,
     others: Iterable[PodCondition],
     now: datetime.datetime,
+    *,
+    is_ending: bool = False,
 ) -> list[PodCondition]:
-    """Return all conditions of a pod whose phase and container statuses are in `status`."""
+    """Return all conditions of a pod whose phase and container statuses are in `status`.
+
+    `is_ending`: none of its containers starts again, whatever its rules say.
+    """
     kept = [c for c in others if c.type not in OWNED]
     containers_ready = _containers_ready(pod, status)
     own = [
@@ -50,6 +66,10 @@ def pod_conditions(
         containers_ready,
         PodCondition(type="PodScheduled", status="True"),
     ]
+    if could_restart_all(spec(pod)):
+        goes_on = not is_ending and restarts_all(pod, observed, marked=is_marked(previous))
+        goes_on = goes_on and bool(left_to_remove(pod, observed))
+        own.append(_restarting_all(status, goes_on=goes_on))
     generation = metadata(pod).generation
     before = {c.type: c for c in previous.conditions or ()}
     return kept + [_dated(c, before.get(c.type), generation, now) for c in own]
@@ -68,10 +88,8 @@ def _containers_ready(pod: Pod, status: PodStatus) -> PodCondition:
         if c.kind is ContainerKind.MAIN or c.is_sidecar
         if not by_name[c.spec.name].ready
     ]
-    if status.phase == "Succeeded":
-        return _false("ContainersReady", "PodCompleted")
-    if status.phase == "Failed":
-        return _false("ContainersReady", "PodFailed")
+    if status.phase in _ENDED:
+        return _false("ContainersReady", _ENDED[status.phase])
     if unready:
         return _false("ContainersReady", "ContainersNotReady", _listed("unready", unready))
     return PodCondition(type="ContainersReady", status="True")
@@ -114,6 +132,14 @@ def _initialized(pod: Pod, status: PodStatus, previous: PodStatus) -> PodConditi
     if not incomplete or is_initialized(previous) or _any_main_ran(status):
         return PodCondition(type="Initialized", status="True")
     return _false("Initialized", "ContainersNotInitialized", _listed("incomplete", incomplete))
+
+
+def _restarting_all(status: PodStatus, *, goes_on: bool) -> PodCondition:
+    if status.phase in _ENDED:
+        return _false(RESTARTING_ALL, _ENDED[status.phase])
+    if not goes_on:
+        return PodCondition(type=RESTARTING_ALL, status="False")
+    return PodCondition(type=RESTARTING_ALL, status="True", reason=STARTED, message=STARTED_MESSAGE)
 
 
 def _any_main_ran(status: PodStatus) -> bool:

@@ -26,6 +26,7 @@ from kubelet_trio.model import (
     to_datetime,
 )
 from kubelet_trio.pods.restart import KILLED, should_start
+from kubelet_trio.pods.restart_all import REMOVED, REMOVED_MESSAGE, is_marked, restarts_all
 from kubelet_trio.pods.types import PodStage, StatusInput
 
 _UNKNOWN = "ContainerStatusUnknown"
@@ -60,8 +61,11 @@ def container_statuses(
             *(previous.ephemeralContainerStatuses or ()),
         )
     }
+    restarting = given.stage is PodStage.SYNC and restarts_all(
+        pod, observed, marked=is_marked(previous)
+    )
     made = [
-        _One(pod, observed, given, container, before.get(container.spec.name)).status()
+        _One(pod, observed, given, container, before.get(container.spec.name), restarting).status()
         for container in pod_containers(pod)
         if container.kind is kind
     ]
@@ -84,6 +88,7 @@ class _One:
     given: StatusInput
     container: PodContainer
     before: api.ContainerStatus | None
+    is_restarting: bool  # with all containers of the pod
 
     def status(self) -> api.ContainerStatus:
         records = self.observed.of(self.container.spec.name)
@@ -177,7 +182,9 @@ class _One:
     def _without_record(self) -> api.ContainerStatus:
         """Return the status of a container that the runtime has no instance of."""
         before = self.before
-        if before is not None and before.state is not None and before.state.terminated is not None:
+        state = before.state if before is not None else None
+        is_removed = self.is_restarting and self.container.kind is not _EPHEMERAL
+        if before and state and state.terminated is not None and not is_removed:
             return msgspec.structs.replace(before, ready=False)
         status = api.ContainerStatus(
             name=self.container.spec.name,
@@ -189,10 +196,12 @@ class _One:
             imageID="",
             volumeMounts=self._mounts(),
         )
+        if state is not None and state.waiting is None and is_removed:
+            return _removed(status)
         if self._is_gone_init():
             end = api.ContainerStateTerminated(exitCode=0, reason="Completed", message=_INIT_GONE)
             return msgspec.structs.replace(status, state=api.ContainerState(terminated=end))
-        if before is None or before.state is None or before.state.running is None:
+        if state is None or state.running is None:
             return status
         return self._lost(status)
 
@@ -265,6 +274,18 @@ class _One:
 
 _EPHEMERAL = ContainerKind.EPHEMERAL
 _SUCCEEDED = (ContainerState.EXITED, 0)
+
+
+def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
+    """Show a container that was removed to start again with all others of its pod."""
+    waiting = api.ContainerStateWaiting(reason=REMOVED, message=REMOVED_MESSAGE)
+    end = api.ContainerStateTerminated(exitCode=KILLED, reason=REMOVED, message=REMOVED_MESSAGE)
+    return msgspec.structs.replace(
+        status,
+        state=api.ContainerState(waiting=waiting),
+        lastState=api.ContainerState(terminated=end),
+        restartCount=status.restartCount + 1,
+    )
 
 
 def _mount(mount: api.VolumeMount, supports_recursive: bool) -> api.VolumeMountStatus:

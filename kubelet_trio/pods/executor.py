@@ -102,6 +102,8 @@ class PodExecutor:
             await self._stop(pod, plan, observed)
             for container_id in plan.remove_containers:
                 await self._services.runtime.remove_container(container_id)
+            for back_off in plan.back_offs:
+                self._services.crash_back_off.put(*back_off)
             await self._observe_stopped(uid, plan)
         except RuntimeCallError as exc:
             raise StepError("FailedKillPod", f"error killing pod: {exc}") from exc

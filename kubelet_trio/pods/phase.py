@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
 
 from kubelet_trio.model import ContainerKind, PodContainer, is_static, pod_containers, spec
 from kubelet_trio.pods.restart import restarts_after
+from kubelet_trio.pods.restart_all import was_removed
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -94,6 +95,9 @@ def _count_main(count: _Count, pod: Pod, container: PodContainer, status: Contai
     code = last_exit_code(status)
     if _is_running(status):
         count.running += 1
+    elif was_removed(status):
+        count.stopped += 1
+        count.restarting += 1
     elif code is None:
         count.waiting += 1
     else:
@@ -114,7 +118,7 @@ def _count_sidecar(count: _Count, status: ContainerStatus) -> None:
 
 def _count_init(count: _Count, pod: Pod, container: PodContainer, status: ContainerStatus) -> None:
     code = last_exit_code(status)
-    if _is_running(status) or code is None:
+    if _is_running(status) or code is None or was_removed(status):
         count.pending_init += 1
     elif code != 0:
         if restarts_after(container.spec, spec(pod), code):

@@ -2,6 +2,7 @@
 
 `plan_pod` follows the Go kubelet's computePodActions and doBackOff (1.36). In order:
 
+0. A container that ended as a rule of its says has all containers removed (`restart_all`).
 1. A pod without a usable sandbox gets a new one, everything in the old ones is stopped and
    initialization starts over; unless its containers have all run and none may run again.
 2. Ephemeral containers start once.
@@ -48,6 +49,7 @@ from kubelet_trio.pods.grace import restart_grace
 from kubelet_trio.pods.plan_init import InitPlan, plan_init
 from kubelet_trio.pods.replace import has_lost_init, mains_for_new_sandbox
 from kubelet_trio.pods.restart import restarts_when_killed, should_start
+from kubelet_trio.pods.restart_all import RestartBackOffs, plan_restart_all
 from kubelet_trio.pods.sandbox import current_sandbox, next_attempt
 from kubelet_trio.pods.starts import Starts
 from kubelet_trio.pods.types import (
@@ -75,6 +77,7 @@ def plan_pod(
     min_attempts: Mapping[str, int] | None = None,
     ended: Mapping[str, int] | None = None,
     keep_dead: int | None = 1,
+    restarting_all: bool = False,
 ) -> PodPlan:
     """Return what to do next for a pod that is wanted.
 
@@ -94,11 +97,16 @@ def plan_pod(
         ended: exit codes by name of containers that are known to have run, for those that the
             runtime has no record of any more (`reported_ends`).
         keep_dead: how many dead instances of a container to keep; None: all.
+        restarting_all: whether it was said that all containers are being restarted.
 
     Returns:
         The plan. `finished`: every main container has ended and none will start again.
     """
     given = policy or getattr(crash, "policy", None) or BackOffPolicy()
+    back_offs = RestartBackOffs({} if crash is None else crash, given)
+    anew = plan_restart_all(pod, observed, marked=restarting_all, crash=back_offs, now=now)
+    if anew is not None:
+        return anew
     planner = _Planner(
         pod,
         observed,
@@ -257,7 +265,7 @@ class _Planner:
 
     def _start(self, container: PodContainer) -> None:
         """Start the next instance, unless something holds it back."""
-        hold = self.starts.hold(container.spec.name, self.sandbox)
+        hold = self.starts.hold(container, self.sandbox)
         if hold is not None:
             self.waiting[container.spec.name] = hold.waiting
             self.retry_at = min(self.retry_at or hold.until, hold.until)

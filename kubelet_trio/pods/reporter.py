@@ -30,10 +30,11 @@ from kubelet_trio.model import (
 from kubelet_trio.pods.endings import Endings
 from kubelet_trio.pods.grace import effective_grace
 from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.restart_all import is_marked
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.starts import CRASH_LOOP
 from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.types import (
+    CRASH_LOOP,
     DISRUPTIONS,
     EndReason,
     PodStage,
@@ -73,6 +74,10 @@ class PodReporter:
         Before anything was told by this agent, what the API server has was told by another.
         """
         return reported_ends(self._status or pod.status)
+
+    def restarts_all(self, pod: Pod) -> bool:
+        """Return whether it was said that all containers are being restarted."""
+        return is_marked(self._status or pod.status)
 
     @property
     def status(self) -> PodStatus | None:

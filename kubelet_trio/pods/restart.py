@@ -14,6 +14,8 @@ from kubelet_trio.model import ContainerRecord, ContainerState, RuntimePod, meta
 
 # What a container is taken to have ended with when it goes down with its sandbox.
 KILLED = 137
+# The action of a rule that restarts all containers of the pod (`restart_all`).
+RESTART_ALL = "RestartAllContainers"
 
 
 def exit_code(record: ContainerRecord) -> int:
@@ -21,11 +23,17 @@ def exit_code(record: ContainerRecord) -> int:
     return record.exit_code if record.state is ContainerState.EXITED else KILLED
 
 
+def matching_rule(container: Container, exit_code: int) -> ContainerRestartRule | None:
+    """Return the first rule for an end with `exit_code`, if there is one."""
+    rules = container.restartPolicyRules or ()
+    return next((rule for rule in rules if _matches(rule, exit_code)), None)
+
+
 def restarts_after(container: Container, pod: PodSpec, exit_code: int) -> bool:
     """Return whether a container that ended with `exit_code` is to start again."""
     if container.restartPolicy is not None:
-        rules = container.restartPolicyRules or ()
-        if any(rule.action == "Restart" and _matches(rule, exit_code) for rule in rules):
+        rule = matching_rule(container, exit_code)
+        if rule is not None and rule.action in ("Restart", RESTART_ALL):
             return True
     policy = container.restartPolicy or pod.restartPolicy
     if policy == "Never":
@@ -44,7 +52,7 @@ def restarts_when_killed(container: Container, pod: PodSpec) -> bool:
 def is_restartable(container: Container, pod: PodSpec) -> bool:
     """Return whether any end of the container may be followed by another start."""
     if container.restartPolicy is not None and any(
-        rule.action == "Restart" for rule in container.restartPolicyRules or ()
+        rule.action in ("Restart", RESTART_ALL) for rule in container.restartPolicyRules or ()
     ):
         return True
     return restarts_when_killed(container, pod)

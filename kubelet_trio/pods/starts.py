@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import Pod
 from msgspec import json
 
 from kubelet_trio.model import (
+    ContainerKind,
     ContainerRecord,
     ContainerState,
     PodContainer,
@@ -22,10 +23,15 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.pods.backoff import BackOffPolicy, go_duration
-from kubelet_trio.pods.types import BackOffEntry, BackOffKey, Hold, StartContainer, WaitingReason
-
-# The waiting reason of a container whose crashes hold it back.
-CRASH_LOOP = "CrashLoopBackOff"
+from kubelet_trio.pods.restart_all import RestartBackOffs
+from kubelet_trio.pods.types import (
+    CRASH_LOOP,
+    BackOffEntry,
+    BackOffKey,
+    Hold,
+    StartContainer,
+    WaitingReason,
+)
 
 
 def crash_key(pod: Pod, name: str, hashes: Mapping[str, int]) -> BackOffKey:
@@ -65,10 +71,13 @@ class Starts:
     def has_changed(self, record: ContainerRecord) -> bool:
         return has_changed(record, self.hashes)
 
-    def hold(self, name: str, sandbox: SandboxRecord | None) -> Hold | None:
-        """Return what keeps a container from starting now: its crashes, then its image."""
+    def hold(self, container: PodContainer, sandbox: SandboxRecord | None) -> Hold | None:
+        """Return what keeps a container from starting now: crashes, then its image."""
+        name = container.spec.name
         last = self._last_crash(name)
         wait = self._wait(last, sandbox) if last is not None else None
+        if last is None and container.kind is not ContainerKind.EPHEMERAL:
+            wait = RestartBackOffs(self.crash, self.policy).hold(self.pod, self.now)
         if wait is not None:
             return wait
         held = self.pull.get(name)

@@ -27,6 +27,7 @@ from kubelet_trio.pods.container_status import container_statuses, lost_at_end
 from kubelet_trio.pods.phase import TERMINAL, is_terminal, last_exit_code, pod_phase
 from kubelet_trio.pods.plan_init import has_initialized
 from kubelet_trio.pods.restart import KILLED
+from kubelet_trio.pods.restart_all import is_marked, was_removed
 from kubelet_trio.pods.sandbox import current_sandbox
 from kubelet_trio.pods.types import PodStage, StatusInput
 
@@ -68,7 +69,8 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     held = _held_back(observed, given, previous, status)
     # With the terminal phase and in one step: a cluster takes no word on why after that.
     others = _others(pod, given, is_over=is_terminal(held))
-    conditions = pod_conditions(pod, observed, status, previous, others, now)
+    is_ending = given.stage is not PodStage.SYNC
+    conditions = pod_conditions(pod, observed, status, previous, others, now, is_ending=is_ending)
     return msgspec.structs.replace(held, conditions=conditions)
 
 
@@ -98,11 +100,10 @@ def reported_ends(status: PodStatus | None) -> dict[str, int]:
     """
     if status is None:
         return {}
-    statuses = (
-        *(status.initContainerStatuses or ()),
-        *(status.containerStatuses or ()),
-        *(status.ephemeralContainerStatuses or ()),
-    )
+    statuses = [*(status.ephemeralContainerStatuses or ())]
+    if not is_marked(status):  # what is removed to be restarted has not ended
+        told = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+        statuses += [one for one in told if not was_removed(one)]
     codes = {one.name: last_exit_code(one) for one in statuses}
     codes |= {one.name: KILLED for one in statuses if one.state and one.state.running is not None}
     return {name: code for name, code in codes.items() if code is not None}

@@ -41,7 +41,8 @@ class PodPlan:
 
     stop_containers: tuple[StopContainer, ...] = ()
     stop_sandboxes: tuple[SandboxId, ...] = ()  # with all that runs in them, containers first
-    remove_containers: tuple[ContainerId, ...] = ()
+    remove_containers: tuple[ContainerId, ...] = ()  # one after the other
+    back_offs: tuple[tuple[BackOffKey, BackOffEntry], ...] = ()  # to keep once those are removed
     create_sandbox: bool = False
     sandbox_attempt: int = 0
     sandbox_id: SandboxId | None = None  # the one to start in, where none is created
@@ -69,6 +70,9 @@ class WaitingReason:
     reason: str
     message: str = ""
 
+
+# The waiting reason of a container whose crashes hold it back.
+CRASH_LOOP = "CrashLoopBackOff"
 
 # What a back-off is kept by; the pod's UID comes first, so that a pod's keys can be dropped.
 BackOffKey: TypeAlias = tuple[str, ...]

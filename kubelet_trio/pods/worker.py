@@ -334,6 +334,7 @@ class PodWorker:
             min_attempts=attempts,
             ended=self._reporter.reported_ends(self.pod),
             keep_dead=self.services.dead_kept,
+            restarting_all=self._reporter.restarts_all(self.pod),
         )
 
     async def _execute(self, plan: PodPlan, observed: RuntimePod) -> bool:

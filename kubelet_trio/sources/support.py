@@ -63,7 +63,6 @@ NOT_YET: Mapping[str, Refusal] = {
     **_of_handlers("grpc.mode", _not_yet("gRPC probes over TLS are", "Plaintext"), _PROBES),
     "spec.<c>[].volumeDevices": _not_yet("block devices are", *_EMPTY),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
-    "spec.<c>[].restartPolicyRules[].action": _not_yet("actions other than Restart are", "Restart"),
     "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
     "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),

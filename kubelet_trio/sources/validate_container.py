@@ -232,7 +232,7 @@ def _restart(errors: Errors, container: Container, path: str) -> None:
 
 
 def _restart_rule(errors: Errors, rule: ContainerRestartRule, path: str) -> None:
-    errors.one_of(f"{path}.action", rule.action, ("Restart",))
+    errors.one_of(f"{path}.action", rule.action, ("Restart", "RestartAllContainers"))
     codes = rule.exitCodes
     if codes is None:
         errors.required(f"{path}.exitCodes")

@@ -20,6 +20,8 @@ from lightkube.models.core_v1 import (
 
 from kubelet_trio.status.merge import TERMINAL
 
+_RESTART_ALL = "RestartAllContainers"  # the rule of one container that restarts every other
+
 
 def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> str | None:
     """Return why a status may not follow another, or None if it may."""
@@ -30,6 +32,8 @@ def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> st
         ("initContainerStatuses", spec.initContainers or ()),
         ("ephemeralContainerStatuses", spec.ephemeralContainers or ()),
     )
+    every = (*(spec.containers or ()), *(spec.initContainers or ()))
+    any_may = any(r.action == _RESTART_ALL for c in every for r in c.restartPolicyRules or ())
     for field, containers in parts:
         by_name = {c.name: c for c in containers}
         now = {status.name: status for status in getattr(after, field) or ()}
@@ -37,7 +41,10 @@ def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> st
             ended, status = _ended(was), now.get(was.name)
             if ended is None or status is None or _ended(status) is not None:
                 continue
-            if not _may_restart(by_name.get(was.name), ended, spec):
+            container = by_name.get(was.name)
+            if any_may and not isinstance(container, EphemeralContainer):
+                continue
+            if not _may_restart(container, ended, spec):
                 return (
                     f"terminated container {was.name} attempted illegal transition to "
                     "non-terminated state"

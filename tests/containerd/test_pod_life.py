@@ -273,6 +273,40 @@ def test_a_container_killed_from_outside_is_started_again(agent: Agent, cri: Cri
     agent.wait_gone("killed")
 
 
+def test_a_rule_restarts_all_containers_of_a_pod_in_its_sandbox(
+    agent: Agent, cri: CriClient
+) -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}
+    made = full_pod("anew")
+    # The first time only: the volume stays, and what is in it.
+    asks = "test -e /work/asked || { sleep 2; touch /work/asked; exit 42; }"
+    made["spec"]["containers"][0] = container(
+        "web",
+        f"{asks}; {forever('cat /work/order')}",
+        volumeMounts=MOUNT,
+        restartPolicy="Never",
+        restartPolicyRules=[rule],
+    )
+    agent.put(made)
+    names = ("first", "proxy", "second", "web", "other")
+
+    def is_anew(told: Json) -> bool:
+        return is_ready(told) and all(
+            container_status(told, name)["restartCount"] == 1 for name in names
+        )
+
+    ready = agent.wait("anew", is_anew)
+    last = container_status(ready, "other")["lastState"]["terminated"]
+    assert (last["exitCode"], last["reason"]) == (137, "RestartingAllContainers")
+    order = ["first", "sidecar", "second"] * 2
+    eventually(lambda: [text for _, text in log_lines(agent, ready, "web", 1)] == order)
+    assert log_lines(agent, ready, "first", 0) == [("stdout", "one")]
+    uid = ready["metadata"]["uid"]
+    assert len([s for s in cri.sandboxes() if s.labels["io.kubernetes.pod.uid"] == uid]) == 1
+    agent.drop("anew")
+    agent.wait_gone("anew")
+
+
 def test_a_sandbox_that_dies_is_replaced_with_all_its_containers(
     agent: Agent, cri: CriClient
 ) -> None:

@@ -32,12 +32,16 @@ CREATED, UNKNOWN = ContainerState.CREATED, ContainerState.UNKNOWN
 
 
 def container(
-    name: str, restart: str | None = None, rules: Sequence[tuple[str, list[int]]] = (), **more: Any
+    name: str,
+    restart: str | None = None,
+    rules: Sequence[tuple[str, list[int]]] = (),
+    action: str = "Restart",
+    **more: Any,
 ) -> Container:
-    """A container; `rules` are (operator, exit codes) that restart it."""
+    """A container; `rules` are (operator, exit codes) that restart it, or do as `action` says."""
     made = [
         ContainerRestartRule(
-            action="Restart",
+            action=action,
             exitCodes=ContainerRestartRuleOnExitCodes(operator=operator, values=codes),
         )
         for operator, codes in rules

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightkube.models.core_v1 import Container, Pod
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import ContainerKind, ContainerState, pod_containers, spec
 from kubelet_trio.pods.backoff import BackOff
-from kubelet_trio.pods.restart import is_restartable
+from kubelet_trio.pods.restart import RESTART_ALL
 from kubelet_trio.pods.status import reported_ends
 from tests.pods.make import container, pod, sidecar
 from tests.pods.world import LIVE, World
@@ -26,9 +26,14 @@ own = st.sampled_from([None, None, "Always", "OnFailure", "Never"])
 @st.composite
 def pods(draw: st.DrawFn) -> Pod:
     mains = [container(f"m{i}", draw(own)) for i in range(draw(st.integers(1, 3)))]
-    inits: list[str | Container] = [
-        sidecar(f"i{i}") if draw(st.booleans()) else f"i{i}" for i in range(draw(st.integers(0, 3)))
+    inits = [
+        sidecar(f"i{i}") if draw(st.booleans()) else container(f"i{i}")
+        for i in range(draw(st.integers(0, 3)))
     ]
+    if draw(st.booleans()):
+        rule = container("x", "Never", [("In", [2])], RESTART_ALL).restartPolicyRules
+        one = draw(st.sampled_from([*mains, *inits]))
+        one.restartPolicyRules, one.restartPolicy = rule, one.restartPolicy or "Never"
     ephemeral = [f"e{i}" for i in range(draw(st.integers(0, 1)))]
     return pod(*mains, init=inits, ephemeral=ephemeral, policy=draw(policies))
 
@@ -150,8 +155,7 @@ def test_dead_instances_do_not_pile_up(of: Pod, what: list[Event]) -> None:
 @given(of=pods(), what=happenings)
 def test_a_pod_whose_every_container_may_restart_is_never_over(of: Pod, what: list[Event]) -> None:
     always = all(
-        is_restartable(c.spec, spec(of))
-        and "OnFailure" not in (c.spec.restartPolicy, spec(of).restartPolicy)
+        (c.spec.restartPolicy or spec(of).restartPolicy) == "Always"
         for c in pod_containers(of)
         if c.kind is not ContainerKind.EPHEMERAL
     )

@@ -23,6 +23,7 @@ from kubelet_trio.model import (
 from kubelet_trio.pods.backoff import BackOff
 from kubelet_trio.pods.phase import TERMINAL, is_terminal
 from kubelet_trio.pods.plan import plan_pod
+from kubelet_trio.pods.restart_all import is_marked
 from kubelet_trio.pods.sandbox import current_sandbox
 from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.types import PodPlan, PodStage, StartContainer, StatusInput
@@ -66,6 +67,7 @@ class World:
             crash=self.crash,
             min_attempts=self.logged,
             ended=reported_ends(self.status),
+            restarting_all=is_marked(self.status),
         )
         self.report(plan)
         assert self.status is not None
@@ -160,6 +162,9 @@ class World:
         for old in plan.stop_sandboxes:
             self.sandbox_dies(old)
         gone = set(plan.remove_containers)
+        for back_off in plan.back_offs:
+            self.crash.put(*back_off)
+            self.initialized.clear()
         self.containers = [c for c in self.containers if c.id not in gone]
         home = self.create_sandbox(plan.sandbox_attempt) if plan.create_sandbox else plan.sandbox_id
         for start in plan.start:

@@ -103,14 +103,6 @@ C = "spec.containers[0]"
             "resources other than cpu, memory, huge pages",
         ),
         (
-            of_container(
-                restartPolicy="Never",
-                restartPolicyRules=[{"action": "RestartAllContainers"}],
-            ),
-            f"{C}.restartPolicyRules[0].action",
-            YET,
-        ),
-        (
             manifest(securityContext={"seLinuxChangePolicy": "MountOption"}),
             "spec.securityContext.seLinuxChangePolicy",
             YET,

@@ -25,6 +25,7 @@ SPEC = PodSpec(
     ephemeralContainers=[EphemeralContainer(name="debug")],
 )
 RULE = ContainerRestartRule(action="Restart")
+RESTART_ALL = ContainerRestartRule(action="RestartAllContainers")
 
 
 def status(field: str, name: str, exit_code: int | None = None) -> PodStatus:
@@ -100,3 +101,13 @@ def test_a_terminal_phase_is_never_left(before: str) -> None:
         assert after in problem
     assert illegal_transition(PodStatus(phase=before), PodStatus(phase="Failed"), SPEC) is None
     assert illegal_transition(PodStatus(phase="Running"), PodStatus(phase=before), SPEC) is None
+
+
+@pytest.mark.parametrize(("field", "name"), LISTS)
+def test_the_rule_of_one_container_may_restart_all_but_ephemeral_ones(
+    field: str, name: str
+) -> None:
+    rule = Container(name="other", restartPolicy="Never", restartPolicyRules=[RESTART_ALL])
+    spec = msgspec.structs.replace(SPEC, containers=[*SPEC.containers, rule])
+    problem = illegal_transition(status(field, name, 0), status(field, name), spec)
+    assert (problem is None) == (name != "debug")

@@ -103,6 +103,10 @@ def _check_transitions(problems: Problems, was: Json, now: Json, spec: Json) -> 
 def _may_restart(field: str, ended: Json, container: Json, spec: Json) -> bool:
     if field == "ephemeralContainerStatuses":
         return False
+    every = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    rules = [rule for one in every for rule in one.get("restartPolicyRules") or ()]
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        return True
     own = container.get("restartPolicy")
     policy = own or spec.get("restartPolicy") or "Always"
     if container.get("restartPolicyRules") or policy == "Always":
