@@ -49,6 +49,7 @@ from kubelet_trio.node import (
     own_problem,
 )
 from kubelet_trio.objects import NO_MEMORY, ChangeDetection
+from kubelet_trio.pods import DECLARED
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
 from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
@@ -341,6 +342,7 @@ class Cluster:
             images=await self._list_images(parts, runtime, now),
             handlers=_handlers(runtime),
             features=_features(runtime),
+            declared=DECLARED,
         )
 
     def _check_node_ips(self) -> str | None:

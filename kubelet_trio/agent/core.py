@@ -70,6 +70,7 @@ from kubelet_trio.pods import (
     PodRegistry,
     PodServices,
     TerminationRequest,
+    lacks_features,
     tell_crash,
 )
 from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
@@ -322,7 +323,12 @@ class Agent:
                 self._admission_node,
                 (self._guards.under_pressure,),
                 self.meter,
-                (unsupported, *self.settings.admission.checks, self._guards.in_shutdown),
+                (
+                    unsupported,
+                    lacks_features,
+                    *self.settings.admission.checks,
+                    self._guards.in_shutdown,
+                ),
             ),
         )
         run = partial(self._root.run, task_status=task_status)

@@ -37,6 +37,7 @@ KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
+NodeDeclaredFeatures                    pods.declared
 NodeLogQuery                            server.node_log_query
 NodeSwap                                containers.resources
 PLEGOnDemandRelist                      pleg.relist
@@ -84,7 +85,6 @@ NOT_BUILT: Mapping[str, str] = {
     "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,
     "KubeletTracing": "traces are not exported",
     "MutableCSINodeAllocatableCount": _NO_CSI,
-    "NodeDeclaredFeatures": "the node declares no features",
     "ResourceHealthStatus": "there are no device plugins",
     "SELinuxMountReadWriteOncePod": _NO_CSI,
     "TopologyManagerPolicyOptions": _NO_MANAGERS,

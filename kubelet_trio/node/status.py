@@ -49,9 +49,8 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
         images=_images(identity, view),
         runtimeHandlers=list(view.handlers) or None,
         features=view.features,
-        # Also what another kubelet declared on this node before. Not ExtendWebSocketsToKubelet:
-        # to translate WebSockets here costs two to three times what it costs to hand SPDY through.
-        declaredFeatures=None,
+        # In place of what another kubelet declared on this node before.
+        declaredFeatures=list(view.declared) or None,
     )
 
 

@@ -71,6 +71,7 @@ class NodeView:
     images: tuple[ContainerImage, ...] | None = None  # None: they could not be listed
     handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: NodeFeatures | None = None
+    declared: tuple[str, ...] = ()  # features of the agent itself, sorted
 
 
 def resources_of(capacity: NodeCapacity) -> NodeResources:

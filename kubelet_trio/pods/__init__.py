@@ -3,6 +3,7 @@
 from kubelet_trio.pods.admission import AdmissionNode, Rejected
 from kubelet_trio.pods.admitter import AdmissionCheck, Admitter
 from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
+from kubelet_trio.pods.declared import DECLARED, lacks_features
 from kubelet_trio.pods.images import ImageError, ImagePuller
 from kubelet_trio.pods.names import PodNames
 from kubelet_trio.pods.orphans import OrphanDirectories
@@ -19,6 +20,7 @@ from kubelet_trio.pods.userns import UserNamespaces
 from kubelet_trio.pods.worker import PodWorker
 
 __all__ = [
+    "DECLARED",
     "AdmissionCheck",
     "AdmissionNode",
     "Admitter",
@@ -46,6 +48,7 @@ __all__ = [
     "TerminationRequest",
     "UserNamespaces",
     "kernel_version",
+    "lacks_features",
     "load_records",
     "restarts_after",
     "sysctl_rules",

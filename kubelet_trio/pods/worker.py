@@ -35,6 +35,7 @@ from kubelet_trio.model import (
 from kubelet_trio.objects import pod_references
 from kubelet_trio.pods.admission import Rejected
 from kubelet_trio.pods.deadline import deadline_at, deadline_failure
+from kubelet_trio.pods.declared import lacks_for_update
 from kubelet_trio.pods.executor import FailedStarts, PodExecutor, StepError
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import asked_by_api, merge_requests
@@ -136,6 +137,8 @@ class PodWorker:
         if pod is self.pod or pod == self.pod:
             return
         before, self.pod = self.pod, pod
+        if lacking := lacks_for_update(before, pod):
+            self._event("Warning", "FailedNodeDeclaredFeaturesCheck", lacking)
         if msgspec.structs.replace(before, status=pod.status) == pod:
             self.wake()  # a condition of somebody else's: it may be a readiness gate
         else:

@@ -189,6 +189,9 @@ def test_what_another_kubelet_declared_is_taken_back() -> None:
     after = node_status(IDENTITY, view(), before.status)
     patched = apply_strategic(msgspec.to_builtins(before), status_patch(before, after), "Node")
     assert patched["status"].get("declaredFeatures") is None
+    after = node_status(IDENTITY, view(declared=("A", "B")), before.status)
+    patched = apply_strategic(msgspec.to_builtins(before), status_patch(before, after), "Node")
+    assert patched["status"]["declaredFeatures"] == ["A", "B"]
 
 
 def test_a_patch_has_only_what_differs() -> None:
