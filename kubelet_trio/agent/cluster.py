@@ -255,9 +255,7 @@ class Cluster:
 
     async def wait_reported(self) -> None:
         """Wait until the API server has the pods' statuses as they are now."""
-        # Nobody tells of the last one; the caller does not wait for long.
-        while any(True for _ in self._statuses.waiting()):  # noqa: ASYNC110
-            await trio.sleep(0.1)
+        await self._statuses.wait_said()
 
     # Wires
 

@@ -114,27 +114,31 @@ class NodeShutdown:
     async def _guard(self, session: LogindSession) -> None:
         # An agent that starts into a shutdown is told nothing, and can hold it up no more.
         if not self.is_shutting_down.value and await session.is_preparing():
-            await self._change(True)
+            await self._change(session, True)
         await self._have_time(session)
         if not self.is_shutting_down.value:
             await self._take(session)
         log.info("shutdown.guarded", seconds=whole_period(self.periods))
         self._trouble = ""
         while True:
-            starts = await session.wait_change()
-            await self._change(starts)
-            if not starts:
-                await self._take(session)
+            await self._change(session, await session.wait_change())
 
-    async def _change(self, starts: bool) -> None:
+    async def _change(self, session: LogindSession, starts: bool) -> None:
+        """Take over what logind says."""
+        self._tell_change(starts)
+        if starts and await self._shut_down_unless_called_off(session):
+            return
+        if starts:
+            self._tell_change(False)
+        await self._take(session)
+
+    def _tell_change(self, starts: bool) -> None:
         log.warning("shutdown.announced" if starts else "shutdown.called_off")
         what = "event" if starts else "cancellation"
         text = f"Shutdown manager detected shutdown {what}"
         self.events.emit(node_ref(self.node_name), "Normal", "Shutdown", text)
         self.is_shutting_down.value = starts
         self.announce()
-        if starts:
-            await self._shut_down()
 
     async def _have_time(self, session: LogindSession) -> None:
         """See that a shutdown waits as long as the pods may take."""
@@ -163,8 +167,37 @@ class NodeShutdown:
             self._lock.release()
         self._lock = None
 
-    async def _shut_down(self) -> None:
+    async def _shut_down_unless_called_off(self, session: LogindSession) -> bool:
+        """Shut down; return False as soon as that is called off, with who was told to ending.
+
+        Raises `LogindError` once the pods have ended: a machine that goes down ends logind too.
+        """
         began = self.clock.time()
+        lost: LogindError | None = None
+        called_off = False
+        async with trio.open_nursery() as nursery:
+
+            async def hear() -> None:
+                nonlocal lost, called_off
+                try:
+                    while await session.wait_change():
+                        pass  # said once more
+                except LogindError as exc:
+                    lost = exc
+                    return
+                called_off = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(hear)
+            await self._shut_down(began)
+            nursery.cancel_scope.cancel()
+        if called_off:
+            await self._remember(began, self.clock.time())
+        elif lost is not None:
+            raise lost
+        return not called_off
+
+    async def _shut_down(self, began: float) -> None:
         await self._remember(began, None)
         try:
             for group in shutdown_groups(self.periods, self.pods.active()):

@@ -83,6 +83,7 @@ class StatusManager:
         self._known: Mapping[PodUid, Pod] = {}  # what the server has
         self._mirrors: Mapping[PodKey, Pod] = {}
         self._wake = trio.Event()
+        self._said = trio.Event()  # a status has reached the server, or need not any more
         self._server = Retry(cap=5.0)  # whether it answers at all
         self._is_stopping = False
         self.meter: Meter | None = None  # told how long statuses take to be known
@@ -115,6 +116,7 @@ class StatusManager:
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that has left the node."""
         self._entries.pop(uid, None)
+        self._said.set()
 
     # What the server has
 
@@ -211,6 +213,7 @@ class StatusManager:
         finally:
             entry.is_busy = False
             self._wake.set()
+            self._said.set()
 
     def _measure(self, entry: _Entry) -> None:
         """Tell how long it took since the first change that had not been said."""
@@ -259,6 +262,12 @@ class StatusManager:
             await self._api.delete(Pod, key.name, namespace=key.namespace, grace_period=0, uid=uid)
             log.info("status.pod_deleted", pod=str(key), uid=uid)
             entry.is_gone = True
+
+    async def wait_said(self) -> None:
+        """Wait until the server has every pod's status as it is now."""
+        while any(True for _ in self.waiting()):
+            self._said = trio.Event()
+            await self._said.wait()
 
     def waiting(self) -> Iterable[PodUid]:
         """Yield the pods whose newest status has not reached the server."""

@@ -182,3 +182,49 @@ async def test_an_agent_that_starts_into_a_shutdown_starts_nothing(
         assert node.status(old).reason == "Terminated"
         assert node.status(late).reason == "NodeShutdown"
         assert not node.runtime.alive()
+
+
+async def test_a_shutdown_that_is_called_off_while_pods_end_is_heard_at_once(
+    node: Node, logind: FakeLogind, autojump_clock: MockClock
+) -> None:
+    stuck = from_api(make_pod("stuck", "stubborn", spec=["terminationGracePeriodSeconds: 600"]))
+    critical = make_pod("critical", "run", spec=["priority: 2000001000"])
+    late = make_pod("late")
+    async with node.running(stuck, critical, shutdown=PERIODS) as agent:
+        await trio.sleep(10)
+        logind.announce(True)
+        await trio.sleep(2)
+        logind.announce(True)  # said twice
+        logind.announce(False)
+        await trio.sleep(1)
+        assert agent.not_ready() is None
+        assert logind.is_held_up
+        assert sum(lock.is_held for lock in logind.locks) == 1
+        node.feed.put(stuck, critical, late)
+        await trio.sleep(2)
+        assert ready(node.status(late))
+        await trio.sleep(60)
+        # What was told to end has ended; what was not goes on.
+        assert node.status(stuck).reason == "Terminated"
+        assert ready(node.status(critical))
+        assert node.container(critical).restartCount == 0
+        state = json.loads((node.base / "root/graceful_node_shutdown_state").read_text())
+        assert state["endTime"] is not None
+        logind.announce(True)
+        await trio.sleep(30)
+        assert node.status(critical).reason == "Terminated"
+
+
+async def test_pods_end_though_logind_goes_away_meanwhile(
+    node: Node, logind: FakeLogind, autojump_clock: MockClock
+) -> None:
+    plain = from_api(make_pod("plain", "slow-stop-3"))
+    critical = make_pod("critical", "run", spec=["priority: 2000001000"])
+    async with node.running(plain, critical, shutdown=PERIODS):
+        await trio.sleep(10)
+        logind.announce(True)
+        await trio.sleep(1)
+        logind.go_away()
+        await trio.sleep(20)
+        assert not node.runtime.alive()
+        assert node.status(critical).reason == "Terminated"
