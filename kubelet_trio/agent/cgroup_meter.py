@@ -35,6 +35,10 @@ class MeteredTree:
         with self._timed("update"):
             return await self.tree.limit(path, limits)
 
+    async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
+        with self._timed("update"):
+            await self.tree.limit_pod(uid, limits)
+
     async def remove(self, uid: PodUid) -> None:
         with self._timed("destroy"):
             await self.tree.remove(uid)

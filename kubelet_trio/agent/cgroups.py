@@ -28,6 +28,7 @@ from trio_util import AsyncValue, wait_any
 
 from kubelet_trio.agent.cgroup_meter import MeteredTree
 from kubelet_trio.cgroups import (
+    MIN_SHARES,
     CgroupBusyError,
     CgroupDriver,
     CgroupError,
@@ -49,7 +50,15 @@ from kubelet_trio.containers import (
     qos_cgroup_limits,
 )
 from kubelet_trio.cri import RuntimeHealth
-from kubelet_trio.model import EventSink, ObjectRef, PodUid, node_ref, pod_uid, to_units
+from kubelet_trio.model import (
+    EventSink,
+    ObjectRef,
+    PodUid,
+    housekeeping_round,
+    node_ref,
+    pod_uid,
+    to_units,
+)
 from kubelet_trio.pods import PodRegistry
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
 
@@ -74,6 +83,7 @@ class CgroupTree(Protocol):
     async def limit(self, path: str, limits: CgroupLimits) -> Written: ...
     async def exists(self, path: str) -> bool: ...
     async def memory_usage(self, name: CgroupName) -> int | None: ...
+    async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None: ...
     async def remove(self, uid: PodUid) -> None: ...
     async def remove_empty(self, uid: PodUid) -> None: ...
     async def list_pods(self) -> frozenset[PodUid]: ...
@@ -212,6 +222,10 @@ class NodeCgroups:
     async def remove_empty(self, uid: PodUid) -> None:
         """Remove a cgroup that nothing runs in. Raises `CgroupBusyError`."""
         await self._tree().remove_empty(uid)
+
+    async def starve(self, uid: PodUid) -> None:
+        """Give what runs in a pod's cgroup the least CPU there is."""
+        await self._tree().limit_pod(uid, CgroupLimits(cpu_shares=MIN_SHARES))
 
     async def _round(self) -> None:
         node = self._node()
@@ -356,12 +370,14 @@ class OrphanCgroups:
     """Removes the cgroups of pods that nobody wants and nobody ends, once in a while.
 
     One with processes in it stays: this agent's runtime knows nothing of them, so they are
-    some other agent's.
+    some other agent's. Where the pod's directory is still here they were this one's, lost by the
+    runtime: they get the least CPU there is until the directory is gone, as by the Go kubelet.
     """
 
     cgroups: NodeCgroups
     registry: Callable[[], PodRegistry]
     wait_synced: Callable[[], Awaitable[None]]  # until the runtime's pods are known
+    pods_on_disk: Callable[[], Awaitable[frozenset[PodUid]]]  # that have a directory here
     _busy: set[PodUid] = field(default_factory=set)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -370,7 +386,8 @@ class OrphanCgroups:
         await self.wait_synced()
         await self.registry().wait_complete()
         while True:
-            await self.sweep()
+            with housekeeping_round("pod cgroups"):
+                await self.sweep()
             await trio.sleep(_PERIOD)
 
     async def sweep(self) -> None:
@@ -393,6 +410,8 @@ class OrphanCgroups:
             if uid not in self._busy:
                 self._busy.add(uid)
                 log.warning("cgroups.orphan_stays", uid=uid, error=str(exc))
+                if isinstance(exc, CgroupBusyError) and uid in await self.pods_on_disk():
+                    await self.cgroups.starve(uid)
         else:
             log.info("cgroups.orphan_removed", uid=uid)
 
@@ -427,11 +446,12 @@ def cgroup_children(
     cgroups: NodeCgroups | PlainCgroups,
     registry: Callable[[], PodRegistry],
     wait_synced: Callable[[], Awaitable[None]],
+    pods_on_disk: Callable[[], Awaitable[frozenset[PodUid]]],
 ) -> tuple[tuple[ChildSpec, ...], tuple[ChildSpec, ...]]:
     """Return what runs before the pods, and what cleans up after them."""
     if not isinstance(cgroups, NodeCgroups):
         return (), ()
-    orphans = OrphanCgroups(cgroups, registry, wait_synced)
+    orphans = OrphanCgroups(cgroups, registry, wait_synced, pods_on_disk)
     return (
         (ChildSpec("cgroups", cgroups.run, policy=RestartPolicy(limit=3)),),
         (ChildSpec("pod-cgroups", orphans.run),),

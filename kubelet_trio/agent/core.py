@@ -227,7 +227,10 @@ class Agent:
         connection = (seams.connection,) if seams.connection is not None else ()
         cluster = seams.cluster.children() if seams.cluster is not None else ()
         upkeep, orphans = cgroup_children(
-            self._cgroups, self._require_registry, self._services.observer.wait_synced
+            self._cgroups,
+            self._require_registry,
+            self._pleg.wait_synced,
+            self._services.volumes.pods_on_disk,
         )
         threads = seams.offload_for(Purpose.CERTIFICATES)
         server = node_api_children(self, seams.node_api, seams.cluster, threads)

@@ -117,6 +117,22 @@ class PodCgroups:
                 return replace(written, failures=(*written.failures, str(exc)))
         return written
 
+    async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
+        """Limit a pod's cgroup, whatever its class; where that is refused it stays as it is."""
+        for path in await self.offload(self._find, uid):
+            written = await self.limit(path, limits)
+            if written.failures:
+                log.info("cgroup.not_limited", cgroup=path, error="; ".join(written.failures))
+
+    def _find(self, uid: PodUid) -> list[str]:
+        """Return the names under which a pod has a cgroup."""
+        names = (
+            cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)
+            for qos in _QOS_CLASSES
+        )
+        tops = self.host.hierarchies()
+        return [name for name in names if any((top / name.lstrip("/")).is_dir() for top in tops)]
+
     async def _write(self, path: str, limits: CgroupLimits) -> Written:
         wanted = settings(limits, self.host.version)
         return await self.offload(write_settings, self.host, path, wanted)

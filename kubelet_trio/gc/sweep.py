@@ -37,6 +37,7 @@ from kubelet_trio.model import (
     RuntimePod,
     SandboxRecord,
     WallClock,
+    housekeeping_round,
     node_ref,
 )
 
@@ -92,7 +93,8 @@ class ContainerCollector:
         task_status.started()
         await self._pods.wait_known()
         while True:
-            await self.collect()
+            with housekeeping_round("dead containers"):
+                await self.collect()
             await trio.sleep(PERIOD)
 
     async def collect(self, *, all_unused: bool = False) -> int:

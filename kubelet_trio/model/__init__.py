@@ -19,6 +19,7 @@ from kubelet_trio.model.foreign import (
     read_regular,
     reopen_regular,
 )
+from kubelet_trio.model.housekeeping import housekeeping_round
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.meter import (
@@ -127,6 +128,7 @@ __all__ = [
     "disk_space",
     "end_threads",
     "grace_period",
+    "housekeeping_round",
     "inline_offload",
     "is_critical",
     "is_mirror",

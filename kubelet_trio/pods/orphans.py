@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, housekeeping_round
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.volumes import VOLUME_ERRORS
@@ -39,7 +39,8 @@ class OrphanDirectories:
         await self.services.observer.wait_synced()
         await self.registry().wait_complete()
         while True:
-            await self.sweep()
+            with housekeeping_round("pod directories"):
+                await self.sweep()
             await trio.sleep(_PERIOD)
 
     async def sweep(self) -> None:

@@ -100,6 +100,11 @@ class FakeTree:
             raise self.error
         self.there = {n: limits for n, limits in self.there.items() if n[-1] != f"pod{uid}"}
 
+    async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
+        await trio.lowlevel.checkpoint()
+        named = [name for name in self.there if name[-1] == f"pod{uid}"]
+        self.there |= dict.fromkeys(named, limits)
+
     async def remove_empty(self, uid: PodUid) -> None:
         if uid in self.busy:
             raise CgroupBusyError(Path(f"pod{uid}"))
@@ -339,22 +344,36 @@ async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
     autojump_clock: MockClock,
 ) -> None:
     world = World()
-    for uid in ("wanted", "empty", "busy"):
+    for uid in ("wanted", "empty", "busy", "lost"):
         await world.cgroups.ensure(make_pod(uid, "1"))
-    world.tree.busy = {PodUid("busy")}
+    world.tree.busy = {PodUid("busy"), PodUid("lost")}
+    before = dict(world.tree.there)
+
+    async def pods_on_disk() -> frozenset[PodUid]:
+        await trio.lowlevel.checkpoint()
+        return frozenset((PodUid("wanted"), PodUid("lost")))
+
     orphans = OrphanCgroups(
         world.cgroups,
         lambda: cast("PodRegistry", Registry({"wanted"})),
         trio.lowlevel.checkpoint,
+        pods_on_disk,
     )
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             await nursery.start(orphans.run)
             await trio.sleep(200)
             nursery.cancel_scope.cancel()
-    assert await world.cgroups.list_pods() == {"wanted", "busy"}
+    assert await world.cgroups.list_pods() == {"wanted", "busy", "lost"}
+    # What another agent may run is let be; what was this one's gets the least there is.
+    changed = {n[-1]: limits for n, limits in world.tree.there.items() if before[n] != limits}
+    assert changed == {"podlost": CgroupLimits(cpu_shares=2)}
     said = [(entry["event"], entry["uid"]) for entry in logs]
-    assert said == [("cgroups.orphan_stays", "busy"), ("cgroups.orphan_removed", "empty")]
+    assert said == [
+        ("cgroups.orphan_stays", "busy"),
+        ("cgroups.orphan_removed", "empty"),
+        ("cgroups.orphan_stays", "lost"),
+    ]
 
 
 async def test_a_pod_waits_for_its_cgroup_and_takes_it_along(

@@ -61,6 +61,16 @@ async def test_a_pods_cgroup_is_found_under_any_class(tmp_path: Path) -> None:
     assert await cgroups.list_pods() == {"x"}
 
 
+async def test_a_pods_cgroup_is_limited_under_any_class(tmp_path: Path) -> None:
+    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
+    there = tmp_path / f"cpu/edge/kubepods/besteffort/pod{UID}"
+    there.mkdir(parents=True)
+    (there / "cpu.shares").write_text("1024")
+    await cgroups.limit_pod(UID, CgroupLimits(cpu_shares=2))
+    await cgroups.limit_pod(PodUid("nobody"), CgroupLimits(cpu_shares=2))
+    assert (there / "cpu.shares").read_text() == "2"
+
+
 async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
     units = FakeUnits()
     cgroups = PodCgroups(CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, units=units)
