@@ -19,6 +19,7 @@ from kubelet_trio.pods import (
     Rejected,
     SysctlRules,
     kernel_version,
+    lacks_features,
     sysctl_rules,
 )
 from kubelet_trio.sources import check_cluster_pod
@@ -128,3 +129,7 @@ def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
     if not errors:
         return None
     return Rejected(UNSUPPORTED, "; ".join(f"{e.field}: {e.message}" for e in errors))
+
+
+# Asked before all others: no room and no other pod's end lets these pods in.
+FEATURE_CHECKS = (unsupported, lacks_features)

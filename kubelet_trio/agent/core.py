@@ -18,7 +18,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.agent.admission import admission_node, marks_of, unsupported
+from kubelet_trio.agent.admission import FEATURE_CHECKS, admission_node, marks_of
 from kubelet_trio.agent.cgroups import cgroup_children, make_cgroups
 from kubelet_trio.agent.checks import SyncLoop, check_functions
 from kubelet_trio.agent.desired import marked, source_infos
@@ -70,7 +70,6 @@ from kubelet_trio.pods import (
     PodRegistry,
     PodServices,
     TerminationRequest,
-    lacks_features,
     tell_crash,
 )
 from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
@@ -326,12 +325,7 @@ class Agent:
                 self._admission_node,
                 (self._guards.under_pressure,),
                 self.meter,
-                (
-                    unsupported,
-                    lacks_features,
-                    *self.settings.admission.checks,
-                    self._guards.in_shutdown,
-                ),
+                (*FEATURE_CHECKS, *self.settings.admission.checks, self._guards.in_shutdown),
             ),
         )
         run = partial(self._root.run, task_status=task_status)
