@@ -26,7 +26,14 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
+from kubelet_trio.kube import (
+    KubeApi,
+    KubeError,
+    KubeUnavailableError,
+    NotFoundError,
+    WatchEvent,
+    WatchEventKind,
+)
 from kubelet_trio.testing import FakeKube, KubeFaultKind
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -87,6 +94,27 @@ async def test_a_hanging_server_answers_late_or_never(autojump_clock: MockClock)
         nursery.start_soon(get, kube)
         await trio.sleep(5)
         kube.come_back()
+
+
+async def test_a_watch_that_went_mute_stays_so_and_a_new_one_tells_what_it_missed(
+    autojump_clock: MockClock,
+) -> None:
+    kube = FakeKube()
+    async with kube.watch(ConfigMap, namespace="default", resource_version="1") as mute:
+        kube.mute()
+        kube.add(config_map())
+        assert (await get(kube)).metadata is not None
+        with trio.move_on_after(100) as silence:
+            await anext(mute)
+        kube.come_back()
+        with trio.move_on_after(100) as still:
+            await anext(mute)
+        assert silence.cancelled_caught
+        assert still.cancelled_caught
+    async with kube.watch(ConfigMap, namespace="default", resource_version="1") as events:
+        event = await anext(events)
+        assert isinstance(event, WatchEvent)
+        assert event.kind is WatchEventKind.ADDED
 
 
 @pytest.mark.parametrize("kind", [KubeFaultKind.BROKEN, KubeFaultKind.LOST_REPLY])

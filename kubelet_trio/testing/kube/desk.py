@@ -23,6 +23,7 @@ class Desk:
         self.timeout = 30.0  # seconds after which a client gives a request up
         self.is_down = False
         self.is_hanging = False
+        self.is_mute = False
         self.connection = trio.Event()  # set when it breaks; a new one takes its place
         self._answering = trio.Event()
 
@@ -38,9 +39,13 @@ class Desk:
         """Accept requests and never answer; watches stay open and say nothing more."""
         self.is_hanging = True
 
+    def mute(self) -> None:
+        """Answer requests, and send nothing more on any watch, as a proxy that lost it does."""
+        self.is_mute = True
+
     def come_back(self) -> None:
-        """Answer again, whatever it was. What hung goes on."""
-        self.is_down = self.is_hanging = False
+        """Answer again, whatever it was. What hung goes on; a watch that was mute stays so."""
+        self.is_down = self.is_hanging = self.is_mute = False
         self._answering.set()
         self._answering = trio.Event()
 

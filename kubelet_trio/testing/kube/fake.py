@@ -71,8 +71,15 @@ class FakeKube(FakeKubeClient):
         """Accept and never answer; watches stay open and say nothing."""
         self.desk.hang()
 
+    def mute(self) -> None:
+        """Answer, but send nothing more on any watch, not even a bookmark.
+
+        Watches of that time stay mute for good: their client is to give them up.
+        """
+        self.desk.mute()
+
     def come_back(self) -> None:
-        """Answer again, after `go_down` or `hang`."""
+        """Answer again, after `go_down`, `hang` or `mute`."""
         self.desk.come_back()
 
     def cut(self) -> None:

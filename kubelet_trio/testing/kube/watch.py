@@ -46,6 +46,7 @@ class FakeWatch(Generic[T]):
         self._matches = matches
         self._ends_at = ends_at
         self._period = period
+        self._is_mute = False
         self._next_bookmark = trio.current_time() + period
         self._ready: deque[WatchEvent[T] | Bookmark] = deque()
         if initial_events or version in ("", "0"):
@@ -67,6 +68,10 @@ class FakeWatch(Generic[T]):
         while True:
             if self._connection.is_set():
                 raise KubeUnavailableError(f"watch {self._route.plural}: unexpected EOF")
+            self._is_mute |= self._desk.is_mute
+            if self._is_mute:
+                await self._connection.wait()
+                continue
             if not self._desk.is_hanging:
                 if self._ready:
                     return self._ready.popleft()
