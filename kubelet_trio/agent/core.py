@@ -365,6 +365,7 @@ class Agent:
     async def _run_merge(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        self._require_registry().resume()
         await run_merge(
             self._seams.sources,
             self._apply,

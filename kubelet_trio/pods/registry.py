@@ -32,7 +32,8 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.admitter import Admitter
 from kubelet_trio.pods.grace import ending_note
-from kubelet_trio.pods.record import PodRecord
+from kubelet_trio.pods.phase import is_terminal
+from kubelet_trio.pods.record import PodRecord, is_removed
 from kubelet_trio.pods.refused import RefusedPods
 from kubelet_trio.pods.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
@@ -147,6 +148,18 @@ class PodRegistry:
             return None
         self._start(made)
         return made
+
+    def resume(self) -> None:
+        """Go on with what an agent before this one had decided to end, before any source speaks.
+
+        No source can take such a decision back, and one may not speak for long.
+        """
+        for uid, record in list(self._records.items()):
+            ended, status = record.termination, record.pod.status
+            if ended is None or ended.reason in _PASSING:
+                continue
+            if is_removed(record) or status is None or not is_terminal(status):
+                self._make(record.pod, self._records.pop(uid))
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:
         """Return what is remembered of a pod, once.

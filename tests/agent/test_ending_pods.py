@@ -74,6 +74,27 @@ async def test_a_restarted_agent_shows_the_end_it_goes_on_with(
         assert shown(agent, pod).deletionTimestamp is not None
 
 
+async def test_what_was_decided_is_carried_out_before_any_source_has_spoken(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node, goes, stays = Node(tmp_path), stubborn(), make_pod("b")
+    async with node.running(goes, stays):
+        await trio.sleep(5)
+        node.feed.put(stays)
+        await trio.sleep(1)
+    async with node.running(silent=True) as agent:
+        await trio.sleep(1)
+        assert shown(agent, goes).deletionTimestamp is not None
+        await trio.sleep(GRACE)
+        assert not node.runtime.alive(pod_uid(goes))
+        assert node.runtime.alive(pod_uid(stays))
+        # Wanted again once somebody speaks, it starts anew.
+        node.feed.put(goes, stays)
+        await trio.sleep(20)
+        assert ready(node.status(goes))
+        assert len(node.runtime.instances("b-node")) == 1
+
+
 async def test_a_pod_that_ends_by_itself_is_not_terminating(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
