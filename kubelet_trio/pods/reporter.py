@@ -45,6 +45,7 @@ from kubelet_trio.pods.types import (
 
 log = structlog.get_logger()
 
+_PATIENCE = 5.0  # seconds that a disk which does not answer holds up the end of a pod
 _RETRY = 5.0  # seconds after which a record is tried again that the disk did not take
 
 
@@ -63,6 +64,7 @@ class PodReporter:
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = trio.Event()
+        self._kept = trio.Event()  # what was decided is on disk, or was refused
         self._trouble = ""  # why the last write of the record failed
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
@@ -183,7 +185,8 @@ class PodReporter:
     ) -> None:
         """Remember, on disk too, that a container's preStop hook has run."""
         self._pre_stopped = (*self._pre_stopped, container_id)
-        await self.save(pod, request)
+        with trio.move_on_after(_PATIENCE):  # for `keep`, whose write may hang
+            await self.save(pod, request)
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
         """Put the pod on disk as it is now known, unless it is there already.
@@ -213,8 +216,21 @@ class PodReporter:
             self._decided = trio.Event()
             if request() is not None:
                 await self.save(pod, request())
+                self._kept.set()
             with trio.move_on_after(_RETRY if self._trouble else math.inf):
                 await self._decided.wait()
+
+    async def wait_kept(self) -> None:
+        """Wait until `keep`, which runs beside, has put on disk what was decided, or tried to.
+
+        A disk that does not answer at all (EIO retries, a network disk that is gone) is given
+        some seconds: to end a pod may free the memory that the node is short of.
+        """
+        self._kept = trio.Event()
+        with trio.move_on_after(_PATIENCE) as waiting:
+            await self._kept.wait()
+        if waiting.cancelled_caught:
+            log.warning("pod.record_hangs", seconds=_PATIENCE)
 
     async def note_admitted(self, pod: Pod) -> None:
         """Remember, on disk too, that a pod may run."""

@@ -50,6 +50,7 @@ class Teardown:
     request: TerminationRequest
     remove: bool
     stopper: ContainerStopper
+    recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
     stopped: Callable[[RuntimePod], Awaitable[None]]  # told once the containers have stopped
     at_rest: Callable[[], None]  # told once nothing of it runs
     left: Callable[[str], None]  # told why dead remains of it stay, if they do
@@ -65,6 +66,9 @@ class Teardown:
 
 async def tear_down(teardown: Teardown) -> None:
     """Take the pod down. What it raises of `TEARDOWN_ERRORS` says: try again."""
+    # On disk before the first stop, where the disk takes it: a restart of the agent goes on with
+    # this. Where it does not, the decision in memory is enough to stop things.
+    await teardown.recorded()
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(adopt_directories(teardown))

@@ -430,13 +430,11 @@ class PodWorker:
         request = self._request
         assert request is not None
         self._reporter.show_ending(self.pod, request)
-        # On disk before the first stop, where the disk takes it: a restart of the agent goes on
-        # with this teardown. Where it does not, the decision in memory is enough to stop things.
-        await self._reporter.save(self.pod, request)
         self._remains = ""
         teardown = Teardown(
             *(self.services, self.pod, request, remove),
             stopper=self._stopper,
+            recorded=self._reporter.wait_kept,
             stopped=self._on_stopped,
             at_rest=self._at_rest,
             left=self._on_remains,

@@ -47,6 +47,8 @@ _RECONNECT = 1.0
 _RELOAD = 5.0
 # How long the last statuses may take to leave.
 _REPORT = 5.0
+# How long the disk may take to keep when the shutdown was.
+_RECORD = 5.0
 STATE_FILE = "graceful_node_shutdown_state"
 
 
@@ -84,6 +86,7 @@ class NodeShutdown:
     began_at: float | None = None  # Unix seconds of the last shutdown, in this life or an earlier
     ended_at: float | None = None
     _lock: InhibitLock | None = None
+    _writing: trio.Lock = field(default_factory=trio.Lock)  # one record after the other
     _trouble: str = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -192,22 +195,28 @@ class NodeShutdown:
             await self._shut_down(began)
             nursery.cancel_scope.cancel()
         if called_off:
-            await self._remember(began, self.clock.time())
+            with trio.move_on_after(_RECORD):
+                await self._remember(began, self.clock.time())
         elif lost is not None:
             raise lost
         return not called_off
 
     async def _shut_down(self, began: float) -> None:
-        await self._remember(began, None)
-        try:
-            for group in shutdown_groups(self.periods, self.pods.active()):
-                await self._end_group(group)
-            if self.reported is not None:
-                with trio.move_on_after(_REPORT):
-                    await self.reported()
-            await self._remember(began, self.clock.time())
-        finally:
-            self._release()
+        async with trio.open_nursery() as records:
+            # Beside: a disk that hangs holds up neither the pods' end nor the machine's.
+            records.start_soon(self._remember, began, None)
+            try:
+                for group in shutdown_groups(self.periods, self.pods.active()):
+                    await self._end_group(group)
+                if self.reported is not None:
+                    with trio.move_on_after(_REPORT):
+                        await self.reported()
+                kept = trio.Event()
+                records.start_soon(self._remember, began, self.clock.time(), kept)
+                with trio.move_on_after(_RECORD):
+                    await kept.wait()
+            finally:
+                self._release()
         log.warning("shutdown.pods_ended", seconds=round(self.clock.time() - began, 1))
 
     async def _end_group(self, group: ShutdownGroup) -> None:
@@ -221,15 +230,20 @@ class NodeShutdown:
         if waited.cancelled_caught:
             log.warning("shutdown.group_timed_out", priority=group.period.priority, seconds=seconds)
 
-    async def _remember(self, began: float, ended: float | None) -> None:
-        """Keep when it was, where the Go kubelet does."""
+    async def _remember(
+        self, began: float, ended: float | None, kept: trio.Event | None = None
+    ) -> None:
+        """Keep when it was, where the Go kubelet does; `kept` is set once that is done."""
         self.began_at, self.ended_at = began, ended
         state = {"startTime": rfc3339(began), "endTime": rfc3339(ended) if ended else None}
         path = self.root_dir / STATE_FILE
-        try:
-            await self.offload(path.write_text, json.dumps(state))
-        except OSError as exc:
-            log.error("shutdown.state_not_kept", path=str(path), error=str(exc))
+        async with self._writing:
+            try:
+                await self.offload(path.write_text, json.dumps(state))
+            except OSError as exc:
+                log.error("shutdown.state_not_kept", path=str(path), error=str(exc))
+        if kept is not None:
+            kept.set()
 
     def _tell(self, trouble: str) -> None:
         if trouble != self._trouble:
