@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, Seams
 from kubelet_trio.agent.cluster import go_version
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.model import inline_offload, metadata
+from kubelet_trio.model import metadata
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
@@ -41,10 +42,12 @@ class World:
         self.agent: Agent | None = None
         self.change_detection = ChangeDetection.WATCH
         self.node_ips: tuple[str, ...] = ()  # as --node-ip gives them
+        self.ended = trio.Event()  # once the agent has stopped
         self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
-    async def running(self, *static: Pod) -> AsyncIterator[Agent]:
+    async def running(self, *static: Pod, **told: Any) -> AsyncIterator[Agent]:
+        """Run an agent, as the machine is; `told` are further fields of its settings."""
         api = self.kube.node(NAME)
         settings = NodeSettings(
             NAME,
@@ -65,12 +68,12 @@ class World:
             ),
             self.clock,
             api,
-            Keeper(Folder(self.offline), inline_offload) if self.offline is not None else None,
+            Keeper(Folder(self.offline), self.host.offload) if self.offline is not None else None,
         )
         self.feed = Feed()
         self.feed.put(*static)
         agent = self.agent = Agent(
-            AgentSettings(settings, parallel_pulls=2),
+            AgentSettings(settings, parallel_pulls=2, **told),
             Seams(
                 self.host.runtime,
                 self.host.mounter,
@@ -79,14 +82,21 @@ class World:
                 self.host.runtime.exit_waiter,
                 cluster=cluster,
                 clock=self.clock,
-                offload=inline_offload,
+                offload=self.host.offload,
+                signals=self.host.signals,
+                logind=self.host.logind,
             ),
             load_records(self.host.base / "root" / "pods"),
         )
+        self.ended = trio.Event()
         async with trio.open_nursery() as nursery:
-            await nursery.start(agent.run)
+            await nursery.start(self._run, agent)
             yield agent
             nursery.cancel_scope.cancel()
+
+    async def _run(self, agent: Agent, *, task_status: trio.TaskStatus[None]) -> None:
+        await agent.run(task_status=task_status)
+        self.ended.set()
 
     def bind(self, name: str = "web", image: str = "web", **spec: object) -> Pod:
         """Make a pod that the scheduler has bound to the node."""
