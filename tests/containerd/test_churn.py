@@ -1,6 +1,7 @@
 """Everything at once, at random: whatever the way, the files decide what runs in the end.
 
 `KUBELET_TRIO_SEED` repeats a run's choices (not its timing); each run prints its own.
+`KUBELET_TRIO_CROWD` is how many pods end together.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.containerd.conftest import MakeAgent
 from tests.harness import Agent, Containerd, CriClient, Json, container, eventually, forever, pod
 
 STEPS = 80
+CROWD = int(os.environ.get("KUBELET_TRIO_CROWD", "24"))
 NAMES = [f"churn-{n}" for n in range(6)]
 MEMORY: Json = {"volumes": [{"name": "m", "emptyDir": {"medium": "Memory"}}]}
 MOUNTS = [{"name": "m", "mountPath": "/m", "subPath": "x"}]
@@ -216,3 +218,32 @@ def test_pods_with_busy_exec_probes_end_together(make_agent: MakeAgent, cri: Cri
         agent.drop(name)
     eventually(lambda: not cri.sandboxes(), within=60, what="no sandbox left")
     assert cut_short(cri, agent) == []
+
+
+def test_a_crowd_ends_together_beside_three_commands_a_second(
+    make_agent: MakeAgent, containerd: Containerd, cri: CriClient
+) -> None:
+    agent = make_agent()
+    agent.start()
+    before = containerd.log.stat().st_size
+    asked = {"readinessProbe": _PROBES["readinessProbe"]}
+    busy = pod("busy", *(container(f"c{number}", SLOW, **asked) for number in range(3)))
+    names = [f"crowd-{number}" for number in range(CROWD - 1)]
+    for manifest in (busy, *(pod(name, container("main", SLOW)) for name in names)):
+        agent.put(manifest)
+    running = v1.ContainerState.CONTAINER_RUNNING
+    eventually(
+        lambda: [c.state for c in cri.containers()].count(running) == CROWD + 2,
+        within=30 + 3 * CROWD,
+        what="all of them to run",
+    )
+    agent.wait_ready("busy")
+    time.sleep(2)  # some command is under way at any moment from here on
+    for name in ("busy", *names):
+        agent.drop(name)
+    eventually(lambda: not cri.sandboxes(), within=30 + 3 * CROWD, what="no sandbox left")
+    assert cut_short(cri, agent) == []
+    with containerd.log.open(errors="replace") as log:
+        log.seek(before)
+        cut = [line for line in log if "ExecSync" in line and "context canceled" in line]
+    assert cut == []

@@ -82,6 +82,11 @@ class Containerd:
         return self._process.pid
 
     @property
+    def log(self) -> Path:
+        """What it says itself, of all its lives."""
+        return self.layout.base / "containerd.log"
+
+    @property
     def endpoint(self) -> str:
         return f"unix://{self.socket}"
 
@@ -100,7 +105,7 @@ class Containerd:
     def start(self) -> None:
         """Start containerd and return when it answers."""
         assert self._process is None
-        with (self.layout.base / "containerd.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["containerd", "--config", self.layout.base / "config.toml"],
                 stdout=log,
