@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import v1
 from kubelet_trio.kube import PatchKind
-from kubelet_trio.model import metadata
+from kubelet_trio.model import WallClock, metadata
 from kubelet_trio.testing import FakeKube, FakeRuntime, FaultKind
 from kubelet_trio.testing.kube.client import FakeKubeClient
 from tests.agent.test_cluster import World
@@ -49,9 +49,11 @@ class _Client(FakeKubeClient):
         return done
 
 
-class _Kube(FakeKube):
-    def __init__(self) -> None:
-        super().__init__()
+class WatchedKube(FakeKube):
+    """A server that keeps every status that it was let write, in `told`."""
+
+    def __init__(self, *, clock: WallClock | None = None) -> None:
+        super().__init__(clock=clock)
         self.told: list[tuple[str, PodStatus]] = []
 
     def node(self, name: str) -> FakeKubeClient:
@@ -66,7 +68,7 @@ class TakenOver(World):
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
-        self.watched = _Kube()
+        self.watched = WatchedKube()
         self.kube = self.watched
         self.before: dict[str, PodStatus] = {}
 

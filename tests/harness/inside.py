@@ -14,6 +14,7 @@ from kubelet_trio.agent import Agent, Apis
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import CONFIG_SOURCE, metadata
+from kubelet_trio.pods import load_records
 from kubelet_trio.sources import load_pods
 from tests.agent.node import Feed
 from tests.harness.containerd import Containerd
@@ -33,6 +34,21 @@ def inside_agent(
         apis: the API server that it is a node of, if any; its pods come from the feed still.
         replaced: fields of its `Seams`, in the place of the daemon's.
     """
+    built = _build(containerd, base, config, apis)
+    feed = Feed()
+    given = {"servers": lambda _agent: (), **replaced}
+    seams = replace(built._seams, runtime=built.bare_runtime, sources=(feed,), **given)
+    return Agent(built.settings, seams), feed
+
+
+def cluster_agent(containerd: Containerd, base: Path, config: Json, apis: Apis) -> Agent:
+    """Return an agent whose pods come from its API server, with the records that it has."""
+    built = _build(containerd, base, config, apis)
+    seams = replace(built._seams, runtime=built.bare_runtime, servers=lambda _agent: ())
+    return Agent(built.settings, seams, load_records(base / "root" / "pods"))
+
+
+def _build(containerd: Containerd, base: Path, config: Json, apis: Apis | None) -> Agent:
     whole: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -48,11 +64,7 @@ def inside_agent(
     path = base / "config.yaml"
     path.write_text(yaml.safe_dump(whole))
     named = [f"--root-dir={base / 'root'}", "--hostname-override=node"]
-    built = build_agent(load_settings([f"--config={path}", *named]), {}, apis)
-    feed = Feed()
-    given = {"servers": lambda _agent: (), **replaced}
-    seams = replace(built._seams, runtime=built.bare_runtime, sources=(feed,), **given)
-    return Agent(built.settings, seams), feed
+    return build_agent(load_settings([f"--config={path}", *named]), {}, apis)
 
 
 def api_pod(manifest: Json) -> Pod:
