@@ -2,8 +2,9 @@
 
 There is no housekeeping loop: nothing is read while nobody asks. Answers within `_FRESH` seconds
 come from one reading for as long as the same containers run, and those who ask at the same time
-share it. The rate of CPU use is taken between this reading and one that is some seconds older; the
-first answer has none. Where nobody asked for long, two answers in short order are about now.
+share it. The rate of CPU use is taken between this reading and one that is some seconds older.
+Whose first answer it would be is read twice, a second apart: upstream's housekeeping has a rate of
+everything by then. Where nobody asked for long, two answers in short order are about now.
 """
 
 from __future__ import annotations
@@ -72,16 +73,18 @@ class StatsProvider:
     _cache: dict[str, tuple[float, Snapshot]] = field(default_factory=dict)
     _locks: dict[str, trio.Lock] = field(default_factory=dict)
     _bases: dict[str, tuple[_CpuTime, _CpuTime]] = field(default_factory=dict)
+    _known: frozenset[str] = frozenset()  # those of whom a summary has told before
+    _begin: trio.Lock = field(default_factory=trio.Lock)
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
         """Return the JSON of `/stats/summary`."""
-        snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
         return msgspec.json.encode(
-            make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
+            await self.summary_object(only_cpu_and_memory=only_cpu_and_memory)
         )
 
     async def summary_object(self, *, only_cpu_and_memory: bool = False) -> api.Summary:
         """Return the summary as values, for the command line and the node page."""
+        await self._wait_bases()
         snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
         return make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
 
@@ -180,6 +183,15 @@ class StatsProvider:
         return None
 
     # The rate of CPU use
+
+    async def _wait_bases(self) -> None:
+        """Read what no summary has told of yet, so that the next reading has a rate of it."""
+        async with self._begin:
+            now = frozenset(("/", *(c.id for pod in self.pods() for c in pod.containers)))
+            if now - self._known:
+                await self.snapshot("cpu")
+                await trio.sleep(_FRESH)
+            self._known = now
 
     def _rate(self, key: str, usage: Usage) -> int | None:
         """Return nanocores since the base, None where there is none yet."""

@@ -114,12 +114,54 @@ async def test_the_runtime_and_the_rest_of_the_system_have_their_cgroups(
     assert found["misc"]["memory"]["usageBytes"]
 
 
+@pytest.mark.parametrize("only", [False, True])
+async def test_the_first_answer_has_a_rate(
+    world: World, autojump_clock: MockClock, only: bool
+) -> None:
+    async def works() -> None:
+        await trio.sleep(0.5)
+        world.set_cpu(2_500_000 + 750_000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(works)
+        assert (await world.ask(only=only))["cpu"]["usageNanoCores"] == 750_000_000
+        # Once is enough: whoever asks next is answered at once.
+        began = trio.current_time()
+        await world.ask(only=only)
+        assert trio.current_time() == began
+
+
+async def test_a_container_that_nobody_can_measure_delays_the_first_answer_alone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    (world.base / "cgroup" / world.cgroup.lstrip("/") / "cpu.stat").unlink()
+    await world.ask(only=True)
+    await trio.sleep(10)
+    began = trio.current_time()
+    await world.ask(only=True)
+    assert trio.current_time() == began
+
+
+async def test_those_who_ask_first_at_once_all_have_a_rate(
+    world: World, autojump_clock: MockClock
+) -> None:
+    found = []
+
+    async def ask() -> None:
+        found.append((await world.ask())["cpu"]["usageNanoCores"])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(ask)
+    assert found == [0, 0, 0]
+
+
 async def test_the_rate_is_taken_between_two_readings(
     world: World, autojump_clock: MockClock
 ) -> None:
-    assert "usageNanoCores" not in (await world.ask(only=True))["cpu"]
+    assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 0
     world.set_cpu(2_500_000 + 5_000_000)
-    await trio.sleep(10)
+    await trio.sleep(9)  # the base is a second older than the first answer
     assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 500_000_000
     world.set_cpu(2_500_000 + 5_000_000 + 20_000_000)
     await trio.sleep(10)
@@ -130,7 +172,7 @@ async def test_the_rate_is_of_now_where_nobody_asked_for_long(
     world: World, autojump_clock: MockClock
 ) -> None:
     await world.ask(only=True)
-    await trio.sleep(3600)
+    await trio.sleep(3599)
     world.set_cpu(2_500_000 + 3_600_000_000)
     # The hour is all that is known.
     assert (await world.ask(only=True))["cpu"]["usageNanoCores"] == 1_000_000_000
