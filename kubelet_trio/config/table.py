@@ -179,7 +179,7 @@ FIELDS: tuple[Row, ...] = (
     row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", YES, "how long a no holds"),
     row("enableDebuggingHandlers", "enable-debugging-handlers", YES, "serve logs, exec, attach and port-forward"),
     row("enableContentionProfiling", "contention-profiling", MOOT, "serve Go's block profile", "there is no Go here that would wait for locks"),
-    row("enableProfilingHandler", "", YES, "serve /debug/pprof: the command line and the tasks"),
+    row("enableProfilingHandler", "", YES, "serve /debug/pprof: command line, tasks, CPU and heap profiles"),
     row("enableDebugFlagsHandler", "", YES, "serve /debug/flags/v, which changes the verbosity of the running agent"),
     row("enableSystemLogHandler", "", YES, "serve the host's /var/log"),
     row("enableSystemLogQuery", "", YES, "serve queries of the journal and of services' logs below /logs/"),

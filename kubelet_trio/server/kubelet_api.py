@@ -25,12 +25,13 @@ from kubelet_trio.model import Meter, RuntimePod, WallClock, set_verbosity
 from kubelet_trio.server.commands import answer_checkpoint, answer_run
 from kubelet_trio.server.container_logs import answer_container_logs
 from kubelet_trio.server.control import KUBERNETES_VERSION
-from kubelet_trio.server.debug import answer_profile, flagz, statusz
+from kubelet_trio.server.debug import flagz, statusz
 from kubelet_trio.server.health import Check, add_healthz
 from kubelet_trio.server.http import Handler, HttpError, Request, Response
 from kubelet_trio.server.node_log_query import answer_log_query
 from kubelet_trio.server.numbers import parse_decimal
 from kubelet_trio.server.options import ApiOptions
+from kubelet_trio.server.pprof import Profiles
 from kubelet_trio.server.router import Router
 from kubelet_trio.server.streams import add_streams
 from kubelet_trio.server.system_logs import SYSTEM_LOGS, answer_system_logs
@@ -128,7 +129,7 @@ def _add_process(router: Router, parts: ApiParts) -> None:
     """Add what tells of the process itself."""
     options, view = parts.options, parts.view
     if options.enable_profiling_handler:
-        router.add("GET", "/debug/pprof/{name...}", answer_profile)
+        router.add("GET", "/debug/pprof/{name...}", Profiles())
     else:
         _add_refusal(router, "/debug/pprof/{name...}", "profiling endpoint is disabled.")
     if options.enable_debug_flags_handler:
