@@ -89,6 +89,8 @@ class Profiles:
         async def write(send: Send) -> None:
             from kubelet_trio.server.sampling import sampling_cpu  # few ever ask
 
+            if self._is_sampling:
+                return  # another one has begun since
             self._is_sampling = True
             try:
                 with sampling_cpu() as found:
