@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -72,7 +71,7 @@ from kubelet_trio.server import (
 )
 from kubelet_trio.sources import FileSource, HttpSource, Source
 from kubelet_trio.supervision import ChildSpec
-from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
+from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import Apis, Cluster
@@ -135,7 +134,7 @@ def build_agent(
         ),
         node_api=node_api_settings(settings),
         memory_allocatable=node.allocatable["memory"] // NANO,
-        tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        tmpfs_noswap=has_tmpfs_noswap(),
         meter=meter,
     )
     return Agent(agent_settings(settings, node, capacity, reserved), seams, records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -47,7 +46,7 @@ from kubelet_trio.server import (
     is_healthy,
 )
 from kubelet_trio.supervision import GaveUpError
-from kubelet_trio.volumes import tmpfs_noswap_supported
+from kubelet_trio.volumes import has_tmpfs_noswap
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import Apis
@@ -120,7 +119,7 @@ async def _prepare(
         return None
     node, events = agent.settings.node, agent.events_recorder
     tell_limits(node, settings.config.resolv_conf, events)
-    tell_swap(node, events, noswap=tmpfs_noswap_supported(os.uname().release))
+    tell_swap(node, events, noswap=has_tmpfs_noswap())
     return agent, contention
 
 

@@ -6,7 +6,6 @@ import of the library is part of what the host program pays, whether it opens on
 
 from __future__ import annotations
 
-import os
 import socket
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from kubelet_trio.runtimes import make_runtime
 from kubelet_trio.server import SERVING, SOCKET_NAME, Port, control_router, serve_http
 from kubelet_trio.sources import FileSource, Source
 from kubelet_trio.supervision import ChildSpec
-from kubelet_trio.volumes import KernelMounter, tmpfs_noswap_supported
+from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 
 _RESOLV_CONF = "/etc/resolv.conf"
 
@@ -60,7 +59,7 @@ def real_world(config: KubeletConfig) -> World:
         cgroups=lambda driver: PodCgroups(host, driver, threads, root=config.cgroup_root),
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=orphans,
-        tmpfs_noswap=tmpfs_noswap_supported(os.uname().release),
+        tmpfs_noswap=has_tmpfs_noswap(),
     )
 
 

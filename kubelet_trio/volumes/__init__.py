@@ -2,8 +2,9 @@
 
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, VolumeError
 from kubelet_trio.volumes.manager import VolumeManager
-from kubelet_trio.volumes.mounter import KernelMounter, Mounter, tmpfs_noswap_supported
+from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
+from kubelet_trio.volumes.noswap import has_tmpfs_noswap
 
 __all__ = [
     "VOLUME_ERRORS",
@@ -12,7 +13,7 @@ __all__ = [
     "Mounter",
     "VolumeError",
     "VolumeManager",
+    "has_tmpfs_noswap",
     "parse_mountinfo",
     "read_mountinfo",
-    "tmpfs_noswap_supported",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -151,9 +150,3 @@ def is_bound_to_itself(target: Path, mounts: Sequence[MountPoint]) -> bool:
         return False
     own = Path(around.root) / target.relative_to(around.path)
     return here[0].source == around.source and Path(here[0].root) == own
-
-
-def tmpfs_noswap_supported(kernel_release: str) -> bool:
-    """Whether a kernel (`6.8.0-45-generic`) takes tmpfs' `noswap`, in Linux since 6.4."""
-    numbers = re.match(r"(\d+)\.(\d+)", kernel_release)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 4)

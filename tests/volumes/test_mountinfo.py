@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from kubelet_trio.volumes import MountPoint, parse_mountinfo, read_mountinfo, tmpfs_noswap_supported
+from kubelet_trio.volumes import MountPoint, parse_mountinfo, read_mountinfo
 
 TABLE = r"""22 28 0:21 / /sys rw,nosuid shared:7 - sysfs sysfs rw
 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 propagate_from:2 - ext3 /dev/root rw,errors=continue
@@ -33,17 +31,3 @@ def test_names_that_are_not_utf8_survive(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(b"1 2 0:1 / /\xff rw - tmpfs tmpfs rw\n")
     (mount,) = read_mountinfo(tmp_path / "m")
     assert mount.path == "/\udcff"
-
-
-@pytest.mark.parametrize(
-    ("release", "supported"),
-    [
-        ("6.4.0", True),
-        ("6.3.9-generic", False),
-        ("5.15.0-1", False),
-        ("10.0-rc1", True),
-        ("x", False),
-    ],
-)
-def test_noswap_came_with_linux_6_4(release: str, supported: bool) -> None:
-    assert tmpfs_noswap_supported(release) is supported
