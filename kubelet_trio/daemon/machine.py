@@ -21,8 +21,10 @@ from kubelet_trio.host import (
     set_tunables,
 )
 from kubelet_trio.model import Offload, Purpose, thread_offload
-from kubelet_trio.supervision import ChildSpec
+from kubelet_trio.supervision import ChildSpec, RestartPolicy
 
+# Nothing of this is worth the life of what runs pods: it is restarted for ever.
+_FOR_EVER = RestartPolicy(limit=None)
 _FAMILIES = (("ipv4", "iptables"), ("ipv6", "ip6tables"))
 
 
@@ -44,14 +46,14 @@ def machine_children(settings: Settings) -> tuple[ChildSpec, ...]:
 def _children(settings: Settings) -> Iterator[ChildSpec]:
     config = settings.config
     own = OwnProcess(config.oom_score_adj, config.kubelet_cgroups, cgroup_host, _threads())
-    yield ChildSpec("process", own.run)
+    yield ChildSpec("process", own.run, policy=_FOR_EVER)
     if config.system_cgroups:
         system = SystemProcesses(config.system_cgroups, cgroup_host, _threads())
-        yield ChildSpec("system-processes", system.run)
+        yield ChildSpec("system-processes", system.run, policy=_FOR_EVER)
     if config.make_iptables_util_chains and config.container_runtime_endpoint != PROCESS:
         for family, program in _FAMILIES:
             chains = KubeletChains(IptablesProgram(program), family)
-            yield ChildSpec(f"iptables:{family}", chains.run)
+            yield ChildSpec(f"iptables:{family}", chains.run, policy=_FOR_EVER)
 
 
 def _threads() -> Offload:
