@@ -119,10 +119,11 @@ def _our_pods(recording: Recording, words: Words) -> Table:
 
 # Events
 
-# What a run may or may not come by: a probe before the program listens, or on a busy machine.
+# What a run may or may not come by: a probe before the program listens or has made its file, or
+# on a busy machine.
 _LUCK = re.compile(
     r"Unhealthy .*(connection refused|context deadline exceeded|command timed out"
-    r"|errored and resulted in unknown)"
+    r"|errored and resulted in unknown|can't open '/tmp/ok')"
 )
 _ENDING = re.compile(r"Killing Stopping container")
 _CAPACITY = re.compile(r"capacity: \d+")
