@@ -8,6 +8,7 @@ A relative path inside a file is relative to that file's directory.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 from kubelet_trio.config._errors import ConfigError
 from kubelet_trio.config.types import GROUP_VERSION, KIND
 from kubelet_trio.config.walk import pick, put
+from kubelet_trio.model import check_yaml_depth
 
+_DEEPEST, _MOST_VALUES = 50, 100_000
 _PATHS = (
     "staticPodPath",
     "podLogsDir",
@@ -90,6 +93,21 @@ def _drop_ins(directory: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file())
 
 
+def _check_size(value: Any) -> None:
+    """Raise ValueError for what aliases have made endless, or far larger than its text."""
+    waiting, count = [(value, 1)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if depth > _DEEPEST or count > _MOST_VALUES:
+            raise ValueError(
+                f"expected at most {_DEEPEST} levels and {_MOST_VALUES} values, aliases followed"
+            )
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list | tuple | set):
+            waiting += [(item, depth + 1) for item in inner]
+
+
 def _decode(path: Path, text: str) -> dict[str, Any]:
     import yaml  # only a configuration in a file needs it
 
@@ -98,8 +116,8 @@ def _decode(path: Path, text: str) -> dict[str, Any]:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             self.flatten_mapping(node)
-            keys = [key.value for key, _ in node.value]
-            for key in {key for key in keys if keys.count(key) > 1}:
+            names = Counter(k.value for k, _ in node.value if isinstance(k.value, str))
+            for key in (key for key, count in names.items() if count > 1):
                 raise yaml.constructor.ConstructorError(
                     None, None, f'duplicate field "{key}"', node.start_mark
                 )
@@ -107,8 +125,11 @@ def _decode(path: Path, text: str) -> dict[str, Any]:
             return mapping
 
     try:
+        check_yaml_depth(text)
         raw = yaml.load(text, StrictLoader)  # a safe loader, made stricter
-    except yaml.YAMLError as exc:
+        _check_size(raw)
+    # ValueError: of a number with thousands of digits, of a date that is none.
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigError([f"{path}: {' '.join(str(exc).split())}"]) from exc
     if not isinstance(raw, Mapping):
         raise ConfigError([f"{path}: is not a {KIND}"])

@@ -18,6 +18,7 @@ from lightkube.models.core_v1 import Container, ContainerPort, LifecycleHandler,
 from kubelet_trio.containers.hashing import container_hash
 from kubelet_trio.model import (
     INSTANCE,
+    JSON_ERRORS,
     PodContainer,
     PodUid,
     metadata,
@@ -170,12 +171,12 @@ def _int(text: str | None) -> int | None:
 def _pre_stop(text: str | None) -> LifecycleHandler | None:
     try:
         return None if text is None else msgspec.json.decode(text, type=LifecycleHandler)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None
 
 
 def _ports(text: str | None) -> tuple[ContainerPort, ...]:
     try:
         return () if text is None else msgspec.json.decode(text, type=tuple[ContainerPort, ...])
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return ()

@@ -19,6 +19,7 @@ import structlog
 from lightkube.models.core_v1 import Secret
 
 from kubelet_trio.credentials.matching import Login, Logins, SecretSource
+from kubelet_trio.model import JSON_ERRORS
 from kubelet_trio.objects import secret_content
 
 log = structlog.get_logger()
@@ -92,7 +93,7 @@ def home_directory() -> Path | None:
 def _decoded(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except JSON_ERRORS:
         raise ValueError("not JSON") from None
 
 

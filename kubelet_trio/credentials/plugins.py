@@ -22,7 +22,7 @@ import trio
 from kubelet_trio.credentials.accounts import Accounts, Grant, NotForItError, Puller, grant_of
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
 from kubelet_trio.credentials.provider_config import Provider, parse_duration
-from kubelet_trio.model import Meter
+from kubelet_trio.model import JSON_ERRORS, Meter
 from kubelet_trio.objects import ObjectError
 
 log = structlog.get_logger()
@@ -117,11 +117,7 @@ class Plugin:
         finally:
             took = trio.current_time() - began
             self.meter.observe("kubelet_credential_provider_plugin_duration", took, name)
-        try:
-            answer = msgspec.json.decode(printed)
-            logins, key, kept = _response(answer, provider, grant)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
-            raise ProviderError(f"credential provider {provider.name}: {exc}") from None
+        logins, key, kept = read_response(printed, provider, grant)
         if kept > 0:
             until = trio.current_time() + kept
             self._answers[_KEYS[key](image), _whose(grant)] = _Answer(logins, until)
@@ -176,20 +172,32 @@ def _whose(grant: Grant | None) -> tuple[object, ...]:
     return () if grant is None else grant.whose
 
 
+def read_response(
+    printed: bytes, provider: Provider, grant: Grant | None
+) -> tuple[Logins, str, float]:
+    """Return logins, kind of cache key and seconds of an answer. Raises `ProviderError`."""
+    try:
+        return _response(msgspec.json.decode(printed), provider, grant)
+    except (*JSON_ERRORS, ValueError) as exc:
+        raise ProviderError(f"credential provider {provider.name}: {exc}") from None
+
+
 def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Logins, str, float]:
-    """Return logins, kind of cache key and seconds. Raises ValueError."""
     if not isinstance(answer, dict) or answer.get("kind") != "CredentialProviderResponse":
         raise ValueError("its answer is no CredentialProviderResponse")
     if answer.get("apiVersion") != provider.api_version:
         raise ValueError(f"apiVersion: its answer is not in {provider.api_version}")
     key = answer.get("cacheKeyType")
-    if key not in _KEYS:
+    if not isinstance(key, str) or key not in _KEYS:
         raise ValueError(f"cacheKeyType: {key!r} is not one of {', '.join(_KEYS)}")
     kept = provider.default_cache_duration
     if answer.get("cacheDuration") is not None:
         kept = parse_duration(answer["cacheDuration"])
     logins = {}
-    for location, auth in (answer.get("auth") or {}).items():
+    told = answer.get("auth") or {}
+    if not isinstance(told, dict):
+        raise ValueError("auth: not an object of logins")
+    for location, auth in told.items():
         if not isinstance(auth, dict):
             raise ValueError("auth: not an object of logins")
         password = str(auth.get("password", ""))
@@ -197,4 +205,4 @@ def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Log
             raise ValueError("auth: a token as password needs cacheType Token")
         source = grant.source if grant is not None else None
         logins[location] = Login(str(auth.get("username", "")), password, source=source)
-    return logins, str(key), kept
+    return logins, key, kept

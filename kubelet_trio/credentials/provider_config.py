@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubelet_trio.credentials.accounts import TokenAttributes
-from kubelet_trio.model import yaml_problem
+from kubelet_trio.model import check_yaml_depth, yaml_problem
 
 _API = "kubelet.config.k8s.io/"
 _CONFIG_VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _EXEC_API = "credentialprovider.kubelet.k8s.io/"
+_MOST_DURATION = 100  # characters
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
@@ -38,9 +40,8 @@ def load_providers(path: Path) -> tuple[Provider, ...]:
     if path.is_dir():
         files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".yaml", ".yml"))
     providers = [provider for file in files for provider in _providers(file)]
-    names = [provider.name for provider in providers]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(provider.name for provider in providers).items():
+        if count > 1:
             raise ValueError(f"{path}: more than one credential provider is named {name!r}")
     if not providers:
         raise ValueError(f"{path}: providers: at least one is required")
@@ -53,6 +54,8 @@ def parse_duration(text: Any) -> float:
     if rest == "0":
         return 0.0
     while rest:
+        if len(rest) > _MOST_DURATION:
+            raise ValueError(f"{rest[:_MOST_DURATION]!r}... is not a duration such as 1h30m")
         number = rest[: len(rest) - len(rest.lstrip("0123456789."))]
         rest = rest[len(number) :]
         unit = next((u for u in ("ms", "h", "m", "s") if rest.startswith(u)), None)
@@ -67,27 +70,35 @@ def _providers(file: Path) -> Iterator[Provider]:
     import yaml  # few nodes have such a file
 
     try:
-        document = yaml.safe_load(file.read_text())
-    except yaml.YAMLError as exc:
+        text = file.read_text()
+        check_yaml_depth(text)
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ValueError(f"{file}: {yaml_problem(exc)}") from None
     if not isinstance(document, dict) or document.get("kind") != "CredentialProviderConfig":
         raise ValueError(f"{file}: kind: CredentialProviderConfig is expected")
     if document.get("apiVersion") not in [_API + version for version in _CONFIG_VERSIONS]:
         raise ValueError(f"{file}: apiVersion: {_API}v1 is expected")
-    for number, entry in enumerate(document.get("providers") or ()):
+    entries = document.get("providers") or ()
+    if not isinstance(entries, list | tuple):
+        raise ValueError(f"{file}: providers: must be a list")
+    for number, entry in enumerate(entries):
         try:
             yield _provider(entry)
-        except (ValueError, TypeError, KeyError) as exc:
+        except ValueError as exc:
             raise ValueError(f"{file}: providers[{number}].{exc}") from None
 
 
-def _provider(entry: Mapping[str, Any]) -> Provider:
+def _provider(entry: Any) -> Provider:
+    if not isinstance(entry, dict):
+        raise ValueError("name: a provider must be an object")
     name = entry.get("name") or ""
-    if not name or name in (".", "..") or "/" in name or name != name.strip() or " " in name:
+    if not isinstance(name, str) or not _is_program(name):
         raise ValueError(f"name: {name!r} is not a program's name")
     if unknown := entry.keys() - _FIELDS:
-        raise ValueError(f"{min(unknown)}: unknown field")
-    if not entry.get("matchImages"):
+        raise ValueError(f"{min(map(str, unknown))}: unknown field")
+    images = _texts(entry, "matchImages")
+    if not images:
         raise ValueError("matchImages: at least one is required")
     if entry.get("defaultCacheDuration") is None:
         raise ValueError("defaultCacheDuration: required")
@@ -100,15 +111,39 @@ def _provider(entry: Mapping[str, Any]) -> Provider:
         raise ValueError(f"defaultCacheDuration: {exc}") from None
     return Provider(
         name,
-        tuple(entry["matchImages"]),
+        images,
         kept,
         version,
-        tuple(str(word) for word in entry.get("args") or ()),
-        tuple((str(v["name"]), str(v["value"])) for v in entry.get("env") or ()),
+        _texts(entry, "args"),
+        _variables(entry.get("env")),
         _token_attributes(entry.get("tokenAttributes"), version),
     )
 
 
+def _is_program(name: str) -> bool:
+    is_one = "/" not in name and " " not in name and name == name.strip()
+    return is_one and name not in ("", ".", "..")
+
+
+def _texts(entry: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    given = entry.get(field) or []
+    if not isinstance(given, list) or not all(isinstance(v, _SCALARS) for v in given):
+        raise ValueError(f"{field}: must be a list of strings")
+    return tuple(str(value) for value in given)
+
+
+def _variables(given: Any) -> tuple[tuple[str, str], ...]:
+    if given is not None and not isinstance(given, list):
+        raise ValueError("env: must be a list")
+    found = []
+    for number, variable in enumerate(given or ()):
+        if not isinstance(variable, dict) or not {"name", "value"} <= variable.keys():
+            raise ValueError(f"env[{number}]: name and value are required")
+        found.append((str(variable["name"]), str(variable["value"])))
+    return tuple(found)
+
+
+_SCALARS = str | int | float  # YAML's numbers and booleans are taken by their text
 _FIELDS = {
     "name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env", "tokenAttributes"
 }  # fmt: skip
@@ -130,23 +165,27 @@ def _token_attributes(given: Any, version: str) -> TokenAttributes | None:
 
 def _checked(given: Mapping[str, Any]) -> TokenAttributes:
     if unknown := given.keys() - _TOKEN_FIELDS:
-        raise ValueError(f"{min(unknown)}: unknown field")
+        raise ValueError(f"{min(map(str, unknown))}: unknown field")
     audience, required = given.get("serviceAccountTokenAudience"), given.get(_REQUIRE)
     if not audience or not isinstance(audience, str):
         raise ValueError("serviceAccountTokenAudience: a name is required")
     if not isinstance(required, bool):
         raise ValueError(f"{_REQUIRE}: true or false is required")
-    if given.get("cacheType") not in _CACHE_TYPES:
+    if given.get("cacheType") not in list(_CACHE_TYPES):
         raise ValueError(f"cacheType: one of {', '.join(_CACHE_TYPES)} is required")
-    keys = {field: tuple(given.get(field) or ()) for field in _ANNOTATIONS}
-    for field, names in keys.items():
-        if not isinstance(given.get(field) or [], list):
+    keys: dict[str, tuple[str, ...]] = {}
+    for field in _ANNOTATIONS:
+        names = given.get(field) or []
+        if not isinstance(names, list):
             raise ValueError(f"{field}: must be a list")
+        seen: set[str] = set()
         for name in names:
             if not name or not isinstance(name, str):
                 raise ValueError(f"{field}: {name!r} is not the key of an annotation")
-            if names.count(name) > 1:
+            if name in seen:
                 raise ValueError(f"{field}: {name} is there twice")
+            seen.add(name)
+        keys[field] = tuple(names)
     needed, optional = keys.values()
     if needed and not required:
         raise ValueError(f"{_ANNOTATIONS[0]}: only where {_REQUIRE} is true")

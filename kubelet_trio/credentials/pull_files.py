@@ -98,7 +98,7 @@ def _read(directory: Path, model: type[_T], kind: str) -> Iterator[tuple[Path, _
             continue  # the Go kubelet's rule
         try:
             yield path, _decoded(path.read_bytes(), model, kind)
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, RecursionError) as exc:
             aside = path.with_name(f"{_ASIDE}{path.name}")
             log.error(
                 "credentials.record_unreadable", path=str(path), kept_as=str(aside), error=str(exc)

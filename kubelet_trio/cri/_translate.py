@@ -20,6 +20,7 @@ from kubelet_trio.cri._errors import (
 )
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.grpc import GRPCError, Status
+from kubelet_trio.model import JSON_ERRORS
 
 _ERRORS: dict[Status, type[RuntimeCallError]] = {
     Status.UNAVAILABLE: RuntimeUnavailableError,
@@ -85,7 +86,7 @@ def container_pid(info: dict[str, str]) -> int:
         return 0
     try:
         return _decode_info(text).pid
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return 0  # another runtime's own format; the PID is a help, never a need
 
 
@@ -105,7 +106,7 @@ def sandbox_image(info: dict[str, str]) -> str:
     """
     try:
         return _decode_config(info.get("config") or "{}").sandbox_image
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return ""  # another runtime's own format
 
 

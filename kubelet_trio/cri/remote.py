@@ -26,13 +26,21 @@ from kubelet_trio.cri._wire import decode_changed
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, RuntimeServiceStub
 from kubelet_trio.grpc import Channel, Dial, Message, RawMessage, UnaryUnaryMethod
-from kubelet_trio.model import ContainerId, PodUid, SandboxId
+from kubelet_trio.model import ContainerId, PodUid, SandboxId, parse_message
 
 REQUEST_TIMEOUT = 120.0  # s, runtimeRequestTimeout's default
 _UID_LABEL = "io.kubernetes.pod.uid"
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+def _parse_sandbox(data: bytes) -> v1.PodSandbox:
+    return parse_message(v1.PodSandbox, data)
+
+
+def _parse_container(data: bytes) -> v1.Container:
+    return parse_message(v1.Container, data)
 
 
 class RemoteRuntime(RemoteStreaming):
@@ -145,7 +153,7 @@ class RemoteRuntime(RemoteStreaming):
         last = previous or Listing()
         answer = await self._call("ListPodSandbox", self._list_sandboxes, request)
         with translate.malformed_answer("ListPodSandbox"):
-            return Listing(*decode_changed(answer, v1.PodSandbox.parse, last.raw, last.entries))
+            return Listing(*decode_changed(answer, _parse_sandbox, last.raw, last.entries))
 
     # Containers
 
@@ -208,7 +216,7 @@ class RemoteRuntime(RemoteStreaming):
         last = previous or Listing()
         answer = await self._call("ListContainers", self._list_containers, request)
         with translate.malformed_answer("ListContainers"):
-            return Listing(*decode_changed(answer, v1.Container.parse, last.raw, last.entries))
+            return Listing(*decode_changed(answer, _parse_container, last.raw, last.entries))
 
     async def exec_sync(
         self, container_id: ContainerId, command: list[str], timeout_seconds: int

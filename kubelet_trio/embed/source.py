@@ -22,7 +22,7 @@ from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.embed.intake import ORIGIN, SOURCE
-from kubelet_trio.model import Latest, Offload, PodKey, PodUid, pod_key, pod_uid
+from kubelet_trio.model import JSON_ERRORS, Latest, Offload, PodKey, PodUid, pod_key, pod_uid
 from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.sources import SourceProblem, SourceSnapshot
 
@@ -107,7 +107,7 @@ class EmbeddedSource:
 
         Raises OSError or ValueError, naming the file.
         """
-        self._in_file = await self._offload(_read, self._path)
+        self._in_file = await self._offload(read_kept, self._path)
         self._wanted = {wanted.key: wanted for wanted in self._in_file}
         self._deliver()
 
@@ -166,7 +166,8 @@ class _Kept(msgspec.Struct, omit_defaults=True):
     objects: list[dict[str, Any]] = []
 
 
-def _read(path: Path) -> list[Wanted]:
+def read_kept(path: Path) -> list[Wanted]:
+    """Return what a file of kept pods holds. Raises ValueError naming the file, or OSError."""
     try:
         entries = msgspec.json.decode(path.read_bytes(), type=list[_Kept])
         return [
@@ -174,7 +175,7 @@ def _read(path: Path) -> list[Wanted]:
         ]
     except FileNotFoundError:
         return []
-    except (msgspec.DecodeError, KeyError) as exc:
+    except (*JSON_ERRORS, KeyError) as exc:
         raise ValueError(f"{path} does not parse: {exc}") from exc
 
 

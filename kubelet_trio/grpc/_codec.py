@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, Self, TypeVar
 
 from kubelet_trio.grpc._status import GRPCError, Status
+from kubelet_trio.model import parse_message
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # what the Go kubelet and containerd allow for CRI
 CONTENT_TYPE = b"application/grpc"
@@ -56,7 +57,8 @@ class ProtoCodec:
         return bytes(message)
 
     def decode(self, data: bytes, message_type: type[MessageT]) -> MessageT:
-        return message_type.parse(data)
+        """Decode a message. Raises ValueError or EOFError."""
+        return parse_message(message_type, data)
 
 
 def frame_message(data: bytes, limit: int) -> bytes:

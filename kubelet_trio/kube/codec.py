@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
+from kubelet_trio.model import JSON_ERRORS
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ def decode(data: bytes | msgspec.Raw, model: type[T], what: str = "") -> T:
     """
     try:
         result: T = _decoder(cast("Any", model)).decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+    except JSON_ERRORS as exc:
         raise KubeUnavailableError(
             f"{what or model.__name__}: the answer is no {model.__name__}: {exc}"
         ) from exc
@@ -105,7 +106,7 @@ def decode_status(data: bytes | msgspec.Raw) -> Status | None:
     """Return a `Status`, or None where the bytes are none."""
     try:
         status: Status = _decoder(Status).decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return None
     return status if status.kind == "Status" else None
 

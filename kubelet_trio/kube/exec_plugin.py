@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from kubelet_trio.kube.kubeconfig import ClientConfig, ExecPlugin
+from kubelet_trio.model import JSON_ERRORS
 
 _TIMEOUT = 60.0  # seconds that a program may take
 _OUTPUT = 1_000_000  # bytes that it may say
@@ -84,7 +85,7 @@ def read_credentials(output: bytes, api_version: str, where: str) -> ExecCredent
     """
     try:
         answer = msgspec.json.decode(output, type=_Credential)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+    except JSON_ERRORS as exc:
         raise CredentialsError(f"{where}: its output is no ExecCredential: {exc}") from exc
     if (answer.kind, answer.api_version) != ("ExecCredential", api_version):
         told = f"{answer.api_version} {answer.kind}"

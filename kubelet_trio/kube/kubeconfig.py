@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from kubelet_trio.model import yaml_problem
+from kubelet_trio.model import check_yaml_depth, yaml_problem
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _MODES = ("Never", "IfAvailable", "Always")
@@ -103,8 +103,10 @@ def load_kubeconfig(path: Path, context: str = "") -> ClientConfig:
 def parse_kubeconfig(text: bytes, path: Path, context: str = "") -> ClientConfig:
     """Return what the text of a kubeconfig says; see `load_kubeconfig`."""
     try:
+        check_yaml_depth(text)
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+    # ValueError: of a number with thousands of digits, of a date that is none.
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise KubeconfigError(str(path), "", f"no YAML: {yaml_problem(exc)}") from None
     root = _Fields(document, str(path), "")
     if root.text("kind", "Config") != "Config":

@@ -21,6 +21,7 @@ from kubelet_trio.model.foreign import (
 )
 from kubelet_trio.model.housekeeping import housekeeping_round
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
+from kubelet_trio.model.json_errors import JSON_ERRORS
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.meter import (
     CALLS,
@@ -62,6 +63,7 @@ from kubelet_trio.model.pods import (
     pod_uid,
     spec,
 )
+from kubelet_trio.model.protobuf import parse_message
 from kubelet_trio.model.quantity import (
     NANO,
     canonical_quantity,
@@ -80,6 +82,7 @@ from kubelet_trio.model.tls import system_tls
 from kubelet_trio.model.unquoted import yaml_problem
 from kubelet_trio.model.urls import without_secrets, without_user
 from kubelet_trio.model.verbosity import BoundLogger, set_verbosity, set_vmodule
+from kubelet_trio.model.yaml_depth import check_yaml_depth
 
 __all__ = [
     "CALLS",
@@ -89,6 +92,7 @@ __all__ = [
     "CONFIG_SOURCE",
     "COUNTS",
     "INSTANCE",
+    "JSON_ERRORS",
     "NANO",
     "PULLS",
     "REQUESTS",
@@ -125,6 +129,7 @@ __all__ = [
     "blake2b",
     "busy_threads",
     "canonical_quantity",
+    "check_yaml_depth",
     "disk_space",
     "end_threads",
     "grace_period",
@@ -138,6 +143,7 @@ __all__ = [
     "offload_for",
     "open_directory",
     "open_regular",
+    "parse_message",
     "parse_quantity",
     "pod_annotations",
     "pod_containers",

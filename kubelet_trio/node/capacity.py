@@ -41,6 +41,7 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 _EVICTION_RESOURCES = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 _NO_THRESHOLD = (None, "0%", "100%")  # the latter two turn a signal off
 _RESERVABLE = ("cpu", "memory", "ephemeral-storage", PID)
+_LAST_CPU = (1 << 16) - 1  # far beyond the 8,192 that Linux can be built for
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,13 @@ def parse_cpus(text: str) -> frozenset[int]:
     """Return the CPUs of a list such as `0-3,8`. Raises ValueError."""
     found: set[int] = set()
     for part in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last > _LAST_CPU:
+            raise ValueError(f"{part!r}: no machine has a CPU above {_LAST_CPU}")
+        found.update(range(first, last + 1))
     return frozenset(found)
 
 

@@ -27,7 +27,7 @@ import msgspec
 import structlog
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import PodUid, metadata
+from kubelet_trio.model import JSON_ERRORS, PodUid, metadata
 from kubelet_trio.objects import (
     KINDS,
     ApiObject,
@@ -164,7 +164,7 @@ class Folder:
             item, value, digest = decode(_read(directory, name))
             if item.file_name != name:
                 raise ValueError(f"it holds {item}, whose name it does not have")
-        except (OSError, ValueError, msgspec.MsgspecError) as exc:
+        except (OSError, ValueError, *JSON_ERRORS) as exc:
             aside = name + _CORRUPT
             os.replace(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
             path, kept = str(self.path / name), str(self.path / aside)

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import ContainerId, Offload, PodUid
+from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 
 log = structlog.get_logger()
@@ -87,7 +87,7 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
             records[PodUid(directory.name)] = msgspec.json.decode(path.read_bytes(), type=PodRecord)
         except (FileNotFoundError, NotADirectoryError):
             continue  # a directory of the Go kubelet's: the runtime's labels tell the rest
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except JSON_ERRORS as exc:
             aside = path.with_suffix(".corrupt")
             path.replace(aside)
             log.error("pod.record_corrupt", path=str(path), kept_as=str(aside), error=str(exc))

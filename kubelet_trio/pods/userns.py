@@ -21,10 +21,11 @@ import msgspec
 import trio
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import Offload, PodUid
+from kubelet_trio.model import JSON_ERRORS, Offload, PodUid
 
 DEFAULT_IDS = 65536  # of one pod, `userNamespaces.idsPerPod`
 _ALL_IDS = 2**32
+_MOST_DIGITS = 10  # of an id
 _USER = "kubelet"
 _FILE = "userns"
 _TOOL_LIMIT = 30.0  # seconds; the tool may ask a directory service
@@ -70,9 +71,10 @@ def parse_getsubids(output: str) -> IdRange:
     """Parse what `getsubids kubelet` prints: one line, `0: kubelet 65536 2147483648`."""
     lines = output.strip().splitlines()
     parts = lines[0].split() if len(lines) == 1 else []
-    if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
-        raise UserNamespaceError(f"getsubids: expected one range of ids, got {output!r}")
-    return IdRange(int(parts[2]), int(parts[3]))
+    ids = [int(part) for part in parts[2:] if part.isdecimal() and len(part) <= _MOST_DIGITS]
+    if len(parts) != 4 or len(ids) != 2:
+        raise UserNamespaceError(f"getsubids: expected one range of ids, got {output[:200]!r}")
+    return IdRange(*ids)
 
 
 def host_range(per_pod: int) -> IdRange:
@@ -132,7 +134,7 @@ class UserNamespaces:
             found = self._find_range(self._per_pod)
             check_range(found, self._per_pod, self._max_pods)
             self._range = found
-        own = _read(self._pods_dir / uid)
+        own = read_mapping(self._pods_dir / uid)
         if own is not None:
             return own
         mapping = self._free_block(self._range)
@@ -142,7 +144,7 @@ class UserNamespaces:
     def _free_block(self, ids: IdRange) -> _Mapping:
         taken: list[tuple[int, int]] = []
         for directory in self._pods_dir.iterdir() if self._pods_dir.is_dir() else ():
-            other = _read(directory)
+            other = read_mapping(directory)
             if other is not None:
                 taken.append((other.hostId, other.hostId + other.length))
         last = ids.first + ids.length - self._per_pod
@@ -152,14 +154,14 @@ class UserNamespaces:
         raise UserNamespaceError("could not find an empty slot to allocate a user namespace")
 
 
-def _read(directory: Path) -> _Mapping | None:
+def read_mapping(directory: Path) -> _Mapping | None:
     """Return what is recorded for a pod. Raises `UserNamespaceError` if it cannot be right."""
     path = directory / _FILE
     try:
         written = msgspec.json.decode(path.read_bytes(), type=_Mappings)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except msgspec.DecodeError as exc:
+    except JSON_ERRORS as exc:
         raise UserNamespaceError(f"{path}: invalid user namespace mappings file: {exc}") from exc
     one = written.uidMappings[0] if len(written.uidMappings) == 1 else None
     if one is None or written.uidMappings != written.gidMappings or one.containerId:

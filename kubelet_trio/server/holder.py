@@ -56,7 +56,7 @@ def _listening(host: str, port: int, proc: Path) -> Iterator[str]:
             if len(row) < 10 or row[3] != _LISTEN:
                 continue
             address, _, number = row[1].partition(":")
-            if int(number, 16) == port and _meet(address, wanted):
+            if number == f"{port:04X}" and _meet(address, wanted):
                 yield f"socket:[{row[9]}]"
 
 

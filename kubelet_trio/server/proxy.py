@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import h11
 import structlog
@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 _DIAL_LIMIT = 30.0  # seconds until the runtime's server has taken the connection
 _ANSWER_LIMIT = 30.0  # seconds until it has answered
+_MOST_SHOWN = 1024  # characters of a URL in an error
 _MOST_REFUSAL = 64 * 1024  # bytes of a refusal that are handed on
 _PIECE = 256 * 1024
 _OWN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "expect", "te", "trailer"})
@@ -73,13 +74,13 @@ class Backend:
 @asynccontextmanager
 async def open_backend(url: str) -> AsyncIterator[Stream]:
     """Connect to where a URL points. Raises `HttpError` 500."""
-    target = urlsplit(url)
+    target = _place(url)
     secure = target.scheme == "https"
     host, port = target.hostname or "127.0.0.1", target.port or (443 if secure else 80)
     try:
         with trio.fail_after(_DIAL_LIMIT):
             plain = await trio.open_tcp_stream(host, port)
-    except (OSError, trio.TooSlowError) as exc:
+    except (OSError, UnicodeError, trio.TooSlowError) as exc:  # UnicodeError: no name in DNS
         log.warning("proxy.not_connected", backend=f"{host}:{port}", error=str(exc))
         raise _failed(f"dial tcp {host}:{port}: {exc or 'i/o timeout'}") from exc
     stream: Stream = plain
@@ -94,12 +95,15 @@ async def open_backend(url: str) -> AsyncIterator[Stream]:
 async def ask_backend(method: str, headers: Headers, url: str, stream: Stream) -> Backend:
     """Ask a backend to switch and return what it says. Raises `HttpError`."""
     wire = h11.Connection(h11.CLIENT)
-    target = urlsplit(url)
-    head = h11.Request(
-        method=method,
-        target=f"{target.path or '/'}{f'?{target.query}' if target.query else ''}",
-        headers=[("Host", target.netloc), *headers],
-    )
+    target = _place(url)
+    try:
+        head = h11.Request(
+            method=method,
+            target=f"{target.path or '/'}{f'?{target.query}' if target.query else ''}",
+            headers=[("Host", target.netloc), *headers],
+        )
+    except (h11.LocalProtocolError, UnicodeEncodeError) as exc:
+        raise _failed(f"the runtime's streaming server: {url[:_MOST_SHOWN]!r}: {exc}") from exc
     try:
         with trio.fail_after(_ANSWER_LIMIT):
             data = (wire.send(head) or b"") + (wire.send(h11.EndOfMessage()) or b"")
@@ -121,6 +125,17 @@ def handed_on(request: Request) -> Headers:
         headers = [(n, v) for n, v in headers if n.lower() != "x-forwarded-for"]
         headers.append(("X-Forwarded-For", ", ".join([*before, request.peer.address])))
     return tuple(headers)
+
+
+def _place(url: str) -> SplitResult:
+    """Take a runtime's URL apart. Raises `HttpError` 500 for what is none."""
+    try:
+        target = urlsplit(url)
+        _ = target.port  # looked at only when it is asked for
+    except ValueError as exc:
+        text = f"the runtime's streaming server: {url[:_MOST_SHOWN]!r}: {exc}"
+        raise _failed(text) from exc
+    return target
 
 
 async def _read_answer(wire: h11.Connection, stream: Stream) -> Backend:

@@ -257,7 +257,7 @@ def read_state(path: Path) -> tuple[float | None, float | None]:
         state = json.loads(path.read_text())
         began, ended = state.get("startTime"), state.get("endTime")
         return _unix(began), _unix(ended)
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return None, None
 
 

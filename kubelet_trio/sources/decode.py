@@ -112,8 +112,11 @@ def _skip_space(text: str, position: int) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, seen = "", set[str]()
+        for twice, _ in pairs:
+            if twice in seen:
+                break
+            seen.add(twice)
         raise _DuplicateFieldError(f'duplicate field "{twice}"')
     return value
 

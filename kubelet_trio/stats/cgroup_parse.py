@@ -7,8 +7,9 @@ that dashboards made for the Go kubelet hold.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
 from kubelet_trio.stats.usage import Cpu, DeviceIo, Memory, Pressure, Psi, Usage
 
 # What is read of a cgroup on version 2; those after the first are for Prometheus alone.
@@ -258,26 +259,19 @@ def flat(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")
-        if number.isdecimal():
+        if number.isdecimal() and len(number) <= MOST_DIGITS:
             found[name] = int(number)
     return found
 
 
 def _number(text: str) -> int:
-    text = text.strip()
-    return int(text) if text.isdecimal() else 0
+    return to_whole(text) or 0
 
 
 def _limit(text: str | None) -> int | None:
-    if text is None or not text.strip().isdecimal():
-        return None
-    value = int(text)
-    return value if value < _UNLIMITED else None
+    value = None if text is None else to_whole(text)
+    return value if value is not None and value < _UNLIMITED else None
 
 
 def _pids(text: str) -> tuple[int, ...]:
-    return tuple(pid for pid in map(int, _decimals(text.split())) if pid)
-
-
-def _decimals(words: Iterable[str]) -> Iterable[str]:
-    return (word for word in words if word.isdecimal())
+    return tuple(pid for word in text.split() if (pid := _number(word)))

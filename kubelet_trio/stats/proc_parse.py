@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from kubelet_trio.stats.usage import Interface
 
+MOST_DIGITS = 20  # of the kernel's 64 bits
 # Interfaces that are not the node's own: cAdvisor leaves out the same.
 _IGNORED = ("veth", "docker", "nerdctl")
+
+
+def to_whole(text: str) -> int | None:
+    """Return a number as the kernel writes it, None for what is none."""
+    text = text.strip()
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
@@ -14,8 +21,8 @@ def parse_meminfo(text: str) -> dict[str, int]:
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         number, _, unit = rest.strip().partition(" ")
-        if number.isdecimal():
-            found[name] = int(number) * (1024 if unit == "kB" else 1)
+        if (whole := to_whole(number)) is not None:
+            found[name] = whole * (1024 if unit == "kB" else 1)
     return found
 
 
@@ -27,7 +34,7 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
         name, words = name.strip(), counters.split()
         if not colon or len(words) < 16 or name == "lo" or name.startswith(_IGNORED):
             continue
-        n = [int(word) for word in words]
+        n = [to_whole(word) or 0 for word in words]
         found.append(Interface(name, n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11]))
     return tuple(found)
 
@@ -35,15 +42,15 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
 def parse_process_count(loadavg: str) -> int | None:
     """Return how many tasks there are, from /proc/loadavg."""
     parts = loadavg.split()
-    count = parts[3].partition("/")[2] if len(parts) > 3 else ""
-    return int(count) if count.isdecimal() else None
+    return to_whole(parts[3].partition("/")[2]) if len(parts) > 3 else None
 
 
 def parse_boot_time(stat: str) -> float | None:
     """Return when the machine started (Unix seconds), from /proc/stat."""
     for line in stat.splitlines():
-        if line.startswith("btime "):
-            return float(line.split()[1])
+        name, _, seconds = line.partition(" ")
+        if name == "btime" and (whole := to_whole(seconds)) is not None:
+            return float(whole)
     return None
 
 
@@ -51,8 +58,9 @@ def parse_open_files_limit(limits: str) -> int | None:
     """Return the soft limit of open files from /proc/<pid>/limits; -1 for none."""
     for line in limits.splitlines():
         if line.startswith("Max open files"):
-            soft = line.removeprefix("Max open files").split()[0]
-            return int(soft) if soft.isdecimal() else -1
+            soft, _, _ = line.removeprefix("Max open files").strip().partition(" ")
+            whole = to_whole(soft)
+            return -1 if whole is None else whole
     return None
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from kubelet_trio.model import JSON_ERRORS
+
 # Channels of a WebSocket; the names are those of the streams in SPDY.
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
 CLOSE = 255  # v5: its content is the channel that the client will say no more on
@@ -125,7 +127,7 @@ class SizeReader:
 def _size(text: str) -> tuple[int, int] | None:
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None
     named = {name.lower(): number for name, number in value.items()}
     rows, columns = named.get("height", 0), named.get("width", 0)

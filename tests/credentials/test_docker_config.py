@@ -47,6 +47,7 @@ def test_auth_goes_before_name_and_password(auth: str) -> None:
     ("content", "wanted"),
     [
         ("{", "not JSON"),
+        ("[" * 1500, "not JSON"),  # more levels than a decoder goes down
         ([], "not a JSON object"),
         ({"auths": {"r": {"auth": "%%%"}}}, "auth is not base64 of text"),
         ({"auths": {"r": {"auth": encoded("hunter2")}}}, r"base64\(username:password\)"),

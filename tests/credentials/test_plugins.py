@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ def make(directory: Path, script: str, kept: float = 0.0, meter: Meter | None = 
     program.chmod(0o755)
     provider = Provider("provider", ("*.example",), kept, API, ("--flag",), (("NAME", "value"),))
     return make_plugins([provider], directory, meter)[0]
+
+
+def odd(**fields: object) -> str:
+    """Return an answer with fields as no program should fill them."""
+    return json.dumps({"kind": "CredentialProviderResponse", "apiVersion": API} | fields)
 
 
 async def test_its_runs_are_measured_and_its_failures_counted(tmp_path: Path) -> None:
@@ -101,6 +107,9 @@ async def test_two_pods_of_one_image_ask_once(tmp_path: Path) -> None:
         ("echo no login >&2; exit 3", "credential provider provider exited 3: no login"),
         ("echo nothing", "credential provider provider: "),
         ("echo '{}'", "no CredentialProviderResponse"),
+        (f"echo '{'[' * 1500}'", "credential provider provider: maximum recursion"),
+        (f"echo '{odd(cacheKeyType=[])}'", r"cacheKeyType: \[\] is not one of"),
+        (f"echo '{odd(cacheKeyType='Image', auth=[1])}'", "auth: not an object of logins"),
         (
             f"echo '{answer('Other')}'",
             "cacheKeyType: 'Other' is not one of Image, Registry, Global",
@@ -147,7 +156,18 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
         ("1h30m", "soon", "defaultCacheDuration: 'soon' is not a duration"),
         ("name: provider", "name: a/b", "name: 'a/b' is not a program's name"),
         ('["*.example"]', "[]", "matchImages: at least one is required"),
+        ('["*.example"]', "registry.example", "matchImages: must be a list of strings"),
         ("env:", "tokens: {}\n    env:", "tokens: unknown field"),
+        ("env:", "1: {}\n    env:", "1: unknown field"),
+        ("[{name: A, value: b}]", "[A]", r"env\[0\]: name and value are required"),
+        ("[{name: A, value: b}]", "A=b", "env: must be a list"),
+        ("name: provider", "name: [a]", r"name: \['a'\] is not a program's name"),
+        ("1h30m", "1" * 200, "defaultCacheDuration: '1+'... is not a duration"),
+        (
+            "kind: C",
+            f"a: {'[' * 1500}\nkind: C",
+            "line 2, column 103: nested more than 100",
+        ),
         ("k8s.io/v1\n    match", "k8s.io/v1beta1\n    match", "tokenAttributes: only with .*/v1"),
         ("Audience: reg", "Audience: ''", r"tokenAttributes\.serviceAccountTokenAudience: a name"),
         ("Audience: reg", "Audience: 1", r"tokenAttributes\.serviceAccountTokenAudience: a name"),

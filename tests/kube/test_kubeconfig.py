@@ -216,3 +216,12 @@ def test_inside_a_cluster(tmp_path: Path) -> None:
     assert (config.token_file, config.ca.file) == (tmp_path / "token", tmp_path / "ca.crt")
     with pytest.raises(KubeconfigError, match="KUBERNETES_SERVICE_HOST"):
         in_cluster_config({}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"a: " + b"9" * 5000, b"[" * 300_000 + b"]" * 300_000, b"a: 2024-13-41", b"\xff", b"{a: *b}"],
+)
+def test_what_no_yaml_can_say_is_an_error_of_the_file(document: bytes) -> None:
+    with pytest.raises(KubeconfigError, match=r"kubelet\.conf: no YAML: "):
+        parse_kubeconfig(document, Path("/etc/kubernetes/kubelet.conf"))

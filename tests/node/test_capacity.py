@@ -94,6 +94,8 @@ def test_lists_of_cpus() -> None:
     for wrong in ("3-1", "a", "1-", "-1"):
         with pytest.raises(ValueError, match="is not a list of CPUs"):
             parse_cpus(wrong)
+    with pytest.raises(ValueError, match="'5-999999999': no machine has a CPU above 65535"):
+        parse_cpus("0,5-999999999")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process.launch import CONTAINER_ID
 from kubelet_trio.cri.process.shim import protocol
 from kubelet_trio.cri.process.shim.processes import process_stat
+from kubelet_trio.model import JSON_ERRORS
 
 UNKNOWN_EXIT = 255
 _START_TIME = 19  # of the fields that `process_stat` returns
@@ -116,7 +117,7 @@ def _read_shim(directory: Path) -> _ShimFile | None:
     content = _read(directory / protocol.SHIM)
     try:
         return None if content is None else _decode_shim(content)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None  # cut short by a crash of the machine, or being written for the first time
 
 
@@ -124,7 +125,7 @@ def _read_exit(directory: Path) -> _ExitFile | None:
     content = _read(directory / protocol.EXIT)
     try:
         return None if content is None else _decode_exit(content)
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return None
 
 

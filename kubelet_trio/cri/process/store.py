@@ -24,7 +24,7 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process.identity import Identity
 from kubelet_trio.cri.process.launch import Spec
 from kubelet_trio.cri.process.shim import protocol
-from kubelet_trio.model import ContainerId, SandboxId
+from kubelet_trio.model import JSON_ERRORS, ContainerId, SandboxId, parse_message
 
 if TYPE_CHECKING:
     import betterproto2
@@ -35,7 +35,7 @@ _SANDBOX, _CONTAINER = "sandbox", "container"
 WORK = "work"
 
 # A crash of the machine may leave files empty or cut short.
-_UNREADABLE = (FileNotFoundError, ValueError, EOFError, msgspec.DecodeError)
+_UNREADABLE = (FileNotFoundError, ValueError, EOFError, *JSON_ERRORS)
 
 _Facts = TypeVar("_Facts", bound="SandboxFacts | ContainerFacts")
 _Config = TypeVar("_Config", bound="betterproto2.Message")
@@ -153,7 +153,7 @@ def _load(
     for directory in _directories(parent):
         try:
             facts = _decode(directory / f"{name}.json", facts_type)
-            config = config_type.parse((directory / f"{name}.pb").read_bytes())
+            config = parse_message(config_type, (directory / f"{name}.pb").read_bytes())
         except _UNREADABLE:
             remove(directory)
         else:

@@ -35,6 +35,14 @@ async def test_what_is_half_made_or_half_removed_is_cleared_away(
     assert {p.name for p in (state_dir(case) / box.id).iterdir() if p.is_dir()} == {kept}
 
 
+@pytest.mark.parametrize("name", [protocol.SHIM, protocol.EXIT])
+def test_a_file_of_a_shim_that_is_no_text_counts_as_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / protocol.EXIT).write_bytes(b'{"code": 3, "finished_at": 1}')
+    (tmp_path / name).write_bytes(b'{"reason": "\xff"}')
+    life = lives.read_life(tmp_path, "0" * 64, "boot")
+    assert (life.state, life.exit_code) in {(lives.EXITED, 3), (lives.CREATED, 0)}
+
+
 async def test_after_a_reboot_nothing_runs(
     case: ProcessCase, box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,98 @@
+"""Protobuf messages of a peer, checked before they are decoded.
+
+betterproto2 believes what the wire says of a field: a number where a text belongs becomes a field
+that holds a number, or a KeyError out of its decoder. It also keeps what it does not know,
+and copies all of that for each such field. So both are refused first, in one pass over the bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+MessageT = TypeVar("MessageT")
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Of betterproto2's names for types; the others are varints.
+_WIRE_TYPES = {
+    "double": _FIXED64,
+    "fixed64": _FIXED64,
+    "sfixed64": _FIXED64,
+    "float": _FIXED32,
+    "fixed32": _FIXED32,
+    "sfixed32": _FIXED32,
+    "string": _BYTES,
+    "bytes": _BYTES,
+    "message": _BYTES,
+    "map": _BYTES,
+}
+_MOST_UNKNOWN = 256  # fields of one message; newer peers have a few
+
+_Known = tuple[int, bool, Any]  # wire type, whether it may be packed, class of what is inside
+
+
+def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
+    """Decode a message. Raises ValueError or EOFError for what is no message of that type."""
+    if hasattr(message_type, "_betterproto"):
+        _check(message_type, data, 0, len(data))
+    parsed: MessageT = message_type.parse(data)  # type: ignore[attr-defined]
+    return parsed
+
+
+@functools.cache
+def _known_fields(message_type: Any) -> dict[int, _Known]:
+    described, found = message_type._betterproto, {}
+    for name, meta in described.meta_by_field_name.items():
+        wire_type = _WIRE_TYPES.get(meta.proto_type, _VARINT)
+        inside = None
+        if meta.proto_type in ("message", "map"):
+            inside = meta.unwrap() if meta.unwrap else described.cls_by_field[name]
+        is_packed = meta.repeated and wire_type != _BYTES
+        found[meta.number] = wire_type, is_packed, inside
+    return found
+
+
+def _check(message_type: Any, data: bytes, at: int, end: int) -> None:
+    """Raise ValueError where a field is not of its type, or the message is cut short."""
+    known, unknown = _known_fields(message_type), 0
+    while at < end:
+        tag, at = _varint(data, at, end)
+        wire_type = tag & 7
+        if wire_type == _BYTES:
+            size, at = _varint(data, at, end)
+            start, at = at, at + size
+        elif wire_type == _VARINT:
+            _, at = _varint(data, at, end)
+        elif wire_type in (_FIXED64, _FIXED32):
+            at += 8 if wire_type == _FIXED64 else 4
+        else:
+            raise ValueError(f"{message_type.__name__}: unknown wire type {wire_type}")
+        if at > end:
+            raise ValueError(f"{message_type.__name__}: the message is cut short")
+        field = known.get(tag >> 3)
+        if field is None:
+            unknown += 1
+            if unknown > _MOST_UNKNOWN:
+                raise ValueError(f"more than {_MOST_UNKNOWN} unknown fields")
+            continue
+        expected, is_packed, inside = field
+        if wire_type != expected and not (is_packed and wire_type == _BYTES):
+            raise ValueError(
+                f"{message_type.__name__}: field {tag >> 3} has wire type {wire_type}, "
+                f"not {expected}"
+            )
+        if inside is not None:
+            _check(inside, data, start, at)
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a varint is too long")
+    raise ValueError("a varint is cut short")

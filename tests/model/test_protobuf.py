@@ -1,0 +1,67 @@
+"""What a peer may get wrong in a protobuf message."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import parse_message
+from kubelet_trio.probes.generated.grpc.health.v1 import HealthCheckResponse
+
+STATUS = v1.ContainerStatus(
+    id="c",
+    metadata=v1.ContainerMetadata(name="main", attempt=3),
+    created_at=-5,
+    labels={"a": "b"},
+    mounts=[v1.Mount(container_path="/a")],
+    user=v1.ContainerUser(linux=v1.LinuxContainerUser(uid=1, supplemental_groups=[2, 3])),
+)
+STATS = v1.ContainerStats(memory=v1.MemoryUsage(usage_bytes=v1.UInt64Value(value=7)))
+
+
+def test_messages_come_back_as_they_were() -> None:
+    assert parse_message(v1.ContainerStatus, bytes(STATUS)) == STATUS
+    assert parse_message(v1.ContainerStats, bytes(STATS)) == STATS
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"\x08\x05", "field 1 has wire type 0, not 2"),  # a number for a text
+        (b"\x12\x02\x0d\x00", "cut short"),  # within a message within it
+        (b"\x12\x05\x0d\x00\x00\x00\x00", "ContainerMetadata: field 1 has wire type 5"),
+        (b"\x22\x01\x05", "field 4 has wire type 2, not 0"),  # a list for one number
+        (b"\x0a\x05c", "cut short"),
+        (b"\x0a", "cut short"),
+        (b"\x0b", "unknown wire type 3"),
+        (b"\x18" + b"\xff" * 10 + b"\x01", "varint is too long"),
+        (b"\xf8\x3f\x01" * 257, "more than 256 unknown fields"),
+    ],
+)
+def test_what_is_no_such_message_is_refused_by_name(data: bytes, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        parse_message(v1.ContainerStatus, data)
+
+
+def test_a_list_of_numbers_comes_packed_or_singly() -> None:
+    packed = parse_message(v1.LinuxContainerUser, b"\x1a\x02\x02\x03")
+    assert packed == parse_message(v1.LinuxContainerUser, b"\x18\x02\x18\x03")
+    assert packed.supplemental_groups == [2, 3]
+
+
+def test_a_containers_health_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="field 1 has wire type 5, not 0"):
+        parse_message(HealthCheckResponse, b"\x0d\x00\x00\x00\x00")
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_a_message_or_a_value_error(data: bytes) -> None:
+    try:
+        status = parse_message(v1.ContainerStatus, data)
+    except (ValueError, EOFError):
+        return
+    assert isinstance(status.id, str)
+    assert isinstance(status.created_at, int)
+    assert all(isinstance(mount, v1.Mount) for mount in status.mounts)
