@@ -1,0 +1,14 @@
+"""All targets."""
+
+from __future__ import annotations
+
+from tests.fuzz import cluster, connections, documents, records, runtime, texts
+
+TARGETS = [
+    *texts.TARGETS,
+    *documents.TARGETS,
+    *records.TARGETS,
+    *runtime.TARGETS,
+    *cluster.TARGETS,
+    *connections.TARGETS,
+]
