@@ -19,6 +19,7 @@ def check_yaml_depth(text: str | bytes) -> None:
             depth += 1
             if depth > _DEEPEST:
                 problem = f"nested more than {_DEEPEST} levels deep"
-                raise yaml.parser.ParserError(None, None, problem, event.start_mark)
+                mark = event.start_mark
+                raise yaml.parser.ParserError(None, None, problem, mark)  # type: ignore[arg-type]  # C mark
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
