@@ -71,6 +71,7 @@ from kubelet_trio.model.quantity import (
     to_milli,
     to_units,
 )
+from kubelet_trio.model.removal import remove_empty, remove_entry, remove_tree
 from kubelet_trio.model.runtime_pod import (
     ContainerRecord,
     ContainerState,
@@ -153,6 +154,9 @@ __all__ = [
     "pod_uid",
     "read_limited",
     "read_regular",
+    "remove_empty",
+    "remove_entry",
+    "remove_tree",
     "reopen_regular",
     "rfc3339",
     "set_verbosity",

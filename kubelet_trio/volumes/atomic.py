@@ -27,8 +27,7 @@ from typing import TypeAlias
 
 import structlog
 
-from kubelet_trio.model import open_directory, read_regular
-from kubelet_trio.volumes.removal import remove_entry
+from kubelet_trio.model import open_directory, read_regular, remove_entry
 
 log = structlog.get_logger()
 

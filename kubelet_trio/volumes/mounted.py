@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
+from kubelet_trio.model import remove_empty
 from kubelet_trio.volumes.layout import LOCAL, NFS, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.removal import remove_empty
 from kubelet_trio.volumes.spec import VolumeSpec
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
+from kubelet_trio.model import remove_tree
 from kubelet_trio.volumes.layout import ready_file
-from kubelet_trio.volumes.removal import remove_tree
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _PLUGIN = "kubelet-trio~read-write-once-pod"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kubelet_trio.model import remove_empty, remove_tree
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.layout import MOUNTED_PLUGINS, OWN_PLUGINS, sub_paths_dir, volumes_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.one_pod import give_back
-from kubelet_trio.volumes.removal import remove_empty, remove_tree
 
 
 def tear_down(pod_dir: Path, mounter: Mounter) -> None:

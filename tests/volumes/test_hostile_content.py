@@ -20,12 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import ConfigMap, DownwardAPIVolumeSource, Secret, Volume
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, remove_tree
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
 from kubelet_trio.volumes.atomic import File, write_payload
 from kubelet_trio.volumes.ownership import own_tree
-from kubelet_trio.volumes.removal import remove_tree
 from tests.harness.hostile import DEEP, Act, Outside, acts, between_calls, nest, no_hang
 from tests.volumes.make import main, pod
 from tests.volumes.test_content import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.model import PodUid, inline_offload
+from kubelet_trio.model import PodUid, inline_offload, remove_tree
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, VolumeError, VolumeManager
 from tests.volumes.make import empty_dir, host_path, main, mount, pod
@@ -136,3 +136,30 @@ async def test_the_root_directory_is_shared_once(tmp_path: Path, kernel: KernelM
     found = [m for m in kernel.mounts() if m.path == str(tmp_path / "root")]
     assert all(m.shared for m in found)
     assert len(found) <= 1
+
+
+@pytest.mark.parametrize("place", ["mounted", "a/mounted", "a/b/mounted"])
+def test_a_mount_is_never_entered(tmp_path: Path, kernel: KernelMounter, place: str) -> None:
+    root = tmp_path / "root"
+    mounted = root / place
+    mounted.mkdir(parents=True)
+    kernel.mount_tmpfs(mounted)
+    (mounted / "precious").touch()
+    with pytest.raises(OSError, match="busy"):
+        remove_tree(root)
+    (left,) = (m for m in kernel.mounts() if m.path.startswith(str(root)))
+    assert (Path(left.path) / "precious").exists()
+
+
+def test_a_bind_mount_of_the_same_file_system_is_never_entered(
+    tmp_path: Path, kernel: KernelMounter
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "data").touch()
+    root = tmp_path / "root"
+    (root / "mounted").mkdir(parents=True)
+    kernel.bind(str(precious), root / "mounted")
+    with pytest.raises(OSError, match="busy"):
+        remove_tree(root)
+    assert (precious / "data").exists()

@@ -13,7 +13,6 @@ removed, and is cleared away by the next start. All of this blocks.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +23,7 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process.identity import Identity
 from kubelet_trio.cri.process.launch import Spec
 from kubelet_trio.cri.process.shim import protocol
-from kubelet_trio.model import JSON_ERRORS, ContainerId, SandboxId, parse_message
+from kubelet_trio.model import JSON_ERRORS, ContainerId, SandboxId, parse_message, remove_tree
 
 if TYPE_CHECKING:
     import betterproto2
@@ -108,28 +107,7 @@ def remove(directory: Path) -> None:
     """Remove a sandbox's or a container's directory, its record first; none is no error."""
     for name in (_SANDBOX, _CONTAINER):
         (directory / f"{name}.json").unlink(missing_ok=True)
-    _remove_tree(directory)
-
-
-def _remove_tree(directory: Path) -> None:
-    """Remove a tree. What a container made unwritable for itself is made writable again."""
-
-    def make_writable(path: Path) -> None:
-        for parent in (path.parent, path):
-            if parent.is_dir() and not parent.is_symlink():
-                parent.chmod(0o700)
-
-    for _ in range(2):
-        try:
-            shutil.rmtree(directory)
-        except FileNotFoundError:
-            return
-        except PermissionError:
-            for path in directory.rglob("*"):
-                make_writable(path)
-        else:
-            return
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 def load_sandboxes(

@@ -6,6 +6,9 @@ a directory is renamed before it is entered, and a mount point cannot be renamed
 (EBUSY). Moving every subdirectory up to the top of the tree also keeps memory, open
 files and path lengths constant however deep a container has nested its directories.
 Symbolic links are removed and never followed.
+
+An agent that is an ordinary user opens again what a container, which is the same user then, has
+closed to itself (mode 000).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from pathlib import Path
 
 _MOVED = ".kubelet-trio-removing-"
 _BATCH = 1000  # entries held in memory at a time
+_ALL = 0o700
+_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -29,7 +34,7 @@ def remove_tree(root: Path) -> None:
     for a mount point below it, with everything that is mounted there left as it was.
     """
     try:
-        top = os.open(root, _OPEN_DIRECTORY)
+        top = _open(root)
     except FileNotFoundError:
         return
     try:
@@ -50,7 +55,7 @@ def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
         return
     except IsADirectoryError:
         pass
-    top = os.open(name, _OPEN_DIRECTORY, dir_fd=directory)
+    top = _open(name, directory)
     try:
         _empty(top, most)
     finally:
@@ -96,18 +101,44 @@ class _Budget:
 
 def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:
     """Remove a directory; its subdirectories move up, to be the next to go."""
-    directory = os.open(name, _OPEN_DIRECTORY, dir_fd=top)
+    directory = _open(name, top)
     try:
         while entries := _entries(directory):
             for entry, is_directory in entries:
                 left.take()
                 if is_directory:
-                    os.rename(entry, next(fresh), src_dir_fd=directory, dst_dir_fd=top)
+                    _move(entry, directory, next(fresh), top)
                 else:
                     os.unlink(entry, dir_fd=directory)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=top)
+
+
+def _move(name: str, source: int, new: str, target: int) -> None:
+    try:
+        os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
+    except PermissionError:  # it changes the directory's own `..`, which takes the right to write
+        os.close(_open(name, source))
+        os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
+
+
+def _open(path: str | Path, parent: int | None = None) -> int:
+    """Open a directory so that what is in it can be removed. Never follows a link."""
+    try:
+        opened = os.open(path, _OPEN_DIRECTORY, dir_fd=parent)
+    except PermissionError:
+        looked = os.open(path, _LOOK, dir_fd=parent)
+        try:
+            # By way of /proc, for an O_PATH descriptor; what it leads to cannot be swapped.
+            os.chmod(f"/proc/self/fd/{looked}", _ALL)
+        finally:
+            os.close(looked)
+        opened = os.open(path, _OPEN_DIRECTORY, dir_fd=parent)
+    found = os.fstat(opened)
+    if found.st_mode & _ALL != _ALL and found.st_uid == os.geteuid():
+        os.fchmod(opened, _ALL)
+    return opened
 
 
 def _entries(directory: int) -> list[tuple[str, bool]]:
