@@ -44,6 +44,7 @@ from kubelet_trio.containers.hashing import container_hash
 from kubelet_trio.containers.hostname import PodHostname, kernel_hostname, pod_hostname
 from kubelet_trio.containers.hosts import (
     HOSTS,
+    has_hosts,
     hosts_content,
     hosts_mount,
     managed_hosts,
@@ -75,11 +76,13 @@ from kubelet_trio.containers.labels import (
     sandbox_labels,
 )
 from kubelet_trio.containers.log_files import (
+    OWN_DIRECTORY,
+    OWN_LOG,
     link_log,
     make_log_directory,
     newest_log,
     next_restart_count,
-    remove_dangling_links,
+    remove_links,
     remove_pod_logs,
     unlink_logs,
 )
@@ -119,6 +122,8 @@ __all__ = [
     "CONTAINER_PORTS",
     "HOSTS",
     "MAX_ENV_FILE",
+    "OWN_DIRECTORY",
+    "OWN_LOG",
     "POD_DELETION_GRACE_PERIOD",
     "POD_NAME",
     "POD_NAMESPACE",
@@ -169,6 +174,7 @@ __all__ = [
     "field_value",
     "follow_log",
     "format_line",
+    "has_hosts",
     "hosts_content",
     "hosts_mount",
     "hosts_path",
@@ -209,7 +215,7 @@ __all__ = [
     "read_log",
     "read_resolv_conf",
     "read_termination_message",
-    "remove_dangling_links",
+    "remove_links",
     "remove_pod_logs",
     "resolv_conf_problem",
     "resource_value",

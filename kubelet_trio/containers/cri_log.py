@@ -21,7 +21,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from kubelet_trio.model import open_regular
+from kubelet_trio.containers.log_files import OWN_DIRECTORY, OWN_LOG
+from kubelet_trio.model import open_directory, open_regular, stat_own
 
 BLOCK = 64 * 1024
 MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
@@ -160,10 +161,17 @@ class LogFile:
     def __init__(self, path: Path, tail: int | None = None) -> None:
         """Open at the beginning, or at the last `tail` lines. Raises OSError.
 
-        The path may be a link, as Docker's are. What it leads to must be a regular file.
+        It must be a regular file, and from the pod's log directory downwards no link is followed:
+        a pod that collects logs could have it lead to any file of the host.
         """
         self.path = path
-        self._file: BinaryIO = os.fdopen(open_regular(os.path.realpath(path)), "rb", buffering=0)
+        directory = open_directory(path.parent, own=OWN_DIRECTORY)
+        try:
+            self._file: BinaryIO = os.fdopen(
+                open_regular(path.name, directory=directory), "rb", buffering=0
+            )
+        finally:
+            os.close(directory)
         self._rest = b""  # of a line whose end is not read yet
         if tail is not None:
             self._file.seek(tail_offset(self._file, tail))
@@ -202,9 +210,10 @@ class LogFile:
     def is_replaced(self) -> bool:
         """Whether the path now is another file than this one, as after a rotation."""
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
-        except FileNotFoundError:
+            there = stat_own(self.path, own=OWN_LOG)
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        return not os.path.samestat(os.fstat(self._file.fileno()), there)
 
     def is_truncated(self) -> bool:
         """Whether the file has become shorter than what was read of it."""

@@ -1,11 +1,13 @@
 """A pod's /etc/hosts: made from its IPs and aliases, or the node's own with aliases added.
 
 Bind-mounted into every container that does not mount something there itself. What the
-node's file says is read by the caller: only `write_hosts` touches the disk.
+node's file says is read by the caller: only `write_hosts` and `has_hosts` touch
+the disk.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from kubelet_trio.containers.hostname import PodHostname, pod_hostname
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.paths import hosts_path
 from kubelet_trio.cri import v1
+from kubelet_trio.model import read_regular
 from kubelet_trio.model import spec as pod_spec
 
 HOSTS = "/etc/hosts"
@@ -66,8 +69,20 @@ def hosts_mount(pod_dir: Path, *, selinux: bool = False) -> v1.Mount:
 def write_hosts(pod_dir: Path, content: str) -> None:
     """Write the pod's hosts file in place: running containers have this very inode mounted."""
     path = hosts_path(pod_dir)
-    path.write_text(content, "utf-8")
-    path.chmod(0o644)
+    # A container that holds a lease on it must not hold us up (EAGAIN).
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o644), "wb") as file:
+        file.write(content.encode())
+        os.fchmod(file.fileno(), 0o644)
+
+
+def has_hosts(pod_dir: Path, content: str) -> bool:
+    """Whether the pod's hosts file says so. Containers may write to it, also without end."""
+    expected = content.encode()
+    try:
+        return read_regular(hosts_path(pod_dir), len(expected)) == expected
+    except OSError:
+        return False
 
 
 def _alias_entries(aliases: Sequence[HostAlias]) -> str:

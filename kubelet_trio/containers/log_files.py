@@ -1,19 +1,29 @@
-"""Log files and the links to them, on disk. Everything blocks: callers use a thread."""
+"""Log files and the links to them, on disk. Everything blocks: callers use a thread.
+
+A pod that collects logs may write to all of it. So from the pod's log directory downwards no link
+is followed (containerd and CRI-O make none), and nothing is changed by a path: a directory is
+opened first, and what is in it goes by its descriptor.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers.directories import make_directories
-from kubelet_trio.model import pod_key
+from kubelet_trio.model import make_directory, open_directory, pod_key, remove_tree, stat_own
 
 _ATTEMPT = re.compile(r"(\d+)\.log(\..*)?")
 _LOG = ".log"
+
+# Of a path below the pods' log directory, how many components a pod that collects logs may have
+# made: a pod's directory, a container's in it, a log in that.
+OWN_DIRECTORY, OWN_LOG = 2, 3
+_MOST_ATTEMPTS = 2**31 - 1  # a status has no more room for a restart count
 
 
 def next_restart_count(directory: Path) -> int:
@@ -23,11 +33,15 @@ def next_restart_count(directory: Path) -> int:
     that a restart count survives a runtime that lost its state; 0 without any.
     """
     try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
+        opened = open_directory(directory, own=OWN_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
         return 0
+    try:
+        names = os.listdir(opened)
+    finally:
+        os.close(opened)
     attempts = [int(match[1]) for name in names if (match := _ATTEMPT.match(name))]
-    return max(attempts, default=-1) + 1
+    return max((a for a in attempts if a < _MOST_ATTEMPTS), default=-1) + 1
 
 
 def newest_log(directory: Path) -> Path | None:
@@ -36,20 +50,25 @@ def newest_log(directory: Path) -> Path | None:
     return directory / f"{attempt}{_LOG}" if attempt >= 0 else None
 
 
-def make_log_directory(directory: Path) -> None:
-    """Make a container's log directory; the runtime makes the files in it."""
-    make_directories(directory, 0o755)
+def make_log_directory(directory: Path, *, own: int = OWN_DIRECTORY) -> None:
+    """Make a container's log directory; the runtime makes the files in it.
+
+    Args:
+        own: how many components of the path lie below the pods' log directory.
+    """
+    make_directories(directory.parents[own - 1], 0o755)
+    os.close(make_directory(directory, 0o755, own=own))
 
 
 def link_log(link: Path, log: Path) -> None:
     """Link to a log, if the runtime has written it; a link of the same name gives way."""
-    if not log.exists():
+    if not _is_there(log):
         return
     make_directories(link.parent, 0o755)
     try:
         link.symlink_to(log)
     except FileExistsError:
-        if os.readlink(link) != str(log):
+        if _target(link) != log:
             link.unlink()
             link.symlink_to(log)
 
@@ -62,24 +81,44 @@ def unlink_logs(container_logs_dir: Path, pod: Pod, log_directory: Path) -> None
     """
     key = pod_key(pod)
     for link in _links(container_logs_dir, f"{key.name}_{key.namespace}_"):
-        if log_directory in Path(os.readlink(link)).parents:
+        target = _target(link)
+        if target is not None and log_directory in target.parents:
             link.unlink(missing_ok=True)
 
 
-def remove_dangling_links(container_logs_dir: Path) -> int:
-    """Remove links whose log is gone; return how many."""
-    dangling = [link for link in _links(container_logs_dir) if not link.exists()]
-    for link in dangling:
-        link.unlink(missing_ok=True)
-    return len(dangling)
+def remove_links(container_logs_dir: Path, running: Collection[str] = ()) -> int:
+    """Remove links whose log is gone, unless a running container is to write it again.
+
+    A log that is being rotated is gone for a moment. Returns how many are gone.
+    """
+    removed = 0
+    for link in _links(container_logs_dir):
+        target = _target(link)
+        if target is not None and not _is_there(target) and str(target) not in running:
+            link.unlink(missing_ok=True)
+            removed += 1
+    return removed
 
 
 def remove_pod_logs(log_directory: Path) -> None:
-    """Remove a pod's log directory with all its containers' logs."""
+    """Remove a pod's log directory with all its containers' logs. Raises OSError."""
+    remove_tree(log_directory)
+
+
+def _is_there(log: Path) -> bool:
     try:
-        shutil.rmtree(log_directory)
-    except FileNotFoundError:
-        return
+        stat_own(log, own=OWN_LOG)
+    except OSError:
+        return False
+    return True
+
+
+def _target(link: Path) -> Path | None:
+    """Return what a link says; None where there is none any more."""
+    try:
+        return Path(os.readlink(link))
+    except OSError:
+        return None
 
 
 def _links(directory: Path, prefix: str = "") -> list[Path]:

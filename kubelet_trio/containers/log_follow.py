@@ -118,7 +118,9 @@ async def inotify_watch(directory: Path) -> AsyncIterator[LogWatch]:
 
     await trio.lowlevel.checkpoint()
     with INotify(nonblocking=True) as inotify:
-        inotify.add_watch(directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO)
+        inotify.add_watch(
+            directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.DONT_FOLLOW
+        )
         yield _Inotify(inotify.fileno(), inotify.read)
 
 

@@ -9,7 +9,6 @@ stands in. Functions here block: callers hand them to a thread.
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from lightkube.models.core_v1 import Container, Pod
@@ -18,7 +17,7 @@ from kubelet_trio.containers.cri_log import LogOptions, read_log
 from kubelet_trio.containers.directories import make_directories
 from kubelet_trio.containers.labels import TERMINATION_MESSAGE_POLICY
 from kubelet_trio.containers.paths import container_dir
-from kubelet_trio.model import ContainerRecord, pod_containers
+from kubelet_trio.model import ContainerRecord, open_regular, pod_containers
 
 MAX_MESSAGE = 4096  # bytes of the file's end
 MAX_LOG_LINES = 80
@@ -75,13 +74,9 @@ def cut_message(message: str, limit: int) -> str:
 
 
 def _file_end(path: str) -> str:
-    # A volume mounted there may hold anything: a FIFO must not hold us up.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "not a regular file")
-        file.seek(max(status.st_size - MAX_MESSAGE, 0))
+    # A volume mounted there may hold anything: a FIFO, or a link to a file of the host.
+    with open(open_regular(path), "rb", buffering=0) as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - MAX_MESSAGE, 0))
         return file.read(MAX_MESSAGE).decode(errors="replace")
 
 

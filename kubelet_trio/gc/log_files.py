@@ -1,19 +1,24 @@
 """The files of one log on disk: sizes, removal, compression, renaming. Everything blocks.
 
-Each step leaves a state that the next round understands, whenever the agent dies.
+Each step leaves a state that the next round understands, whenever the agent dies. Pods that
+collect logs may write here: no link is followed, and the log's directory is opened once for each
+step, so that what is renamed, removed or made lies in it.
 """
 
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from kubelet_trio.containers import OWN_DIRECTORY, OWN_LOG
 from kubelet_trio.gc.log_plan import COMPRESSED, TEMPORARY, plan_rotation, rotated_name
-from kubelet_trio.model import open_regular
+from kubelet_trio.model import open_directory, open_regular, stat_own
 
 _COPY = 1 << 20  # bytes at a time
 _LEVEL = 6  # gzip's own default, and the Go kubelet's
@@ -24,7 +29,10 @@ def log_sizes(paths: Iterable[str]) -> Mapping[str, int | OSError | None]:
     sizes: dict[str, int | OSError | None] = {}
     for path in paths:
         try:
-            sizes[path] = os.stat(path).st_size
+            found = stat_own(path, own=OWN_LOG)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "expected a log, which is a file", path)
+            sizes[path] = found.st_size
         except FileNotFoundError:
             sizes[path] = None
         except OSError as exc:
@@ -38,58 +46,90 @@ def make_room(log: Path, max_files: int) -> list[OSError]:
     Returns what failed: one file that cannot be removed or compressed keeps no log from being
     rotated. Raises OSError where the directory cannot be listed.
     """
-    plan = plan_rotation(log.name, os.listdir(log.parent), max_files)
     failed: list[OSError] = []
-    for name in plan.remove:
-        try:
-            (log.parent / name).unlink(missing_ok=True)
-        except OSError as exc:
-            failed.append(exc)
-    for name in plan.compress:
-        try:
-            compress(log.parent / name)
-        except OSError as exc:
-            failed.append(exc)
+    with _directory(log) as directory:
+        plan = plan_rotation(log.name, os.listdir(directory), max_files)
+        for name in plan.remove:
+            try:
+                _remove(name, directory)
+            except OSError as exc:
+                failed.append(exc)
+        for name in plan.compress:
+            try:
+                _compress(name, directory)
+            except OSError as exc:
+                failed.append(exc)
     return failed
 
 
-def _create(path: Path) -> int:
-    """Create a file that was not there; a link, which may lead to a file of the host, is there."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
 def compress(log: Path) -> None:
-    """Put a compressed file in the place of a log, complete or not at all. Raises OSError.
+    """Put a compressed file in the place of a log, complete or not at all. Raises OSError."""
+    with _directory(log) as directory:
+        _compress(log.name, directory)
 
-    Pods that collect logs may write to the directory: neither end is followed where it is a link.
-    """
+
+def _compress(name: str, directory: int) -> None:
     import gzip  # only a node whose logs are rotated needs it
 
-    temporary = log.with_name(log.name + TEMPORARY)
-    with open(open_regular(log), "rb") as source, open(_create(temporary), "wb") as target:
+    temporary = name + TEMPORARY
+    with (
+        open(open_regular(name, directory=directory), "rb") as source,
+        open(_create(temporary, directory), "wb") as target,
+    ):
         try:
             os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o7777)
-            with gzip.GzipFile(log.name, "wb", _LEVEL, target) as packed:
+            with gzip.GzipFile(name, "wb", _LEVEL, target) as packed:
                 shutil.copyfileobj(source, packed, _COPY)
             target.flush()
             # The original goes next: not before its content is sure to be on disk.
             os.fsync(target.fileno())
-            temporary.rename(log.with_name(log.name + COMPRESSED))
+            _rename(temporary, name + COMPRESSED, directory)
         finally:
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-    log.unlink()
+                _remove(temporary, directory)
+    os.unlink(name, dir_fd=directory)
 
 
 def set_aside(log: Path, now: datetime.datetime) -> Path:
     """Rename the latest log, and return its new path. The container still writes to it."""
-    rotated = log.with_name(rotated_name(log.name, os.listdir(log.parent), now))
-    log.rename(rotated)
-    return rotated
+    with _directory(log) as directory:
+        rotated = rotated_name(log.name, os.listdir(directory), now)
+        _rename(log.name, rotated, directory)
+    return log.with_name(rotated)
 
 
 def put_back(rotated: Path, log: Path) -> None:
     """Undo `set_aside`, unless a new log is there: then the runtime did as it was asked."""
-    with suppress(FileExistsError):
-        os.link(rotated, log)
-        rotated.unlink()
+    with _directory(log) as directory, suppress(FileExistsError):
+        os.link(
+            rotated.name,
+            log.name,
+            src_dir_fd=directory,
+            dst_dir_fd=directory,
+            follow_symlinks=False,
+        )
+        os.unlink(rotated.name, dir_fd=directory)
+
+
+@contextmanager
+def _directory(log: Path) -> Iterator[int]:
+    descriptor = open_directory(log.parent, own=OWN_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _create(name: str, directory: int) -> int:
+    """Create a file that was not there; a link, which may lead to a file of the host, is there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, 0o600, dir_fd=directory)
+
+
+def _remove(name: str, directory: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def _rename(name: str, new: str, directory: int) -> None:
+    os.rename(name, new, src_dir_fd=directory, dst_dir_fd=directory)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 STAMP = "%Y%m%d-%H%M%S"
@@ -62,7 +63,8 @@ def rotated_name(log: str, names: Iterable[str], now: datetime.datetime) -> str:
     latest = max(filter(None, (_stamp(log, name) for name in names)), default=None)
     moment = now.replace(microsecond=0, tzinfo=None)
     if latest is not None and moment <= latest:
-        moment = latest + datetime.timedelta(seconds=1)
+        with suppress(OverflowError):  # no rotation has made a name of the year 9999
+            moment = latest + datetime.timedelta(seconds=1)
     return f"{log}.{moment.strftime(STAMP)}"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from kubelet_trio.containers import remove_pod_logs
-from kubelet_trio.model import PodUid
+from kubelet_trio.containers import OWN_DIRECTORY, remove_pod_logs
+from kubelet_trio.model import PodUid, open_directory
 
 _LOG = re.compile(r"(\d+)\.log(\..*)?")
 
@@ -42,30 +43,17 @@ def remove_old_logs(directory: Path, kept: Collection[int]) -> int:
     many files are gone.
     """
     try:
-        names = os.listdir(directory)
+        opened = open_directory(directory, own=OWN_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    attempts = {name: int(match[1]) for name in names if (match := _LOG.fullmatch(name))}
-    spared = {*kept, max(attempts.values(), default=0)}
-    old = [name for name, attempt in attempts.items() if attempt not in spared]
-    for name in old:
-        (directory / name).unlink(missing_ok=True)
-    return len(old)
-
-
-def remove_links(container_logs_dir: Path, running: Collection[str]) -> int:
-    """Remove links whose log is gone, unless a running container is to write it again.
-
-    A log that is being rotated is gone for a moment.
-    """
-    removed = 0
     try:
-        with os.scandir(container_logs_dir) as entries:
-            links = [Path(e.path) for e in entries if e.is_symlink() and e.name.endswith(".log")]
-    except FileNotFoundError:
-        return 0
-    for link in links:
-        if not link.exists() and os.readlink(link) not in running:
-            link.unlink(missing_ok=True)
-            removed += 1
-    return removed
+        names = os.listdir(opened)
+        attempts = {name: int(match[1]) for name in names if (match := _LOG.fullmatch(name))}
+        spared = {*kept, max(attempts.values(), default=0)}
+        old = [name for name, attempt in attempts.items() if attempt not in spared]
+        for name in old:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=opened)
+    finally:
+        os.close(opened)
+    return len(old)

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from kubelet_trio.containers import NodeSettings
+from kubelet_trio.containers import NodeSettings, remove_links
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.gc.containers import (
     ContainerPolicy,
@@ -26,7 +26,6 @@ from kubelet_trio.gc.containers import (
 from kubelet_trio.gc.node_pods import NodePods
 from kubelet_trio.gc.old_logs import (
     pod_log_directories,
-    remove_links,
     remove_log_directories,
     remove_old_logs,
 )
@@ -173,21 +172,26 @@ class ContainerCollector:
         if not self._clears_logs:
             return
         try:
-            await self._remove_directories()
+            await self._remove_directories(problems)
             await self._offload(self._remove_files, pods)
         except OSError as exc:
             problems.append(f"logs: {exc}")
 
-    async def _remove_directories(self) -> None:
-        """Remove the log directories of pods that are gone."""
+    async def _remove_directories(self, problems: list[str]) -> None:
+        """Remove the log directories of pods that are gone; one that stays keeps no other."""
         found = await self._offload(pod_log_directories, self._node.pod_logs_dir)
         for uid, directories in found.items():
             if self._pods.is_owned(uid):
                 continue
             with self._pods.reclaiming(uid) as is_ours:
-                if is_ours:
+                if not is_ours:
+                    continue
+                try:
                     await self._offload(remove_log_directories, directories)
-                    log.info("gc.logs_removed", uid=uid, directories=list(map(str, directories)))
+                except OSError as exc:
+                    problems.append(f"logs: {exc}")
+                    continue
+                log.info("gc.logs_removed", uid=uid, directories=list(map(str, directories)))
 
     def _remove_files(self, pods: Sequence[RuntimePod]) -> None:
         """Remove the logs of containers that are gone, and links to logs that are."""

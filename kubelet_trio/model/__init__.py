@@ -13,11 +13,13 @@ from kubelet_trio.model.events import (
     pod_ref,
 )
 from kubelet_trio.model.foreign import (
+    make_directory,
     open_directory,
     open_regular,
     read_limited,
     read_regular,
     reopen_regular,
+    stat_own,
 )
 from kubelet_trio.model.housekeeping import housekeeping_round
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
@@ -80,6 +82,7 @@ from kubelet_trio.model.runtime_pod import (
 )
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tls import system_tls
+from kubelet_trio.model.tree import TreeCount, count_tree
 from kubelet_trio.model.unquoted import yaml_problem
 from kubelet_trio.model.urls import without_secrets, without_user
 from kubelet_trio.model.verbosity import BoundLogger, set_verbosity, set_vmodule
@@ -125,12 +128,14 @@ __all__ = [
     "SandboxId",
     "SandboxRecord",
     "SystemClock",
+    "TreeCount",
     "WallClock",
     "as_container",
     "blake2b",
     "busy_threads",
     "canonical_quantity",
     "check_yaml_depth",
+    "count_tree",
     "disk_space",
     "end_threads",
     "grace_period",
@@ -139,6 +144,7 @@ __all__ = [
     "is_critical",
     "is_mirror",
     "is_static",
+    "make_directory",
     "metadata",
     "node_ref",
     "offload_for",
@@ -163,6 +169,7 @@ __all__ = [
     "set_vmodule",
     "sha256",
     "spec",
+    "stat_own",
     "system_tls",
     "thread_offload",
     "to_datetime",

@@ -11,11 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: where a container holds a lease on the file (F_SETLEASE), EAGAIN and no waiting.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_FOLLOWED = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
@@ -77,9 +80,72 @@ def read_limited(descriptor: int, limit: int, name: str) -> bytes:
     return b"".join(parts)
 
 
-def open_directory(path: str | os.PathLike[str], *, directory: int | None = None) -> int:
+def open_directory(
+    path: str | os.PathLike[str], *, directory: int | None = None, own: int = 1
+) -> int:
     """Open a directory, and nothing that a link leads to; the caller closes the descriptor.
+
+    Args:
+        path: where it is.
+        directory: a descriptor of the directory that the path starts from.
+        own: how many of the path's last components are not followed where they are links. The
+            others are the node's own: an administrator may have moved them elsewhere.
 
     Raises OSError: ENOTDIR for what is none.
     """
-    return os.open(path, _DIRECTORY, dir_fd=directory)
+    if own == 1:
+        return os.open(path, _DIRECTORY, dir_fd=directory)
+    top, parts = _split(path, own)
+    here = os.open(top, _FOLLOWED, dir_fd=directory)
+    for part in parts:
+        here = _step(here, part)
+    return here
+
+
+def make_directory(path: str | os.PathLike[str], mode: int, *, own: int) -> int:
+    """Open a directory as `open_directory` does, having made those of its own that are missing.
+
+    Raises OSError: ENOTDIR where something else is in the way.
+    """
+    top, parts = _split(path, own)
+    here = os.open(top, _FOLLOWED)
+    for part in parts:
+        try:
+            os.mkdir(part, mode, dir_fd=here)
+        except FileExistsError:
+            pass  # what it is shows when it is opened
+        except OSError:
+            os.close(here)
+            raise
+        here = _step(here, part)
+    return here
+
+
+def stat_own(path: str | os.PathLike[str], *, own: int) -> os.stat_result:
+    """Return the `lstat` of what has a path, of whose last `own` components none is followed.
+
+    Raises OSError.
+    """
+    if own == 1:
+        return os.stat(path, follow_symlinks=False)
+    head, name = os.path.split(os.fspath(path))
+    parent = open_directory(head, own=own - 1)
+    try:
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    finally:
+        os.close(parent)
+
+
+def _split(path: str | os.PathLike[str], own: int) -> tuple[Path, tuple[str, ...]]:
+    """Return the path above a path's last `own` components, and these; fewer in a short path."""
+    whole = Path(path)
+    own = min(own, len(whole.parents))
+    return whole.parents[own - 1], whole.parts[-own:]
+
+
+def _step(here: int, name: str) -> int:
+    """Open a directory in another, which is closed."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=here)
+    finally:
+        os.close(here)

@@ -14,9 +14,9 @@ from lightkube.models.core_v1 import Container, Pod
 from kubelet_trio.containers import (
     NodeSettings,
     container_log_path,
+    has_hosts,
     hosts_content,
     hosts_mount,
-    hosts_path,
     link_log,
     log_link,
     make_directories,
@@ -61,7 +61,7 @@ class PodFiles:
     def prepare(self) -> None:
         """Make the directories that the sandbox's config names."""
         make_directories(self.directory)
-        make_log_directory(self.log_directory)
+        make_log_directory(self.log_directory, own=1)
 
     def container_files(self, container: Container, pod_ips: tuple[str, ...]) -> ContainerFiles:
         """Make what a new instance of a container has mounted beside its volumes."""
@@ -79,8 +79,7 @@ class PodFiles:
         if spec(self.pod).hostNetwork:
             node_hosts = _NODE_HOSTS.read_text("utf-8", "replace")
         content = hosts_content(self.pod, self.node, pod_ips, node_hosts)
-        path = hosts_path(self.directory)
-        if not path.exists() or path.read_text("utf-8", "replace") != content:
+        if not has_hosts(self.directory, content):
             write_hosts(self.directory, content)
 
     def link_log(self, container: str, attempt: int, container_id: ContainerId) -> None:

@@ -6,14 +6,13 @@ A few small files and a statfs each: what an idle node pays every ten seconds.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.cgroups import CgroupHost
-from kubelet_trio.model import disk_space
+from kubelet_trio.model import count_tree, disk_space
 from kubelet_trio.pressure.ranking import Disk
 from kubelet_trio.pressure.thresholds import (
     ALLOCATABLE_MEMORY,
@@ -29,8 +28,6 @@ from kubelet_trio.pressure.thresholds import (
 )
 
 _PROC = Path("/proc")
-_MOST_LINKED = 1_000_000  # files of several names that are remembered while a tree is counted
-_LOOK_AT_CLOCK = 1000  # files
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,37 +156,7 @@ def _flat(path: Path) -> dict[str, int]:
 def tree_usage(path: str, is_over: Callable[[], bool] = lambda: False) -> Disk:
     """Return what a directory and all below it take on its own file system.
 
-    What vanishes meanwhile does not count, and neither does what is mounted in it. A file of
-    several names counts once, up to a million such files: beyond that each name counts, for a
-    pod must not make the agent remember more. Once `is_over` says so, what was counted by then
-    is returned.
+    Once `is_over` says so, what was counted by then is returned. See `count_tree`.
     """
-    try:
-        device = os.lstat(path).st_dev
-    except OSError:
-        return Disk()
-    space, inodes = 0, 0
-    linked: set[int] = set()
-    left = [path]
-    while left and not is_over():
-        with suppress(OSError), os.scandir(left.pop()) as entries:
-            for number, entry in enumerate(entries):
-                if number % _LOOK_AT_CLOCK == 0 and is_over():
-                    break
-                found = _stat(entry)
-                if found is None or found.st_dev != device or found.st_ino in linked:
-                    continue
-                if stat.S_ISDIR(found.st_mode):
-                    left.append(entry.path)
-                elif found.st_nlink > 1 and len(linked) < _MOST_LINKED:
-                    linked.add(found.st_ino)
-                space += found.st_blocks * 512
-                inodes += 1
-    return Disk(space, inodes)
-
-
-def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
-    try:
-        return entry.stat(follow_symlinks=False)
-    except OSError:
-        return None
+    found = count_tree(path, is_over)
+    return Disk(found.space, found.inodes)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
 from kubelet_trio.stats.usage import Filesystem, Interface, Memory, Psi, Usage
@@ -222,34 +223,16 @@ def disk_usage(
 ) -> tuple[int, int] | None:
     """Return the bytes and inodes that a directory takes, as du counts; None if cut short.
 
-    Files with several names count once. Other filesystems mounted below do not count unless
-    `cross`. What goes away meanwhile is left out.
+    Other filesystems mounted below do not count unless `cross`. See `count_tree`.
     """
     try:
         top = os.lstat(path)
     except OSError:
         return None
-    size, inodes, seen, left = top.st_blocks * 512, 1, set[tuple[int, int]](), [path]
-    while left:
-        if is_over():
-            return None
-        try:
-            with os.scandir(left.pop()) as entries:
-                for entry in entries:
-                    stat = entry.stat(follow_symlinks=False)
-                    if stat.st_dev != top.st_dev and not cross:
-                        continue
-                    if stat.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        if (stat.st_dev, stat.st_ino) in seen:
-                            continue
-                        seen.add((stat.st_dev, stat.st_ino))
-                    size += stat.st_blocks * 512
-                    inodes += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
-        except OSError:
-            continue
-    return size, inodes
+    found = count_tree(path, is_over, cross=cross)
+    if not found.is_complete:
+        return None
+    return found.space + top.st_blocks * 512, found.inodes + 1
 
 
 def file_usage(path: str) -> int | None:

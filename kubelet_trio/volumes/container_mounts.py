@@ -14,6 +14,7 @@ from kubelet_trio.containers import ContainerConfigError, sub_path
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer
 from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import sub_path_target
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.plugin import VolumePlugin
@@ -39,6 +40,7 @@ class MountContext:
     specs: Mapping[str, VolumeSpec]  # the pod's volumes by name
     plugins: Mapping[str, VolumePlugin]
     variables: Mapping[str, str] = field(default_factory=dict)  # for subPathExpr
+    hung: HungCalls = field(default_factory=HungCalls)
     selinux: bool = False
     recursive_read_only: bool = False  # whether the runtime can mount whole trees read-only
     no_image_volumes: str = ""  # why the runtime cannot mount images; "": it can
@@ -68,7 +70,7 @@ def _mount(
     path = plugin.path(spec)
     if inside:
         target = sub_path_target(context.pods_dir / spec.uid, spec.name, container.spec.name, index)
-        path = _bind(path, inside, target, mount, container, context.mounter)
+        path = _bind(path, inside, target, mount, container, context)
     return v1.Mount(
         container_path=os.path.join("/", mount.mountPath),
         host_path=str(path),
@@ -103,10 +105,10 @@ def _bind(
     target: Path,
     mount: VolumeMount,
     container: PodContainer,
-    mounter: Mounter,
+    context: MountContext,
 ) -> Path:
     try:
-        bind_sub_path(path, inside, target, mounter)
+        bind_sub_path(path, inside, target, context.mounter, context.hung)
     except (OSError, SubPathError) as exc:
         log.warning(
             "volume.sub_path_failed",

@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from kubelet_trio.volumes.hung import PATIENCE, HungCalls
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
@@ -21,34 +24,51 @@ _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class HostPath:
-    """The plugin of `hostPath` volumes."""
+    """The plugin of `hostPath` volumes. A path may lie on a file server: each look has its time."""
 
-    managed = False
-    follows_objects = False
-    is_read_only = False
+    hung: HungCalls
+    managed: bool = False
+    follows_objects: bool = False
+    is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Check the path's type, making it first for the `OrCreate` types. Raises OSError."""
+        """Check the path's type, making it first for the `OrCreate` types.
+
+        Raises OSError, ValueError.
+        """
         path, wanted = self.path(spec), spec.source.type or ""
         if not wanted:
             return
-        kind = wanted.removesuffix("OrCreate")
-        if kind not in _CHECKS:
+        if wanted.removesuffix("OrCreate") not in _CHECKS:
             raise ValueError(f"{wanted} is an invalid volume type")
-        if wanted != kind and not path.exists():
-            _create(path, kind)
-        is_kind, words = _CHECKS[kind]
-        if not path.exists() or not is_kind(path.stat().st_mode):
-            raise ValueError(f"hostPath type check failed: {path} is not {words}")
+        problem = self.hung.run(f"{path} ({wanted})", partial(_check, path, wanted), PATIENCE)
+        if problem:
+            raise ValueError(problem)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether the path is there: what it has to be was checked when the pod came."""
-        return os.path.lexists(self.path(spec))
+        """Whether the path is there: what it has to be was checked when the pod came.
+
+        Raises OSError.
+        """
+        path = str(self.path(spec))
+        return self.hung.run(path, partial(os.path.lexists, path), PATIENCE)
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the path on the host."""
         return Path(spec.source.path)
+
+
+def _check(path: Path, wanted: str) -> str:
+    """Return why a path is not what it has to be; "" where it is. Raises OSError."""
+    kind = wanted.removesuffix("OrCreate")
+    if wanted != kind and not path.exists():
+        _create(path, kind)
+    is_kind, words = _CHECKS[kind]
+    if not path.exists() or not is_kind(path.stat().st_mode):
+        return f"hostPath type check failed: {path} is not {words}"
+    return ""
 
 
 def _create(path: Path, kind: str) -> None:

@@ -55,6 +55,7 @@ from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import VolumeError, set_up_error, unprocessed_error
 from kubelet_trio.volumes.host_path import HostPath
+from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Row, VolumeMeter, timed
 from kubelet_trio.volumes.mounted import LocalVolume, NfsVolume
@@ -114,13 +115,14 @@ class VolumeManager:
         self._facts = PodFacts(allocatable=allocatable or {})
         self._selinux = selinux
         self._taking = trio.Lock()
+        self._hung = HungCalls()
         self._measured = VolumeMeter(meter or Meter())
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
         empty_dir = EmptyDir(self._pods_dir, mounter, memory_allocatable, tmpfs_noswap)
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
-            "hostPath": HostPath(),
+            "hostPath": HostPath(self._hung),
             "local": LocalVolume(self._pods_dir, mounter),
             "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
@@ -231,6 +233,7 @@ class VolumeManager:
             {spec.name: spec for spec in specs},
             self._plugins,
             variables,
+            self._hung,
             selinux=self._selinux,
             recursive_read_only=self._recursive_read_only(handler),
             no_image_volumes=self._no_image_volumes(),

@@ -3,72 +3,73 @@
 A container may write to the volume it shares, and so may put a symbolic link where the
 next container's subPath will be looked up, to the host's /etc for one
 (https://kubernetes.io/blog/2018/04/04/fixing-subpath-volume-vulnerability/). Links that
-stay inside the volume are allowed. So the path is resolved first and must lie within the
-volume; then it is opened again one component at a time with links refused, and what was
-opened (by descriptor, so nothing can be swapped under it) is bound to a place outside
-the volume, which is what the runtime is told to mount.
+stay inside the volume are allowed. So the path is walked one component at a time by
+descriptors, links are read and never followed by the kernel, and one that leads outside ends the
+walk before anything outside is looked at. What was opened (by descriptor, so nothing can be
+swapped under it) is bound to a place outside the volume, which is what the runtime is told to
+mount.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import read_limited, reopen_regular
+from kubelet_trio.volumes.hung import PATIENCE, HungCalls
 from kubelet_trio.volumes.mounter import Mounter
 
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40  # Linux's own limit (MAXSYMLINKS)
 
 
 class SubPathError(Exception):
     """A subPath cannot be used. Names host paths: for the log, not for the pod's owner."""
 
 
-def bind_sub_path(volume: Path, sub_path: str, target: Path, mounter: Mounter) -> None:
+def bind_sub_path(
+    volume: Path, sub_path: str, target: Path, mounter: Mounter, hung: HungCalls
+) -> None:
     """Make `sub_path` of a volume visible at `target`, creating it as a directory if missing.
 
     A target already bound to the very same file is left alone, so that a container's next
-    instance gets what the first had. Raises `SubPathError` and OSError.
+    instance gets what the first had. Raises `SubPathError` and OSError: ETIMEDOUT where the
+    volume's server does not answer.
     """
-    root = _resolve(volume)
-    make_inside(root, sub_path)
-    descriptor = open_inside(root, sub_path)
+    opened = hung.run(str(target), partial(_try_open, volume, sub_path), PATIENCE, _discard)
+    if isinstance(opened, SubPathError):
+        raise opened
     try:
         if _is_mounted(target, mounter):
-            if os.path.samestat(os.fstat(descriptor), target.stat()):
+            if os.path.samestat(os.fstat(opened), target.stat()):
                 return
             mounter.unmount(target)
-        _make_target(target, is_directory=stat.S_ISDIR(os.fstat(descriptor).st_mode))
-        mounter.bind(f"/proc/self/fd/{descriptor}", target)
+        _make_target(target, is_directory=stat.S_ISDIR(os.fstat(opened).st_mode))
+        mounter.bind(f"/proc/self/fd/{opened}", target)
     finally:
-        os.close(descriptor)
+        os.close(opened)
 
 
-def open_inside(root: Path, sub_path: str) -> int:
-    """Open what `sub_path` leads to within a resolved `root`; the caller closes it.
+def _try_open(volume: Path, sub_path: str) -> int | SubPathError:
+    try:
+        return open_inside(volume, sub_path, make=True)
+    except SubPathError as exc:
+        return exc
 
-    The descriptor is an O_PATH one: for fstat and as a mount's source.
-    """
-    inside = _inside(root, _resolve(root / sub_path))
-    descriptor = os.open(root, _PATH)
-    for part in inside.parts:
-        try:
-            opened = os.open(part, _PATH, dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
-        descriptor = opened
-        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise SubPathError(f"{part} of {inside} became a symbolic link")
-    return descriptor
+
+def _discard(opened: int | SubPathError) -> None:
+    if isinstance(opened, int):
+        os.close(opened)
 
 
 def read_inside(volume: Path, path: str, limit: int) -> bytes:
     """Read a file of a volume. Raises `SubPathError` and OSError, FileNotFoundError above all."""
-    looked = open_inside(_resolve(volume), path)
+    looked = open_inside(volume, path)
     try:
         opened = reopen_regular(looked, path)
         try:
@@ -79,48 +80,103 @@ def read_inside(volume: Path, path: str, limit: int) -> bytes:
         os.close(looked)
 
 
-def make_inside(root: Path, sub_path: str) -> None:
-    """Make the directories of `sub_path` that are missing, with the permissions of `root`.
+def open_inside(volume: Path, sub_path: str, *, make: bool = False) -> int:
+    """Open what `sub_path` leads to within a volume; the caller closes it.
 
-    Only what is missing is made, in the resolved place of what is there.
+    The descriptor is an O_PATH one: for fstat and as a mount's source.
+
+    Args:
+        volume: the volume; what leads to it is the node's own.
+        sub_path: relative to it.
+        make: make the directories of `sub_path` that are missing, with the permissions of the
+            volume's own.
+
+    Raises:
+        SubPathError: it leads out of the volume.
+        OSError: FileNotFoundError above all, for links that lead nowhere too; ELOOP for too many.
     """
-    wanted = root / sub_path
-    if wanted.exists():
-        return
-    existing = wanted
-    while not os.path.lexists(existing):
-        existing = existing.parent
-    missing = wanted.relative_to(existing).parts
-    inside = _inside(root, _resolve(existing))
-    mode = stat.S_IMODE(root.stat().st_mode) & (0o777 | stat.S_ISGID)
-    descriptor = os.open(root, _DIRECTORY)
+    top = os.open(volume, os.O_PATH | os.O_CLOEXEC)
+    walk = _Walk(top, os.dup(top), (str(volume), os.readlink(f"/proc/self/fd/{top}")))
     try:
-        for part in inside.parts:
-            descriptor = _descend(descriptor, part)
-        for part in missing:
-            os.mkdir(part, mode, dir_fd=descriptor)
-            descriptor = _descend(descriptor, part)
-            os.fchmod(descriptor, mode)  # whatever the umask
+        walk.go(sub_path, make=make)
+    except (OSError, SubPathError):
+        os.close(walk.here)
+        raise
     finally:
-        os.close(descriptor)
+        os.close(top)
+    return walk.here
 
 
-def _descend(descriptor: int, part: str) -> int:
-    child = os.open(part, _DIRECTORY, dir_fd=descriptor)
-    os.close(descriptor)
-    return child
+@dataclass(slots=True)
+class _Walk:
+    """A way down from the top of a volume."""
 
+    top: int
+    here: int
+    places: tuple[str, ...]  # the volume's paths, as absolute links may name it
+    _above: list[os.stat_result] = field(default_factory=list)  # the directories on the way
 
-def _resolve(path: Path) -> Path:
-    # Path.resolve raises RuntimeError for a loop of links before Python 3.13.
-    return Path(os.path.realpath(path, strict=True))
+    def go(self, path: str, *, make: bool) -> None:
+        left = [(part, make) for part in reversed(path.split("/"))]
+        links = 0
+        while left:
+            name, make = left.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                self._up()
+                continue
+            opened = self._open(name, make=make)
+            if not stat.S_ISLNK(os.fstat(opened).st_mode):
+                self._above.append(os.fstat(self.here))
+                self._step(opened)
+                continue
+            try:
+                target = os.readlink("", dir_fd=opened)
+            finally:
+                os.close(opened)
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            left += [(part, False) for part in reversed(self._inside(target).split("/"))]
 
+    def _inside(self, target: str) -> str:
+        """Return a link's target, relative to where the walk is: the top for an absolute one."""
+        if not target.startswith("/"):
+            return target
+        for place in self.places:
+            if target == place or target.startswith(place.rstrip("/") + "/"):
+                self._step(os.dup(self.top))
+                self._above.clear()
+                return target[len(place) :]
+        raise SubPathError(f"a link to {target} is not within the volume {self.places[0]}")
 
-def _inside(root: Path, resolved: Path) -> Path:
-    try:
-        return resolved.relative_to(root)
-    except ValueError:
-        raise SubPathError(f"{resolved} is not within the volume {root}") from None
+    def _open(self, name: str, *, make: bool) -> int:
+        try:
+            return os.open(name, _PATH, dir_fd=self.here)
+        except FileNotFoundError:
+            if not make:
+                raise
+        mode = stat.S_IMODE(os.fstat(self.top).st_mode) & (0o777 | stat.S_ISGID)
+        os.mkdir(name, mode, dir_fd=self.here)
+        made = os.open(name, _PATH, dir_fd=self.here)
+        if stat.S_ISDIR(os.fstat(made).st_mode):
+            os.chmod(f"/proc/self/fd/{made}", mode)  # whatever the umask
+        return made
+
+    def _up(self) -> None:
+        if not self._above:
+            raise SubPathError(f"it leads out of the volume {self.places[0]}")
+        above = os.open("..", _PATH, dir_fd=self.here)
+        expected = self._above.pop()
+        if not os.path.samestat(os.fstat(above), expected):
+            os.close(above)
+            raise SubPathError(f"a directory of the volume {self.places[0]} was moved meanwhile")
+        self._step(above)
+
+    def _step(self, descriptor: int) -> None:
+        os.close(self.here)
+        self.here = descriptor
 
 
 def _is_mounted(target: Path, mounter: Mounter) -> bool:

@@ -248,7 +248,27 @@ def test_a_fifo_in_place_of_a_log_is_refused_at_once(tmp_path: Path) -> None:
         LogFile(tmp_path / "0.log")
 
 
-def test_a_log_may_be_a_link_to_one(tmp_path: Path) -> None:
-    (tmp_path / "real").write_bytes(b"2024-05-01T10:00:00Z stdout F real\n")
-    (tmp_path / "0.log").symlink_to("real")
-    assert b"".join(read_log(tmp_path / "0.log", LogOptions())) == b"real\n"
+@pytest.mark.parametrize("linked", ["pod/web/0.log", "pod/web", "pod"])
+def test_no_link_below_the_pods_logs_is_followed(tmp_path: Path, linked: str) -> None:
+    line = b"2024-05-01T10:00:00Z stdout F real\n"
+    (tmp_path / "host/web").mkdir(parents=True)
+    (tmp_path / "host/web/0.log").write_bytes(line)
+    (tmp_path / "logs/pod/web").mkdir(parents=True)
+    log = tmp_path / "logs/pod/web/0.log"
+    log.write_bytes(line)
+    with LogFile(log) as opened:
+        (tmp_path / "logs" / linked).rename(tmp_path / "logs/aside")
+        (tmp_path / "logs" / linked).symlink_to(tmp_path / "host" / linked.removeprefix("pod/"))
+        if linked == "pod":
+            (tmp_path / "logs/pod").unlink()
+            (tmp_path / "logs/pod").symlink_to(tmp_path / "host")
+        assert opened.is_replaced() == (linked == "pod/web/0.log")
+    with pytest.raises(OSError, match=r"found a symbolic link|Not a directory"):
+        LogFile(log)
+
+
+def test_the_pods_log_directory_itself_may_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk/pod/web").mkdir(parents=True)
+    (tmp_path / "disk/pod/web/0.log").write_bytes(b"2024-05-01T10:00:00Z stdout F real\n")
+    (tmp_path / "pods").symlink_to("disk")
+    assert b"".join(read_log(tmp_path / "pods/pod/web/0.log", LogOptions())) == b"real\n"

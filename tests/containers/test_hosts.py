@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
+import pytest
 from lightkube.models.core_v1 import HostAlias, VolumeMount
 
 from kubelet_trio.containers import (
     PodHostname,
+    has_hosts,
     hosts_content,
     hosts_mount,
     managed_hosts,
@@ -14,6 +17,7 @@ from kubelet_trio.containers import (
     write_hosts,
 )
 from tests.containers.make import NODE, container, pod
+from tests.harness.hostile import small_memory
 
 LOCAL = (
     "# Kubernetes-managed hosts file.\n"
@@ -60,3 +64,20 @@ def test_the_file_is_rewritten_in_place(tmp_path: Path) -> None:
     assert (tmp_path / "etc-hosts").read_text() == "2"
     assert (status.st_ino, stat.S_IMODE(status.st_mode)) == (inode, 0o644)
     assert hosts_mount(tmp_path).host_path == str(tmp_path / "etc-hosts")
+
+
+@pytest.mark.parametrize("is_endless", [True, False])
+def test_what_a_container_wrote_into_it_is_not_read_to_its_end(
+    tmp_path: Path, is_endless: bool
+) -> None:
+    write_hosts(tmp_path, "one")
+    assert has_hosts(tmp_path, "one")
+    if is_endless:
+        os.truncate(tmp_path / "etc-hosts", 1 << 40)
+    else:
+        (tmp_path / "etc-hosts").write_bytes(b"\xff")
+    with small_memory():
+        assert not has_hosts(tmp_path, "one")
+    write_hosts(tmp_path, "one")
+    assert has_hosts(tmp_path, "one")
+    assert not has_hosts(tmp_path / "gone", "one")

@@ -9,7 +9,7 @@ from kubelet_trio.containers import (
     newest_log,
     next_restart_count,
     pod_log_directory,
-    remove_dangling_links,
+    remove_links,
     remove_pod_logs,
     unlink_logs,
 )
@@ -76,7 +76,7 @@ def test_dangling_links_go(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     log.touch()
     link_log(tmp_path / "links" / "a.log", log)
-    assert remove_dangling_links(tmp_path / "links") == 0
+    assert remove_links(tmp_path / "links") == 0
     log.unlink()
-    assert remove_dangling_links(tmp_path / "links") == 1
-    assert remove_dangling_links(tmp_path / "none") == 0
+    assert remove_links(tmp_path / "links") == 1
+    assert remove_links(tmp_path / "none") == 0

@@ -98,7 +98,7 @@ def test_a_log_that_is_gone_says_so(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_does_not_hold_us_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m")
     record = replace(ENDED, termination_message_path=str(tmp_path / "m"))
-    assert "not a regular file" in read_termination_message(record)
+    assert "expected a file, found a FIFO" in read_termination_message(record)
     with_directory = replace(ENDED, termination_message_path=str(tmp_path))
     assert "Error on reading termination log" in read_termination_message(with_directory)
 

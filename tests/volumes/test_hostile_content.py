@@ -7,11 +7,8 @@ runtime nothing is mounted at all.
 from __future__ import annotations
 
 import os
-import resource
 import stat
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +22,16 @@ from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
 from kubelet_trio.volumes.atomic import File, write_payload
 from kubelet_trio.volumes.ownership import own_tree
-from tests.harness.hostile import DEEP, Act, Outside, acts, between_calls, nest, no_hang
+from tests.harness.hostile import (
+    DEEP,
+    Act,
+    Outside,
+    acts,
+    between_calls,
+    nest,
+    no_hang,
+    small_memory,
+)
 from tests.volumes.make import main, pod
 from tests.volumes.test_content import (
     CONFIG,
@@ -53,21 +59,6 @@ def node(tmp_path: Path, mounter: FakeMounter) -> Node:
     node = Node(tmp_path / "node", mounter)
     node.put({CONFIG: ConfigMap(data={"key": "1"}), KEYS: Secret(stringData={"key": "1"})})
     return node
-
-
-@contextmanager
-def small_memory() -> Iterator[None]:
-    """Fail where what is inside takes more than a little memory, before it takes the machine's."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (512 << 20), hard))
-    tracemalloc.start()
-    try:
-        yield
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
-    finally:
-        tracemalloc.stop()
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 @pytest.mark.parametrize("kind", KINDS)

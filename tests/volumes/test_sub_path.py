@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+import threading
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kubelet_trio.volumes.sub_path as sub_path_module
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
+from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.sub_path import (
     SubPathError,
     bind_sub_path,
-    make_inside,
     open_inside,
     read_inside,
 )
+from tests.harness.hostile import between_calls
 
 
 @pytest.fixture
@@ -57,7 +63,7 @@ def test_what_leads_outside_is_refused_and_nothing_is_made_there(
 ) -> None:
     target = tmp_path / "target"
     with pytest.raises((SubPathError, OSError)):
-        bind_sub_path(volume, sub_path, target, FakeMounter())
+        bind_sub_path(volume, sub_path, target, FakeMounter(), HungCalls())
     assert not target.exists()
     assert list((tmp_path / "outside").iterdir()) == []
 
@@ -75,20 +81,117 @@ def test_a_file_inside_is_read_and_no_other(volume: Path, tmp_path: Path) -> Non
         read_inside(volume, "none", 9)
 
 
-def test_a_link_swapped_in_after_the_check_is_refused(
-    volume: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("link", "leads_to"),
+    [
+        ("{volume}/a/b", "a/b"),
+        ("{volume}", "."),
+        ("a/../inner/..", "a"),
+        ("inner/../../file", "file"),
+        ("/etc", None),
+        ("..", None),
+        ("a/../..", None),
+        ("../volume/a", None),
+        ("{volume}/../outside", None),
+        ("{volume}2", None),
+    ],
+)
+def test_a_link_may_lead_anywhere_within(volume: Path, link: str, leads_to: str | None) -> None:
+    (volume / "link").symlink_to(link.format(volume=volume))
+    (volume.parent / "volume2").mkdir()
+    if leads_to is None:
+        with pytest.raises(SubPathError, match="volume"):
+            open_inside(volume, "link", make=True)
+        return
+    descriptor = open_inside(volume, "link")
+    try:
+        assert os.path.samestat(os.fstat(descriptor), (volume / leads_to).stat())
+    finally:
+        os.close(descriptor)
+
+
+def test_nothing_outside_is_looked_at(volume: Path, tmp_path: Path) -> None:
+    """A dead server's mount point, say: whoever looks at it does not come back."""
+    looked = []
+
+    def look(_frame: object, event: str, called: object) -> None:
+        if event == "c_call" and getattr(called, "__module__", "") == "posix":
+            looked.append(getattr(called, "__name__", ""))
+
+    (volume / "far").symlink_to(tmp_path / "outside/x")
+    sys.setprofile(look)
+    try:
+        with pytest.raises(SubPathError):
+            open_inside(volume, "far/y", make=True)
+    finally:
+        sys.setprofile(None)
+    # The volume, the link in it, and nothing else.
+    assert looked.count("open") == 2
+    assert not {"stat", "lstat", "mkdir"} & set(looked)
+
+
+@pytest.mark.parametrize("sub_path", ["a/b", "inner", "a/b/../b", "a/new/deep", "self/a/b"])
+def test_a_link_swapped_in_at_any_moment_leads_nowhere(
+    volume: Path, tmp_path: Path, sub_path: str
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
+    (tmp_path / "outside/b").mkdir()
+    (volume / "self").symlink_to(volume)
+    for at in count():
+        opened, has_swapped = _open_and_swap(volume, tmp_path / "outside", sub_path, at)
+        if opened is not None:
+            assert os.readlink(f"/proc/self/fd/{opened}").startswith(f"{volume}/")
+            os.close(opened)
+        assert os.listdir(tmp_path / "outside") == ["b"]
+        assert os.listdir(tmp_path / "outside/b") == []
+        assert len(os.listdir("/proc/self/fd")) == before
+        if not has_swapped:
+            assert opened is not None
+            return
+        (volume / "a").unlink()
+        (volume / "moved").rename(volume / "a")
 
-    def resolve_and_then_swap(path: Path) -> Path:
-        resolved = Path(os.path.realpath(path, strict=True))
-        os.rename(volume / "a", volume / "moved")
-        (volume / "a").symlink_to("/etc")
-        return resolved
 
-    monkeypatch.setattr(sub_path_module, "_resolve", resolve_and_then_swap)
-    with pytest.raises(SubPathError, match="became a symbolic link"):
-        open_inside(volume, "a/b")
+def _open_and_swap(volume: Path, outside: Path, sub_path: str, at: int) -> tuple[int | None, bool]:
+    calls = count()
+
+    def swap() -> bool:
+        if next(calls) < at:
+            return True
+        (volume / "a").rename(volume / "moved")
+        (volume / "a").symlink_to(outside)
+        return False
+
+    opened = None
+    with between_calls(swap), suppress(SubPathError, OSError):
+        opened = open_inside(volume, sub_path, make=True)
+    return opened, (volume / "moved").exists()
+
+
+def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_its_time(
+    volume: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once for each container, however often its pod tries again."""
+    monkeypatch.setattr(sub_path_module, "PATIENCE", 0.05)
+    before = len(os.listdir("/proc/self/fd"))
+    answer, asked, real = threading.Event(), [], open_inside
+
+    def hang(*args: Any, **kwargs: Any) -> int:
+        asked.append(threading.current_thread())
+        answer.wait(30)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(sub_path_module, "open_inside", hang)
+    hung, target = HungCalls(), tmp_path / "target"
+    for _ in range(3):
+        with pytest.raises(TimeoutError, match="did not answer"):
+            bind_sub_path(volume, "a", target, FakeMounter(), hung)
+    assert len(asked) == 1
+    monkeypatch.setattr(sub_path_module, "open_inside", real)
+    bind_sub_path(volume, "a", tmp_path / "other", FakeMounter(), hung)
+    answer.set()
+    asked[0].join(5)
+    bind_sub_path(volume, "a", target, FakeMounter(), hung)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -96,7 +199,7 @@ def test_missing_directories_have_the_volumes_permissions(volume: Path) -> None:
     volume.chmod(0o2770)
     umask = os.umask(0o077)
     try:
-        make_inside(volume, "inner/x/y")
+        os.close(open_inside(volume, "inner/x/y", make=True))
     finally:
         os.umask(umask)
     for made in (volume / "a/b/x", volume / "a/b/x/y"):
@@ -105,14 +208,14 @@ def test_missing_directories_have_the_volumes_permissions(volume: Path) -> None:
 
 def test_a_file_in_the_way_is_an_error(volume: Path) -> None:
     with pytest.raises(OSError, match="Not a directory"):
-        make_inside(volume, "file/x")
+        open_inside(volume, "file/x", make=True)
 
 
 def test_a_bound_directory_is_the_one_inside(
     volume: Path, tmp_path: Path, kernel: KernelMounter
 ) -> None:
     target = tmp_path / "subpaths" / "0"
-    bind_sub_path(volume, "inner", target, kernel)
+    bind_sub_path(volume, "inner", target, kernel, HungCalls())
     (volume / "a" / "b" / "seen").touch()
     assert (target / "seen").exists()
 
@@ -121,7 +224,7 @@ def test_a_bound_file_is_the_one_inside(
     volume: Path, tmp_path: Path, kernel: KernelMounter
 ) -> None:
     target = tmp_path / "subpaths" / "0"
-    bind_sub_path(volume, "file", target, kernel)
+    bind_sub_path(volume, "file", target, kernel, HungCalls())
     assert target.read_text() == "in the volume"
 
 
@@ -130,7 +233,7 @@ def test_the_next_instance_gets_what_the_first_had(
 ) -> None:
     target = tmp_path / "subpaths" / "0"
     for _ in range(3):
-        bind_sub_path(volume, "a", target, kernel)
+        bind_sub_path(volume, "a", target, kernel, HungCalls())
     assert [m.path for m in kernel.mounts()].count(str(target)) == 1
 
 
@@ -138,9 +241,9 @@ def test_a_target_bound_to_something_else_is_bound_anew(
     volume: Path, tmp_path: Path, kernel: KernelMounter
 ) -> None:
     target = tmp_path / "subpaths" / "0"
-    bind_sub_path(volume, "a", target, kernel)
-    bind_sub_path(volume, "file", target, kernel)
+    bind_sub_path(volume, "a", target, kernel, HungCalls())
+    bind_sub_path(volume, "file", target, kernel, HungCalls())
     assert target.read_text() == "in the volume"
-    bind_sub_path(volume, "a", target, kernel)
+    bind_sub_path(volume, "a", target, kernel, HungCalls())
     assert [m.path for m in kernel.mounts()].count(str(target)) == 1
     assert (target / "b").is_dir()

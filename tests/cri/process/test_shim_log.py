@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kubelet_trio.containers import LogOptions, parse_line, read_log
 from kubelet_trio.cri.process.shim.log import Log
 from kubelet_trio.cri.process.shim.protocol import STDERR, STDOUT
+from tests.harness.hostile import no_hang
 
 CHUNKS = st.lists(
     st.tuples(
@@ -61,3 +63,28 @@ def test_a_log_without_a_path_is_none(tmp_path: Path) -> None:
     log.finish()
     log.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("linked", ["pod", "pod/web", "pod/web/0.log"])
+def test_no_link_is_followed(tmp_path: Path, linked: str) -> None:
+    """A pod that collects logs may have put it there; the shim may be root."""
+    log, outside = tmp_path / "logs/pod/web/0.log", tmp_path / "outside"
+    (outside / "web").mkdir(parents=True)
+    for place in (outside / "0.log", outside / "web/0.log"):
+        place.touch()
+    place = tmp_path / "logs" / linked
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside / "0.log" if linked == "pod/web/0.log" else outside)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        Log(str(log))
+    assert sorted(path.stat().st_size for path in outside.glob("**/0.log")) == [0, 0]
+
+
+@pytest.mark.parametrize("has_reader", [True, False])
+def test_a_fifo_in_place_of_a_log_is_refused_at_once(tmp_path: Path, has_reader: bool) -> None:
+    os.mkfifo(tmp_path / "0.log")
+    reader = os.open(tmp_path / "0.log", os.O_RDONLY | os.O_NONBLOCK) if has_reader else None
+    with no_hang(), pytest.raises(OSError, match=r"expected a file|No such device"):
+        Log(str(tmp_path / "0.log"))
+    if reader is not None:
+        os.close(reader)

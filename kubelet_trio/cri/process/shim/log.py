@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 
 from .protocol import STDERR, STDOUT
 
+_OWN = 3  # of the path: the pod's directory, the container's, the file
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 _MAX_LINE = 1 << 14  # containerd's: longer lines are written in parts
 
 
@@ -26,8 +31,7 @@ class Log:
         """Go on in the file that has the path now, a new one after a rotation."""
         if not self._path:
             return
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
-        fd = os.open(self._path, flags, 0o640)
+        fd = _open(self._path)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
@@ -77,3 +81,21 @@ class Log:
                 content = content[os.write(self._fd, content) :]
         except OSError:
             pass  # a full disk: the container matters more than its log
+
+
+def _open(path: str) -> int:
+    """Open a log. Pods that collect logs may write there: no link is followed, no FIFO opened."""
+    top, *parents, name = path.rsplit("/", _OWN)
+    here = os.open(top or "/", _DIRECTORY)
+    try:
+        for part in parents:
+            below = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = below
+        fd = os.open(name, _APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640, dir_fd=here)
+    finally:
+        os.close(here)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "expected a file", path)

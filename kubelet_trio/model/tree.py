@@ -1,0 +1,168 @@
+"""Counting what a tree takes while a container goes on changing it.
+
+The walk goes by descriptors: no link is followed, however directories are swapped for links, and
+neither depth nor the length of a path hides anything. It holds two descriptors, and the names that
+are left of each level above. It comes back by `..`; where that is another directory meanwhile, it
+goes down again from the top, and what was moved elsewhere is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kubelet_trio.model.foreign import open_directory
+
+_LOOK_AT_CLOCK = 1000  # files
+_OWN = 2  # a pod's directory of logs, and a container's in it, may be others' by now
+_MOST_LINKED = 1_000_000  # files of several names that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class TreeCount:
+    """What is in a directory, and below, takes."""
+
+    space: int = 0  # bytes
+    inodes: int = 0
+    is_complete: bool = True  # not cut short
+
+
+def count_tree(
+    path: str, is_over: Callable[[], bool] = lambda: False, *, cross: bool = False
+) -> TreeCount:
+    """Count what is in a directory; one that cannot be opened holds nothing. Blocks.
+
+    What vanishes meanwhile does not count. A file of several names counts once, up to a million
+    such files: beyond that each name counts, for a container must not make the agent remember more.
+
+    Args:
+        path: the directory; no link.
+        is_over: asked now and then; once it says so, what was counted by then is returned.
+        cross: whether what is mounted in it counts too.
+    """
+    try:
+        top = open_directory(path, own=_OWN)
+    except OSError:
+        return TreeCount()
+    try:
+        found = os.fstat(top)
+        space = inodes = 0
+        linked: set[tuple[int, int]] = set()
+        walk = _Walk(top, None if cross else found.st_dev)
+        for step, entry in enumerate(walk.entries()):
+            if (entry is None or step % _LOOK_AT_CLOCK == 0) and is_over():
+                return TreeCount(space, inodes, is_complete=False)
+            if entry is None:
+                continue
+            if entry.st_nlink > 1 and not stat.S_ISDIR(entry.st_mode):
+                identity = (entry.st_dev, entry.st_ino)
+                if identity in linked:
+                    continue
+                if len(linked) < _MOST_LINKED:
+                    linked.add(identity)
+            space += entry.st_blocks * 512
+            inodes += 1
+        return TreeCount(space, inodes)
+    finally:
+        os.close(top)
+
+
+@dataclass(slots=True)
+class _Level:
+    """A directory on the way down, and those of its directories that are still to be entered."""
+
+    name: str
+    found: os.stat_result
+    left: list[str]
+
+
+class _Walk:
+    """See the module. `device`: of the only file system to be walked, None: any."""
+
+    def __init__(self, top: int, device: int | None) -> None:
+        self._top = top
+        self._device = device
+        self._here = os.dup(top)
+        self._levels = [_Level("", os.fstat(top), [])]
+
+    def entries(self) -> Iterator[os.stat_result | None]:
+        """Yield everything below the top; None at each step."""
+        try:
+            yield from self._list()
+            while self._levels:
+                if not self._levels[-1].left:
+                    self._leave()
+                    yield None
+                else:
+                    has_entered = self._enter(self._levels[-1].left.pop())
+                    yield None
+                    if has_entered:
+                        yield from self._list()
+        finally:
+            os.close(self._here)
+
+    def _list(self) -> Iterator[os.stat_result]:
+        left = self._levels[-1].left
+        try:
+            with os.scandir(self._here) as scan:
+                for entry in scan:
+                    try:
+                        found = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    if self._device is not None and found.st_dev != self._device:
+                        continue
+                    if stat.S_ISDIR(found.st_mode):
+                        left.append(entry.name)
+                    yield found
+        except OSError:  # it does not let itself be listed, or the disk fails
+            return
+
+    def _enter(self, name: str) -> bool:
+        try:
+            below = open_directory(name, directory=self._here)
+        except OSError:
+            return False
+        found = os.fstat(below)
+        if self._device is not None and found.st_dev != self._device:
+            os.close(below)
+            return False
+        self._go(below)
+        self._levels.append(_Level(name, found, []))
+        return True
+
+    def _leave(self) -> None:
+        self._levels.pop()
+        if not self._levels:
+            return
+        try:
+            above = open_directory("..", directory=self._here)
+        except OSError:
+            self._find()
+            return
+        if os.path.samestat(os.fstat(above), self._levels[-1].found):
+            self._go(above)
+        else:
+            os.close(above)
+            self._find()
+
+    def _find(self) -> None:
+        """Go down from the top to the last level, or as far as the levels are where they were."""
+        self._go(os.dup(self._top))
+        for depth, level in enumerate(self._levels[1:], start=1):
+            try:
+                below = open_directory(level.name, directory=self._here)
+            except OSError:
+                del self._levels[depth:]
+                return
+            if not os.path.samestat(os.fstat(below), level.found):
+                os.close(below)
+                del self._levels[depth:]
+                return
+            self._go(below)
+
+    def _go(self, descriptor: int) -> None:
+        os.close(self._here)
+        self._here = descriptor
