@@ -111,6 +111,27 @@ async def test_a_working_directory_that_is_not_there_is_named(case: ProcessCase,
     assert words in (await case.wait_exited(container_id)).message
 
 
+async def test_a_working_directory_is_entered_as_the_containers_user(
+    case: ProcessCase, tmp_path: Path, as_root: None
+) -> None:
+    nobody = pwd.getpwnam("nobody")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    box = await case.sandbox()
+    config = asking(
+        case,
+        run_as_user=v1.Int64Value(value=nobody.pw_uid),
+        run_as_group=v1.Int64Value(value=nobody.pw_gid),
+    )
+    config.command = ["ls"]
+    config.working_dir = str(closed)
+    container_id = await case.runtime.create_container(box.id, config, box.config)
+    words = f'working directory "{closed}": Permission denied'
+    with pytest.raises(RuntimeCallError, match=words):
+        await case.runtime.start_container(container_id)
+    assert words in (await case.wait_exited(container_id)).message
+
+
 async def test_a_log_that_cannot_be_opened_keeps_a_container_from_starting(
     case: ProcessCase, box: Box
 ) -> None:

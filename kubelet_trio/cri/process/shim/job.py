@@ -157,11 +157,12 @@ def _become(
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
         _limit(spec)
-        _enter(spec["cwd"])
         if spec["uid"] is not None:
             os.setgroups(spec["groups"])
             os.setresgid(spec["gid"], spec["gid"], spec["gid"])
             os.setresuid(spec["uid"], spec["uid"], spec["uid"])
+        # As the user: nothing of a path that a container chose is looked up with root's rights.
+        _enter(spec["cwd"])
         # A container without its shim could be neither stopped nor read: they die together.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if spec["no_new_privs"]:

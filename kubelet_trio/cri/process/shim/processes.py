@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # the shim is one program and pays for every import
     from collections.abc import Mapping
     from typing import Any
 
+_START_TIME = 19  # in `process_stat`
+_MOST_GENERATIONS = 100_000
+
 _libc: list[Any] = []
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 15, 36, 38
@@ -60,6 +63,7 @@ def descendants(root: int, children: Mapping[int, list[int]]) -> list[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
+    """Send a signal to a child that nobody has waited for: its number stays its own till then."""
     # Dead already, or a setuid program that has become somebody else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -68,21 +72,74 @@ def send_signal(pid: int, number: int) -> None:
 def kill_descendants(cgroup_kill: str = "") -> None:
     """Kill all that hangs below this process. None of it can run away while we look for it.
 
-    What is stopped does not fork: so everything is stopped first, until nothing new is found.
+    What is stopped does not fork: so everything is stopped first, until nothing new is found. A
+    number that was listed may be another's by the time of the signal: so each process is opened,
+    and must still come of this one then.
     """
     if cgroup_kill:
         write_file(cgroup_kill, "1")
-    stopped: list[int] = []
+    held: dict[int, Process] = {}  # those that are stopped
     for _ in range(100):
-        known = set(stopped)
-        new = [p for p in descendants(os.getpid(), children_by_parent()) if p not in known]
+        new = [p for p in descendants(os.getpid(), children_by_parent()) if p not in held]
         if not new:
             break
         for pid in new:
-            send_signal(pid, signal.SIGSTOP)
-        stopped += new
-    for pid in stopped:
-        send_signal(pid, signal.SIGKILL)
+            process = Process(pid)
+            if process.comes_of(os.getpid()):
+                held[pid] = process
+                process.send(signal.SIGSTOP)
+            else:
+                process.close()
+    for process in held.values():
+        process.send(signal.SIGKILL)
+        process.close()
+
+
+class Process:
+    """One process, held so that its number cannot become another's: by a pidfd.
+
+    Where there is none (a kernel before 5.3, no descriptors left) the time that it started at says
+    which it is.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._start = b""  # of a process that has ended meanwhile
+        try:
+            self._fd = os.pidfd_open(pid)
+        except OSError:
+            self._fd = -1
+            if stat := process_stat(pid):
+                self._start = stat[_START_TIME]
+
+    def close(self) -> None:
+        """Hold it no longer; no signal reaches it any more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._start = -1, b""
+
+    def comes_of(self, root: int) -> bool:
+        """Whether it still hangs below a process."""
+        pid = self.pid
+        for _ in range(_MOST_GENERATIONS):
+            stat = process_stat(pid)
+            if stat is None:
+                return False
+            pid = int(stat[1])
+            if pid == root:
+                return True
+            if pid <= 1:
+                return False
+        return False
+
+    def send(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        # Dead already, or a setuid program that has become somebody else's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, number)
+            elif (stat := process_stat(self.pid)) and stat[_START_TIME] == self._start:
+                os.kill(self.pid, number)
 
 
 def reap() -> tuple[dict[int, int], bool]:
