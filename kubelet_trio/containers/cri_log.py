@@ -5,7 +5,8 @@ separated by colons) `F` for a whole line or `P` for a part whose rest follows. 
 parts join without a newline between them. Docker's own format, a JSON object a line, is read as
 well. Lines that do not parse are left out.
 
-Memory is bounded whatever a file holds: it is read in blocks, from the end for `tail`.
+Memory is bounded whatever a file holds: it is read in blocks, from the end for `tail`. So is time:
+holes, which no runtime writes, are stepped over.
 Everything here blocks on the disk; `follow` (beside) does it off the event loop.
 """
 
@@ -22,7 +23,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from kubelet_trio.containers.log_files import OWN_DIRECTORY, OWN_LOG
-from kubelet_trio.model import open_directory, open_regular, stat_own
+from kubelet_trio.model import last_data, next_data, open_directory, open_regular, stat_own
 
 BLOCK = 64 * 1024
 MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
@@ -190,6 +191,10 @@ class LogFile:
         block = self._file.read(BLOCK)
         if not block:
             return None
+        if _is_hole(block):
+            self._rest = b""
+            self._file.seek(next_data(self._file.fileno(), self._file.tell()))
+            return []
         lines = (self._rest + block).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > MAX_LINE:
@@ -231,6 +236,9 @@ def tail_offset(file: BinaryIO, lines: int) -> int:
     while position > 0:
         start = max(position - BLOCK, 0)
         block = _read_at(file, start, position - start)
+        if _is_hole(block):
+            position = last_data(file.fileno(), start, BLOCK)
+            continue
         found = block.count(b"\n")
         if found >= missing:
             end = len(block)
@@ -249,6 +257,11 @@ def read_log(path: Path, options: LogOptions) -> Iterator[bytes]:
         while not renderer.is_full and (entries := log.read()) is not None:
             yield renderer.render(entries)
         yield renderer.render(log.read_unfinished())
+
+
+def _is_hole(block: bytes) -> bool:
+    """Whether it may be part of a hole: no runtime writes such a block."""
+    return len(block) == BLOCK and not any(block)
 
 
 def _read_at(file: BinaryIO, position: int, size: int) -> bytes:

@@ -13,7 +13,9 @@ from kubelet_trio.model.events import (
     pod_ref,
 )
 from kubelet_trio.model.foreign import (
+    last_data,
     make_directory,
+    next_data,
     open_directory,
     open_regular,
     read_limited,
@@ -144,8 +146,10 @@ __all__ = [
     "is_critical",
     "is_mirror",
     "is_static",
+    "last_data",
     "make_directory",
     "metadata",
+    "next_data",
     "node_ref",
     "offload_for",
     "open_directory",

@@ -80,6 +80,43 @@ def read_limited(descriptor: int, limit: int, name: str) -> bytes:
     return b"".join(parts)
 
 
+def next_data(descriptor: int, position: int) -> int:
+    """Return where the next data of a file begins, or its size: over a hole of any size at once.
+
+    A file of a few bytes may be a terabyte long; reading that takes hours.
+    """
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:  # a hole up to the end
+            return os.fstat(descriptor).st_size
+        if exc.errno == errno.EINVAL:  # a file system that knows nothing of holes
+            return position
+        raise
+
+
+def last_data(descriptor: int, position: int, block: int) -> int:
+    """Return where the last data before a position ends, `block` bytes too far on at most.
+
+    0 where there is none.
+    """
+    low, step = position, block
+    while low > 0:
+        high, low = low, max(position - step, 0)
+        if next_data(descriptor, low) < high:
+            break
+        step *= 2
+    else:
+        return 0
+    while high - low > block:
+        middle = (low + high) // 2
+        if next_data(descriptor, middle) < high:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def open_directory(
     path: str | os.PathLike[str], *, directory: int | None = None, own: int = 1
 ) -> int:

@@ -19,6 +19,8 @@ from kubelet_trio.containers import (
     time_nanoseconds,
 )
 from kubelet_trio.containers.cri_log import BLOCK, MAX_LINE, tail_offset
+from kubelet_trio.model import last_data
+from tests.harness.hostile import no_hang
 
 TIME = "2024-05-01T10:00:00.123456789Z"
 
@@ -272,3 +274,35 @@ def test_the_pods_log_directory_itself_may_lie_behind_a_link(tmp_path: Path) -> 
     (tmp_path / "disk/pod/web/0.log").write_bytes(b"2024-05-01T10:00:00Z stdout F real\n")
     (tmp_path / "pods").symlink_to("disk")
     assert b"".join(read_log(tmp_path / "pods/pod/web/0.log", LogOptions())) == b"real\n"
+
+
+@pytest.mark.parametrize("tail", [None, 1, 2, 3, 4])
+def test_a_hole_of_a_terabyte_costs_no_time(tmp_path: Path, tail: int | None) -> None:
+    path = tmp_path / "0.log"
+    lines = [b"2024-05-01T10:00:00Z stdout F %d\n" % number for number in range(3)]
+    with path.open("wb") as file:
+        for number, line in enumerate(lines):
+            file.seek(number << 39)
+            file.write(line)
+        file.truncate(1 << 41)
+    with no_hang(10):
+        shown = {None: b"0\n1\n2\n", 1: b"", 2: b"2\n", 3: b"1\n2\n", 4: b"0\n1\n2\n"}
+        # The hole at the end is a line that was not finished.
+        assert b"".join(read_log(path, LogOptions(tail=tail))) == shown[tail]
+
+
+@pytest.mark.parametrize(
+    "places", [[0], [1 << 30], [5, 1 << 20, 1 << 35], [(1 << 36) + 70_000], []]
+)
+def test_the_last_data_before_a_hole_is_found(tmp_path: Path, places: list[int]) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        for place in places:
+            file.seek(place)
+            file.write(b"x")
+        file.truncate(1 << 40)
+        block = 1 << 16
+        found = last_data(file.fileno(), 1 << 40, block)
+        if places:
+            assert found - block <= max(places) < found
+        else:
+            assert found == 0

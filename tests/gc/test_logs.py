@@ -14,6 +14,7 @@ from kubelet_trio.gc import LogRotation, LogRotationPolicy, RunningLog
 from kubelet_trio.gc.log_files import compress
 from kubelet_trio.model import ContainerId, SandboxId, inline_offload
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
+from tests.harness.hostile import no_hang
 
 LINE = b"2024-05-01T10:00:00Z stdout F x\n"
 
@@ -262,3 +263,13 @@ def test_a_log_that_a_writer_holds_open_is_compressed_with_its_mode(tmp_path: Pa
     assert packed.name == f"{log.name}.gz"
     assert gzip.decompress(packed.read_bytes()) == LINE
     assert packed.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_rotated_log_of_a_terabyte_of_nothing_costs_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "0.log.20240501-101112"
+    path.write_bytes(LINE)
+    os.truncate(path, 1 << 40)
+    with no_hang(10):
+        compress(path)
+    packed = path.with_name(path.name + ".gz")
+    assert gzip.decompress(packed.read_bytes()).rstrip(b"\0") == LINE
