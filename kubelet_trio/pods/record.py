@@ -14,7 +14,6 @@ then known from its manifest and the runtime alone.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import msgspec
 import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid
+from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid, remove_tree
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 
 log = structlog.get_logger()
@@ -114,7 +113,7 @@ def _remove(directory: Path) -> None:
         return
     for name in _OWN_TREES:
         if (directory / name).is_dir():
-            shutil.rmtree(directory / name)
+            remove_tree(directory / name)
     for name in _OWN_DIRECTORIES:
         if (directory / name).is_dir():
             _remove_empty(directory / name)

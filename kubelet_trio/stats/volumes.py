@@ -34,6 +34,7 @@ _PATIENCE = 0.5  # seconds that an answer waits for figures that are due
 _WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has capacity only
 _POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than a thread's deadline
 _AT_A_TIME = 8  # pods
+_CSI = "kubernetes.io~csi"  # mounted one level below the volume's directory
 
 
 @dataclass(slots=True)
@@ -110,16 +111,15 @@ def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Fil
     for plugin in _names(base):
         for volume in _names(f"{base}/{plugin}"):
             if volume in pod.volumes:
-                measured = _measure(f"{base}/{plugin}/{volume}", now, end)
+                measured = _measure(f"{base}/{plugin}/{volume}", plugin == _CSI, now, end)
                 if measured is not None:
                     found[volume] = measured
     return found
 
 
-def _measure(path: str, now: float, end: float) -> Filesystem | None:
-    # A CSI volume is mounted one level below its directory.
-    inner = f"{path}/mount"
-    path = inner if os.path.ismount(inner) else path
+def _measure(path: str, is_csi: bool, now: float, end: float) -> Filesystem | None:
+    inner = f"{path}/mount"  # in any other volume that is a container's own
+    path = inner if is_csi and os.path.ismount(inner) else path
     whole = read_filesystem(path, now)
     if whole is None or os.path.ismount(path):
         return whole

@@ -38,10 +38,12 @@ class FakeMounter:
         self._mounts.append(MountPoint(str(target), "nfs4", source, super_options=tuple(options)))
 
     def bind(self, source: str, target: Path) -> None:
-        origin = os.path.realpath(source)
-        _must_exist(Path(origin))
+        # By its descriptor where it is one, as the kernel does: what has its path now is no matter.
+        is_open = source.startswith("/proc/self/fd/")
+        origin = os.readlink(source) if is_open else os.path.realpath(source)
+        _must_exist(Path(source))
         _must_exist(target)
-        if Path(origin).is_dir() != target.is_dir():
+        if Path(source).is_dir() != target.is_dir():
             raise _os_error(errno.ENOTDIR, target)
         self._mounts.append(MountPoint(str(target), "ext4", origin, root=origin))
 

@@ -33,10 +33,11 @@ def own_volume(root: Path, group: int | None, *, read_only: bool, policy: str = 
     """
     if group is None:
         return
-    if policy == "OnRootMismatch" and _is_right(root.stat(), group, read_only=read_only):
-        return
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = open_directory(root)
     try:
+        found = os.fstat(descriptor)
+        if policy == "OnRootMismatch" and _is_right(found, group, read_only=read_only):
+            return
         own_tree(descriptor, group, read_only=read_only)
     finally:
         os.close(descriptor)

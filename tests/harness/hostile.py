@@ -12,15 +12,19 @@ import signal
 import stat
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hypothesis import strategies as st
 
+SECRET = (
+    "2024-05-01T10:00:00Z stdout F untold\n"  # what a file of the host holds; a log's line, too
+)
 DEEP = 1500  # more than Python may recurse, and more than a path may hold
 
 
@@ -78,12 +82,14 @@ def between_calls(act: Callable[[], bool | None]) -> Iterator[None]:
 def nest(directory: Path, depth: int) -> None:
     """Nest directories, however long the path gets."""
     descriptor = os.open(directory, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+    try:
+        for _ in range(depth):
+            os.mkdir("d", dir_fd=descriptor)
+            below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+    finally:
         os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +101,8 @@ class Act:
     target: str  # for links and renames
 
     def do(self, volume: Path) -> None:
-        place, target = volume / _real(volume, self.place), _real(volume, self.target)
         with suppress(OSError):
+            place, target = volume / _real(volume, self.place), _real(volume, self.target)
             if _is_inside(place, volume) and _is_inside(volume / target, volume, self.what):
                 _ACTS[self.what](place, volume, target)
 
@@ -176,6 +182,27 @@ def _remove(place: Path, _volume: Path, _target: str) -> None:
     place.rmdir() if place.is_dir() and not place.is_symlink() else place.unlink()
 
 
+def _socket(place: Path, _volume: Path, _target: str) -> None:
+    _replace(place)
+    os.mknod(place, stat.S_IFSOCK | 0o666)
+
+
+def _odd_names(place: Path, volume: Path, _target: str) -> None:
+    """Names that are no UTF-8, or hold what ends a line or begins an option."""
+    _replace(place)
+    place.mkdir()
+    for name in (b"caf\xe9", b"two\nlines", b"-rf", b"\x1b[2J", b"\xff" * 255):
+        os.close(os.open(os.fsencode(place) + b"/" + name, os.O_CREAT | os.O_WRONLY, 0o600))
+        with suppress(FileExistsError):
+            os.symlink(b"caf\xe9", os.fsencode(volume) + b"/" + name)
+
+
+def _owned(place: Path, _volume: Path, _target: str) -> None:
+    """What a container of another user makes."""
+    if os.geteuid() == 0:
+        os.chown(place, 65534, 65534, follow_symlinks=False)
+
+
 def _close(place: Path, _volume: Path, _target: str) -> None:
     if os.geteuid() == 0 and not place.is_symlink():  # others could not remove it either
         place.chmod(0)
@@ -191,17 +218,36 @@ _ACTS: dict[str, Callable[[Path, Path, str], None]] = {
     "file": _file,
     "hard link": _hard_link,
     "link": _link,
+    "odd names": _odd_names,
+    "owned": _owned,
     "remove": _remove,
     "rename": _rename,
+    "socket": _socket,
 }
 
 
 def acts(places: list[str], outside: Path) -> st.SearchStrategy[Act]:
     """Anything, anywhere. Links lead to the `outside` and within, renames stay in the volume."""
-    targets = [str(outside), f"{outside}/fifo", "/dev/zero", "..", "../..", ".", *places]
+    host = (str(outside), f"{outside}/fifo", f"{outside}/secret", f"{outside}/dir", "/dev/zero")
+    targets = [*host, "..", "../..", ".", *places]
     return st.builds(
         Act, st.sampled_from(sorted(_ACTS)), st.sampled_from(places), st.sampled_from(targets)
     )
+
+
+class Player:
+    """A container that acts before chosen calls of the agent's."""
+
+    def __init__(self, volume: Path, schedule: Mapping[int, Act]) -> None:
+        self._volume = volume
+        self._schedule = schedule
+        self._calls = count()
+
+    def act(self) -> bool:
+        now = next(self._calls)
+        if now in self._schedule:
+            self._schedule[now].do(self._volume)
+        return now < max(self._schedule, default=0)
 
 
 class Outside:
@@ -211,7 +257,7 @@ class Outside:
         self.directory = directory
         (directory / "dir/deeper").mkdir(parents=True)
         for name in ("key", "secret", "dir/key", "dir/deeper/key"):
-            (directory / name).write_text("host")
+            (directory / name).write_text(SECRET)
             (directory / name).chmod(0o600)
         os.mkfifo(directory / "fifo")
         self._before = self._state()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from tests.harness.hostile import (
     DEEP,
     Act,
     Outside,
+    Player,
     acts,
     between_calls,
     nest,
@@ -251,18 +251,11 @@ def test_a_hostile_container_gains_nothing(
 
 def write(volume: Path, payload: dict[str, bytes], schedule: dict[int, Act]) -> None:
     """Write as the agent does, with the container's acts before the calls of the schedule."""
-    calls = count()
-
-    def act() -> bool:
-        now = next(calls)
-        if now in schedule:
-            schedule[now].do(volume)
-        return now < max(schedule, default=0)
 
     def own(descriptor: int) -> None:
         own_tree(descriptor, os.getgid(), read_only=True)
 
-    with no_hang(), between_calls(act):
+    with no_hang(), between_calls(Player(volume, schedule).act):
         try:
             files = {path: File(content, 0o644) for path, content in payload.items()}
             write_payload(volume, files, NOON, own)

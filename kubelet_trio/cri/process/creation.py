@@ -5,6 +5,7 @@ Blocking, and so called through `Offload`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,9 +18,10 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import cgroup, launch, store
 from kubelet_trio.cri.process.entries import Container, Sandbox
 from kubelet_trio.cri.process.identity import Identity, decide_identity
-from kubelet_trio.model import ContainerId
+from kubelet_trio.model import ContainerId, open_directory
 
 _LIMITS = "CPU and memory limits"
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,12 @@ class Maker:
         """
         for parent in path.parents:
             if parent == self.root_dir or self.root_dir in parent.parents:
-                mode = parent.stat().st_mode
-                if mode & 0o011 != 0o011:
-                    parent.chmod((mode | 0o011) & 0o7777)
+                depth = len(parent.relative_to(self.root_dir).parts)
+                # Containers may write to some of these: no link leads to another directory.
+                directory = open_directory(parent, own=depth) if depth else os.open(parent, _ROOT)
+                try:
+                    mode = os.fstat(directory).st_mode
+                    if mode & 0o011 != 0o011:
+                        os.fchmod(directory, (mode | 0o011) & 0o7777)
+                finally:
+                    os.close(directory)

@@ -1,0 +1,274 @@
+"""Finds where a file that somebody else may have made is opened or looked up by its path.
+
+Containers, and pods that collect logs, make files where the agent works: a link, a FIFO or a device
+may have any name there. `kubelet_trio.model.foreign` opens such files; whatever else goes by a
+path in the modules that work there is found here, and either stands in `ALLOWED` with the reason
+why nobody else can have made what has the path, or is a mistake. So is an entry without a use.
+
+    python tests/harness/foreign.py kubelet_trio
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# What works below pods' directories, their logs and their volumes.
+MODULES = (
+    "containers/cri_log.py",
+    "containers/directories.py",
+    "containers/env_file.py",
+    "containers/hosts.py",
+    "containers/log_files.py",
+    "containers/log_follow.py",
+    "containers/termination.py",
+    "cri/process/creation.py",
+    "cri/process/shim/log.py",
+    "cri/process/store.py",
+    "gc/log_files.py",
+    "gc/old_logs.py",
+    "model/foreign.py",
+    "model/removal.py",
+    "model/tree.py",
+    "pods/files.py",
+    "pods/record.py",
+    "pressure/usage.py",
+    "stats/volumes.py",
+    "volumes/*.py",
+)
+
+_OS = (
+    "access chmod chown link listdir lstat makedirs mkdir open readlink remove rename replace "
+    "rmdir scandir stat statvfs symlink truncate unlink utime walk"
+)
+_OS_PATH = "exists getmtime getsize isdir isfile ismount lexists realpath samefile"
+_METHODS = (
+    "chmod exists glob hardlink_to is_dir is_file is_mount iterdir lchmod mkdir open "
+    "read_bytes read_text rename resolve rglob rmdir samefile stat symlink_to touch unlink "
+    "write_bytes write_text"
+)
+_BY_DESCRIPTOR = frozenset(("dir_fd", "src_dir_fd"))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A call that goes by a path."""
+
+    where: str  # module and function
+    call: str
+    line: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.where} {self.call}"
+
+
+def uses(source: str, module: str) -> Iterator[Use]:
+    """Yield the calls of a module that go by a path."""
+    yield from _Visitor(module).run(ast.parse(source))
+
+
+class _Visitor(ast.NodeVisitor):
+    def __init__(self, module: str) -> None:
+        self._names = [module]
+        self._found: list[Use] = []
+
+    def run(self, tree: ast.Module) -> list[Use]:
+        self.visit(tree)
+        return self._found
+
+    def _visit_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._names.pop()
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _visit_scope  # noqa: N815  # ast's
+
+    def visit_Call(self, node: ast.Call) -> None:  # ast's name
+        self.generic_visit(node)
+        call = _risky(node)
+        if call:
+            where = f"{self._names[0]}::{'.'.join(self._names[1:])}"
+            self._found.append(Use(where, call, node.lineno))
+
+
+def _risky(node: ast.Call) -> str:
+    """Return what a call is that goes by a path; "" for any other."""
+    name = ast.unparse(node.func)
+    room, _, last = name.rpartition(".")
+    if room == "os" and last in _OS.split():
+        # An open file is another matter: O_NOFOLLOW has to be among its flags.
+        goes_by_descriptor = _BY_DESCRIPTOR & {keyword.arg for keyword in node.keywords}
+        return "" if goes_by_descriptor and last != "open" else name
+    if room == "os.path":
+        return name if last in _OS_PATH.split() else ""
+    if room == "shutil":
+        return name
+    if name == "open":  # of what another call has opened it is none
+        return "" if node.args and isinstance(node.args[0], ast.Call) else name
+    if isinstance(node.func, ast.Attribute) and last in _METHODS.split():
+        return "" if _follows_nothing(node) else f"Path.{last}"
+    return ""
+
+
+def _follows_nothing(node: ast.Call) -> bool:
+    """Whether it is an entry of a listing that is asked, and not what it leads to."""
+    return any(
+        keyword.arg == "follow_symlinks"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is False
+        for keyword in node.keywords
+    )
+
+
+def problems(root: Path, allowed: Mapping[str, str]) -> list[str]:
+    """Return what is wrong below a package: uses that are not allowed, entries without a use."""
+    found = [
+        use
+        for pattern in MODULES
+        for path in sorted(root.glob(pattern))
+        for use in uses(path.read_text(), str(path.relative_to(root)))
+    ]
+    wrong = [
+        f"{root}/{use.where.partition('::')[0]}:{use.line}: {use.call} goes by a path: use"
+        f" kubelet_trio.model.foreign, or say in tests/harness/foreign.py why it may ({use.key!r})"
+        for use in found
+        if use.key not in allowed
+    ]
+    missing = [p for p in MODULES if not any(root.glob(p))]
+    return [
+        *wrong,
+        *(
+            f"ALLOWED: nothing uses {key!r}"
+            for key in sorted(allowed.keys() - {u.key for u in found})
+        ),
+        *(f"MODULES: {pattern} is not there" for pattern in missing),
+    ]
+
+
+_FD = "it goes by a descriptor"
+_FLAGS = "by a descriptor, and its flags follow no link"
+_OWN = "no container has what it looks at: the directory is the agent's, and nothing in it mounted"
+_HOST = "the node's own, or what the pod's author named"
+_TOP = "the top of what is looked at; what is above it is the agent's"
+_LINKS = "a link in /var/log/containers, which is changed and not followed"
+
+
+def _all(reason: str, *entries: str) -> dict[str, str]:
+    """Return the entries `module::function call[, call...]`, all of one reason."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        where, _, calls = entry.partition(" ")
+        found |= {f"{where} {call}": reason for call in calls.split(", ")}
+    return found
+
+
+ALLOWED: dict[str, str] = {
+    **_all(
+        _FD,
+        "containers/log_files.py::next_restart_count os.listdir",
+        "gc/log_files.py::make_room os.listdir",
+        "gc/log_files.py::set_aside os.listdir",
+        "gc/old_logs.py::remove_old_logs os.listdir",
+        "model/foreign.py::reopen_regular os.open",
+        "model/removal.py::_entries os.scandir",
+        "model/removal.py::_open os.chmod",
+        "model/tree.py::_Walk._list os.scandir",
+        "volumes/atomic.py::_clear os.scandir",
+        "volumes/atomic.py::_has_names os.scandir",
+        "volumes/ownership.py::_own_files os.scandir",
+        "volumes/ownership.py::own_entry os.chmod, os.chown",
+        "volumes/sub_path.py::_Walk._open os.chmod",
+        "volumes/sub_path.py::open_inside os.readlink",
+    ),
+    **_all(
+        _FLAGS,
+        "containers/hosts.py::write_hosts os.open",
+        "cri/process/shim/log.py::_open os.open",
+        "gc/log_files.py::_create os.open",
+        "model/foreign.py::_step os.open",
+        "model/foreign.py::make_directory os.open",
+        "model/foreign.py::open_directory os.open",
+        "model/foreign.py::open_regular os.open",
+        "model/foreign.py::stat_own os.stat",
+        "model/removal.py::_open os.open",
+        "volumes/atomic.py::_write os.open",
+        "volumes/ownership.py::_own_file os.open",
+        "volumes/sub_path.py::_Walk._open os.open",
+        "volumes/sub_path.py::_Walk._up os.open",
+    ),
+    **_all(
+        _TOP,
+        "gc/old_logs.py::pod_log_directories os.scandir",
+        "model/removal.py::remove_empty Path.iterdir, Path.rmdir",
+        "model/removal.py::remove_tree Path.rmdir",
+        "pressure/usage.py::UsageReader._volumes Path.glob",
+        "stats/volumes.py::_measure os.path.ismount",
+        "stats/volumes.py::_names os.listdir",
+        "volumes/content.py::ContentVolume.is_set_up os.path.lexists",
+        "volumes/sub_path.py::open_inside os.open",
+        "volumes/sub_path.py::bind_sub_path Path.stat",
+    ),
+    **_all(
+        _OWN,
+        "containers/directories.py::make_directories Path.is_dir, Path.mkdir",
+        "containers/termination.py::make_termination_log Path.chmod, Path.touch",
+        "cri/process/creation.py::Maker._open_way os.open",
+        "cri/process/store.py::_decode Path.read_bytes",
+        "cri/process/store.py::_directories os.scandir",
+        "cri/process/store.py::_load Path.read_bytes",
+        "cri/process/store.py::_write Path.rename, open, os.open",
+        "cri/process/store.py::make_state_dir Path.chmod, Path.mkdir",
+        "cri/process/store.py::make_work_dir Path.mkdir, os.chown",
+        "cri/process/store.py::remove Path.unlink",
+        "cri/process/store.py::write_container Path.chmod",
+        "cri/process/store.py::write_sandbox Path.chmod, Path.mkdir",
+        "pods/record.py::_remove Path.is_dir, Path.rmdir, Path.unlink",
+        "pods/record.py::_remove_empty Path.iterdir, Path.rmdir",
+        "pods/record.py::_write Path.mkdir, os.open",
+        "pods/record.py::load_records Path.is_dir, Path.iterdir, Path.read_bytes",
+        "volumes/empty_dir.py::EmptyDir._is_made Path.is_dir",
+        "volumes/empty_dir.py::EmptyDir.is_set_up Path.exists",
+        "volumes/empty_dir.py::EmptyDir.set_up Path.touch",
+        "volumes/empty_dir.py::_make_directory Path.mkdir, Path.stat, os.chmod",
+        "volumes/manager.py::VolumeManager._list_pods Path.is_dir, os.scandir",
+        "volumes/mounted.py::LocalVolume.is_set_up Path.exists",
+        "volumes/mounted.py::LocalVolume.set_up Path.is_dir, Path.touch, Path.unlink",
+        "volumes/one_pod.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
+        "volumes/sub_path.py::_make_target Path.is_dir, Path.is_file, Path.mkdir, Path.rmdir, "
+        "Path.touch, Path.unlink",
+        "volumes/teardown.py::_remove_if_empty Path.is_dir, Path.iterdir",
+        "volumes/teardown.py::_unmount_below Path.exists, Path.iterdir",
+        "volumes/teardown.py::tear_down Path.is_dir",
+    ),
+    **_all(
+        _HOST,
+        "pods/files.py::PodFiles._write_hosts Path.read_text",
+        "volumes/host_path.py::_check Path.exists, Path.stat",
+        "volumes/host_path.py::_create Path.mkdir, Path.touch",
+        "volumes/mount_nfs.py::run_mount_nfs os.access",
+        "volumes/mountinfo.py::read_mountinfo Path.read_text",
+    ),
+    **_all(
+        _LINKS,
+        "containers/log_files.py::_links os.scandir",
+        "containers/log_files.py::_target os.readlink",
+        "containers/log_files.py::link_log Path.symlink_to, Path.unlink",
+        "containers/log_files.py::remove_links Path.unlink",
+        "containers/log_files.py::unlink_logs Path.unlink",
+    ),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what is wrong; return 1 if there is anything."""
+    wrong = problems(Path(arguments[0]), ALLOWED)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or ["kubelet_trio"]))
