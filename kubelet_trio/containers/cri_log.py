@@ -13,6 +13,7 @@ Everything here blocks on the disk; `follow` (beside) does it off the event loop
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -22,8 +23,8 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from kubelet_trio.containers.log_files import OWN_DIRECTORY, OWN_LOG
-from kubelet_trio.model import last_data, next_data, open_directory, open_regular, stat_own
+from kubelet_trio.containers.log_files import OWN_DIRECTORY
+from kubelet_trio.model import last_data, next_data, open_directory, open_regular
 
 BLOCK = 64 * 1024
 MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
@@ -32,6 +33,8 @@ _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
 _NANO = 10**9
+# What cri-dockerd's links lead to, below Docker's own directory. Nothing else is named so.
+_DOCKERS = re.compile(r"/.*/([0-9a-f]{64})/\1-json\.log", re.ASCII)
 
 
 class LogEntry(NamedTuple):
@@ -163,16 +166,11 @@ class LogFile:
         """Open at the beginning, or at the last `tail` lines. Raises OSError.
 
         It must be a regular file, and from the pod's log directory downwards no link is followed:
-        a pod that collects logs could have it lead to any file of the host.
+        a pod that collects logs could have it lead to any file of the host. Only a log itself may
+        be a link, to one of Docker's.
         """
         self.path = path
-        directory = open_directory(path.parent, own=OWN_DIRECTORY)
-        try:
-            self._file: BinaryIO = os.fdopen(
-                open_regular(path.name, directory=directory), "rb", buffering=0
-            )
-        finally:
-            os.close(directory)
+        self._file: BinaryIO = os.fdopen(_open_log(path), "rb", buffering=0)
         self._rest = b""  # of a line whose end is not read yet
         if tail is not None:
             self._file.seek(tail_offset(self._file, tail))
@@ -215,14 +213,38 @@ class LogFile:
     def is_replaced(self) -> bool:
         """Whether the path now is another file than this one, as after a rotation."""
         try:
-            there = stat_own(self.path, own=OWN_LOG)
+            there = _open_log(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return not os.path.samestat(os.fstat(self._file.fileno()), there)
+        except OSError:  # no log at all
+            return True
+        try:
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.fstat(there))
+        finally:
+            os.close(there)
 
     def is_truncated(self) -> bool:
         """Whether the file has become shorter than what was read of it."""
         return os.fstat(self._file.fileno()).st_size < self._file.tell()
+
+
+def _open_log(path: Path) -> int:
+    directory = open_directory(path.parent, own=OWN_DIRECTORY)
+    try:
+        return open_regular(path.name, directory=directory)
+    except OSError as exc:
+        if exc.errno != errno.ELOOP:
+            raise
+        target = os.readlink(path.name, dir_fd=directory)
+        if _DOCKERS.fullmatch(target) is None:
+            raise
+    finally:
+        os.close(directory)
+    directory = open_directory(os.path.dirname(target))
+    try:
+        return open_regular(os.path.basename(target), directory=directory)
+    finally:
+        os.close(directory)
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:

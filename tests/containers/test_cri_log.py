@@ -269,6 +269,31 @@ def test_no_link_below_the_pods_logs_is_followed(tmp_path: Path, linked: str) ->
         LogFile(log)
 
 
+@pytest.mark.parametrize("is_dockers", [True, False])
+def test_dockers_log_may_be_linked_to_and_nothing_else(tmp_path: Path, is_dockers: bool) -> None:
+    id_ = "0123456789abcdef" * 4
+    target = tmp_path / "docker/containers" / id_ / f"{id_ if is_dockers else 'secret'}-json.log"
+    target.parent.mkdir(parents=True)
+    target.write_text('{"log":"hi\\n","stream":"stdout","time":"2024-05-01T10:00:00Z"}\n')
+    log = tmp_path / "0.log"
+    log.symlink_to(target)
+    if not is_dockers:
+        with pytest.raises(OSError, match="found a symbolic link"):
+            LogFile(log)
+        return
+    assert b"".join(read_log(log, LogOptions())) == b"hi\n"
+    with LogFile(log) as opened:
+        assert not opened.is_replaced()
+        target.rename(target.with_name("aside"))
+        assert not opened.is_replaced()
+        target.touch()
+        assert opened.is_replaced()
+    target.unlink()
+    target.symlink_to("aside")
+    with pytest.raises(OSError, match="found a symbolic link"):
+        LogFile(log)
+
+
 def test_the_pods_log_directory_itself_may_lie_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk/pod/web").mkdir(parents=True)
     (tmp_path / "disk/pod/web/0.log").write_bytes(b"2024-05-01T10:00:00Z stdout F real\n")
