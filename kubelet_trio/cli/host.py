@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from kubelet_trio.config import HostFacts, KubeletConfiguration, parse_swaps
 from kubelet_trio.host import PROC_SYS, differences, write_oom_score
 
 log = structlog.get_logger()
+
+_PR_SET_DUMPABLE = 4
+_UMASK = 0o022
 
 
 def host_facts(
@@ -51,3 +55,19 @@ def apply_to_process(
     except (OSError, ValueError) as exc:
         log.warning("process.max_open_files", wanted=max_open_files, hard=hard, error=str(exc))
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def harden_process() -> None:
+    """Take from the agent's process what it has no use for; what is not allowed is only logged.
+
+    After all that writes to /proc/self: an ordinary user may not do so any more.
+    """
+    import ctypes  # only for a process that is the agent
+
+    # Nothing that the agent makes is for everybody to write to unless it says so.
+    os.umask(os.umask(0) | _UMASK)
+    # No core dump holds its secrets, and no process of its user reads its memory and environment:
+    # a container of the process runtime may be that user. Programs it starts have it back (execve).
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        log.warning("process.dumpable", error=os.strerror(ctypes.get_errno()))

@@ -61,7 +61,7 @@ def _start(settings: Settings) -> int:
     import structlog
     import trio
 
-    from kubelet_trio.cli.host import apply_to_process, host_facts
+    from kubelet_trio.cli.host import apply_to_process, harden_process, host_facts
     from kubelet_trio.cli.logging import configure_logging
     from kubelet_trio.cli.notify import Notifier
     from kubelet_trio.config import startup_refusals
@@ -82,6 +82,7 @@ def _start(settings: Settings) -> int:
     for note in settings.notes:
         log.warning("config.note", note=note)
     apply_to_process(config.oom_score_adj, config.max_open_files)
+    harden_process()
     notifier = Notifier.from_environment(os.environ)
     return leave(trio.run(run_until_signal, partial(run_agent, settings), notifier))
 

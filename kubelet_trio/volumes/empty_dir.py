@@ -17,7 +17,7 @@ from lightkube.models.core_v1 import EmptyDirVolumeSource, Pod
 
 from kubelet_trio.containers import make_directories, pod_memory_limit
 from kubelet_trio.model import parse_quantity, pod_containers, to_units
-from kubelet_trio.volumes.layout import EMPTY_DIR, ready_file, volume_dir
+from kubelet_trio.volumes.layout import EMPTY_DIR, MARKER, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.spec import VolumeSpec
@@ -49,7 +49,7 @@ class EmptyDir:
         self.make(spec.pod, source, path, again=True)
         own_volume(path, spec.fs_group, read_only=False)
         make_directories(ready.parent)
-        ready.touch()
+        ready.touch(MARKER)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether it was made whole, and is still there."""

@@ -41,6 +41,9 @@ OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET)
 MOUNTED_PLUGINS = frozenset((LOCAL, NFS))
 
 
+MARKER = 0o640  # the mode of a marker
+
+
 def volumes_dir(pod_dir: Path) -> Path:
     return pod_dir / "volumes"
 

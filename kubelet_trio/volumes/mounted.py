@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import remove_empty
-from kubelet_trio.volumes.layout import LOCAL, NFS, ready_file, volume_dir
+from kubelet_trio.volumes.layout import LOCAL, MARKER, NFS, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
@@ -45,7 +45,7 @@ class LocalVolume:
             if not spec.read_only and not self._is_shared(path):
                 own_volume(path, spec.fs_group, read_only=False, policy=spec.change_policy)
             make_directories(ready.parent)
-            ready.touch()
+            ready.touch(MARKER)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether it is bound and its group is set."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import remove_tree
-from kubelet_trio.volumes.layout import ready_file
+from kubelet_trio.volumes.layout import MARKER, ready_file
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _PLUGIN = "kubelet-trio~read-write-once-pod"
@@ -32,7 +32,7 @@ def take_for_one_pod(pods_dir: Path, spec: VolumeSpec) -> None:
             raise ValueError(
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
-    own.touch()
+    own.touch(MARKER)
 
 
 def give_back(pod_dir: Path) -> None:

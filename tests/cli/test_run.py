@@ -263,3 +263,38 @@ def test_collections_pass_over_what_a_running_agent_has_loaded(tmp_path: Path) -
     )
     passed_over, looked_through = map(int, ran.stdout.splitlines()[-1].split())
     assert passed_over > 10 * looked_through
+
+
+_HARDENED = """
+import os, subprocess, sys, threading
+from kubelet_trio.cli.host import harden_process
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+os.umask(int(sys.argv[1], 8))
+harden_process()
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("Umask")))
+print(os.stat("/proc/self/environ").st_uid)
+# The agent itself reads what it needs, in its threads too, and what it starts is as any program.
+def read():
+    for name in ("mountinfo", "cgroup", "status"):
+        open(f"/proc/self/{name}").read()
+    with open("/dev/null") as file:
+        os.close(os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY))
+    print("read", flush=True)
+thread = threading.Thread(target=read)
+thread.start()
+thread.join()
+subprocess.run(["stat", "-L", "-c", "%u", "/proc/self/environ"], check=True)
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("0", "0022"), ("077", "0077"), ("002", "0022")])
+def test_the_process_keeps_its_secrets_and_makes_nothing_for_everybody(
+    before: str, after: str
+) -> None:
+    user = os.geteuid() or 65534
+    done = subprocess.run(
+        [sys.executable, "-c", _HARDENED, before], check=True, capture_output=True, text=True
+    )
+    # Root's is what of a process nobody may read its memory, its environment or a core dump of.
+    assert done.stdout.split() == [after, "0", "read", str(user)]
