@@ -79,6 +79,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
             tmpfs_noswap=seams.tmpfs_noswap,
             selinux=node.selinux,
             meter=parts.meter,
+            events=parts.events,
         ),
         objects=parts.objects,
         cgroups=parts.cgroups,

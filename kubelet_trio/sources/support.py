@@ -12,13 +12,14 @@ ask for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.containers import is_selinux_on
 from kubelet_trio.sources._errors import FieldError
 
 _EMPTY: tuple[Any, ...] = ({}, [], "")
@@ -30,6 +31,10 @@ class Refusal:
 
     why: str
     inert: tuple[Any, ...] = ()
+    applies: Callable[[], bool] = lambda: True  # on this host
+
+    def refuses(self, value: Any) -> bool:
+        return value not in self.inert and self.applies()
 
 
 def _not_yet(what: str, *inert: Any) -> Refusal:
@@ -67,8 +72,10 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
     "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
-    "spec.securityContext.seLinuxChangePolicy": _not_yet(
-        "mounting volumes with an SELinux context is", "Recursive"
+    # Without SELinux there is no context to mount with: as upstream, it asks for nothing then.
+    "spec.securityContext.seLinuxChangePolicy": replace(
+        _not_yet("mounting volumes with an SELinux context is", "Recursive"),
+        applies=lambda: is_selinux_on(),
     ),
     "spec.volumes[].emptyDir.mode": _not_yet("the mode of emptyDir volumes is"),
     "spec.volumes[].configMap.defaultUser": _USER,
@@ -152,7 +159,7 @@ def check_support(document: dict[str, Any]) -> list[FieldError]:
     errors = []
     for pattern, refusal in [*STATIC_POD.items(), *NEVER.items(), *NOT_YET.items()]:
         for path, value in _find(document, pattern):
-            if value not in refusal.inert:
+            if refusal.refuses(value):
                 errors.append(FieldError(path, refusal.why))
     return errors + list(_resource_errors(document)) + list(_annotation_errors(document))
 
@@ -167,7 +174,7 @@ def check_cluster_pod(pod: Pod) -> list[FieldError]:
         FieldError(path, refusal.why)
         for pattern, refusal in CLUSTER_POD.items()
         for path, value in _find(document, pattern)
-        if value not in refusal.inert
+        if refusal.refuses(value)
     ]
 
 

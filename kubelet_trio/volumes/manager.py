@@ -10,7 +10,8 @@ at a time. Objects are read first; all blocking work goes through `offload`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
+    EventSink,
     Meter,
     Offload,
     PodContainer,
@@ -63,6 +65,7 @@ from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.one_pod import take_for_one_pod
 from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.plugin import VolumePlugin
+from kubelet_trio.volumes.progress import Walks, tell_progress
 from kubelet_trio.volumes.spec import VolumeSpec, is_claimed, volume_kind, volume_spec
 from kubelet_trio.volumes.sub_path import SubPathError, read_inside
 from kubelet_trio.volumes.teardown import tear_down
@@ -90,6 +93,7 @@ class VolumeManager:
         tmpfs_noswap: bool = False,
         selinux: bool = False,
         meter: Meter | None = None,
+        events: EventSink | None = None,
         recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
     ) -> None:
@@ -103,6 +107,7 @@ class VolumeManager:
             tmpfs_noswap: whether the kernel's tmpfs takes `noswap`.
             selinux: whether the node labels files for containers.
             meter: told how long volumes take.
+            events: told which take long; None: nobody is.
             recursive_read_only: whether a handler of the runtime can mount whole trees
                 read-only; "" is the default one.
             no_image_volumes: why the runtime cannot mount images; "" where it can.
@@ -116,6 +121,8 @@ class VolumeManager:
         self._selinux = selinux
         self._taking = trio.Lock()
         self._hung = HungCalls()
+        self._walks = Walks()
+        self._events = events
         self._measured = VolumeMeter(meter or Meter())
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
@@ -123,7 +130,7 @@ class VolumeManager:
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
             "hostPath": HostPath(self._hung),
-            "local": LocalVolume(self._pods_dir, mounter),
+            "local": LocalVolume(self._pods_dir, mounter, self._walks),
             "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
         }
@@ -172,9 +179,27 @@ class VolumeManager:
             await self._take(specs)
         rows: list[Row] = []
         try:
-            await self._offload(self._set_up_all, specs, rows)
+            async with self._telling(pod, specs):
+                await self._offload(self._set_up_all, specs, rows)
         finally:
             self._measured.mounted(uid, rows, is_first=is_first)
+
+    @asynccontextmanager
+    async def _telling(self, pod: Pod, specs: Sequence[VolumeSpec]) -> AsyncIterator[None]:
+        """Around a set-up: events of the pod tell what takes long."""
+        if self._events is None or all(spec.fs_group is None for spec in specs):
+            yield
+            return
+        pod_dir, failure = self._pods_dir / pod_uid(pod), None
+        async with trio.open_nursery() as telling:
+            telling.start_soon(tell_progress, self._walks, pod, pod_dir, self._events)
+            try:
+                yield
+            except VolumeError as exc:  # as it is, not in a group
+                failure = exc
+            telling.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
     async def _take(self, specs: Sequence[VolumeSpec]) -> None:
         """See that a pod that starts may use its claims. Raises `VolumeError`."""

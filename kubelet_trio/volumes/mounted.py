@@ -5,7 +5,7 @@ They are unmounted when the pod goes, and nothing in them is ever removed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
@@ -14,6 +14,7 @@ from kubelet_trio.volumes.layout import LOCAL, MARKER, NFS, ready_file, volume_d
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
+from kubelet_trio.volumes.progress import Walks
 from kubelet_trio.volumes.spec import VolumeSpec
 
 
@@ -23,6 +24,7 @@ class LocalVolume:
 
     pods_dir: Path
     mounter: Mounter
+    walks: Walks = field(default_factory=Walks)
     managed: bool = True
     follows_objects: bool = False
     is_read_only: bool = False
@@ -43,7 +45,13 @@ class LocalVolume:
             if _find(self.mounter, path) is None:
                 self.mounter.bind(str(source), path)
             if not spec.read_only and not self._is_shared(path):
-                own_volume(path, spec.fs_group, read_only=False, policy=spec.change_policy)
+                own_volume(
+                    path,
+                    spec.fs_group,
+                    read_only=False,
+                    policy=spec.change_policy,
+                    walks=self.walks,
+                )
             make_directories(ready.parent)
             ready.touch(MARKER)
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.model import open_directory
+from kubelet_trio.volumes.progress import Walks
 
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
@@ -25,10 +27,18 @@ _SEARCH = 0o110
 _OPEN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def own_volume(root: Path, group: int | None, *, read_only: bool, policy: str = "Always") -> None:
+def own_volume(
+    root: Path,
+    group: int | None,
+    *,
+    read_only: bool,
+    policy: str = "Always",
+    walks: Walks | None = None,
+) -> None:
     """Give a volume to a group; None leaves it as it is. Raises OSError.
 
     Args:
+        walks: where its progress is to be seen.
         policy: `OnRootMismatch` spares the walk where the root is right already.
     """
     if group is None:
@@ -38,19 +48,24 @@ def own_volume(root: Path, group: int | None, *, read_only: bool, policy: str = 
         found = os.fstat(descriptor)
         if policy == "OnRootMismatch" and _is_right(found, group, read_only=read_only):
             return
-        own_tree(descriptor, group, read_only=read_only)
+        with (walks or Walks()).walk(root) as walk:
+            own_tree(descriptor, group, read_only=read_only, step=walk.step)
     finally:
         os.close(descriptor)
 
 
-def own_tree(root: int, group: int | None, *, read_only: bool) -> None:
+def own_tree(
+    root: int, group: int | None, *, read_only: bool, step: Callable[[], object] = lambda: None
+) -> None:
     """Give an open directory to a group, with all below it and before it; None: leave it.
+
+    `step` is called for each file and directory.
 
     Raises OSError: ESTALE where a directory was moved elsewhere meanwhile.
     """
     if group is None:
         return
-    levels = [_Level(os.fstat(root), _own_files(root, group, read_only=read_only))]
+    levels = [_Level(os.fstat(root), _own_files(root, group, step, read_only=read_only))]
     here = os.dup(root)
     try:
         while levels:
@@ -58,10 +73,11 @@ def own_tree(root: int, group: int | None, *, read_only: bool) -> None:
             if below is not None:
                 os.close(here)
                 here = below
-                names = _own_files(here, group, read_only=read_only)
+                names = _own_files(here, group, step, read_only=read_only)
                 levels.append(_Level(os.fstat(here), names))
                 continue
             own_entry(here, group, read_only=read_only)
+            step()
             levels.pop()
             if levels:
                 above = _leave(here, levels[-1])
@@ -109,7 +125,9 @@ def _leave(here: int, level: _Level) -> int:
     raise OSError(errno.ESTALE, "a directory was moved while its group was being changed")
 
 
-def _own_files(directory: int, group: int, *, read_only: bool) -> list[str]:
+def _own_files(
+    directory: int, group: int, step: Callable[[], object], *, read_only: bool
+) -> list[str]:
     """Own what is in a directory and is none itself; return the directories."""
     directories: list[str] = []
     with os.scandir(directory) as entries:
@@ -118,6 +136,7 @@ def _own_files(directory: int, group: int, *, read_only: bool) -> list[str]:
                 directories.append(entry.name)
             else:
                 _own_file(entry.name, group, directory, read_only=read_only)
+                step()
     return directories
 
 

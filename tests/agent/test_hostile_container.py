@@ -345,7 +345,7 @@ def _with(record: ContainerRecord, message: str, log: str) -> ContainerRecord:
 
 
 def test_a_hostile_container_gains_nothing() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Hostile,
         settings=settings(
             max_examples=max(STEPS // ROUND, 1),

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Pod, Volume
 
+from kubelet_trio.sources import support
 from kubelet_trio.sources.schema import _fields, _places  # the places the tables speak of
 from kubelet_trio.sources.support import CLUSTER_POD, NOT_YET, STATIC_POD, check_cluster_pod
 from tests.sources.make import container, manifest, problems
@@ -28,6 +29,11 @@ def annotated(key: str) -> dict[str, Any]:
 
 
 C = "spec.containers[0]"
+
+
+@pytest.fixture(autouse=True, params=[True])
+def selinux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support, "is_selinux_on", lambda: request.param)
 
 
 @pytest.mark.parametrize(
@@ -311,4 +317,11 @@ def test_what_of_a_cluster_is_not_done_is_refused(raw: dict[str, Any], path: str
     ],
 )
 def test_what_a_cluster_gives_is_taken(raw: dict[str, Any]) -> None:
+    assert of_cluster(raw) == {}
+
+
+@pytest.mark.parametrize("selinux", [False], indirect=True)
+def test_without_selinux_its_change_policy_asks_for_nothing() -> None:
+    raw = manifest(securityContext={"seLinuxChangePolicy": "MountOption"})
+    assert not problems(raw)
     assert of_cluster(raw) == {}
