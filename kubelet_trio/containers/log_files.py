@@ -30,7 +30,7 @@ def next_restart_count(directory: Path) -> int:
     """Return the restart count for a container of which the runtime knows no instance.
 
     It is one more than the highest attempt that has left a log (rotated ones count), so
-    that a restart count survives a runtime that lost its state; 0 without any.
+    that a restart count survives a runtime that lost its state; 0 without any. Raises OSError.
     """
     try:
         opened = open_directory(directory, own=OWN_DIRECTORY)

@@ -40,7 +40,7 @@ def remove_old_logs(directory: Path, kept: Collection[int]) -> int:
     """Remove the logs of a container's attempts, but for `kept` and the highest one.
 
     The highest tells the next restart count if the runtime has lost its records. Returns how
-    many files are gone.
+    many files are gone. Raises OSError.
     """
     try:
         opened = open_directory(directory, own=OWN_DIRECTORY)

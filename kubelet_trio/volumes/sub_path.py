@@ -56,6 +56,7 @@ def bind_sub_path(
 
 
 def _try_open(volume: Path, sub_path: str) -> int | SubPathError:
+    """Open it for another thread. Raises FileNotFoundError, OSError."""
     try:
         return open_inside(volume, sub_path, make=True)
     except SubPathError as exc:

@@ -9,18 +9,23 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 import trio
+from lightkube.models.coordination_v1 import Lease
 from trio.testing import MockClock
 
 from kubelet_trio.model import Offload, Purpose, end_threads, pod_uid, thread_offload
 from kubelet_trio.pressure import EvictionPolicy, parse_thresholds
 from tests.agent.node import Node, make_pod, ready
+from tests.agent.test_cluster import World
 from tests.agent.test_eviction import MI, Machine
+from tests.agent.test_probes import Answers, probe, probed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # A pod starts by these: its record, its files, its volumes.
 _OF_STARTS = {Purpose.RECORDS, Purpose.PODS, Purpose.VOLUMES}
+# What a pod's status says is on disk with its record before its worker goes on.
+_OF_STATUSES = {Purpose.RECORDS}
 
 
 class Hanging:
@@ -66,7 +71,9 @@ async def test_every_other_room_goes_on_and_the_agent_ends(
 ) -> None:
     node, machine = Node(tmp_path), Machine()
     node.offload, node.signals = hanging, machine
-    first, second = make_pod("first"), make_pod("second")
+    node.runtime.on_exec = answers = Answers()
+    first = probed(probe("readiness", "ready", periodSeconds=1), name="first")
+    second = make_pod("second")
     eviction = EvictionPolicy(parse_thresholds({"memory.available": "100Mi"}))
     async with node.running(first, eviction=eviction) as agent:
         await agent.pods.wait_value(
@@ -79,6 +86,12 @@ async def test_every_other_room_goes_on_and_the_agent_ends(
                 await agent.pods.wait_value(
                     lambda pods: pod_uid(second) in pods and ready(node.status(second))
                 )
+        # Containers are probed on, and the status says what comes of it.
+        answers.failing.add("ready")
+        asked = len(answers.asked)
+        await eventually(lambda: len(answers.asked) >= asked + 3)
+        if hanging._purpose not in _OF_STATUSES:
+            await eventually(lambda: not ready(node.status(first)))
         if hanging._purpose is not Purpose.SIGNALS:
             machine.memory = 10 * MI
             with trio.fail_after(60):
@@ -88,3 +101,31 @@ async def test_every_other_room_goes_on_and_the_agent_ends(
         end_threads()
         freed_at = trio.current_time()
     assert trio.current_time() < freed_at + 30
+
+
+async def test_the_node_is_told_to_live_on(
+    hanging: Hanging, clock: MockClock, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    world.host.offload = hanging
+    world.bind()
+    async with world.running():
+        await eventually(world.is_ready)
+        hanging.begin()
+        before = renewed(world)
+        await eventually(lambda: renewed(world) != before)
+        end_threads()
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, for a minute of virtual time."""
+    for _ in range(60):
+        if is_so():
+            return
+        await trio.sleep(1)
+    raise AssertionError("not within a minute")
+
+
+def renewed(world: World) -> object:
+    lease = world.kube.find(Lease, "node", "kube-node-lease")
+    return lease.spec.renewTime if lease is not None and lease.spec is not None else None

@@ -251,6 +251,7 @@ ALLOWED: dict[str, str] = {
         "volumes/host_path.py::_create Path.mkdir, Path.touch",
         "volumes/mount_nfs.py::run_mount_nfs os.access",
         "volumes/mountinfo.py::read_mountinfo Path.read_text",
+        "volumes/noswap.py::in_user_namespace Path.read_text",
     ),
     **_all(
         _LINKS,
