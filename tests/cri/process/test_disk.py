@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from kubelet_trio.cri import ProcessRuntime, v1
 from kubelet_trio.cri.process import lives
 from kubelet_trio.cri.process.shim import protocol
+from kubelet_trio.cri.process.shim.files import fill_json, reserve, write_json
 from tests.conformance.cases import FOREVER, Box, exits
 from tests.cri.process.conftest import ProcessCase
 
@@ -84,6 +88,30 @@ async def test_an_end_that_was_cut_short_by_a_crash_is_unknown(case: ProcessCase
     (directory / protocol.EXIT).write_bytes(b"")
     later = ProcessRuntime(case.logs / "root")
     assert (await later.container_status(container_id))[0].exit_code == 255
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
+def test_what_room_was_taken_for_is_written_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a tmpfs")
+    try:
+        with monkeypatch.context() as inside:
+            inside.chdir(tmp_path)
+            room = reserve(protocol.EXIT)
+            with open("ballast", "wb", buffering=0) as file, suppress(OSError):
+                while file.write(b"0" * 4096):
+                    pass
+            with pytest.raises(OSError, match="No space left"):
+                write_json("other", {"code": 3})
+            fill_json(room, protocol.EXIT, {"code": 3, "finished_at": 1})
+            ended = lives._read_exit(tmp_path)
+        assert ended is not None
+        assert (ended.code, ended.finished_at) == (3, 1)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 async def test_what_holds_secrets_is_ours_alone(case: ProcessCase, box: Box) -> None:

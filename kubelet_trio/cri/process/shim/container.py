@@ -10,7 +10,7 @@ import socket
 import time
 
 from .execs import run_exec
-from .files import write_json
+from .files import fill_json, reserve, write_json
 from .job import BLOCK, StartError, start_job
 from .log import Log
 from .peer import Peer, Wakeup
@@ -58,11 +58,13 @@ class Shim:
         """Start the container, tell `reply`, and stay until it is over."""
         own = self._describe()
         write_json(SHIM, own, only_new=True)  # a second start ends here
+        # The disk may be full when it ends, for that may be why: how it ended is told all the same.
+        self._room = reserve(EXIT)
         try:
             self._start(own)
         except (StartError, OSError) as exc:
             kill_descendants()  # a full disk may show when it runs already
-            write_json(EXIT, _ending(START_ERROR, "StartError", str(exc)))
+            fill_json(self._room, EXIT, _ending(START_ERROR, "StartError", str(exc)))
             os.write(reply, json.dumps({"error": str(exc)}).encode())
             return
         os.write(reply, json.dumps({"pid": self._job.pid}).encode())
@@ -118,7 +120,7 @@ class Shim:
         if code == 128 + signal.SIGKILL and _was_oom_killed(self.spec["oom_file"]):
             reason = "OOMKilled"
         message = "some of its processes could not be killed" if left else ""
-        write_json(EXIT, _ending(code, reason, message))
+        fill_json(self._room, EXIT, _ending(code, reason, message))
         os.unlink(CONTROL)
         for peer in self._peers:
             if peer.attached or peer.wants_exit:
