@@ -44,31 +44,21 @@ class HostProcesses:
     layout = NoCgroup()
 
 
-class Bed:
-    """An agent on one of the runtimes, and what runs of its pods."""
+class Marked:
+    """Pods whose processes bear a mark, and what runs of them."""
 
-    def __init__(self, base: Path, containerd: Containerd | None, **settings: Any) -> None:
+    def __init__(self) -> None:
         self.mark = f"KT_BED={uuid.uuid4().hex}"
-        self.containerd = containerd
-        arguments = ("--crash-loop-backoff-base", "1s", *settings.pop("arguments", ()))
-        if containerd is None:
-            self.agent = Agent(
-                base,
-                HostProcesses(),  # type: ignore[arg-type]  # has what is asked of it
-                arguments=(*arguments, "--process-allow-root"),
-                **settings,
-            )
-        else:
-            self.agent = Agent(base, containerd, arguments=arguments, **settings)
 
-    def pod(self, name: str, edit: int = 0) -> Json:
+    def pod(self, name: str, edit: int = 0, *, stop_takes: int = 0) -> Json:
         """Return a pod of one process, which bears the bed's mark and the pod's name."""
+        loop = "while :; do sleep 1 & wait $!; done"
         key, _, value = self.mark.partition("=")
         env = [{"name": key, "value": value}, {"name": "KT_POD", "value": name}]
         main = {
             "name": "main",
             "image": BUSYBOX,
-            "command": ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done"],
+            "command": ["sh", "-c", f"trap 'sleep {stop_takes}; exit 0' TERM; {loop}"],
             "env": [*env, {"name": "KT_EDIT", "value": str(edit)}],
         }
         return {
@@ -92,6 +82,35 @@ class Bed:
         """Whether exactly these pods run, each once, with this edit."""
         return Counter(self.shells().values()) == Counter(wanted.items())
 
+    def pid_of(self, name: str) -> int:
+        (pid,) = (pid for pid, (pod, _) in self.shells().items() if pod == name)
+        return pid
+
+    def kill_all(self) -> None:
+        """End by force what is left."""
+        for pid, environ, _ in _processes():
+            if self.mark.encode() in environ:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+class Bed(Marked):
+    """An agent on one of the runtimes, and what runs of its pods."""
+
+    def __init__(self, base: Path, containerd: Containerd | None, **settings: Any) -> None:
+        super().__init__()
+        self.containerd = containerd
+        arguments = ("--crash-loop-backoff-base", "1s", *settings.pop("arguments", ()))
+        if containerd is None:
+            self.agent = Agent(
+                base,
+                HostProcesses(),  # type: ignore[arg-type]  # has what is asked of it
+                arguments=(*arguments, "--process-allow-root"),
+                **settings,
+            )
+        else:
+            self.agent = Agent(base, containerd, arguments=arguments, **settings)
+
     def free_lost_tasks(self) -> None:
         """Do by hand what containerd 1.6 fails to do of itself.
 
@@ -103,10 +122,6 @@ class Bed:
             for container in set(_LOST.findall(self.agent.output.read_text(errors="replace"))):
                 self.containerd.delete_task(container)
 
-    def pid_of(self, name: str) -> int:
-        (pid,) = (pid for pid, (pod, _) in self.shells().items() if pod == name)
-        return pid
-
     def close(self) -> None:
         """End the pods in order where that goes, and by force what is left."""
         if self.containerd is None:
@@ -116,10 +131,7 @@ class Bed:
                 with suppress(WaitTimeoutError):  # what is left is killed
                     eventually(lambda: not self.shells(), within=20)
             self.agent.end()
-            for pid, environ, _ in _processes():
-                if self.mark.encode() in environ:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+            self.kill_all()
             leftovers.unmount_under(self.agent.base)
         else:
             self.agent.close()

@@ -41,14 +41,18 @@ def inside_agent(
     return Agent(built.settings, seams), feed
 
 
-def cluster_agent(containerd: Containerd, base: Path, config: Json, apis: Apis) -> Agent:
+def cluster_agent(
+    containerd: Containerd, base: Path, config: Json, apis: Apis, *arguments: str
+) -> Agent:
     """Return an agent whose pods come from its API server, with the records that it has."""
-    built = _build(containerd, base, config, apis)
+    built = _build(containerd, base, config, apis, *arguments)
     seams = replace(built._seams, runtime=built.bare_runtime, servers=lambda _agent: ())
     return Agent(built.settings, seams, load_records(base / "root" / "pods"))
 
 
-def _build(containerd: Containerd, base: Path, config: Json, apis: Apis | None) -> Agent:
+def _build(
+    containerd: Containerd, base: Path, config: Json, apis: Apis | None, *arguments: str
+) -> Agent:
     whole: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -64,7 +68,7 @@ def _build(containerd: Containerd, base: Path, config: Json, apis: Apis | None) 
     path = base / "config.yaml"
     path.write_text(yaml.safe_dump(whole))
     named = [f"--root-dir={base / 'root'}", "--hostname-override=node"]
-    return build_agent(load_settings([f"--config={path}", *named]), {}, apis)
+    return build_agent(load_settings([f"--config={path}", *named, *arguments]), {}, apis)
 
 
 def api_pod(manifest: Json) -> Pod:
