@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from kubelet_trio.containers.log_files import OWN_DIRECTORY
-from kubelet_trio.model import last_data, next_data, open_directory, open_regular
+from kubelet_trio.model import JSON_ERRORS, last_data, next_data, open_directory, open_regular
 
 BLOCK = 64 * 1024
 MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
@@ -85,7 +85,7 @@ def _docker_entry(line: bytes) -> LogEntry | None:
     """
     try:
         told = msgspec.json.decode(line, type=_DockerLine)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except JSON_ERRORS:
         return None
     time, text = told.time.encode(), told.log.encode()
     if told.stream not in ("stdout", "stderr") or _TIME.fullmatch(time) is None:

@@ -306,7 +306,8 @@ TARGETS = [
         _log,
         [
             b"2024-01-02T03:04:05.678901234Z stdout F hello\n"
-            b"2024-01-02T03:04:05.678901234+02:00 stderr P part\n"
+            b"2024-01-02T03:04:05.678901234+02:00 stderr P part\n",
+            b'{"log":"hello\\n","stream":"stdout","time":"2024-01-02T03:04:05.678901234Z"}\n',
         ],
         tokens=[b"2024-99-99T99:99:99Z stdout F x\n", b" stdout F ", b"0001-01-01T00:00:00+23:59"],
     ),
