@@ -145,7 +145,8 @@ async def _runtime_away(trial: Trial) -> None:
     try:
         await trio.sleep(OUTAGE)
     finally:
-        await trio.to_thread.run_sync(trial.containerd.start)
+        with trio.move_on_after(60, shield=True):
+            await trio.to_thread.run_sync(trial.containerd.start)
 
 
 DISKS = {"disk full": _disk_full, "disk read-only": _disk_read_only}
