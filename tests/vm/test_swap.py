@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import pod_key, pod_uid
 from tests.agent.node import ready
 from tests.containerd.conftest import MakeAgent
 from tests.harness import Containerd, CriClient, Json, container, forever, live_containers, pod
@@ -80,7 +80,7 @@ async def test_a_burstable_pod_has_its_memorys_share_of_the_swap(
             await nursery.start(agent.run)
             while not is_ready():  # noqa: ASYNC110  # the test needs no other bell
                 await trio.sleep(0.1)
-            given = int(await trio.to_thread.run_sync(swap_max, cri, "share"))
+            given = int(await trio.to_thread.run_sync(swap_max, cri, pod_key(burstable).name))
             await agent.remove_pods()
             nursery.cancel_scope.cancel()
     # The kernel counts in whole pages.
