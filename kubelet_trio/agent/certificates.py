@@ -21,7 +21,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node, NodeAddress
 from trio_util import AsyncValue
@@ -42,10 +41,10 @@ from kubelet_trio.kube import (
     open_client,
     write_kubeconfig,
 )
-from kubelet_trio.model import Meter, Offload, WallClock
+from kubelet_trio.model import Meter, Offload, WallClock, get_logger
 from kubelet_trio.supervision import ChildSpec, Restart
 
-log = structlog.get_logger()
+log = get_logger()
 
 OpenApi = Callable[[ClientConfig], AbstractAsyncContextManager[KubeApi]]
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue, wait_any
@@ -54,6 +53,7 @@ from kubelet_trio.model import (
     EventSink,
     ObjectRef,
     PodUid,
+    get_logger,
     housekeeping_round,
     node_ref,
     pod_uid,
@@ -65,7 +65,7 @@ from kubelet_trio.supervision import ChildSpec, RestartPolicy
 if TYPE_CHECKING:
     from kubelet_trio.agent.settings import AgentSettings, Seams
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PERIOD = 60.0  # seconds between two rounds that nothing asks for
 _GATHER = 0.2  # seconds in which what asks for a round is gathered

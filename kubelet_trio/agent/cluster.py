@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
 import trio
 from lightkube.models.core_v1 import (
     ContainerImage,
@@ -33,7 +32,7 @@ from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
 from kubelet_trio.events import ApiEvents
 from kubelet_trio.kube import Abilities, KubeApi, Reflector
-from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, is_static, pod_key
+from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, get_logger, is_static, pod_key
 from kubelet_trio.node import (
     HeartbeatPeriods,
     NodeHeartbeat,
@@ -57,7 +56,7 @@ from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Seconds for which a list of images is good enough for the node's status.
 _IMAGES_AGE = 30.0

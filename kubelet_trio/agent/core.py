@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -54,6 +53,7 @@ from kubelet_trio.model import (
     Purpose,
     RuntimePod,
     WallClock,
+    get_logger,
     is_static,
     pod_key,
     pod_uid,
@@ -85,7 +85,7 @@ from kubelet_trio.supervision import (
     TreeNode,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Few at the top: budgets multiply down the tree.
 _TOP = RestartPolicy(limit=3)

@@ -6,15 +6,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from kubelet_trio.config import Settings
-from kubelet_trio.model import Purpose, thread_offload
+from kubelet_trio.model import Purpose, get_logger, thread_offload
 
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
 
-log = structlog.get_logger()
+log = get_logger()
 
 _DIRECTORY = "offline"
 

@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, get_args
 
-import structlog
-
 from kubelet_trio.cgroups.detect import CgroupHost
 from kubelet_trio.cgroups.limits import CgroupLimits, settings
 from kubelet_trio.cgroups.names import (
@@ -47,9 +45,9 @@ from kubelet_trio.cgroups.write import (
     memory_usage,
     write_settings,
 )
-from kubelet_trio.model import Offload, PodUid
+from kubelet_trio.model import Offload, PodUid, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _KILL_TIMEOUT = 1.0  # seconds, for one process
 _QOS_CLASSES: tuple[QosClass, ...] = get_args(QosClass)

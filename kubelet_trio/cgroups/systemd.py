@@ -15,17 +15,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import structlog
 import trio
 
 from kubelet_trio.cgroups.limits import CgroupLimits, shares_to_weight
 from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError
+from kubelet_trio.model import get_logger
 
 if TYPE_CHECKING:
     from jeepney import DBusAddress
     from jeepney.io.trio import DBusRouter
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LIMIT = 30.0  # seconds for a request, its job included
 _INFINITY = 2**64 - 1

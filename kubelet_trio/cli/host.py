@@ -6,13 +6,12 @@ import os
 import resource
 from pathlib import Path
 
-import structlog
-
 from kubelet_trio.cgroups import CgroupDriver, cgroup_host, missing_cgroup_root
 from kubelet_trio.config import HostFacts, KubeletConfiguration, parse_swaps
 from kubelet_trio.host import PROC_SYS, differences, write_oom_score
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PR_SET_DUMPABLE = 4
 _UMASK = 0o022

@@ -11,10 +11,11 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-import structlog
 import trio
 
-log = structlog.get_logger()
+from kubelet_trio.model import get_logger
+
+log = get_logger()
 
 
 class Notifier:

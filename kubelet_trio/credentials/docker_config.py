@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 from lightkube.models.core_v1 import Secret
 
 from kubelet_trio.credentials.matching import Login, Logins, SecretSource
-from kubelet_trio.model import JSON_ERRORS
+from kubelet_trio.model import JSON_ERRORS, get_logger
 from kubelet_trio.objects import secret_content
 
-log = structlog.get_logger()
+log = get_logger()
 
 _JSON_TYPE, _JSON_KEY = "kubernetes.io/dockerconfigjson", ".dockerconfigjson"
 _LEGACY_TYPE, _LEGACY_KEY = "kubernetes.io/dockercfg", ".dockercfg"

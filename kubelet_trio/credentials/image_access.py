@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import structlog
 import trio
 
 from kubelet_trio.credentials.matching import Login, repository
@@ -31,9 +30,9 @@ from kubelet_trio.credentials.pulled import (
     updated_at,
 )
 from kubelet_trio.cri import RuntimeCallError, v1
-from kubelet_trio.model import Offload, WallClock
+from kubelet_trio.model import Offload, WallClock, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class ImageLister(Protocol):

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import structlog
 import trio
 
 from kubelet_trio.credentials.accounts import Puller
 from kubelet_trio.credentials.docker_config import home_directory, node_logins
 from kubelet_trio.credentials.matching import Login, Logins, lookup, repository
 from kubelet_trio.credentials.plugins import Plugin, ProviderError
-from kubelet_trio.model import Offload
+from kubelet_trio.model import Offload, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FILES_KEPT = 300.0  # seconds for which the node's files are not read again
 

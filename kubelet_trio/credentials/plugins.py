@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import trio
 
 from kubelet_trio.credentials.accounts import Accounts, Grant, NotForItError, Puller, grant_of
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
 from kubelet_trio.credentials.provider_config import Provider, parse_duration
-from kubelet_trio.model import JSON_ERRORS, Meter
+from kubelet_trio.model import JSON_ERRORS, Meter, get_logger
 from kubelet_trio.objects import ObjectError
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LIMIT = 60.0  # seconds that a program may take
 _OUTPUT = 1 << 20  # bytes that it may print

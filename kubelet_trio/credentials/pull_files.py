@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from kubelet_trio.credentials.pulled import (
     INTENT,
@@ -29,8 +28,9 @@ from kubelet_trio.credentials.pulled import (
     file_name,
     updated_at,
 )
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _T = TypeVar("_T", PulledRecord, PullIntent)
 _ASIDE = "unreadable-"

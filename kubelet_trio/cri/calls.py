@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
 import trio
 
 from kubelet_trio.cri._errors import RuntimeCallError, RuntimeUnavailableError
+from kubelet_trio.model import get_logger
 from kubelet_trio.supervision import (
     ChildSpec,
     ChildState,
@@ -30,7 +30,7 @@ from kubelet_trio.supervision import (
     run_contained,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 T = TypeVar("T")
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-import structlog
 import trio
 from trio_util import AsyncValue
 
 from kubelet_trio.cri._errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.cri._runtime import Runtime
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PERIOD = 5.0
 # While the runtime is away, ask often: a refused connection costs next to nothing.

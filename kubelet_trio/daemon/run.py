@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
@@ -33,6 +32,7 @@ from kubelet_trio.model import (
     SystemClock,
     busy_threads,
     end_threads,
+    get_logger,
     node_ref,
     pod_key,
     thread_offload,
@@ -51,7 +51,7 @@ from kubelet_trio.volumes import has_tmpfs_noswap
 if TYPE_CHECKING:
     from kubelet_trio.agent import Apis
 
-log = structlog.get_logger()
+log = get_logger()
 
 # How long `--runonce` waits for its pods.
 _RUN_ONCE_LIMIT = 600.0

@@ -12,7 +12,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue, wait_any
@@ -20,13 +19,13 @@ from trio_util import AsyncValue, wait_any
 from kubelet_trio.embed._errors import KubeletClosedError, KubeletFailedError
 from kubelet_trio.embed.source import EmbeddedSource
 from kubelet_trio.embed.world import World
-from kubelet_trio.model import PodUid, grace_period, pod_key, pod_uid
+from kubelet_trio.model import PodUid, get_logger, grace_period, pod_key, pod_uid
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import Agent
     from kubelet_trio.embed.running import RunningPod
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Beyond its grace period, seconds that the end of a pod may take where a scope waits for it.
 END_MARGIN = 10.0

@@ -16,17 +16,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.embed.intake import ORIGIN, SOURCE
-from kubelet_trio.model import JSON_ERRORS, Latest, Offload, PodKey, PodUid, pod_key, pod_uid
+from kubelet_trio.model import (
+    JSON_ERRORS,
+    Latest,
+    Offload,
+    PodKey,
+    PodUid,
+    get_logger,
+    pod_key,
+    pod_uid,
+)
 from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.sources import SourceProblem, SourceSnapshot
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FILE = "kept.json"
 _RETRY = 5.0  # seconds until a write that failed is tried again

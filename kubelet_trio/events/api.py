@@ -13,7 +13,6 @@ import random
 from collections import deque
 from typing import Any
 
-import structlog
 import trio
 from lightkube.models import core_v1, meta_v1
 
@@ -27,9 +26,9 @@ from kubelet_trio.kube import (
     NotFoundError,
     TokenBucket,
 )
-from kubelet_trio.model import Event, to_datetime
+from kubelet_trio.model import Event, get_logger, to_datetime
 
-log = structlog.get_logger()
+log = get_logger()
 
 _WAITING = 1000
 _TRIES = 12

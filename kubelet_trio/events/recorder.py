@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
-import structlog
 import trio
 
 from kubelet_trio.events.ring import EventRing
-from kubelet_trio.model import Event, EventType, ObjectRef, WallClock
+from kubelet_trio.model import Event, EventType, ObjectRef, WallClock, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class EventRecorder:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
@@ -36,13 +35,14 @@ from kubelet_trio.model import (
     SystemClock,
     WallClock,
     disk_space,
+    get_logger,
     node_ref,
     pod_containers,
     pod_key,
     spec,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 PERIOD = 300.0  # ImageGCPeriod
 

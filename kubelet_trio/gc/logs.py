@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 import trio
 
 from kubelet_trio.cri import NotFoundError, Runtime, RuntimeCallError
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
-from kubelet_trio.model import ContainerId, Meter, Offload, WallClock
+from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Seconds that a rename and its reopening may go on after the agent was told to stop.
 _FINISH = 5.0

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 
 from kubelet_trio.containers import NodeSettings, remove_links
@@ -36,11 +35,12 @@ from kubelet_trio.model import (
     RuntimePod,
     SandboxRecord,
     WallClock,
+    get_logger,
     housekeeping_round,
     node_ref,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 PERIOD = 60.0  # ContainerGCPeriod
 _MANY_ATTEMPTS = 2  # from here on a container may have logs of attempts that are forgotten

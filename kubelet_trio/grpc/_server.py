@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self
 
-import structlog
 import trio
 
 from kubelet_trio.grpc._call import ReplyT, RequestT
@@ -34,9 +33,10 @@ from kubelet_trio.grpc._metadata import (
 )
 from kubelet_trio.grpc._status import Cardinality, GRPCError, Handler, Status
 from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
+from kubelet_trio.model import get_logger
 from kubelet_trio.supervision import run_contained
 
-log = structlog.get_logger()
+log = get_logger()
 _NO_ERROR = 0x0
 
 

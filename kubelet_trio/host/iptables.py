@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import structlog
 import trio
 
-log = structlog.get_logger()
+from kubelet_trio.model import get_logger
+
+log = get_logger()
 
 HINT = "KUBE-IPTABLES-HINT"
 FIREWALL = "KUBE-FIREWALL"

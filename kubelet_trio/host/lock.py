@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import structlog
 import trio
+
+from kubelet_trio.model import get_logger
 
 if TYPE_CHECKING:
     from inotify_simple import INotify
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LOOK = 0.2  # seconds between two tries: a thread that blocks in flock could not be cancelled
 

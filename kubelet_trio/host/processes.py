@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 import trio
 
 from kubelet_trio.cgroups import (
@@ -24,9 +23,9 @@ from kubelet_trio.cgroups import (
     move_process,
     user_processes,
 )
-from kubelet_trio.model import Offload
+from kubelet_trio.model import Offload, get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _WITH_CGROUP = 60.0  # seconds between two looks
 _SCORE_ONLY = 300.0

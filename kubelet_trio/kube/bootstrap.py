@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 
 from kubelet_trio.kube.certificates import (
@@ -32,9 +31,9 @@ from kubelet_trio.kube.certificates import (
 from kubelet_trio.kube.credentials import read_material
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
-from kubelet_trio.model import Offload, WallClock
+from kubelet_trio.model import Offload, WallClock, get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 
 
 def client_store(cert_dir: Path, offload: Offload) -> CertificateStore:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 import trio
 from lightkube.models.certificates_v1 import (
     CertificateSigningRequest,
@@ -29,9 +28,9 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.kube.api import KubeApi
 from kubelet_trio.kube.reflector import Reflector
-from kubelet_trio.model import Offload
+from kubelet_trio.model import Offload, get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"

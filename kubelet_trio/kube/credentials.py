@@ -13,14 +13,13 @@ import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import structlog
 import trio
 
 from kubelet_trio.kube.exec_plugin import CredentialsError, ExecCredentials, run_plugin
 from kubelet_trio.kube.kubeconfig import ClientConfig, Source
-from kubelet_trio.model import Offload, Purpose, SystemClock, WallClock, thread_offload
+from kubelet_trio.model import Offload, Purpose, SystemClock, WallClock, get_logger, thread_offload
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 
 _LOOK = 5.0  # seconds between two looks at files
 _LEEWAY = 10.0  # seconds before its end that a token from a program is renewed

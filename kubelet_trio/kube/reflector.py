@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
-import structlog
 import trio
 from trio_util import AsyncValue
 
@@ -32,8 +31,9 @@ from kubelet_trio.kube.api import (
     WatchEventKind,
 )
 from kubelet_trio.kube.limits import Backoff
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 T = TypeVar("T")
 
 Key = tuple[str, str]  # namespace ("" for what has none) and name

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import httpcore2
 import httpx2
-import structlog
 import trio
 
 from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
@@ -20,8 +19,9 @@ from kubelet_trio.kube.connections import Connections, WatchConnection
 from kubelet_trio.kube.exchange import Answer, exchange
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.limits import TokenBucket
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 
 _CONNECT = 10.0  # seconds to a TCP connection and again to TLS
 _ATTEMPTS = 10  # of a request that the server asks to repeat, as client-go

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-import structlog
 import trio
 from trio_util import AsyncValue, move_on_when
 
@@ -25,9 +24,9 @@ from kubelet_trio.kube.certificates import (
 )
 from kubelet_trio.kube.kubeconfig import KubeconfigError
 from kubelet_trio.kube.limits import Backoff
-from kubelet_trio.model import WallClock
+from kubelet_trio.model import WallClock, get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger()
 
 # Seconds between two looks at the wall clock: somebody may set it while we sleep.
 _LOOK = 3600.0

@@ -27,6 +27,7 @@ from kubelet_trio.model.housekeeping import housekeeping_round
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.json_errors import JSON_ERRORS
 from kubelet_trio.model.latest import Latest
+from kubelet_trio.model.logger import get_logger
 from kubelet_trio.model.meter import (
     CALLS,
     COUNTS,
@@ -140,6 +141,7 @@ __all__ = [
     "count_tree",
     "disk_space",
     "end_threads",
+    "get_logger",
     "grace_period",
     "housekeeping_round",
     "inline_offload",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 import trio
 
-log = structlog.get_logger()
+from kubelet_trio.model.logger import get_logger
+
+log = get_logger()
 
 # Seconds that a round may take; they come once a minute. (The Go kubelet's: 1 s of every 2 s.)
 EXPECTED = 10.0

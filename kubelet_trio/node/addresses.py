@@ -10,10 +10,11 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
-import structlog
 import trio
 
-log = structlog.get_logger()
+from kubelet_trio.model import get_logger
+
+log = get_logger()
 
 # Documentation ranges (RFC 5737, RFC 3849): a route is looked up, nothing is ever sent.
 _PROBES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))

@@ -13,18 +13,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node, NodeStatus
 
 from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
-from kubelet_trio.model import EventSink, ObjectRef
+from kubelet_trio.model import EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 from kubelet_trio.node.status import material_patch, node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
-log = structlog.get_logger()
+log = get_logger()
 
 _RETRY_FIRST = 0.2
 _JITTER = 0.04

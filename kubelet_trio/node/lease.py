@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass, field
 
 import msgspec
-import structlog
 import trio
 from lightkube.models.coordination_v1 import Lease, LeaseSpec
 from lightkube.models.core_v1 import Node
@@ -24,10 +23,10 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     NotFoundError,
 )
-from kubelet_trio.model import WallClock
+from kubelet_trio.model import WallClock, get_logger
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 
-log = structlog.get_logger()
+log = get_logger()
 
 NAMESPACE = "kube-node-lease"
 _RENEWALS = 4  # in one duration

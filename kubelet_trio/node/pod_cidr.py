@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node
 from trio_util import AsyncValue
 
 from kubelet_trio.cri import RuntimeCallError, UnsupportedCallError
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FIRST_RETRY = 1.0
 _LAST_RETRY = 60.0

@@ -11,17 +11,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node, NodeStatus
 from trio_util import AsyncValue
 
 from kubelet_trio.kube import AlreadyExistsError, KubeApi, KubeError, KubeUnavailableError
+from kubelet_trio.model import get_logger
 from kubelet_trio.node.object import initial_node, metadata_patch, without_extended
 from kubelet_trio.node.status import node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FIRST_RETRY = 0.1
 _LAST_RETRY = 7.0

@@ -16,7 +16,6 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-import structlog
 import trio
 
 from kubelet_trio.kube import (
@@ -30,14 +29,14 @@ from kubelet_trio.kube import (
     WatchEvent,
     WatchEventKind,
 )
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, get_logger
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 from kubelet_trio.objects.store import ObjectStore
 from kubelet_trio.objects.types import KINDS, ApiObject, ObjectKey
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart, RestartPolicy
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Kinds whose objects the Node authoriser lets a node get and not watch.
 _ONLY_GOT = ("PersistentVolumeClaim", "PersistentVolume")

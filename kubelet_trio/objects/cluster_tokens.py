@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import random
 
-import structlog
 import trio
 from lightkube.models.authentication_v1 import (
     BoundObjectReference,
@@ -21,12 +20,12 @@ from lightkube.models.authentication_v1 import (
 )
 
 from kubelet_trio.kube import API_ERRORS, KubeApi, KubeUnavailableError
-from kubelet_trio.model import PodUid, WallClock
+from kubelet_trio.model import PodUid, WallClock, get_logger
 from kubelet_trio.objects.errors import ObjectError
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken
 from kubelet_trio.objects.tokens import TokenRequest
 
-log = structlog.get_logger()
+log = get_logger()
 
 # When the Go kubelet renews: at 80 % of a token's life or after a day, up to 10 s earlier.
 _LEFT = 0.2

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import structlog
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import JSON_ERRORS, PodUid, metadata
+from kubelet_trio.model import JSON_ERRORS, PodUid, get_logger, metadata
 from kubelet_trio.objects import (
     KINDS,
     ApiObject,
@@ -38,7 +37,7 @@ from kubelet_trio.objects import (
     object_key,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FORMAT = 1
 _NEW = ".new"

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import Offload, PodUid
+from kubelet_trio.model import Offload, PodUid, get_logger
 from kubelet_trio.objects import ApiObject, KnownToken, ObjectKey, ServiceFacts, TokenRequest
 from kubelet_trio.offline.files import (
     NODE,
@@ -33,7 +32,7 @@ from kubelet_trio.offline.files import (
 )
 from kubelet_trio.offline.plan import Said, kept_node, plan_pass
 
-log = structlog.get_logger()
+log = get_logger()
 
 _SETTLE = 1.0  # seconds that news wait for more
 _PAUSE = 4.0  # seconds between a pass and the next news

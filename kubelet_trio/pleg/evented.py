@@ -16,16 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, UnsupportedCallError, v1
-from kubelet_trio.model import ContainerId, Meter, PodUid, SandboxId
+from kubelet_trio.model import ContainerId, Meter, PodUid, SandboxId, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector
 from kubelet_trio.pleg.table import Asks
 
-log = structlog.get_logger()
+log = get_logger()
 
 SECOND_LOOK = 1.0
 FIRST_BACKOFF = 1.0

@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
 import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Meter, PodUid
+from kubelet_trio.model import Meter, PodUid, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector, Owns
 from kubelet_trio.pleg.table import Asks, PodListing, Ticket
 
-log = structlog.get_logger()
+log = get_logger()
 
 Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 

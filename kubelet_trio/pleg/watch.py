@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import ContainerId, PodUid
+from kubelet_trio.model import ContainerId, PodUid, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.exits import ExitWaiter
 from kubelet_trio.pleg.inspector import Inspector
 
-log = structlog.get_logger()
+log = get_logger()
 
 FIRST_DELAY = 0.005
 LONGEST_DELAY = 0.64

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Meter, PodUid, is_static, pod_key, pod_uid
+from kubelet_trio.model import Meter, PodUid, get_logger, is_static, pod_key, pod_uid
 from kubelet_trio.pods.admission import (
     AdmissionNode,
     Admitted,
@@ -25,7 +24,7 @@ from kubelet_trio.pods.types import PodStage
 from kubelet_trio.pods.worker import PodWorker
 from kubelet_trio.supervision import call_contained
 
-log = structlog.get_logger()
+log = get_logger()
 
 # admissionRejectionReasons and recordAdmissionRejection of pkg/kubelet.
 _COUNTED = frozenset(

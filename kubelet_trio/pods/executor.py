@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import structlog
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import CgroupError
@@ -34,6 +33,7 @@ from kubelet_trio.model import (
     PodUid,
     RuntimePod,
     SandboxId,
+    get_logger,
     grace_period,
     node_ref,
     pod_object_ref,
@@ -52,7 +52,7 @@ from kubelet_trio.pods.together import run_together
 from kubelet_trio.pods.types import PodPlan, StartContainer, WaitingReason
 from kubelet_trio.volumes import VolumeError
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class StepError(Exception):

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Container, HTTPGetAction, LifecycleHandler, Pod
 
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.handlers import HandlerError, http_get, http_request, quoted
-from kubelet_trio.model import ContainerId, pod_key, pod_object_ref, pod_uid
+from kubelet_trio.model import ContainerId, get_logger, pod_key, pod_object_ref, pod_uid
 from kubelet_trio.pods.services import PodServices
 
-log = structlog.get_logger()
+log = get_logger()
 
 # A container wrote it, and it goes to the log, the pod's status and its record.
 _MOST_TOLD = 10 * 1024  # bytes

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod, Secret
 
@@ -31,6 +30,7 @@ from kubelet_trio.model import (
     PodContainer,
     PodUid,
     WallClock,
+    get_logger,
     pod_key,
     pod_object_ref,
     pod_uid,
@@ -42,7 +42,7 @@ from kubelet_trio.pods.pull_rate import PullRate
 from kubelet_trio.pods.reference import reference_problem
 from kubelet_trio.pods.types import WaitingReason
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Seconds to find out what a pull left behind that its pod did not live to see.
 _AFTERMATH = 2.0

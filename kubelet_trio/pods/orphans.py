@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
-from kubelet_trio.model import PodUid, housekeeping_round
+from kubelet_trio.model import PodUid, get_logger, housekeeping_round
 from kubelet_trio.pods.registry import PodRegistry
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.volumes import VOLUME_ERRORS
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PERIOD = 60.0  # seconds between looks; what is left over does no harm meanwhile
 

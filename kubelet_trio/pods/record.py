@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid, remove_tree
+from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid, get_logger, remove_tree
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FILE = "kubelet-trio.json"
 

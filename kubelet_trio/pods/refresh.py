@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import pod_object_ref
+from kubelet_trio.model import get_logger, pod_object_ref
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import PodPlan
 from kubelet_trio.volumes import VolumeError
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Container
 
 import msgspec
-import structlog
 from lightkube.models.core_v1 import Pod, PodStatus
 
-from kubelet_trio.model import EventSink, PodUid, pod_key, pod_object_ref, pod_ref, pod_uid
+from kubelet_trio.model import (
+    EventSink,
+    PodUid,
+    get_logger,
+    pod_key,
+    pod_object_ref,
+    pod_ref,
+    pod_uid,
+)
 from kubelet_trio.pods.services import PodServices
 
-log = structlog.get_logger()
+log = get_logger()
 
 _REASON = "UnexpectedAdmissionError"
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -23,6 +22,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     RuntimePod,
+    get_logger,
     is_static,
     metadata,
     pod_annotations,
@@ -42,7 +42,7 @@ from kubelet_trio.pods.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart, call_contained
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Seconds that a pod has to end which nobody knows (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1

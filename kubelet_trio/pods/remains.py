@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
-import structlog
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.model import PodKey, PodUid, RuntimePod, SandboxId
+from kubelet_trio.model import PodKey, PodUid, RuntimePod, SandboxId, get_logger
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FIRST, _CAP = 1.0, 60.0  # seconds between tries
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 
 import msgspec
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
@@ -20,6 +19,7 @@ from kubelet_trio.model import (
     ContainerId,
     ContainerState,
     RuntimePod,
+    get_logger,
     metadata,
     pod_containers,
     pod_key,
@@ -43,7 +43,7 @@ from kubelet_trio.pods.types import (
     WaitingReason,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PATIENCE = 5.0  # seconds that a disk which does not answer holds up the end of a pod
 _RETRY = 5.0  # seconds after which a record is tried again that the disk did not take

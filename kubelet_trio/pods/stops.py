@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Container, LifecycleHandler, Pod
 
@@ -22,6 +21,7 @@ from kubelet_trio.model import (
     ContainerRecord,
     EventType,
     RuntimePod,
+    get_logger,
     pod_containers,
     pod_object_ref,
     pod_uid,
@@ -33,7 +33,7 @@ from kubelet_trio.pods.reporter import PodReporter
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import TerminationRequest
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import CGROUP_ERRORS
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import ContainerRecord, RuntimePod, pod_key, pod_uid
+from kubelet_trio.model import ContainerRecord, RuntimePod, get_logger, pod_key, pod_uid
 from kubelet_trio.pods.executor import stop_message
 from kubelet_trio.pods.files import PodFiles
 from kubelet_trio.pods.grace import effective_grace, remaining_grace, stop_stages, stop_timeout
@@ -37,7 +36,7 @@ from kubelet_trio.pods.together import run_together
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.volumes import VOLUME_ERRORS
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
-
-from kubelet_trio.model import PodKey, PodUid
+from kubelet_trio.model import PodKey, PodUid, get_logger
 from kubelet_trio.pods.services import PodServices
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

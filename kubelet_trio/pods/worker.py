@@ -27,6 +27,7 @@ from kubelet_trio.model import (
     EventType,
     PodUid,
     RuntimePod,
+    get_logger,
     pod_containers,
     pod_key,
     pod_object_ref,
@@ -62,7 +63,7 @@ from kubelet_trio.pods.types import (
 )
 from kubelet_trio.probes import PodProbes, ProbeKind
 
-log = structlog.get_logger()
+log = get_logger()
 
 _SYNC_DURATION = "kubelet_pod_worker_duration_seconds"
 _PREEMPTED = PodFailure("Preempting", "Preempted in order to admit critical pod")

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.model import ContainerId, EventSink, ObjectRef, Offload, PodUid
+from kubelet_trio.model import ContainerId, EventSink, ObjectRef, Offload, PodUid, get_logger
 from kubelet_trio.pressure.memory_events import Kills, MemoryEvents
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Between a notice and a look: the kernel's log is read meanwhile, and notices come together.
 _SETTLE = 1.0

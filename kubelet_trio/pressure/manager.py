@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -29,6 +28,7 @@ from kubelet_trio.model import (
     Meter,
     Offload,
     PodUid,
+    get_logger,
     node_ref,
     pod_key,
     pod_object_ref,
@@ -56,7 +56,7 @@ from kubelet_trio.pressure.thresholds import (
 )
 from kubelet_trio.pressure.usage import UsageReader
 
-log = structlog.get_logger()
+log = get_logger()
 
 PERIOD = 10.0
 # How long an evicted pod may take to be cleaned up before the node is looked at again.

@@ -18,12 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 import trio
 
-from kubelet_trio.model import ContainerId, EventSink, ObjectRef, node_ref
+from kubelet_trio.model import ContainerId, EventSink, ObjectRef, get_logger, node_ref
 
-log = structlog.get_logger()
+log = get_logger()
 
 KMSG = Path("/dev/kmsg")
 _RECORD = 8192  # bytes; the kernel gives one record a read

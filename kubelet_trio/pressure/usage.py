@@ -9,17 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import structlog
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import cgroup_path, parse_cgroup, pod_cgroup
 from kubelet_trio.containers import NodeSettings, pod_identity, pod_log_directory, pod_qos
 from kubelet_trio.cri import Runtime, v1
-from kubelet_trio.model import Offload, PodUid, pod_containers, pod_key, spec
+from kubelet_trio.model import Offload, PodUid, get_logger, pod_containers, pod_key, spec
 from kubelet_trio.pressure.ranking import ContainerUsage, Disk, PodUsage
 from kubelet_trio.pressure.signals import NodeSignals, tree_usage
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Seconds for counting the files of one pod, and of all pods that are asked for at once. Ten million
 # cached files take over a minute, and nobody is evicted for disk while they are counted.

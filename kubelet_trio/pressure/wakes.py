@@ -18,13 +18,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
 import trio
 
 from kubelet_trio.cgroups import CgroupHost
+from kubelet_trio.model import get_logger
 from kubelet_trio.pressure.thresholds import ALLOCATABLE_MEMORY, MEMORY
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Stalls of 150 ms within two seconds, the shortest time that needs no CAP_SYS_RESOURCE.
 # The kernel takes the last byte for the string's end, whatever it is.

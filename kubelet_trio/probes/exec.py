@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import structlog
 import trio
 from lightkube.models.core_v1 import EnvVar
 
 from kubelet_trio.containers import expand_from
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeTimeoutError
 from kubelet_trio.handlers import BODY_LIMIT
-from kubelet_trio.model import ContainerId
+from kubelet_trio.model import ContainerId, get_logger
 from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.types import Finding, ProbeError
 
-log = structlog.get_logger()
+log = get_logger()
 
 # How much later than the runtime we give up on a command: it kills first and answers then.
 _SLACK = 2.0

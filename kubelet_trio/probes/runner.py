@@ -15,7 +15,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Container, Pod
 
@@ -27,6 +26,7 @@ from kubelet_trio.model import (
     PodContainer,
     RuntimePod,
     WallClock,
+    get_logger,
     pod_containers,
     pod_key,
     pod_object_ref,
@@ -38,7 +38,7 @@ from kubelet_trio.probes.orphans import ExecOrphans
 from kubelet_trio.probes.thresholds import ProbeState, is_due
 from kubelet_trio.probes.types import Finding, ProbeError, ProbeKind
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

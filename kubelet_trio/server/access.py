@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-import structlog
 import trio
 from lightkube.models.authorization_v1 import (
     ResourceAttributes,
@@ -23,11 +22,12 @@ from lightkube.models.authorization_v1 import (
 )
 
 from kubelet_trio.kube import API_ERRORS
+from kubelet_trio.model import get_logger
 from kubelet_trio.server.http import Handler, Headers, HttpError, Request, Response
 from kubelet_trio.server.identity import Authenticator, Reviewer, UnauthorizedError, User
 from kubelet_trio.server.verdicts import RETRY_AFTER, BusyError, Verdicts
 
-log = structlog.get_logger()
+log = get_logger()
 
 _VERBS = {"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 # Asked first, and `proxy` after it where the answer is no.

@@ -17,16 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-import structlog
 import trio
 from lightkube.models.authentication_v1 import TokenReview, TokenReviewSpec
 
 from kubelet_trio.kube import API_ERRORS
-from kubelet_trio.model import WallClock
+from kubelet_trio.model import WallClock, get_logger
 from kubelet_trio.server.http import Peer, Request
 from kubelet_trio.server.verdicts import BusyError, Verdicts
 
-log = structlog.get_logger()
+log = get_logger()
 T = TypeVar("T")
 
 ANONYMOUS = "system:anonymous"

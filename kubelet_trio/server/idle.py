@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 import trio
 from trio.abc import HalfCloseableStream
 
-log = structlog.get_logger()
+from kubelet_trio.model import get_logger
+
+log = get_logger()
 
 
 @contextmanager

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Meter, RuntimePod, WallClock, set_verbosity
+from kubelet_trio.model import Meter, RuntimePod, WallClock, get_logger, set_verbosity
 from kubelet_trio.server.commands import answer_checkpoint, answer_run
 from kubelet_trio.server.container_logs import answer_container_logs
 from kubelet_trio.server.control import KUBERNETES_VERSION
@@ -37,7 +36,7 @@ from kubelet_trio.server.streams import add_streams
 from kubelet_trio.server.system_logs import SYSTEM_LOGS, answer_system_logs
 from kubelet_trio.server.view import NodeView
 
-log = structlog.get_logger()
+log = get_logger()
 
 _JSON = "application/json"
 _DEBUGGING = (

@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 
-from kubelet_trio.model import Offload, thread_offload
+from kubelet_trio.model import Offload, get_logger, thread_offload
 from kubelet_trio.server.holder import Holder, find_holder
 from kubelet_trio.server.listeners import open_tcp, open_unix
 from kubelet_trio.server.view import PortInfo
 from kubelet_trio.supervision import RestartPolicy
 
-log = structlog.get_logger()
+log = get_logger()
 
 # A server that keeps failing is restarted for ever: no bug in one ends what runs pods.
 # (With this cap a budget's window holds enough restarts for the delay to stay at the cap.)

@@ -16,15 +16,14 @@ from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
 
 import h11
-import structlog
 import trio
 from trio.abc import HalfCloseableStream, Stream
 
-from kubelet_trio.model import system_tls
+from kubelet_trio.model import get_logger, system_tls
 from kubelet_trio.server.http import Headers, HttpError, Request, Upgrade
 from kubelet_trio.server.identity import without_token
 
-log = structlog.get_logger()
+log = get_logger()
 
 _DIAL_LIMIT = 30.0  # seconds until the runtime's server has taken the connection
 _ANSWER_LIMIT = 30.0  # seconds until it has answered

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-import structlog
 import trio
 from trio.abc import HalfCloseableStream, Listener
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.server.http import (
     DEFAULT_LIMITS,
     Gate,
@@ -23,7 +23,7 @@ from kubelet_trio.server.seats import Seat, Seats
 from kubelet_trio.server.wire import GONE, serve_connection
 from kubelet_trio.supervision import run_contained
 
-log = structlog.get_logger()
+log = get_logger()
 
 Secure = Callable[[trio.SocketStream], Awaitable[tuple[HalfCloseableStream, Peer]]]
 

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import structlog
 import trio
 from trio.abc import HalfCloseableStream
 
-from kubelet_trio.model import Offload
+from kubelet_trio.model import Offload, get_logger
 from kubelet_trio.server.http import Peer
 from kubelet_trio.server.tls_stream import TlsStream
 
-log = structlog.get_logger()
+log = get_logger()
 
 _CHECK_PERIOD = 1.0  # seconds
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -25,6 +24,7 @@ from kubelet_trio.model import (
     Offload,
     PodUid,
     WallClock,
+    get_logger,
     grace_period,
     node_ref,
     pod_key,
@@ -38,7 +38,7 @@ from kubelet_trio.shutdown.plan import (
     whole_period,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 NOT_READY = "node is shutting down"
 REJECTED = ("NodeShutdown", "Pod was rejected as the node is shutting down.")

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
@@ -31,6 +30,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     WallClock,
+    get_logger,
     is_mirror,
     metadata,
     pod_annotations,
@@ -40,7 +40,7 @@ from kubelet_trio.sources.defaults import default_pod
 from kubelet_trio.sources.static import MANIFEST, mark_seen, seen_now
 from kubelet_trio.sources.types import SourceProblem, SourceSnapshot
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Annotations that only the node gives, whatever an object says.
 _NODES_OWN = (CONFIG_SEEN, INSTANCE, MANIFEST)

@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import EventSink, PodKey, PodUid, pod_key, pod_object_ref, pod_uid
+from kubelet_trio.model import (
+    EventSink,
+    PodKey,
+    PodUid,
+    get_logger,
+    pod_key,
+    pod_object_ref,
+    pod_uid,
+)
 from kubelet_trio.objects import ApiObject, ObjectKey, object_key
 from kubelet_trio.sources.static import manifest_of, seen_at
 from kubelet_trio.sources.types import Desired, Source, SourceProblem, SourceSnapshot
 
-log = structlog.get_logger()
+log = get_logger()
 
 Name = tuple[str, PodKey]  # of a source
 

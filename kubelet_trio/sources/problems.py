@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-import structlog
 from trio_util import AsyncValue
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.sources._errors import ManifestError
 from kubelet_trio.sources.types import SourceProblem
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Problems:

@@ -12,15 +12,15 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import structlog
 import trio
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.sources.scan import WatchPoints
 
 if TYPE_CHECKING:
     from inotify_simple import Event
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Change(NamedTuple):

@@ -19,16 +19,15 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-import structlog
 import trio
 
-from kubelet_trio.model import Offload, PodUid, WallClock
+from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats.read import disk_usage, read_filesystem
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.usage import Filesystem
 from kubelet_trio.supervision import Bell
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PATIENCE = 0.5  # seconds that an answer waits for figures that are due
 _WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has capacity only

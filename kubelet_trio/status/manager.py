@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
@@ -30,6 +29,7 @@ from kubelet_trio.model import (
     PodKey,
     PodUid,
     WallClock,
+    get_logger,
     is_static,
     pod_key,
     pod_uid,
@@ -41,7 +41,7 @@ from kubelet_trio.status.mirror_plan import is_mirror_of
 from kubelet_trio.status.retry import Retry
 from kubelet_trio.status.transitions import illegal_transition
 
-log = structlog.get_logger()
+log = get_logger()
 
 _SENDERS = 8
 _CALL_LIMIT = 60.0  # beyond what the client itself waits for an answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-import structlog
 import trio
 from lightkube.models.core_v1 import Node, Pod
 from trio_util import AsyncValue
@@ -17,11 +16,11 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     NotFoundError,
 )
-from kubelet_trio.model import PodKey, pod_key, pod_uid
+from kubelet_trio.model import PodKey, get_logger, pod_key, pod_uid
 from kubelet_trio.status.mirror_plan import MirrorPlan, mirror_of, plan_mirrors
 from kubelet_trio.status.retry import Retry
 
-log = structlog.get_logger()
+log = get_logger()
 
 _ENDING = 1.0  # seconds between looks at a pod that is being taken down
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
-import structlog
 import trio
 
 from kubelet_trio.cri import CommandStreams, RuntimeCallError, StreamOptions
+from kubelet_trio.model import get_logger
 from kubelet_trio.streaming import channels
 from kubelet_trio.streaming.channels import Outcome, SizeReader
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
-log = structlog.get_logger()
+log = get_logger()
 
 _CREATION_LIMIT = 30.0  # s for a client to open all its streams
 _LEAVE_LIMIT = 5.0  # s for a client to close when it has the outcome

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-import structlog
 import trio
 from trio.abc import HalfCloseableStream, ReceiveStream
 
 from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import get_logger
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
-log = structlog.get_logger()
+log = get_logger()
 
 Dial = Callable[[int], Awaitable[HalfCloseableStream]]  # raises OSError, RuntimeCallError
 Send = Callable[[bytes], Awaitable[None]]

@@ -26,10 +26,11 @@ from typing import Protocol
 import structlog
 import trio
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import structlog
 import trio
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.supervision.bell import Bell
 from kubelet_trio.supervision.child import Child, ChildSpec, Life, is_within, subtree_of_life
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, CrashBackoff, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
-log = structlog.get_logger()
+log = get_logger()
 
 OnCrash = Callable[[str, BaseException, int], None]
 

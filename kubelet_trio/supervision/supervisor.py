@@ -23,9 +23,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-import structlog
 import trio
 
+from kubelet_trio.model import get_logger
 from kubelet_trio.supervision._errors import GaveUpError
 from kubelet_trio.supervision.bell import Bell
 from kubelet_trio.supervision.child import ChildSpec, Component, Life, subtree_of_life
@@ -39,7 +39,7 @@ from kubelet_trio.supervision.policy import (
 from kubelet_trio.supervision.slot import PENDING, Slot, slot_of
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Supervisor:

@@ -25,11 +25,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-import structlog
+from kubelet_trio.model import get_logger, open_directory, read_regular, remove_entry
 
-from kubelet_trio.model import open_directory, read_regular, remove_entry
-
-log = structlog.get_logger()
+log = get_logger()
 
 DATA = "..data"
 _NEW_DATA = "..data_tmp"

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
 from lightkube.models.core_v1 import VolumeMount
 
 from kubelet_trio.containers import ContainerConfigError, sub_path
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer
+from kubelet_trio.model import PodContainer, get_logger
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import sub_path_target
@@ -21,7 +20,7 @@ from kubelet_trio.volumes.plugin import VolumePlugin
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.sub_path import SubPathError, bind_sub_path
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PROPAGATION = {  # CRI's names by the API's
     None: "PROPAGATION_PRIVATE",

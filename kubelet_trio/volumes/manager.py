@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 
@@ -35,6 +34,7 @@ from kubelet_trio.model import (
     PodUid,
     SystemClock,
     WallClock,
+    get_logger,
     pod_containers,
     pod_key,
     pod_uid,
@@ -70,7 +70,7 @@ from kubelet_trio.volumes.spec import VolumeSpec, is_claimed, volume_kind, volum
 from kubelet_trio.volumes.sub_path import SubPathError, read_inside
 from kubelet_trio.volumes.teardown import tear_down
 
-log = structlog.get_logger()
+log = get_logger()
 
 # What the manager has no plugin for because the runtime mounts it.
 _BY_RUNTIME = ("image",)

@@ -13,7 +13,6 @@ import subprocess
 from pathlib import Path
 
 import msgspec
-import structlog
 import trio
 
 from kubelet_trio.cri._errors import (
@@ -21,8 +20,9 @@ from kubelet_trio.cri._errors import (
     RuntimeTimeoutError,
     RuntimeUnavailableError,
 )
+from kubelet_trio.model import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 # Nothing of the agent's environment or packages reaches a shim.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from shim.nursery import main; main()"

@@ -19,7 +19,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from pathlib import Path
 
 import msgspec
-import structlog
 import trio
 
 import kubelet_trio
@@ -40,9 +39,17 @@ from kubelet_trio.cri.process.images import HostImages
 from kubelet_trio.cri.process.launcher import Launcher
 from kubelet_trio.cri.process.registry import Registry
 from kubelet_trio.cri.process.signals import stop_signal
-from kubelet_trio.model import ContainerId, Offload, PodUid, Purpose, SandboxId, thread_offload
+from kubelet_trio.model import (
+    ContainerId,
+    Offload,
+    PodUid,
+    Purpose,
+    SandboxId,
+    get_logger,
+    thread_offload,
+)
 
-log = structlog.get_logger()
+log = get_logger()
 
 REQUEST_TIMEOUT = 120.0  # s, runtimeRequestTimeout's default
 NOTICE = (
