@@ -19,6 +19,8 @@ class RuntimeCallError(Exception):
     `code` is Go's name of the gRPC status ("" where there was none): for texts only.
     """
 
+    __module__ = "kubelet_trio"  # tracebacks show where a program imports it from
+
     def __init__(self, call: str, message: str, *, code: str = "") -> None:
         super().__init__(f"{call}: {message}")
         self.call = call

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 class FieldError:
     """One reason, in the form of the API server's field errors."""
 
+    __module__ = "kubelet_trio"  # where a program imports it from
+
     field: str  # path inside the document, e.g. spec.containers[0].name; "" is all of it
     message: str
     document: int = 0  # 1 for the first in the file; 0: the file as a whole
@@ -20,6 +22,8 @@ class FieldError:
 
 class ManifestError(Exception):
     """A file or response that gives no pods: nothing of it is used."""
+
+    __module__ = "kubelet_trio"  # tracebacks show where a program imports it from
 
     def __init__(self, origin: str, errors: Sequence[FieldError]) -> None:
         self.origin = origin
