@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from kubelet_trio.agent import node_api_settings
@@ -119,7 +118,6 @@ async def test_a_refusal_is_in_the_log() -> None:
     async def answer(_: Request) -> Response:
         return Response()
 
-    structlog.reset_defaults()
     guard = Guard(answer, NodeAuthenticator(TrioClock()), allow_all, "node")
     with capture_logs() as logs, pytest.raises(HttpError, match="Unauthorized"):
         await guard.admit(Request("GET", "/pods", peer=Peer("192.0.2.1")))

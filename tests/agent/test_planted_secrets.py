@@ -56,7 +56,7 @@ from kubelet_trio.daemon.build import control_api
 from kubelet_trio.kube import KubeError, KubeUnavailableError, open_client
 from kubelet_trio.kube.exec_plugin import CredentialsError, read_credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
-from kubelet_trio.model import inline_offload
+from kubelet_trio.model import inline_offload, set_verbosity
 from kubelet_trio.server import ApiOptions, HttpError, Request, Router
 from kubelet_trio.sources import HttpSource
 from kubelet_trio.testing import FaultKind
@@ -83,12 +83,15 @@ class Log:
 
 @pytest.fixture
 def log() -> Iterator[Log]:
-    root, found = logging.getLogger(), Log()
-    before = root.handlers, root.level
+    root, found, before = logging.getLogger(), Log(), structlog.get_config()
+    handlers, level = root.handlers, root.level
     configure_logging(10, "json", found.stream)
+    # The package's loggers outlive this test.
+    structlog.configure(cache_logger_on_first_use=False)
     yield found
-    structlog.reset_defaults()
-    root.handlers, level = before
+    set_verbosity(0)
+    structlog.configure(**before)
+    root.handlers = handlers
     root.setLevel(level)
 
 
