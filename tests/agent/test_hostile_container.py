@@ -95,7 +95,7 @@ PLACES = {
         f"{LOGS}/main/0.log.20240501-101112.gz",
         f"{LOGS}/main/0.log.99991231-235959",
         f"{LOGS}/main/99999999999999999999.log",
-        "containers",
+        # Not the directory: that is the node's, and may be a link to another disk.
         "containers/web_default_main-1.log",
     ],
 }
