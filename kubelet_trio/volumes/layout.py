@@ -41,7 +41,7 @@ OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET)
 MOUNTED_PLUGINS = frozenset((LOCAL, NFS))
 
 
-MARKER = 0o640  # the mode of a marker
+MARKER = 0o644  # the mode of a marker, whatever the umask is; as the Go kubelet has it
 
 
 def volumes_dir(pod_dir: Path) -> Path:
