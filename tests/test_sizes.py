@@ -1,4 +1,6 @@
-"""Nothing that a pod, a container or a stranger sends takes more memory than its size allows.
+"""What a pod, a container or a stranger sends takes memory and work in proportion to its size.
+
+"Work" is steps of the interpreter, as in `test_linear`.
 
 Every target of `tests/fuzz` and every parser of `test_linear` is here, by itself: with its good
 example again and again, with one long word, and with the shapes below that may be its worst.
@@ -18,7 +20,8 @@ from tests.fuzz.mutate import join_fields
 from tests.fuzz.table import TARGETS
 from tests.fuzz.target import Target
 from tests.grpc.raw_peer import PREFACE, data, headers, settings
-from tests.harness.sizes import Receiver, check_bounded
+from tests.harness.linear import Parser, check_linear
+from tests.harness.sizes import Receiver, check_bounded, read
 from tests.test_linear import PARSERS
 
 _NAMED = {target.name: target for target in TARGETS}
@@ -145,7 +148,7 @@ def _of_target(target: Target, shape: str, make: Make) -> Receiver:
     return Receiver(name, target.run, make, MORE.get(target.name, 64.0), target.errors or ())
 
 
-RECEIVERS = [
+SENT = [
     *(
         _of_target(target, "the same again", partial(_again, target.examples[0]))
         for target in TARGETS
@@ -153,6 +156,9 @@ RECEIVERS = [
     ),
     *(_of_target(target, "one long word", partial(_again, b"x")) for target in TARGETS),
     *(_of_target(_NAMED[name], shape, make) for name, shape, make in WORST),
+]
+RECEIVERS = [
+    *SENT,
     *(
         Receiver(f"{p.name} (in steps too)", p.parse, p.make, 512, cap=CAPS.get(p.name, 0))
         for p in PARSERS
@@ -165,8 +171,14 @@ def test_what_is_held_is_in_proportion_to_what_came(receiver: Receiver) -> None:
     check_bounded(receiver)
 
 
+@pytest.mark.parametrize("receiver", SENT, ids=[r.name for r in SENT])
+def test_twice_of_what_comes_is_twice_the_work(receiver: Receiver) -> None:
+    read(receiver, receiver.make(100))  # imports, tables that are made once
+    check_linear(Parser(receiver.name, partial(read, receiver), receiver.make))
+
+
 def test_every_parser_that_is_counted_and_every_target_is_measured() -> None:
-    measured = {receiver.name.partition(":")[0] for receiver in RECEIVERS}
+    measured = {receiver.name.partition(":")[0] for receiver in SENT}
     names = {receiver.name for receiver in RECEIVERS}
     assert not {target.name for target in TARGETS} - measured
     assert not {f"{parser.name} (in steps too)" for parser in PARSERS} - names

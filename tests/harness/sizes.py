@@ -31,7 +31,7 @@ def peak(receiver: Receiver, value: object) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        answer = _read(receiver, value)
+        answer = read(receiver, value)
         _, most = tracemalloc.get_traced_memory()
         del answer
     finally:
@@ -41,7 +41,7 @@ def peak(receiver: Receiver, value: object) -> int:
 
 def check_bounded(receiver: Receiver, n: int = 4_000) -> None:
     """Fail where reading takes more memory than is said, or grows faster than the input."""
-    _read(receiver, receiver.make(100))  # imports, tables that are made once
+    read(receiver, receiver.make(100))  # imports, tables that are made once
     if receiver.cap:
         large = peak(receiver, receiver.make(16 * n))
         assert large <= receiver.cap, f"{receiver.name}: {large} bytes, {receiver.cap} are said"
@@ -52,7 +52,8 @@ def check_bounded(receiver: Receiver, n: int = 4_000) -> None:
     assert large <= 4 * small * _SLACK + FIXED, (receiver.name, small, large)
 
 
-def _read(receiver: Receiver, value: object) -> object:
+def read(receiver: Receiver, value: object) -> object:
+    """Return what is made of a value, None where it is refused."""
     try:
         return receiver.read(value)
     except receiver.errors:
