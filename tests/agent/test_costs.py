@@ -49,7 +49,8 @@ async def test_a_quiet_minute_asks_the_runtime_as_often_whatever_runs(
             await trio.sleep(600)
             asked.append(len(node.calls()))
     one, thirty = asked
-    assert abs(thirty - one) <= 3  # what falls on the window's ends
+    # Each call that comes round may fall on either end of the window; one more a pod were 29.
+    assert abs(thirty - one) < 10
     # A minute: Status every 5 s, two lists every 10 s, and what garbage collection looks at.
     assert one <= 10 * (12 + 2 * 6 + 6)
 
