@@ -1,23 +1,23 @@
 """The heart: a worker for each pod, and the decisions it carries out."""
 
-from kubelet_trio.pods.admission import AdmissionNode, Rejected
-from kubelet_trio.pods.admitter import AdmissionCheck, Admitter
-from kubelet_trio.pods.backoff import BackOff, BackOffPolicy
-from kubelet_trio.pods.declared import DECLARED, lacks_features
-from kubelet_trio.pods.images import ImageError, ImagePuller
-from kubelet_trio.pods.names import PodNames
-from kubelet_trio.pods.orphans import OrphanDirectories
-from kubelet_trio.pods.pull_rate import PullRate
-from kubelet_trio.pods.record import PodRecord, PodRecords, load_records, wanted_pods
-from kubelet_trio.pods.refused import tell_crash
-from kubelet_trio.pods.registry import PodRegistry
-from kubelet_trio.pods.remains import Remains
-from kubelet_trio.pods.restart import restarts_after
+from kubelet_trio.pods.admission.admission import AdmissionNode, Rejected
+from kubelet_trio.pods.admission.declared import DECLARED, lacks_features
+from kubelet_trio.pods.admission.sysctls import SysctlRules, kernel_version, sysctl_rules
+from kubelet_trio.pods.images.images import ImageError, ImagePuller
+from kubelet_trio.pods.images.pull_rate import PullRate
+from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy
+from kubelet_trio.pods.plan.restart import restarts_after
+from kubelet_trio.pods.records.names import PodNames
+from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
+from kubelet_trio.pods.records.remains import Remains
+from kubelet_trio.pods.records.userns import UserNamespaces
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
-from kubelet_trio.pods.sysctls import SysctlRules, kernel_version, sysctl_rules
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
-from kubelet_trio.pods.userns import UserNamespaces
-from kubelet_trio.pods.worker import PodWorker
+from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter
+from kubelet_trio.pods.worker.orphans import OrphanDirectories
+from kubelet_trio.pods.worker.refused import tell_crash
+from kubelet_trio.pods.worker.registry import PodRegistry
+from kubelet_trio.pods.worker.worker import PodWorker
 
 __all__ = [
     "DECLARED",

@@ -23,12 +23,12 @@ from kubelet_trio.model import (
     WallClock,
 )
 from kubelet_trio.objects import ObjectStore
-from kubelet_trio.pods.backoff import BackOff
-from kubelet_trio.pods.images import ImagePuller
-from kubelet_trio.pods.names import PodNames
-from kubelet_trio.pods.record import PodRecords
-from kubelet_trio.pods.remains import Remains
-from kubelet_trio.pods.userns import UserNamespaces
+from kubelet_trio.pods.images.images import ImagePuller
+from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.records.names import PodNames
+from kubelet_trio.pods.records.record import PodRecords
+from kubelet_trio.pods.records.remains import Remains
+from kubelet_trio.pods.records.userns import UserNamespaces
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.status import StatusStore
 from kubelet_trio.volumes import VolumeManager

@@ -20,8 +20,8 @@ from kubelet_trio.cri.process.store import load_containers, load_sandboxes
 from kubelet_trio.embed.source import read_kept
 from kubelet_trio.objects import ObjectKey
 from kubelet_trio.offline.files import Folder, encode, object_item
-from kubelet_trio.pods.record import load_records
-from kubelet_trio.pods.userns import UserNamespaceError, read_mapping
+from kubelet_trio.pods.records.record import load_records
+from kubelet_trio.pods.records.userns import UserNamespaceError, read_mapping
 from kubelet_trio.shutdown.manager import read_state
 from tests.fuzz.mutate import documents, edited, messages
 from tests.fuzz.target import Target

@@ -20,12 +20,12 @@ from kubelet_trio.model import (
     SandboxRecord,
     pod_containers,
 )
-from kubelet_trio.pods.backoff import BackOff
-from kubelet_trio.pods.phase import TERMINAL, is_terminal
-from kubelet_trio.pods.plan import plan_pod
-from kubelet_trio.pods.restart_all import is_marked
-from kubelet_trio.pods.sandbox import current_sandbox
-from kubelet_trio.pods.status import pod_status, reported_ends
+from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.plan.plan import plan_pod
+from kubelet_trio.pods.plan.restart_all import is_marked
+from kubelet_trio.pods.plan.sandbox import current_sandbox
+from kubelet_trio.pods.status.phase import TERMINAL, is_terminal
+from kubelet_trio.pods.status.status import pod_status, reported_ends
 from kubelet_trio.pods.types import PodPlan, PodStage, StartContainer, StatusInput
 from tests.pods.make import UID
 

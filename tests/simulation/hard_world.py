@@ -25,7 +25,7 @@ from kubelet_trio.model import (
     inline_offload,
     metadata,
 )
-from kubelet_trio.pods.phase import is_terminal
+from kubelet_trio.pods.status.phase import is_terminal
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.sources import FileSource, load_pods

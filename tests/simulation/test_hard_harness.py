@@ -10,8 +10,8 @@ import pytest
 from kubelet_trio.gc import image_sweep
 from kubelet_trio.model import PodUid
 from kubelet_trio.pods import PodRegistry
-from kubelet_trio.pods.reporter import PodReporter
-from kubelet_trio.pods.turn import NameTurn
+from kubelet_trio.pods.worker.reporter import PodReporter
+from kubelet_trio.pods.worker.turn import NameTurn
 from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.testing import FaultKind
 from tests.simulation.hard_machine import HardMachine

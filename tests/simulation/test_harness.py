@@ -15,8 +15,8 @@ import trio
 from kubelet_trio.agent import Agent
 from kubelet_trio.cri import GuardedRuntime, RuntimeCallError
 from kubelet_trio.model import ContainerId
-from kubelet_trio.pods import worker
 from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.pods.worker import worker
 from tests.simulation.agent_machine import AgentMachine
 from tests.simulation.profile import run_machine
 from tests.simulation.world import WitnessRuntime

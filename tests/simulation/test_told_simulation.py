@@ -20,8 +20,9 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import RuntimePod, metadata, pod_uid
-from kubelet_trio.pods import PodStage, PodWorker, Remains, teardown
-from kubelet_trio.pods.reporter import PodReporter
+from kubelet_trio.pods import PodStage, PodWorker, Remains
+from kubelet_trio.pods.steps import teardown
+from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.testing import FakeContainer, FaultKind
 from tests.agent.test_taken_over import TakenOver, leave_remains
 from tests.simulation.profile import EXAMPLES, SEED

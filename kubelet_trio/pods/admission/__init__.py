@@ -1,0 +1,1 @@
+"""Whether the node takes a pod: pure decisions."""

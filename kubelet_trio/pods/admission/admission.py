@@ -1,0 +1,265 @@
+"""May a pod run on this node? The Go kubelet's admit handlers, as one pure function.
+
+`decide` looks at a pod, the pods that are on the node, and the node:
+
+    admitted    it runs
+    rejected    it never will: phase Failed, in upstream's reasons and messages
+    displacing  it is critical, and fits once some others have ended
+
+Upstream's order: sysctls, the node's operating system and features, then everything that
+the scheduler would look at (resources, affinity, host ports, NoExecute taints), of which the
+first failure is told, then AppArmor. Source: pkg/kubelet/lifecycle, sysctl and preemption.
+
+Differences: a displacing pod waits until its victims have ended, where the Go kubelet holds
+up every other pod meanwhile; and resources are not measured on a node that does not say what
+it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightkube.models.core_v1 import Pod, PodSecurityContext, Taint
+
+from kubelet_trio.containers import apparmor_profile, pod_requests
+from kubelet_trio.model import (
+    NANO,
+    ContainerKind,
+    is_static,
+    metadata,
+    pod_containers,
+    spec,
+    to_milli,
+    to_units,
+)
+from kubelet_trio.pods.admission.affinity import matches_node, untolerated
+from kubelet_trio.pods.admission.preemption import NoVictimsError, choose_victims, is_critical
+from kubelet_trio.pods.admission.sysctls import SysctlRules
+
+_OS = "kubernetes.io/os"
+_LINUX = "linux"
+_ORDER = ("pods", "cpu", "memory", "ephemeral-storage")
+_ANY = "0.0.0.0"  # a host port on every address
+
+HostPort = tuple[str, str, int]  # address, protocol, port
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionNode:
+    """The node as admission sees it."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    allocatable: Mapping[str, int] = field(default_factory=dict)  # nano-units; none: unknown
+    sysctls: SysctlRules = field(default_factory=SysctlRules)
+    strict_groups: bool = False  # the runtime obeys supplementalGroupsPolicy Strict
+    no_apparmor: str = ""  # why AppArmor cannot be enforced; "" where it can
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """It may run, once the pods that are being displaced have ended if `waits`."""
+
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """It may not run. `message` as upstream's event has it."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Displacing:
+    """It may run once these have been ended."""
+
+    victims: tuple[Pod, ...]
+    resource: str = ""  # the first that does not suffice
+
+
+Decision = Admitted | Rejected | Displacing
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A resource that does not suffice, in nano-units."""
+
+    resource: str
+    requested: int
+    used: int
+    capacity: int
+
+    @property
+    def missing(self) -> int:
+        return self.requested - (self.capacity - self.used)
+
+    def rejection(self) -> Rejected:
+        shown = to_milli if self.resource == "cpu" else to_units
+        return Rejected(
+            f"OutOf{self.resource}",
+            f"Node didn't have enough resource: {self.resource}, "
+            f"requested: {shown(self.requested)}, used: {shown(self.used)}, "
+            f"capacity: {shown(self.capacity)}",
+        )
+
+
+def decide(
+    pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod] = ()
+) -> Decision:
+    """Return whether the pod may run.
+
+    Args:
+        pod: the pod to be admitted.
+        others: the pods that are on the node, whether they run yet or not.
+        node: the node.
+        leaving: pods that are on the node for a little while only: they are being displaced.
+    """
+    rejection = _check_sysctls(pod, node) or _check_platform(pod, node)
+    if rejection is not None:
+        return rejection
+    shortages = list(_shortages(pod, others, node))
+    failures = list(_mismatches(pod, others, node))
+    if failures and (is_critical(pod) or not shortages):
+        # A shortage is no reason to reject a critical pod; these are.
+        return failures[0]
+    if shortages and not is_critical(pod):
+        return shortages[0].rejection()
+    rejection = _check_apparmor(pod, node)
+    if rejection is not None:
+        return rejection
+    if shortages:
+        return _displace(pod, others, shortages)
+    together = [*others, *leaving]
+    waits = bool(leaving) and any(_shortages(pod, together, node))
+    return Admitted(waits or any(_port_conflicts(pod, leaving)))
+
+
+def _displace(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Decision:
+    missing = {each.resource: each.missing for each in shortages}
+    try:
+        return Displacing(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
+    except NoVictimsError as exc:
+        wanted = "".join(f"(res: {n}, q: {_shown(n, q)}), " for n, q in exc.missing.items())
+        return Rejected(
+            "UnexpectedAdmissionError",
+            "Unexpected error while attempting to recover from admission failure: preemption: "
+            f"error finding a set of pods to preempt: {exc}: [{wanted}]",
+        )
+
+
+def _shown(resource: str, amount: int) -> int:
+    return to_milli(amount) if resource == "cpu" else to_units(amount)
+
+
+def _check_sysctls(pod: Pod, node: AdmissionNode) -> Rejected | None:
+    body = spec(pod)
+    context = body.securityContext or PodSecurityContext()
+    for sysctl in context.sysctls or ():
+        problem = node.sysctls.problem(
+            sysctl.name, host_network=bool(body.hostNetwork), host_ipc=bool(body.hostIPC)
+        )
+        if problem is not None:
+            return Rejected("SysctlForbidden", f"forbidden sysctl: {problem}")
+    return None
+
+
+def _check_platform(pod: Pod, node: AdmissionNode) -> Rejected | None:
+    body = spec(pod)
+    if (metadata(pod).labels or {}).get(_OS, _LINUX) != _LINUX:
+        return Rejected(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        )
+    if body.os is not None and body.os.name != _LINUX:
+        return Rejected(
+            "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"
+        )
+    context = body.securityContext or PodSecurityContext()
+    if context.supplementalGroupsPolicy == "Strict" and not node.strict_groups:
+        return Rejected(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        )
+    return None
+
+
+def _check_apparmor(pod: Pod, node: AdmissionNode) -> Rejected | None:
+    profiles = [apparmor_profile(pod, container) for container in pod_containers(pod)]
+    wanted = [p for p in profiles if p is not None and p.type != "Unconfined"]
+    if not wanted:
+        return None
+    problem = node.no_apparmor
+    if not problem and any(
+        p.type == "Localhost" and not (p.localhostProfile or "").strip() for p in wanted
+    ):
+        problem = 'invalid empty AppArmor profile name: ""'
+    return Rejected("AppArmor", f"Cannot enforce AppArmor: {problem}") if problem else None
+
+
+def _mismatches(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Rejected]:
+    """Yield what keeps a pod from this node whatever it has left."""
+    if not matches_node(pod, node.name, node.labels):
+        yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if spec(pod).nodeName not in (None, "", node.name):
+        yield _failed("NodeName", "node(s) didn't match the requested node name")
+    if any(_port_conflicts(pod, others)):
+        yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+    if not is_static(pod) and untolerated(node.taints, spec(pod).tolerations or (), "NoExecute"):
+        yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+
+
+def _failed(predicate: str, why: str) -> Rejected:
+    return Rejected(predicate, f"Predicate {predicate} failed: {why}")
+
+
+def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
+    """Yield what the node has too little of, in the scheduler's order."""
+    capacity = node.allocatable
+    if not capacity:
+        return
+    if "pods" in capacity and (len(others) + 1) * NANO > capacity["pods"]:
+        yield Shortage("pods", NANO, len(others) * NANO, capacity["pods"])
+    wanted = {n: a for n, a in pod_requests(pod).items() if a > 0 and n != "pods"}
+    if not wanted:
+        return
+    used: dict[str, int] = {}
+    for other in others:
+        for name, amount in pod_requests(other).items():
+            used[name] = used.get(name, 0) + amount
+    for name in sorted(wanted, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n)):
+        if name not in capacity and _is_extended(name):
+            continue  # a resource of the cluster's, or of claims: not for the node to count
+        here = capacity.get(name, 0)
+        if wanted[name] > here - used.get(name, 0):
+            yield Shortage(name, wanted[name], used.get(name, 0), here)
+
+
+def _is_extended(resource: str) -> bool:
+    return "/" in resource and "kubernetes.io/" not in resource
+
+
+def _port_conflicts(pod: Pod, others: Sequence[Pod]) -> Iterator[HostPort]:
+    mine = list(host_ports(pod))
+    if not mine:
+        return
+    taken = [port for other in others for port in host_ports(other)]
+    for address, protocol, number in mine:
+        for other_address, other_protocol, other_number in taken:
+            if (protocol, number) != (other_protocol, other_number):
+                continue
+            if address == other_address or _ANY in (address, other_address):
+                yield address, protocol, number
+
+
+def host_ports(pod: Pod) -> Iterator[HostPort]:
+    """Yield the ports of the node that a pod takes: main containers' and sidecars'."""
+    for container in pod_containers(pod):
+        if container.kind is not ContainerKind.MAIN and not container.is_sidecar:
+            continue
+        for port in container.spec.ports or ():
+            if port.hostPort:
+                yield port.hostIP or _ANY, port.protocol or "TCP", port.hostPort

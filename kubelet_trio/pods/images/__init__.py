@@ -1,0 +1,1 @@
+"""The images of a pod: references, pull policies, pulls and their back-off."""

@@ -1,0 +1,1 @@
+"""What a pod's worker does next: pure decisions."""

@@ -1,0 +1,1 @@
+"""The status of a pod, computed from what the runtime holds."""

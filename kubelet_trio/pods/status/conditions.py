@@ -1,0 +1,178 @@
+"""The pod conditions that a node agent owns, in the order and words of the Go kubelet.
+
+Every container of the spec has a status here, so upstream's words for those without one
+(`containers with unknown status`) never come up.
+
+A condition's transition time moves only with its status; its observed generation is the
+pod's. Conditions of other owners are kept as they are. Source: status/generate.go.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from lightkube.models.core_v1 import ContainerStatus, Pod, PodCondition, PodStatus
+
+from kubelet_trio.model import ContainerKind, RuntimePod, metadata, pod_containers, spec
+from kubelet_trio.pods.plan.restart_all import (
+    RESTARTING_ALL,
+    STARTED,
+    STARTED_MESSAGE,
+    could_restart_all,
+    is_marked,
+    left_to_remove,
+    restarts_all,
+)
+from kubelet_trio.pods.plan.sandbox import current_sandbox
+
+_ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+OWNED = frozenset(
+    {
+        "PodScheduled",
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        RESTARTING_ALL,
+    }
+)
+
+
+def pod_conditions(
+    pod: Pod,
+    observed: RuntimePod,
+    status: PodStatus,
+    previous: PodStatus,
+    others: Iterable[PodCondition],
+    now: datetime.datetime,
+    *,
+    is_ending: bool = False,
+) -> list[PodCondition]:
+    """Return all conditions of a pod whose phase and container statuses are in `status`.
+
+    `is_ending`: none of its containers starts again, whatever its rules say.
+    """
+    kept = [c for c in others if c.type not in OWNED]
+    containers_ready = _containers_ready(pod, status)
+    own = [
+        PodCondition(
+            type="PodReadyToStartContainers",
+            status=_truth(current_sandbox(pod, observed) is not None),
+        ),
+        _initialized(pod, status, previous),
+        _ready(pod, containers_ready, kept),
+        containers_ready,
+        PodCondition(type="PodScheduled", status="True"),
+    ]
+    if could_restart_all(spec(pod)):
+        goes_on = not is_ending and restarts_all(pod, observed, marked=is_marked(previous))
+        goes_on = goes_on and bool(left_to_remove(pod, observed))
+        own.append(_restarting_all(status, goes_on=goes_on))
+    generation = metadata(pod).generation
+    before = {c.type: c for c in previous.conditions or ()}
+    return kept + [_dated(c, before.get(c.type), generation, now) for c in own]
+
+
+def is_initialized(status: PodStatus) -> bool:
+    """Return whether a status says that the pod was initialized."""
+    return any(c.type == "Initialized" and c.status == "True" for c in status.conditions or ())
+
+
+def _containers_ready(pod: Pod, status: PodStatus) -> PodCondition:
+    by_name = _by_name(status)
+    unready = [
+        c.spec.name
+        for c in pod_containers(pod)
+        if c.kind is ContainerKind.MAIN or c.is_sidecar
+        if not by_name[c.spec.name].ready
+    ]
+    if status.phase in _ENDED:
+        return _false("ContainersReady", _ENDED[status.phase])
+    if unready:
+        return _false("ContainersReady", "ContainersNotReady", _listed("unready", unready))
+    return PodCondition(type="ContainersReady", status="True")
+
+
+def _ready(
+    pod: Pod, containers_ready: PodCondition, others: Sequence[PodCondition]
+) -> PodCondition:
+    if containers_ready.status != "True":
+        return msgspec.structs.replace(containers_ready, type="Ready")
+    gates = {c.type: c.status for c in others}
+    messages = []
+    for gate in spec(pod).readinessGates or ():
+        if gate.conditionType not in gates:
+            messages.append(
+                f'corresponding condition of pod readiness gate "{gate.conditionType}" '
+                "does not exist."
+            )
+        elif gates[gate.conditionType] != "True":
+            messages.append(
+                f'the status of pod readiness gate "{gate.conditionType}" is not "True", '
+                f"but {gates[gate.conditionType]}"
+            )
+    if messages:
+        return _false("Ready", "ReadinessGatesNotReady", ", ".join(messages))
+    return PodCondition(type="Ready", status="True")
+
+
+def _initialized(pod: Pod, status: PodStatus, previous: PodStatus) -> PodCondition:
+    by_name = _by_name(status)
+    incomplete = []
+    for init in pod_containers(pod):
+        if init.kind is ContainerKind.INIT:
+            found = by_name[init.spec.name]
+            done = found.started if init.is_sidecar else found.ready
+            incomplete += [] if done else [init.spec.name]
+    if status.phase == "Succeeded":
+        return PodCondition(type="Initialized", status="True", reason="PodCompleted")
+    # What was initialized stays so, while sidecars come back.
+    if not incomplete or is_initialized(previous) or _any_main_ran(status):
+        return PodCondition(type="Initialized", status="True")
+    return _false("Initialized", "ContainersNotInitialized", _listed("incomplete", incomplete))
+
+
+def _restarting_all(status: PodStatus, *, goes_on: bool) -> PodCondition:
+    if status.phase in _ENDED:
+        return _false(RESTARTING_ALL, _ENDED[status.phase])
+    if not goes_on:
+        return PodCondition(type=RESTARTING_ALL, status="False")
+    return PodCondition(type=RESTARTING_ALL, status="True", reason=STARTED, message=STARTED_MESSAGE)
+
+
+def _any_main_ran(status: PodStatus) -> bool:
+    states = [c.state for c in status.containerStatuses or () if c.state is not None]
+    return any(s.running is not None or s.terminated is not None for s in states)
+
+
+def _dated(
+    condition: PodCondition,
+    before: PodCondition | None,
+    generation: int | None,
+    now: datetime.datetime,
+) -> PodCondition:
+    same = before is not None and before.status == condition.status
+    changed = before.lastTransitionTime if before is not None and same else None
+    return msgspec.structs.replace(
+        condition, lastTransitionTime=changed or now, observedGeneration=generation or None
+    )
+
+
+def _by_name(status: PodStatus) -> dict[str, ContainerStatus]:
+    every = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+    return {c.name: c for c in every}
+
+
+def _false(type_: str, reason: str, message: str | None = None) -> PodCondition:
+    return PodCondition(type=type_, status="False", reason=reason, message=message)
+
+
+def _truth(value: bool) -> str:
+    return "True" if value else "False"
+
+
+def _listed(how: str, names: Sequence[str]) -> str:
+    """Write names as Go prints a slice: `containers with unready status: [a b]`."""
+    return f"containers with {how} status: [{' '.join(names)}]"

@@ -1,0 +1,325 @@
+"""A container's API status, from its newest two instances and what was said of it before.
+
+Source: the Go kubelet's convertToAPIContainerStatuses and the prober's UpdatePodStatus.
+What the runtime no longer knows is not forgotten: a termination that was reported stays, and
+a container that was running and is nowhere to be found ended with 137,
+`ContainerStatusUnknown`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import msgspec
+from lightkube.models import core_v1 as api
+
+from kubelet_trio.model import (
+    ContainerKind,
+    ContainerRecord,
+    ContainerState,
+    PodContainer,
+    RuntimePod,
+    metadata,
+    pod_containers,
+    spec,
+    to_datetime,
+)
+from kubelet_trio.pods.plan.restart import KILLED, should_start
+from kubelet_trio.pods.plan.restart_all import REMOVED, REMOVED_MESSAGE, is_marked, restarts_all
+from kubelet_trio.pods.types import PodStage, StatusInput
+
+_UNKNOWN = "ContainerStatusUnknown"
+_LOST_AT_END = "The container could not be located when the pod was terminated"
+_LOST = (
+    "The container could not be located when the pod was deleted.  The container used to be Running"
+)
+_INIT_GONE = (
+    "Unable to get init container status from container runtime and pod has been initialized, "
+    "treat it as exited normally"
+)
+# Bytes of termination messages that a pod's status carries, shared by its containers.
+_MESSAGE_BYTES = 12 * 1024
+
+
+def container_statuses(
+    pod: api.Pod,
+    observed: RuntimePod,
+    given: StatusInput,
+    previous: api.PodStatus,
+    kind: ContainerKind,
+) -> list[api.ContainerStatus] | None:
+    """Return the statuses of one list of the spec, None if the spec has none in it.
+
+    Init containers are in the order of the spec, the others by name.
+    """
+    before = {
+        c.name: c
+        for c in (
+            *(previous.initContainerStatuses or ()),
+            *(previous.containerStatuses or ()),
+            *(previous.ephemeralContainerStatuses or ()),
+        )
+    }
+    restarting = given.stage is PodStage.SYNC and restarts_all(
+        pod, observed, marked=is_marked(previous)
+    )
+    made = [
+        _One(pod, observed, given, container, before.get(container.spec.name), restarting).status()
+        for container in pod_containers(pod)
+        if container.kind is kind
+    ]
+    if kind is not ContainerKind.INIT:
+        made.sort(key=lambda status: status.name)
+    return made or None
+
+
+def lost_at_end() -> api.ContainerState:
+    """Return the state of a container of which nothing is known when its pod has ended."""
+    return api.ContainerState(terminated=_unknown_end(_LOST_AT_END))
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """One container: its spec, and its last reported status if there is one."""
+
+    pod: api.Pod
+    observed: RuntimePod
+    given: StatusInput
+    container: PodContainer
+    before: api.ContainerStatus | None
+    is_restarting: bool  # with all containers of the pod
+
+    def status(self) -> api.ContainerStatus:
+        records = self.observed.of(self.container.spec.name)
+        made = self._of_record(*records[:2]) if records else self._without_record()
+        return self._probed(self._held_back(made))
+
+    # What the runtime says
+
+    def _of_record(
+        self, newest: ContainerRecord, older: ContainerRecord | None = None
+    ) -> api.ContainerStatus:
+        state = self._state(newest)
+        restarts = max(newest.attempt, self.before.restartCount if self.before else 0)
+        if newest.state is ContainerState.UNKNOWN and self.before and state.terminated is not None:
+            # The runtime cannot tell of the restart that this end stands for; it counts once.
+            restarts = self.before.restartCount + (self.before.state != state)
+        resources, allocated = self._amounts(newest)
+        return api.ContainerStatus(
+            name=newest.name,
+            state=state,
+            lastState=self._last_state(newest, older),
+            ready=False,
+            restartCount=restarts,
+            image=newest.image or self.container.spec.image or "",
+            imageID=newest.image_id,
+            containerID=self._id(newest),
+            user=_user(newest),
+            volumeMounts=self._mounts(),
+            resources=resources,
+            allocatedResources=allocated,
+        )
+
+    def _amounts(
+        self, record: ContainerRecord
+    ) -> tuple[api.ResourceRequirements, dict[str, str] | None]:
+        """Return what an instance was created with: a spec edited since changes nothing of it."""
+        before = self.before
+        if before is not None and before.resources and before.containerID == self._id(record):
+            return before.resources, before.allocatedResources
+        resources = self.container.spec.resources or api.ResourceRequirements()
+        return resources, resources.requests or None
+
+    def _state(self, record: ContainerRecord) -> api.ContainerState:
+        if record.state is ContainerState.RUNNING:
+            started = _time(record.started_at)
+            return api.ContainerState(running=api.ContainerStateRunning(startedAt=started))
+        if record.state is ContainerState.EXITED:
+            return api.ContainerState(terminated=self._end(record))
+        if record.state is ContainerState.UNKNOWN and self._has_run(record):
+            return lost_at_end()
+        return self._default_state()
+
+    def _has_run(self, record: ContainerRecord) -> bool:
+        """Return whether it was told before that an instance ran, or that it was lost."""
+        if self.before is None or self.before.state is None:
+            return False
+        lost = self.before.containerID == self._id(record) and self.before.state == lost_at_end()
+        return lost or self.before.state.running is not None
+
+    def _last_state(
+        self, newest: ContainerRecord, older: ContainerRecord | None
+    ) -> api.ContainerState | None:
+        """Return how the instance before the newest ended, as far as anybody knows."""
+        if older is not None and older.state is ContainerState.EXITED:
+            return api.ContainerState(terminated=self._end(older))
+        if self.before is None:
+            return None
+        if self.before.containerID == self._id(newest) or not newest.attempt:
+            return self.before.lastState
+        ended = self.before.state is not None and self.before.state.terminated is not None
+        return self.before.state if ended else self.before.lastState
+
+    def _end(self, record: ContainerRecord) -> api.ContainerStateTerminated:
+        said = self.given.termination_messages.get(record.id, "")
+        message = ": ".join(part for part in (record.message, said) if part)
+        share = _MESSAGE_BYTES // sum(1 for _ in pod_containers(self.pod))
+        return api.ContainerStateTerminated(
+            exitCode=record.exit_code,
+            reason=record.reason or ("Completed" if record.exit_code == 0 else "Error"),
+            message=_cut(message, share) or None,
+            startedAt=_time(record.started_at),
+            finishedAt=_time(record.finished_at),
+            containerID=self._id(record),
+        )
+
+    def _id(self, record: ContainerRecord) -> str:
+        return f"{self.given.runtime_name}://{record.id}"
+
+    # What nobody says
+
+    def _without_record(self) -> api.ContainerStatus:
+        """Return the status of a container that the runtime has no instance of."""
+        before = self.before
+        state = before.state if before is not None else None
+        is_removed = self.is_restarting and self.container.kind is not _EPHEMERAL
+        if before and state and state.terminated is not None and not is_removed:
+            return msgspec.structs.replace(before, ready=False)
+        status = api.ContainerStatus(
+            name=self.container.spec.name,
+            state=self._default_state(),
+            lastState=before.lastState if before is not None else None,
+            ready=False,
+            restartCount=before.restartCount if before is not None else 0,
+            image=self.container.spec.image or "",
+            imageID="",
+            volumeMounts=self._mounts(),
+        )
+        if state is not None and state.waiting is None and is_removed:
+            return _removed(status)
+        if self._is_gone_init():
+            end = api.ContainerStateTerminated(exitCode=0, reason="Completed", message=_INIT_GONE)
+            return msgspec.structs.replace(status, state=api.ContainerState(terminated=end))
+        if state is None or state.running is None:
+            return status
+        return self._lost(status)
+
+    def _lost(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """It ran and is gone: that is an end, and, unless the pod is deleted, a restart."""
+        known = status.lastState is not None and status.lastState.terminated is not None
+        if known:
+            return status
+        is_deleted = metadata(self.pod).deletionTimestamp is not None
+        return msgspec.structs.replace(
+            status,
+            lastState=api.ContainerState(terminated=_unknown_end(_LOST)),
+            restartCount=status.restartCount + (not is_deleted),
+        )
+
+    def _is_gone_init(self) -> bool:
+        """Return whether it is an init container that must have run, its record removed since."""
+        if self.container.kind is not ContainerKind.INIT or self.container.is_sidecar:
+            return False
+        mains = {c.name for c in spec(self.pod).containers}
+        return any(
+            c.name in mains and c.state is not ContainerState.UNKNOWN
+            for c in self.observed.containers
+        )
+
+    def _default_state(self) -> api.ContainerState:
+        reason = "PodInitializing" if spec(self.pod).initContainers else "ContainerCreating"
+        return api.ContainerState(waiting=api.ContainerStateWaiting(reason=reason))
+
+    # What is known of it beside the runtime
+
+    def _held_back(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """Show why a container that is to start does not: its waiting reason."""
+        held = self.given.waiting.get(status.name)
+        if held is None or self.given.stage is not PodStage.SYNC:
+            return status
+        latest = self.observed.latest(status.name)
+        succeeded = latest is not None and (latest.state, latest.exit_code) == _SUCCEEDED
+        is_init = self.container.kind is ContainerKind.INIT and not self.container.is_sidecar
+        if is_init and succeeded:
+            return status
+        if not should_start(self.pod, self.container.spec, self.observed):
+            return status
+        ended = status.state is not None and status.state.terminated is not None
+        waiting = api.ContainerStateWaiting(reason=held.reason, message=held.message or None)
+        return msgspec.structs.replace(
+            status,
+            state=api.ContainerState(waiting=waiting),
+            lastState=status.state if ended else status.lastState,
+        )
+
+    def _probed(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """Fill in `started` and `ready`; ephemeral containers have neither."""
+        if self.container.kind is _EPHEMERAL:
+            return status
+        latest = self.observed.latest(status.name)
+        running = status.state is not None and status.state.running is not None
+        started = running and latest is not None and self.given.started.get(latest.id, True)
+        if self.container.kind is ContainerKind.INIT and not self.container.is_sidecar:
+            end = status.state.terminated if status.state is not None else None
+            ready = end is not None and end.exitCode == 0
+        else:
+            ready = started and latest is not None and self.given.ready.get(latest.id, True)
+        return msgspec.structs.replace(status, started=started, ready=ready)
+
+    def _mounts(self) -> list[api.VolumeMountStatus] | None:
+        mounts = self.container.spec.volumeMounts or ()
+        return [_mount(m, self.given.recursive_read_only) for m in mounts] or None
+
+
+_EPHEMERAL = ContainerKind.EPHEMERAL
+_SUCCEEDED = (ContainerState.EXITED, 0)
+
+
+def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
+    """Show a container that was removed to start again with all others of its pod."""
+    waiting = api.ContainerStateWaiting(reason=REMOVED, message=REMOVED_MESSAGE)
+    end = api.ContainerStateTerminated(exitCode=KILLED, reason=REMOVED, message=REMOVED_MESSAGE)
+    return msgspec.structs.replace(
+        status,
+        state=api.ContainerState(waiting=waiting),
+        lastState=api.ContainerState(terminated=end),
+        restartCount=status.restartCount + 1,
+    )
+
+
+def _mount(mount: api.VolumeMount, supports_recursive: bool) -> api.VolumeMountStatus:
+    read_only = bool(mount.readOnly)
+    recursive = None
+    if read_only:
+        asked = mount.recursiveReadOnly not in (None, "Disabled")
+        alone = mount.mountPropagation in (None, "None")
+        recursive = "Enabled" if asked and alone and supports_recursive else "Disabled"
+    return api.VolumeMountStatus(
+        name=mount.name,
+        mountPath=mount.mountPath,
+        readOnly=read_only or None,
+        recursiveReadOnly=recursive,
+    )
+
+
+def _user(record: ContainerRecord) -> api.ContainerUser | None:
+    if record.user is None:
+        return None
+    uid, gid, groups = record.user
+    return api.ContainerUser(
+        linux=api.LinuxContainerUser(uid=uid, gid=gid, supplementalGroups=list(groups) or None)
+    )
+
+
+def _unknown_end(message: str) -> api.ContainerStateTerminated:
+    return api.ContainerStateTerminated(exitCode=KILLED, reason=_UNKNOWN, message=message)
+
+
+def _time(seconds: float) -> datetime.datetime | None:
+    return to_datetime(seconds) if seconds else None
+
+
+def _cut(text: str, limit: int) -> str:
+    """Cut a text to `limit` bytes of UTF-8, at a character."""
+    return text.encode()[:limit].decode(errors="ignore")

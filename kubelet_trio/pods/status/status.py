@@ -1,0 +1,248 @@
+"""A pod's API status: a pure function of the pod, the runtime's view and what was said before.
+
+Source: the Go kubelet 1.36 (generateAPIPodStatus, and the status manager's mergePodStatus and
+TerminatePod). What was reported once binds: a terminal phase, the start time, addresses of a
+sandbox that is gone, terminations whose records were removed.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+from lightkube.models.core_v1 import ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus
+
+from kubelet_trio.containers import pod_qos
+from kubelet_trio.model import (
+    ContainerKind,
+    RuntimePod,
+    is_static,
+    metadata,
+    pod_containers,
+    spec,
+    to_datetime,
+)
+from kubelet_trio.pods.plan.plan_init import has_initialized
+from kubelet_trio.pods.plan.restart import KILLED
+from kubelet_trio.pods.plan.restart_all import is_marked, was_removed
+from kubelet_trio.pods.plan.sandbox import current_sandbox
+from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
+from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
+from kubelet_trio.pods.status.phase import TERMINAL, is_terminal, last_exit_code, pod_phase
+from kubelet_trio.pods.types import PodStage, StatusInput
+
+
+def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
+    """Return the status to report.
+
+    Lists are in the API's order and None where they would be empty. Times are whole seconds.
+    """
+    previous = given.previous or pod.status or PodStatus()
+    if given.rejected:
+        return _rejected_status(pod, given, previous)
+    ips = _pod_ips(pod, observed, given, previous)
+    generation = metadata(pod).generation or 0
+    status = PodStatus(
+        initContainerStatuses=container_statuses(
+            pod, observed, given, previous, ContainerKind.INIT
+        ),
+        containerStatuses=container_statuses(pod, observed, given, previous, ContainerKind.MAIN),
+        ephemeralContainerStatuses=container_statuses(
+            pod, observed, given, previous, ContainerKind.EPHEMERAL
+        ),
+        qosClass=previous.qosClass or pod_qos(pod),
+        startTime=_start_time(given, previous),
+        podIP=ips[0] if ips else None,
+        podIPs=[PodIP(ip=ip) for ip in ips] or None,
+        hostIP=given.host_ips[0] if given.host_ips else previous.hostIP,
+        hostIPs=[HostIP(ip=ip) for ip in given.host_ips[:2]] or previous.hostIPs,
+        observedGeneration=max(generation, previous.observedGeneration or 0) or None,
+        # Owned by others, and kept.
+        nominatedNodeName=previous.nominatedNodeName,
+        resourceClaimStatuses=previous.resourceClaimStatuses,
+        extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
+    )
+    status = _with_phase(pod, observed, given, previous, status)
+    if given.stage is PodStage.TERMINATED:
+        status = _with_known_ends(pod, status, previous)
+    now = to_datetime(given.now)
+    held = _held_back(observed, given, previous, status)
+    # With the terminal phase and in one step: a cluster takes no word on why after that.
+    others = _others(pod, given, is_over=is_terminal(held))
+    is_ending = given.stage is not PodStage.SYNC
+    conditions = pod_conditions(pod, observed, status, previous, others, now, is_ending=is_ending)
+    return msgspec.structs.replace(held, conditions=conditions)
+
+
+def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodStatus:
+    """Return the status of a pod that never ran here: the verdict, and what others said."""
+    failure = given.failure
+    generation = metadata(pod).generation or 0
+    return PodStatus(
+        phase="Failed",
+        reason=failure.reason if failure is not None else None,
+        message=failure.message if failure is not None else None,
+        qosClass=previous.qosClass or pod_qos(pod),
+        startTime=_start_time(given, previous),
+        observedGeneration=max(generation, previous.observedGeneration or 0) or None,
+        conditions=_others(pod, given, is_over=True) or None,
+        nominatedNodeName=previous.nominatedNodeName,
+        resourceClaimStatuses=previous.resourceClaimStatuses,
+        extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
+    )
+
+
+def reported_ends(status: PodStatus | None) -> dict[str, int]:
+    """Return what containers ended with, by name, if the runtime has forgotten them.
+
+    For `plan_pod`: a container that was reported to have ended did so, and one that was
+    reported to run and has no record any more was killed, whatever removed its record.
+    """
+    if status is None:
+        return {}
+    statuses = [*(status.ephemeralContainerStatuses or ())]
+    if not is_marked(status):  # what is removed to be restarted has not ended
+        told = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+        statuses += [one for one in told if not was_removed(one)]
+    codes = {one.name: last_exit_code(one) for one in statuses}
+    codes |= {one.name: KILLED for one in statuses if one.state and one.state.running is not None}
+    return {name: code for name, code in codes.items() if code is not None}
+
+
+def _others(pod: Pod, given: StatusInput, *, is_over: bool) -> list[PodCondition]:
+    """Return the conditions of other owners: the API's, and over them what we were told."""
+    api = pod.status.conditions or () if pod.status is not None else ()
+    ours = (*given.conditions, *(given.end_conditions if is_over else ()))
+    return list({c.type: c for c in (*api, *ours)}.values())
+
+
+def _with_phase(
+    pod: Pod, observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
+) -> PodStatus:
+    """Fill in phase, reason and message: what was terminal stays, then a verdict, then the rest."""
+    phase, reason, message = _computed_phase(pod, observed, given, status), None, None
+    if is_terminal(previous):
+        phase = previous.phase or phase
+    if phase == previous.phase:
+        reason, message = previous.reason, previous.message
+    if given.failure is not None and not is_terminal(previous):
+        phase, reason, message = "Failed", given.failure.reason, given.failure.message
+    return msgspec.structs.replace(status, phase=phase, reason=reason, message=message)
+
+
+def _computed_phase(pod: Pod, observed: RuntimePod, given: StatusInput, status: PodStatus) -> str:
+    sandbox = current_sandbox(pod, observed)
+    phase = pod_phase(
+        pod,
+        status,
+        is_ending=given.stage is not PodStage.SYNC,
+        has_initialized=sandbox is not None and has_initialized(pod, observed, sandbox.id),
+    )
+    # Whatever state a pod ends in, it has ended. A static one may come back with its file.
+    ended = given.stage is PodStage.TERMINATED and (given.finished or not is_static(pod))
+    return "Failed" if ended and phase not in TERMINAL else phase
+
+
+def _held_back(
+    observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
+) -> PodStatus:
+    """Keep the phase until the pod is being ended and nothing runs.
+
+    Others take a terminal phase as leave to reuse what the pod had; and it binds, so it must
+    not come before the plan, which knows more of the pod, says that it is over.
+    """
+    is_ending = given.finished or given.stage is not PodStage.SYNC
+    if is_terminal(previous) or not is_terminal(status):
+        return status
+    if is_ending and not any(observed.running()):
+        return status
+    return msgspec.structs.replace(
+        status,
+        phase=previous.phase or "Running",
+        reason=previous.reason,
+        message=previous.message,
+    )
+
+
+def _with_known_ends(pod: Pod, status: PodStatus, previous: PodStatus) -> PodStatus:
+    """Give every container that was started an end: of a pod that is over, none is waiting."""
+    inits = status.initContainerStatuses or []
+    tried = _tried(inits)
+    mains = status.containerStatuses
+    if mains is not None and _was_initialized(pod, status, previous):
+        mains = [_ended(c) for c in mains]
+    ended = [_ended(c) for c in inits[:tried]] + inits[tried:]
+    return msgspec.structs.replace(
+        status, initContainerStatuses=ended or None, containerStatuses=mains
+    )
+
+
+def _tried(inits: list[ContainerStatus]) -> int:
+    """Return how many init containers were started at least once; the first always counts."""
+    for index in reversed(range(len(inits))):
+        if not _is_untouched(inits[index]):
+            return index + 1
+    return min(1, len(inits))
+
+
+def _was_initialized(pod: Pod, status: PodStatus, previous: PodStatus) -> bool:
+    inits = status.initContainerStatuses
+    if not inits or is_initialized(previous):
+        return True
+    if any(not _is_untouched(c) for c in status.containerStatuses or ()):
+        return True
+    last = inits[-1]
+    if any(c.spec.name == last.name for c in pod_containers(pod) if c.is_sidecar):
+        return False  # that a sidecar ended does not tell that it ever started well
+    ends = [s.terminated for s in (last.state, last.lastState) if s is not None]
+    return any(end is not None and end.exitCode == 0 for end in ends)
+
+
+def _is_untouched(status: ContainerStatus) -> bool:
+    """Return whether a container waits and has never run."""
+    waits = status.state is not None and status.state.waiting is not None
+    ran = status.lastState is not None and status.lastState.terminated is not None
+    return waits and not ran
+
+
+def _ended(status: ContainerStatus) -> ContainerStatus:
+    if status.state is not None and status.state.terminated is not None:
+        return status
+    return msgspec.structs.replace(status, state=lost_at_end(), ready=False, started=False)
+
+
+def _start_time(given: StatusInput, previous: PodStatus) -> datetime.datetime:
+    """Return the first time that was ever reported."""
+    return previous.startTime or to_datetime(given.start_time or given.now)
+
+
+def _pod_ips(
+    pod: Pod, observed: RuntimePod, given: StatusInput, previous: PodStatus
+) -> tuple[str, ...]:
+    """Return the pod's addresses, the node's family first, at most one of each family.
+
+    Those of a sandbox that is gone are kept; on the host's network they are the host's.
+    """
+    before = tuple(ip.ip for ip in previous.podIPs or ())
+    if spec(pod).hostNetwork:
+        return _host_network_ips(before, given.host_ips)
+    newest = observed.sandboxes[0] if observed.sandboxes else None
+    if newest is None or not newest.ready or not newest.ips:
+        return before
+    v6_first = bool(given.host_ips) and _is_v6(given.host_ips[0])
+    first: dict[bool, str] = {}
+    for ip in newest.ips:
+        first.setdefault(_is_v6(ip), ip)
+    return tuple(first[family] for family in (v6_first, not v6_first) if family in first)
+
+
+def _host_network_ips(before: tuple[str, ...], host: tuple[str, ...]) -> tuple[str, ...]:
+    """Keep what was reported; add the host's second family if it came later."""
+    ips = before or host[:1]
+    if len(ips) == 1 and len(host) > 1 and _is_v6(host[1]) != _is_v6(ips[0]):
+        return (*ips, host[1])
+    return ips
+
+
+def _is_v6(ip: str) -> bool:
+    return ":" in ip

@@ -1,0 +1,1 @@
+"""The steps that a plan names, carried out through the runtime."""

@@ -1,0 +1,130 @@
+"""What one new instance of a container needs besides pod and node, gathered before its config.
+
+Environment, volume mounts and the container's own files: everything that may be missing
+in the world, and so everything that CreateContainerConfigError is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import (
+    ContainerConfigError,
+    ContainerInputs,
+    EnvFileValues,
+    Environment,
+    NodeSettings,
+    PodFacts,
+    container_env,
+    parse_env_file,
+)
+from kubelet_trio.cri import v1
+from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
+from kubelet_trio.objects import container_references, read_objects
+from kubelet_trio.pods.images.images import EnsuredImage
+from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.services import PodServices
+
+
+async def container_inputs(
+    services: PodServices,
+    pod: Pod,
+    container: PodContainer,
+    node: NodeSettings,
+    *,
+    attempt: int,
+    image: EnsuredImage,
+    ips: Sequence[str],
+) -> ContainerInputs:
+    """Gather the inputs of a container's config; `target_container_id` is left to the caller.
+
+    Raises `ContainerConfigError`, `VolumeError`, `RuntimeCallError` and OSError.
+    """
+    environment = await container_environment(services, pod, container, node, ips)
+    mounts = await services.volumes.container_mounts(
+        pod,
+        container,
+        environment.variables,
+        handler=services.observer.get(pod_uid(pod)).handler,
+    )
+    user = await _image_user(services, pod, container, image)
+    files = PodFiles(pod, node)
+    own = await services.offload(files.container_files, container.spec, tuple(ips))
+    return ContainerInputs(
+        restart_count=attempt,
+        image_ref=image.ref,
+        image_uid=user[0],
+        image_username=user[1],
+        pod_ips=tuple(ips),
+        variables=environment.variables,
+        mounts=(*mounts, *own.mounts),
+        termination_log_host_path=own.termination_log,
+    )
+
+
+async def _image_user(
+    services: PodServices, pod: Pod, container: PodContainer, ensured: EnsuredImage
+) -> tuple[int | None, str]:
+    """Return the user that an image names, by number or by name; root where it names none.
+
+    It is not asked for where the pod says who runs its container.
+    """
+    contexts = (container.spec.securityContext, spec(pod).securityContext)
+    if any(context is not None and context.runAsUser is not None for context in contexts):
+        return None, ""
+    image = ensured.image
+    if image is None:
+        image = await services.runtime.image_status(v1.ImageSpec(image=ensured.ref))
+    if image is None:
+        raise ContainerConfigError(f'image "{ensured.ref}" is not on the node any more')
+    if image.uid is not None:
+        return image.uid.value, ""
+    return (None, image.username) if image.username else (0, "")
+
+
+async def _env_files(
+    services: PodServices, pod: Pod, container: PodContainer
+) -> dict[tuple[str, str], EnvFileValues]:
+    """Read the files that variables come from, as far as they are there. Raises `VolumeError`."""
+    found: dict[tuple[str, str], EnvFileValues] = {}
+    for variable in container.spec.env or ():
+        ref = variable.valueFrom.fileKeyRef if variable.valueFrom is not None else None
+        if ref is None or (ref.volumeName, ref.path) in found:
+            continue
+        content = await services.volumes.read_file(pod_uid(pod), ref.volumeName, ref.path)
+        if content is not None:
+            text = content.decode("utf-8", "surrogateescape")
+            found[ref.volumeName, ref.path] = await services.offload(parse_env_file, text)
+    return found
+
+
+async def container_environment(
+    services: PodServices,
+    pod: Pod,
+    container: PodContainer,
+    node: NodeSettings,
+    ips: Sequence[str],
+) -> Environment:
+    """Return a container's environment, with an event for each source that was cut short.
+
+    Raises `ContainerConfigError` and `VolumeError`.
+    """
+    references = container_references(pod_key(pod).namespace, container.spec)
+    objects = await read_objects(services.objects, references, pod_uid(pod))
+    around = await services.service_env.variables(pod)
+    files = await _env_files(services, pod, container)
+    environment = container_env(
+        pod, container.spec, pod_facts(pod, node, ips), objects, around, files
+    )
+    for warning in environment.warnings:
+        involved = pod_object_ref(pod)
+        services.events.emit(involved, "Warning", "InvalidEnvironmentVariableNames", warning)
+    return environment
+
+
+def pod_facts(pod: Pod, node: NodeSettings, ips: Sequence[str]) -> PodFacts:
+    """Return what a pod is told of itself; on the node's network its addresses are the node's."""
+    own = node.host_ips if spec(pod).hostNetwork else tuple(ips)
+    return PodFacts(own, node.host_ips, node.allocatable)

@@ -1,0 +1,103 @@
+"""Stopping one container: its Killing event, its preStop hook, its turn, the stop itself.
+
+The same for a container that is restarted and for one that goes down with its pod. The
+hook runs within the grace period and takes its time off it; a failure is an event, and
+the stop goes on. What a container is stopped with is what it was started with: hook and
+ports are in its annotations, also when no manifest tells of them any more.
+
+A hook that has come to its end is noted on disk: a teardown that begins anew, in this life
+of the agent or the next, does not run it a second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+from lightkube.models.core_v1 import Container, LifecycleHandler, Pod
+
+from kubelet_trio.containers import container_info
+from kubelet_trio.model import (
+    ContainerRecord,
+    EventType,
+    RuntimePod,
+    get_logger,
+    pod_containers,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.pods.plan.grace import stop_timeout
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.hooks import Hook, HookError, run_hook
+from kubelet_trio.pods.types import TerminationRequest
+from kubelet_trio.pods.worker.reporter import PodReporter
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStopper:
+    """Stops the containers of one pod. Its worker is the only caller."""
+
+    services: PodServices
+    reporter: PodReporter
+
+    async def stop(self, pod: Pod, record: ContainerRecord, message: str, grace: float) -> None:
+        """Stop a container that has `grace` seconds. Raises `RuntimeCallError`."""
+        self.tell(pod, record, message)
+        ends = trio.current_time() + grace
+        await self.run_pre_stop(pod, record, grace, None)
+        left = ends - trio.current_time()
+        await self.services.runtime.stop_container(record.id, stop_timeout(left))
+
+    def tell(self, pod: Pod, record: ContainerRecord, message: str) -> None:
+        """Say that a container is being stopped."""
+        self._event(pod, record, "Normal", "Killing", message)
+
+    async def run_pre_stop(
+        self, pod: Pod, record: ContainerRecord, grace: float, request: TerminationRequest | None
+    ) -> None:
+        """Run a container's preStop hook, if it has one and any time, for `grace` s at most."""
+        container, handler = self._pre_stop(pod, record)
+        if handler is None or grace <= 0 or self.reporter.has_pre_stopped(record.id):
+            return
+        ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
+        with trio.move_on_after(grace) as scope:
+            try:
+                await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
+            except HookError as exc:
+                log.warning("container.pre_stop_failed", container=record.name, error=str(exc))
+                # Upstream keeps the text out of the event: a server's words may hold secrets.
+                self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
+        if scope.cancelled_caught:
+            log.warning("container.pre_stop_timeout", container=record.name, grace=grace)
+        await self.reporter.note_pre_stopped(pod, request, record.id)
+
+    def _pre_stop(
+        self, pod: Pod, record: ContainerRecord
+    ) -> tuple[Container, LifecycleHandler | None]:
+        """Return the container as its hook needs it, and the hook."""
+        named = (c.spec for c in pod_containers(pod) if c.spec.name == record.name)
+        known = next(named, Container(name=record.name))
+        info = container_info(record.annotations)
+        container = known if known.ports else Container(name=record.name, ports=list(info.ports))
+        own = known.lifecycle.preStop if known.lifecycle is not None else None
+        return container, info.pre_stop or own
+
+    def _event(
+        self, pod: Pod, record: ContainerRecord, type_: EventType, reason: str, message: str
+    ) -> None:
+        named = (c for c in pod_containers(pod) if c.spec.name == record.name)
+        found = next(named, None)
+        path = found.field_path if found is not None else f"spec.containers{{{record.name}}}"
+        self.services.events.emit(pod_object_ref(pod, path), type_, reason, message)
+
+
+def hook_ip(services: PodServices, observed: RuntimePod, pod: Pod) -> str:
+    """Return the address that a pod's hooks are sent to, "" where it has none."""
+    newest = observed.sandboxes[0] if observed.sandboxes else None
+    if newest is not None and newest.ips:
+        return newest.ips[0]
+    on_host = newest.host_network if newest is not None else spec(pod).hostNetwork
+    return next(iter(services.node().host_ips), "") if on_host else ""

@@ -1,0 +1,234 @@
+"""Taking a pod down: what exists is adopted outside in, and left inside out.
+
+`tear_down` enters an async context manager for each thing the pod has on the node, in the
+order things depend on each other: directories, cgroup, volumes, sandbox, containers.
+Entering does nothing (adopting is only naming what is there); leaving takes it away. So
+the order of a teardown is the shape of this code.
+
+Every step may be repeated: what is gone is no error. A step that fails leaves the stack by
+an exception, and none of the steps outside it run: a volume is never unmounted under a
+container that could not be stopped. The worker then tries again from the start.
+Cancelling leaves it the same way: it detaches, and stops nothing more than the calls in
+flight, which `GuardedRuntime` carries to their ends. The decision itself was put on disk
+before; the next start goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.cgroups import CGROUP_ERRORS
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import ContainerRecord, RuntimePod, get_logger, pod_key, pod_uid
+from kubelet_trio.pods.plan.grace import effective_grace, remaining_grace, stop_stages, stop_timeout
+from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.executor import stop_message
+from kubelet_trio.pods.steps.stops import ContainerStopper
+from kubelet_trio.pods.steps.together import run_together
+from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.volumes import VOLUME_ERRORS
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Teardown:
+    """One teardown: of a pod that ended (`remove` False: its dead containers and logs stay
+    to be read) or of one whose manifest is gone (everything goes)."""
+
+    services: PodServices
+    pod: Pod
+    request: TerminationRequest
+    remove: bool
+    stopper: ContainerStopper
+    recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
+    stopped: Callable[[RuntimePod], Awaitable[None]]  # told once the containers have stopped
+    at_rest: Callable[[], None]  # told once nothing of it runs
+    left: Callable[[str], None]  # told why dead remains of it stay, if they do
+
+    @property
+    def clears(self) -> bool:
+        """Whether its dead containers go: an evicted pod's do at once, its logs stay.
+
+        Source: ShouldPodContentBeRemoved of pkg/kubelet/pod_workers.go.
+        """
+        return self.remove or self.request.reason is EndReason.EVICTED
+
+
+async def tear_down(teardown: Teardown) -> None:
+    """Take the pod down. What it raises of `TEARDOWN_ERRORS` says: try again."""
+    # On disk before the first stop, where the disk takes it: a restart of the agent goes on with
+    # this. Where it does not, the decision in memory is enough to stop things.
+    await teardown.recorded()
+    observed = await _fresh(teardown)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(adopt_directories(teardown))
+        await stack.enter_async_context(adopt_cgroup(teardown))
+        await stack.enter_async_context(adopt_volumes(teardown))
+        await stack.enter_async_context(adopt_sandbox(teardown))
+        await stack.enter_async_context(adopt_containers(teardown, observed))
+
+
+async def _fresh(teardown: Teardown) -> RuntimePod:
+    """Ask the runtime: a sync that was cut short may have made more than was seen."""
+    observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
+    if is_at_rest(observed):
+        teardown.at_rest()
+    return observed
+
+
+# No `try` around the yields below: an exception, Cancelled above all, must pass without a stop.
+
+
+@asynccontextmanager
+async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIterator[None]:
+    """Containers: main ones first, then sidecars in reverse order, all in one grace period."""
+    yield
+    running = {c.name: c for c in observed.running()}
+    turn = _Turn.first()
+    steps = []
+    for stage in stop_stages(teardown.pod, running):
+        following = _Turn(len(stage))
+        steps += [partial(_stop, teardown, running[name], turn, following) for name in stage]
+        turn = following
+    await run_together(steps, TEARDOWN_ERRORS)
+    ids = [c.id for c in running.values()]
+    observer = teardown.services.observer
+    uid = pod_uid(teardown.pod)
+    await teardown.stopped(await observer.refresh(uid, containers=ids) if ids else observed)
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """Whose turn it is to stop: that of the next stage, once all `missing` ones have stopped.
+
+    preStop hooks do not wait for it, they begin at once. Where one of a stage cannot be
+    stopped, the stages after it are left for another try.
+    """
+
+    missing: int
+    is_off: bool = False
+    come: trio.Event = field(default_factory=trio.Event)
+
+    @classmethod
+    def first(cls) -> _Turn:
+        turn = cls(0)
+        turn.come.set()
+        return turn
+
+    def stopped(self) -> None:
+        self.missing -= 1
+        if not self.missing:
+            self.come.set()
+
+    def call_off(self) -> None:
+        self.is_off = True
+        self.come.set()
+
+
+async def _stop(
+    teardown: Teardown, container: ContainerRecord, turn: _Turn, following: _Turn
+) -> None:
+    pod, request, clock = teardown.pod, teardown.request, teardown.services.clock
+    grace = effective_grace(pod, request)
+    teardown.stopper.tell(pod, container, stop_message(container))
+    left = remaining_grace(request.requested_at, grace, clock.time())
+    await teardown.stopper.run_pre_stop(pod, container, left, request)
+    # However long the others take: the pod's grace is what bounds them.
+    await turn.come.wait()
+    if turn.is_off:
+        following.call_off()
+        return
+    left = remaining_grace(request.requested_at, grace, clock.time())
+    stop = partial(teardown.services.runtime.stop_container, container.id, stop_timeout(left))
+    try:
+        await stop()
+    except RuntimeCallError:
+        following.call_off()
+        raise
+    following.stopped()
+
+
+@asynccontextmanager
+async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
+    """Sandboxes: stopped, and removed with their dead containers if the pod is to be gone."""
+    yield
+    runtime = teardown.services.runtime
+    observed = teardown.services.observer.get(pod_uid(teardown.pod))
+    ready = [sandbox.id for sandbox in observed.sandboxes if sandbox.ready]
+    for sandbox_id in ready:
+        await runtime.stop_pod_sandbox(sandbox_id)
+    if not any(observed.running()):
+        teardown.at_rest()  # before anything is removed: that may take its time, or never end
+    trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""
+    if trouble and not teardown.remove:
+        log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
+    if trouble:
+        # All has stopped, but a start that was cut short can leave a process that the runtime
+        # knows nothing of and that keeps it from removing its container, for ever
+        # (containerd 1.6: "cannot delete running task").
+        await teardown.services.cgroups.remove(pod_uid(teardown.pod))
+    if observed.exists:
+        await _expect_gone(teardown, trouble)
+
+
+async def _expect_gone(teardown: Teardown, trouble: str) -> None:
+    """Look once more: a call that was cancelled earlier may have taken effect late."""
+    observed = await _fresh(teardown)
+    if not is_at_rest(observed):
+        raise TeardownIncompleteError(teardown.pod)
+    if teardown.remove and observed.exists:
+        if not trouble:
+            raise TeardownIncompleteError(teardown.pod)
+        teardown.left(trouble)  # what is dead holds up nothing that follows
+
+
+class TeardownIncompleteError(Exception):
+    """The runtime still has something of the pod; the teardown starts over."""
+
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(f"the runtime still has containers or sandboxes of {pod_key(pod)}")
+
+
+# Trouble that the world may cause in a teardown; anything else is a bug.
+TEARDOWN_ERRORS = (
+    RuntimeCallError,
+    *VOLUME_ERRORS,
+    *CGROUP_ERRORS,
+    TeardownIncompleteError,
+    OSError,
+)
+
+
+@asynccontextmanager
+async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
+    """Volumes: unmounted and removed; what cannot be unmounted stays and is an error."""
+    yield
+    await teardown.services.volumes.unmount(pod_uid(teardown.pod))
+
+
+@asynccontextmanager
+async def adopt_cgroup(teardown: Teardown) -> AsyncIterator[None]:
+    """The pod's cgroup, empty by now."""
+    yield
+    await teardown.services.cgroups.remove(pod_uid(teardown.pod))
+
+
+@asynccontextmanager
+async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
+    """Logs, their links and the pod's own directory: only when the pod is to be gone."""
+    yield
+    if not teardown.remove:
+        return
+    services = teardown.services
+    files = PodFiles(teardown.pod, services.node())
+    await services.offload(files.remove_logs)
+    await services.records.remove(pod_uid(teardown.pod))

@@ -1,0 +1,1 @@
+"""The worker of each pod, and the registry that starts the workers."""

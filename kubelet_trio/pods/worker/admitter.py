@@ -1,0 +1,171 @@
+"""Admission with the node's state: which pods wait for it, and what is decided of them.
+
+The registry owns it and asks it again whenever something changed; nothing here blocks and
+nothing is remembered but who waits. So a decision that was not reached (a pod waits for
+those it displaces) is made anew from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import Meter, PodUid, get_logger, is_static, pod_key, pod_uid
+from kubelet_trio.pods.admission.admission import (
+    AdmissionNode,
+    Admitted,
+    Decision,
+    Displacing,
+    Rejected,
+    decide,
+)
+from kubelet_trio.pods.types import PodStage
+from kubelet_trio.pods.worker.worker import PodWorker
+from kubelet_trio.supervision import call_contained
+
+log = get_logger()
+
+# admissionRejectionReasons and recordAdmissionRejection of pkg/kubelet.
+_COUNTED = frozenset(
+    (
+        *("AppArmor", "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "InvalidNodeInfo"),
+        *("InitContainerRestartPolicyForbidden", "SupplementalGroupsPolicyNotSupported"),
+        *("UnexpectedAdmissionError", "UnknownReason", "UnexpectedPredicateFailureType"),
+        *("OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"),
+        *("PodLevelResourcesNotSupported", "PodFeatureUnsupported", "TaintToleration", "Evicted"),
+        *("SysctlForbidden", "TopologyAffinityError", "NodeShutdown"),
+        "VolumeAttachmentLimitExceeded",
+    )
+)
+
+UNEXPECTED = "UnexpectedAdmissionError"
+
+# What another room has to say of a pod that would be admitted: the pod, and those there are.
+AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
+
+
+class Admitter:
+    """Decides on the workers that wait, in the order in which they came."""
+
+    def __init__(
+        self,
+        node: Callable[[], AdmissionNode],
+        checks: Iterable[AdmissionCheck] = (),
+        meter: Meter | None = None,
+        last_checks: Iterable[AdmissionCheck] = (),
+    ) -> None:
+        """Take the seams.
+
+        Args:
+            node: the node as it is now.
+            checks: other rooms' word, asked first.
+            meter: told of rejections.
+            last_checks: other rooms' word, asked of pods that nothing else rejects.
+        """
+        self._node = node
+        self._meter = meter or Meter()
+        self._checks = tuple(checks)
+        self._last_checks = tuple(last_checks)
+        self._waiting: dict[PodUid, PodWorker] = {}
+
+    def add(self, worker: PodWorker) -> None:
+        """Let a worker wait for its admission, behind those that wait already."""
+        self._waiting[worker.uid] = worker
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
+    def admit(self, workers: Iterable[PodWorker], remembered: Iterable[Pod]) -> None:
+        """Decide on everyone who waits.
+
+        Args:
+            workers: all of the node.
+            remembered: pods admitted in an earlier life that no source has named yet.
+        """
+        if not self._waiting:
+            return
+        everyone, kept = list(workers), list(remembered)
+        node = self._node()
+        reserved: dict[PodUid, PodWorker] = {}
+        for uid, worker in list(self._waiting.items()):
+            if worker.is_ending or worker.is_admitted:
+                del self._waiting[uid]
+                continue
+            present = [w for w in everyone if w is not worker and _counts(w, reserved)]
+            leaving = [w.pod for w in present if w.is_displaced]
+            others = [*(w.pod for w in present if not w.is_displaced), *kept]
+            decision = self._decided(worker.pod, others, node, leaving)
+            if isinstance(decision, Admitted) and not decision.waits:
+                worker.admit()
+            elif isinstance(decision, Rejected):
+                log.warning("pod.rejected", pod=str(pod_key(worker.pod)), reason=decision.reason)
+                reason = counted_reason(decision.reason)
+                self._meter.count("kubelet_admission_rejections_total", (reason,))
+                worker.reject(decision)
+            else:
+                reserved[uid] = worker
+                if isinstance(decision, Displacing):
+                    self._displace(worker, decision, everyone)
+                continue
+            del self._waiting[uid]
+
+    def _decided(
+        self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
+    ) -> Decision:
+        """Return what is decided; a bug that one pod brings out rejects that pod alone."""
+        decision = call_contained(self._decide, pod, others, node, leaving)
+        if not isinstance(decision, Exception):
+            return decision
+        log.error("pod.admission_failed", pod=str(pod_key(pod)), exc_info=decision)
+        return Rejected(
+            UNEXPECTED, f"Unexpected error while attempting to admit the pod: {decision!r}"
+        )
+
+    def _decide(
+        self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
+    ) -> Decision:
+        for check in self._checks:
+            rejected = check(pod, others)
+            if rejected is not None:
+                return rejected
+        decision = decide(pod, others, node, leaving)
+        if isinstance(decision, Rejected):
+            return decision
+        # Before anybody makes room for it.
+        rejections = (check(pod, others) for check in self._last_checks)
+        return next((r for r in rejections if r is not None), decision)
+
+    def _displace(
+        self, worker: PodWorker, decision: Displacing, everyone: Iterable[PodWorker]
+    ) -> None:
+        by_uid = {w.uid: w for w in everyone}
+        for victim in decision.victims:
+            found = by_uid.get(pod_uid(victim))
+            if found is not None:
+                log.info("pod.preempted", pod=str(pod_key(victim)), by=str(pod_key(worker.pod)))
+                if not found.is_displaced:
+                    self._meter.count("kubelet_preemptions", (decision.resource,))
+                found.displace()
+
+
+def _counts(worker: PodWorker, reserved: dict[PodUid, PodWorker]) -> bool:
+    """Return whether a pod takes room on the node.
+
+    One whose file is gone does not, though it may still be ending: as upstream, which forgets
+    a static pod with its file, so that the next version of a pod never has to fit beside it.
+    """
+    if worker.stage is PodStage.TERMINATED:
+        return False
+    if not worker.is_wanted and is_static(worker.pod):
+        return False
+    return worker.is_admitted or worker.uid in reserved
+
+
+def counted_reason(reason: str) -> str:
+    """Return the label of a rejection: one of those that there is a bounded number of."""
+    if reason in _COUNTED:
+        return reason
+    return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"

@@ -1,0 +1,331 @@
+"""Which pods the node has, and their workers: written by the merge of the sources alone.
+
+`apply` takes the full desired set and brings the set of workers into line with it. Nothing
+is ended before every source has delivered once, but what a pod of the same name replaces and
+its own source does not want any more; from then on what the runtime or the disk
+holds and nobody wants is ended too, however it came to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import trio
+from lightkube.models.core_v1 import Container, Pod, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+
+from kubelet_trio.containers import container_info
+from kubelet_trio.model import (
+    CONFIG_SOURCE,
+    PodKey,
+    PodUid,
+    RuntimePod,
+    get_logger,
+    is_static,
+    metadata,
+    pod_annotations,
+    pod_key,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.pods.plan.grace import ending_note
+from kubelet_trio.pods.records.record import PodRecord, is_removed
+from kubelet_trio.pods.records.remains import is_at_rest
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.status.phase import is_terminal
+from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
+from kubelet_trio.pods.worker.admitter import Admitter
+from kubelet_trio.pods.worker.refused import RefusedPods
+from kubelet_trio.pods.worker.worker import PodWorker
+from kubelet_trio.sources import Desired
+from kubelet_trio.supervision import ChildSpec, Restart, call_contained
+
+log = get_logger()
+
+# Seconds that a pod has to end which nobody knows (HandlePodCleanups of pkg/kubelet).
+ORPHAN_GRACE = 1
+# Ends that not every pod takes over a restart of the agent.
+_PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
+
+
+class PodRegistry:
+    """All pods of the node by UID. Its methods never block; the workers do the work."""
+
+    def __init__(
+        self,
+        services: PodServices,
+        records: Mapping[PodUid, PodRecord],
+        known_uids: Callable[[], Iterable[PodUid]],
+        start_child: Callable[[ChildSpec], None],
+        admitter: Admitter,
+    ) -> None:
+        self._services = services
+        self._records = dict(records)  # of a life before this one, until a worker takes them
+        self._known_uids = known_uids  # what the runtime holds something of
+        self._start_child = start_child
+        self._admitter = admitter
+        self._is_runtime_read = False
+        self._workers: dict[PodUid, PodWorker] = {}
+        self._desired = Desired(pods={}, all_ready=False)
+        self._names: frozenset[PodKey] = frozenset()  # of the pods that are wanted
+        self._complete = trio.Event()
+        self._reclaimed: set[PodUid] = set()  # directories that are being removed
+        self._refused = RefusedPods(services)
+
+    async def wait_complete(self) -> None:
+        """Wait until every source has said what it wants."""
+        await self._complete.wait()
+
+    def is_owned(self, uid: PodUid) -> bool:
+        """Whether a source wants the pod, a worker is at it, or the runtime holds any of it."""
+        return uid in self._desired.pods or uid in self._workers or uid in self._known_uids()
+
+    def has_ended(self, uid: PodUid) -> bool:
+        """Whether a pod is over: its worker has taken it down, or is only left to remove it."""
+        worker = self._workers.get(uid)
+        return worker is not None and worker.stage is PodStage.TERMINATED
+
+    def adopt(self, uid: PodUid) -> None:
+        """End a pod that the runtime holds something of, if nobody wants it and no one is at it."""
+        if uid not in self._workers:
+            self.wake(uid)
+
+    @contextmanager
+    def reclaiming(self, uid: PodUid) -> Iterator[bool]:
+        """Keep a pod of this UID from starting while what is left of an earlier one goes.
+
+        Yields False, and keeps nothing from anything, where the pod is somebody's.
+        """
+        if self.is_owned(uid) or uid in self._reclaimed:
+            yield False
+            return
+        self._reclaimed.add(uid)
+        try:
+            yield True
+        finally:
+            self._reclaimed.discard(uid)
+            if uid in self._desired.pods:
+                self._make(self._desired.pods[uid], None)
+
+    @property
+    def workers(self) -> Mapping[PodUid, PodWorker]:
+        return self._workers
+
+    def apply(self, desired: Desired) -> None:
+        """Take over the newest desired set."""
+        self._desired = desired
+        self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
+        if desired.all_ready:
+            self._complete.set()
+        self._end_unwanted()
+        for uid, pod in sorted(desired.pods.items(), key=_creation):
+            # A bug that one pod brings out is that pod's: this task is every pod's.
+            failure = call_contained(self._apply_one, uid, pod)
+            if isinstance(failure, Exception):
+                self._refused.refuse(pod, failure, runs=uid in self._known_uids())
+        self._refused.forget_unwanted(desired.pods)
+        self._admit()
+
+    def _apply_one(self, uid: PodUid, pod: Pod) -> None:
+        worker = self._workers.get(uid)
+        if worker is None and (uid in self._reclaimed or self._refused.is_refused(pod)):
+            return  # it starts when that is done, or when it is another
+        if worker is None:
+            worker = PodWorker(self._services, pod, self._take_record(uid))
+            self._start(worker)
+        if worker.is_wanted:
+            worker.update(pod)
+        else:  # it is being removed, and comes back when that is done (`_ended`)
+            worker.come_back(pod)
+
+    def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
+        """Start a pod's worker; None where that brings out a bug."""
+        made = call_contained(PodWorker, self._services, pod, record)
+        if isinstance(made, Exception):
+            self._refused.refuse(pod, made, runs=pod_uid(pod) in self._known_uids())
+            return None
+        self._start(made)
+        return made
+
+    def resume(self) -> None:
+        """Go on with what an agent before this one had decided to end, before any source speaks.
+
+        No source can take such a decision back, and one may not speak for long.
+        """
+        for uid, record in list(self._records.items()):
+            ended, status = record.termination, record.pod.status
+            if ended is None or ended.reason in _PASSING:
+                continue
+            if is_removed(record) or status is None or not is_terminal(status):
+                self._make(record.pod, self._records.pop(uid))
+
+    def _take_record(self, uid: PodUid) -> PodRecord | None:
+        """Return what is remembered of a pod, once.
+
+        A static pod that ended with the node comes back with it, and one that was turned away
+        is decided on anew, as by the Go kubelet; others are replaced, unless whoever would do it
+        knows nothing of that end and cannot be told.
+        """
+        record = self._records.pop(uid, None)
+        ended = record.termination if record is not None else None
+        if record is None or ended is None or ended.reason not in _PASSING:
+            return record
+        if is_static(record.pod) or ended.reason is EndReason.REJECTED:
+            return None if is_static(record.pod) else record
+        always = spec(record.pod).restartPolicy in (None, "", "Always")
+        is_alone = always and uid in self._desired.last_known
+        return None if is_alone else record
+
+    def wake(self, uid: PodUid) -> None:
+        """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.wake()
+            return
+        if uid not in self._desired.pods:
+            self._end_orphan(uid)
+        self._wake_waiting(uid)
+
+    def _wake_waiting(self, uid: PodUid) -> None:
+        """Have the pods look again that wait for what was left of this one."""
+        for worker in self._workers.values():
+            if uid in worker.waits_for:
+                worker.wake()
+
+    def objects_changed(self, uid: PodUid) -> None:
+        """An object that a pod refers to is there, is another, or is gone."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.objects_changed()
+
+    def wake_all(self) -> None:
+        """Something that concerns every pod changed, such as the runtime's state."""
+        for worker in self._workers.values():
+            worker.retry()
+
+    def _start(self, worker: PodWorker) -> None:
+        uid, key = worker.uid, pod_key(worker.pod)
+        worker.on_end = self._ended
+        worker.on_room = self._runtime_read
+        self._workers[uid] = worker
+        self._services.remains.take_back(uid)
+        self._services.names.claim(key, uid)
+        if not worker.is_admitted:
+            self._admitter.add(worker)
+        self._start_child(
+            ChildSpec(
+                f"{key}@{uid}",
+                worker.run,
+                Restart.TRANSIENT,
+                stop=worker.leave,
+                note=partial(self._note, uid),
+            )
+        )
+
+    def _note(self, uid: PodUid) -> str:
+        shown = self._services.statuses.pods.value.get(uid)
+        return "" if shown is None else ending_note(shown, self._services.clock.time())
+
+    def _ended(self, uid: PodUid) -> None:
+        del self._workers[uid]
+        pod = self._desired.pods.get(uid)
+        if pod is not None:
+            static = "true" if is_static(pod) else "false"
+            self._services.meter.count("kubelet_restarted_pods_total", (static,))
+            self._make(pod, None)
+        self._wake_waiting(uid)
+        self._admit()
+
+    def _runtime_read(self) -> None:
+        self._is_runtime_read = True
+        for worker in self._workers.values():
+            if worker.waits_for:  # what it waits for may run no more
+                worker.wake()
+        self._admit()
+
+    def _admit(self) -> None:
+        """Decide on the pods that wait, once it is known what runs here and can."""
+        if not self._is_runtime_read or not self._admitter.is_waited_for:
+            return
+        for uid in self._known_uids():
+            worker = self._workers.get(uid)
+            if worker is not None and not worker.is_admitted and not worker.is_ending:
+                worker.admit()  # the Go kubelet's: who takes a node over ends nothing on it
+        self._admitter.admit(
+            self._workers.values(),
+            [r.pod for r in self._records.values() if r.admitted and r.termination is None],
+        )
+
+    def _end_unwanted(self) -> None:
+        wanted = self._desired.pods
+        for uid, worker in list(self._workers.items()):
+            if uid in wanted or not self._may_end(worker.pod):
+                continue
+            if worker.is_wanted:
+                worker.remove(TerminationRequest(uid, EndReason.DELETED))
+            else:
+                worker.come_back(None)
+        for uid in [*self._records, *self._known_uids()]:
+            if uid not in wanted and uid not in self._workers:
+                self._end_orphan(uid)
+
+    def _may_end(self, pod: Pod) -> bool:
+        """Whether a pod that is not wanted may be ended: no source can come to want it yet.
+
+        One that stands in the way of a pod of its name need not wait for other sources than
+        its own: those may not speak before the new pod runs (a cluster's API server).
+        """
+        desired = self._desired
+        source = pod_annotations(pod).get(CONFIG_SOURCE)
+        return desired.all_ready or (source in desired.delivered and pod_key(pod) in self._names)
+
+    def _end_orphan(self, uid: PodUid) -> None:
+        """End a pod whose manifest went while the agent was down, or that nobody knows."""
+        observed, remains = self._services.observer.get(uid), self._services.remains
+        if uid in self._reclaimed or (remains.is_left(uid) and is_at_rest(observed)):
+            return
+        record = self._records.get(uid)
+        if record is None and not observed.exists:
+            return  # not looked at yet: `wake` comes when it is
+        pod = record.pod if record is not None else orphan_pod(observed)
+        if not self._may_end(pod):
+            return
+        self._records.pop(uid, None)
+        self._services.meter.count("kubelet_orphaned_runtime_pods_total")
+        log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
+        worker = self._make(pod, record)
+        if worker is not None:
+            # Nobody says any more what it may take: upstream's second for orphans.
+            grace = None if record is not None else ORPHAN_GRACE
+            worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
+
+
+def _creation(entry: tuple[PodUid, Pod]) -> float:
+    """Return when a pod was created: the oldest are admitted first; static ones have no time."""
+    created = metadata(entry[1]).creationTimestamp
+    return created.timestamp() if created is not None else 0.0
+
+
+def orphan_pod(observed: RuntimePod) -> Pod:
+    """Return what the runtime's labels tell of a pod that has neither manifest nor record.
+
+    Enough to end it: names, the containers, and the grace period that whoever started it
+    wrote on its containers.
+    """
+    names = dict.fromkeys(c.name for c in observed.containers)
+    source = next((s.source for s in observed.sandboxes if s.source), None)
+    graces = [container_info(c.annotations).termination_grace_period for c in observed.containers]
+    return Pod(
+        metadata=ObjectMeta(
+            name=observed.name,
+            namespace=observed.namespace,
+            uid=observed.uid,
+            annotations={CONFIG_SOURCE: source} if source else None,
+        ),
+        spec=PodSpec(
+            containers=[Container(name=name) for name in names],
+            terminationGracePeriodSeconds=next((g for g in graces if g is not None), None),
+        ),
+    )

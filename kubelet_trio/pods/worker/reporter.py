@@ -1,0 +1,339 @@
+"""What the node says of one pod, and remembers of it: its status and its record on disk.
+
+Owned by the pod's worker. A status is computed by `pod_status` from what is observed, told
+to the status store when it changed, and kept in the record, so that start time, transition
+times and a terminal phase survive the agent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+import trio
+from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
+
+from kubelet_trio.containers import cut_message, message_limit, read_termination_message
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerState,
+    RuntimePod,
+    get_logger,
+    metadata,
+    pod_containers,
+    pod_key,
+    pod_object_ref,
+    pod_uid,
+    to_datetime,
+)
+from kubelet_trio.pods.plan.grace import effective_grace
+from kubelet_trio.pods.plan.restart_all import is_marked
+from kubelet_trio.pods.records.record import PodRecord
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.status.status import pod_status, reported_ends
+from kubelet_trio.pods.steps.endings import Endings
+from kubelet_trio.pods.types import (
+    CRASH_LOOP,
+    DISRUPTIONS,
+    EndReason,
+    PodStage,
+    StatusInput,
+    TerminationRequest,
+    WaitingReason,
+)
+
+log = get_logger()
+
+_PATIENCE = 5.0  # seconds that a disk which does not answer holds up the end of a pod
+_RETRY = 5.0  # seconds after which a record is tried again that the disk did not take
+
+
+class PodReporter:
+    """The status and the record of one pod UID."""
+
+    def __init__(self, services: PodServices, pod: Pod, record: PodRecord | None) -> None:
+        self._services = services
+        self._record = record
+        self._status: PodStatus | None = record.pod.status if record is not None else None
+        self._shown: Pod | None = None  # as last told
+        self._messages: dict[ContainerId, str] = {}
+        self._endings = Endings(services.meter, services.started_at)
+        self._pre_stopped = record.pre_stopped if record is not None else ()
+        self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
+        self._is_removed = record is not None and record.removed
+        self._returns = record.returns if record is not None else None
+        self._decided = trio.Event()
+        self._kept = trio.Event()  # what was decided is on disk, or was refused
+        self._trouble = ""  # why the last write of the record failed
+        # Probes are told of while a teardown goes on: two tasks of one worker.
+        self._turn = trio.Lock()
+        self.start_time = _start_time(pod, record) or services.clock.time()
+
+    def reported_ends(self, pod: Pod) -> Mapping[str, int]:
+        """Return the exit codes of containers that were said to have ended, by name.
+
+        Before anything was told by this agent, what the API server has was told by another.
+        """
+        return reported_ends(self._status or pod.status)
+
+    def restarts_all(self, pod: Pod) -> bool:
+        """Return whether it was said that all containers are being restarted."""
+        return is_marked(self._status or pod.status)
+
+    @property
+    def status(self) -> PodStatus | None:
+        """The status as last told, of this life or the one before."""
+        return self._status
+
+    async def announce(self, pod: Pod) -> None:
+        """List the pod on this node before the runtime was asked: as last seen, or Pending.
+
+        That leaves the node for nowhere. What was last seen may have changed since, under
+        another agent too, and an empty view tells nothing of a pod that may well run.
+        """
+        status = self._status or _last_seen(pod)
+        if status is None:
+            given = self._given("", PodStage.SYNC, None, {}, {}, {})
+            status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
+        self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
+        if self._record is None:
+            # Whoever finds the manifest broken after a restart goes by what was seen of it.
+            async with self._turn:
+                await self._try_write(pod, None)
+
+    def show_ending(self, pod: Pod, request: TerminationRequest) -> None:
+        """Show that a pod is being ended from the moment that begins: its status may not change."""
+        if self._status is not None and request.reason is EndReason.DELETED:
+            self._put(pod, self._status, request)
+
+    async def publish(
+        self,
+        pod: Pod,
+        observed: RuntimePod,
+        *,
+        stage: PodStage,
+        request: TerminationRequest | None,
+        waiting: Mapping[str, WaitingReason] | None = None,
+        started: Mapping[ContainerId, bool] | None = None,
+        ready: Mapping[ContainerId, bool] | None = None,
+    ) -> None:
+        """Tell the status if it changed."""
+        async with self._turn:
+            self._endings.note(pod, observed)
+            await self._read_messages(pod, observed)
+            given = self._given(
+                observed.handler, stage, request, waiting or {}, started or {}, ready or {}
+            )
+            status = pod_status(pod, observed, given)
+            self._tell_back_offs(pod, waiting or {})
+            # An edit of labels changes no status, and is to be seen all the same.
+            is_news = status != self._status or pod is not self._shown
+            if is_news or self._trouble:
+                self._status = status
+                # Recorded first: an agent killed in between must not take back what it told.
+                await self._try_write(pod, request)
+            if is_news:
+                self._put(pod, status, request)
+
+    def _tell_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
+        """Say of each container that its crashes hold it back: every round, as upstream does."""
+        key = pod_key(pod)
+        for container in pod_containers(pod):
+            held = waiting.get(container.spec.name)
+            if held is not None and held.reason == CRASH_LOOP:
+                text = (
+                    f"Back-off restarting failed container {container.spec.name} "
+                    f"in pod {key.name}_{key.namespace}({pod_uid(pod)})"
+                )
+                ref = pod_object_ref(pod, container.field_path)
+                self._services.events.emit(ref, "Warning", "BackOff", text)
+
+    def _given(
+        self,
+        handler: str,
+        stage: PodStage,
+        request: TerminationRequest | None,
+        waiting: Mapping[str, WaitingReason],
+        started: Mapping[ContainerId, bool],
+        ready: Mapping[ContainerId, bool],
+    ) -> StatusInput:
+        return StatusInput(
+            now=self._services.clock.time(),
+            stage=stage,
+            previous=self._status,
+            waiting=waiting,
+            failure=request.failure if request is not None else None,
+            start_time=self.start_time,
+            host_ips=self._services.node().host_ips,
+            runtime_name=self._services.runtime_state.value.name,
+            recursive_read_only=handler in self._services.runtime_state.value.recursive_read_only,
+            termination_messages=self._messages,
+            started=started,
+            ready=ready,
+            end_conditions=_disruption(request),
+            finished=request is not None and request.reason is EndReason.FINISHED,
+            rejected=request is not None and request.reason is EndReason.REJECTED,
+        )
+
+    def has_pre_stopped(self, container_id: ContainerId) -> bool:
+        """Whether a container's preStop hook has run to its end."""
+        return container_id in self._pre_stopped
+
+    async def note_pre_stopped(
+        self, pod: Pod, request: TerminationRequest | None, container_id: ContainerId
+    ) -> None:
+        """Remember, on disk too, that a container's preStop hook has run."""
+        self._pre_stopped = (*self._pre_stopped, container_id)
+        with trio.move_on_after(_PATIENCE):  # for `keep`, whose write may hang
+            await self.save(pod, request)
+
+    async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
+        """Put the pod on disk as it is now known, unless it is there already.
+
+        A disk that takes nothing holds nothing up: to end a pod may be what frees it.
+        """
+        async with self._turn:
+            await self._try_write(pod, request)
+
+    def note_decision(self) -> None:
+        """The request to end the pod is another."""
+        self._decided.set()
+
+    def note_removed(self) -> None:
+        """The pod's manifest is gone."""
+        self._is_removed, self._returns = True, None
+        self._decided.set()
+
+    def note_return(self, pod: Pod | None) -> None:
+        """A pod that is being removed is wanted again; None: not any more."""
+        self._returns = pod
+        self._decided.set()
+
+    async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
+        """Put what is decided of a pod on disk as soon as it is, until cancelled."""
+        while True:
+            self._decided = trio.Event()
+            if request() is not None:
+                await self.save(pod, request())
+                self._kept.set()
+            with trio.move_on_after(_RETRY if self._trouble else math.inf):
+                await self._decided.wait()
+
+    async def wait_kept(self) -> None:
+        """Wait until `keep`, which runs beside, has put on disk what was decided, or tried to.
+
+        A disk that does not answer at all (EIO retries, a network disk that is gone) is given
+        some seconds: to end a pod may free the memory that the node is short of.
+        """
+        self._kept = trio.Event()
+        with trio.move_on_after(_PATIENCE) as waiting:
+            await self._kept.wait()
+        if waiting.cancelled_caught:
+            log.warning("pod.record_hangs", seconds=_PATIENCE)
+
+    async def note_admitted(self, pod: Pod) -> None:
+        """Remember, on disk too, that a pod may run."""
+        async with self._turn:
+            await self._try_write(pod, None)
+
+    async def _try_write(self, pod: Pod, request: TerminationRequest | None) -> None:
+        """Put the pod on disk; one that takes nothing stops nobody, and is tried each round."""
+        try:
+            await self._write(pod, request)
+        except OSError as exc:
+            if self._trouble != str(exc):
+                log.warning("pod.record_failed", error=str(exc))
+            self._trouble = str(exc)
+
+    async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
+        record = PodRecord(
+            uid=pod_uid(pod),
+            pod=msgspec.structs.replace(pod, status=self._status),
+            start_time=self.start_time,
+            termination=request,
+            pre_stopped=self._pre_stopped,
+            admitted=self.is_admitted,
+            removed=self._is_removed,
+            returns=self._returns,
+        )
+        if record != self._record:
+            await self._services.records.write(record)
+            self._record = record
+        self._trouble = ""
+
+    def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
+        self._shown = pod
+        shown = msgspec.structs.replace(pod, status=status)
+        if request is not None and request.reason is EndReason.DELETED:
+            shown = _marked_deleted(shown, request)
+        self._services.statuses.put(pod_uid(pod), shown)
+
+    async def _read_messages(self, pod: Pod, observed: RuntimePod) -> None:
+        """Read each ended container's termination message once."""
+        ended = {c.id: c for c in observed.containers if c.state is ContainerState.EXITED}
+        if self._pre_stopped:
+            there = {c.id for c in observed.containers} - ended.keys()
+            self._pre_stopped = tuple(i for i in self._pre_stopped if i in there)
+        self._messages = {i: text for i, text in self._messages.items() if i in ended}
+        if len(ended) == len(self._messages):
+            return
+        specs = {c.spec.name: c.spec for c in pod_containers(pod)}
+        limit = message_limit(pod)
+        for container_id, container in ended.items():
+            if container_id not in self._messages:
+                message = await self._services.offload(
+                    read_termination_message, container, specs.get(container.name)
+                )
+                self._messages[container_id] = cut_message(message, limit)
+
+
+def _start_time(pod: Pod, record: PodRecord | None) -> float | None:
+    """Return when the pod was first seen, by this agent or by the one before it."""
+    if record is not None:
+        return record.start_time
+    told = pod.status.startTime if pod.status is not None else None
+    return told.timestamp() if told is not None else None
+
+
+def _last_seen(pod: Pod) -> PodStatus | None:
+    """Return what the API server has of a pod, if a node agent has told anything of it."""
+    status = pod.status
+    if status is None or not (status.containerStatuses or status.startTime):
+        return None
+    return status
+
+
+def _has_run(status: PodStatus | None) -> bool:
+    """Return whether a pod was admitted by an agent that did not write it down."""
+    if status is None:
+        return False
+    statuses = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+    return any(s.state is not None and s.state.waiting is None for s in statuses)
+
+
+def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
+    """Return what tells controllers that the pod does not fail by itself."""
+    if request is None or request.reason not in DISRUPTIONS:
+        return ()
+    return (
+        PodCondition(
+            type="DisruptionTarget",
+            status="True",
+            reason="TerminationByKubelet",
+            message=request.failure.message if request.failure is not None else None,
+        ),
+    )
+
+
+def _marked_deleted(pod: Pod, request: TerminationRequest) -> Pod:
+    """Show a pod whose manifest is gone as the API server would: with the time it has until."""
+    grace = effective_grace(pod, request)
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(
+            metadata(pod),
+            deletionTimestamp=to_datetime(request.requested_at + grace),
+            deletionGracePeriodSeconds=grace,
+        ),
+    )

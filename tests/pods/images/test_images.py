@@ -1,0 +1,132 @@
+"""What the puller says of images, and when it does not pull."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from lightkube.models.core_v1 import Container, Pod, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
+from kubelet_trio.pods import ImageError, ImagePuller
+from kubelet_trio.pods.images.pull_rate import PullRate
+from kubelet_trio.testing import FakeRuntime, TrioClock
+
+IMAGE = "reg.example/team/app:1"
+REQUESTS = "kubelet_image_manager_ensure_image_requests_total"
+
+
+class Node:
+    """A puller, and what it said."""
+
+    def __init__(self, rate: PullRate | None = None) -> None:
+        self.runtime = FakeRuntime()
+        self.told: list[tuple[str, str, str, str]] = []
+        self.meter = Meter()
+        self.puller = ImagePuller(self.runtime, self, TrioClock(), rate=rate, meter=self.meter)
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        self.told.append((type_, reason, message, involved.field_path))
+
+    async def ensure(self, image: str = IMAGE, policy: str = "IfNotPresent") -> None:
+        pod = Pod(
+            metadata=ObjectMeta(name="web", namespace="default", uid="u"),
+            spec=PodSpec(containers=[Container(name="c", image=image, imagePullPolicy=policy)]),
+        )
+        await self.puller.ensure(pod, next(iter(pod_containers(pod))), v1.PodSandboxConfig())
+
+    async def refusal(self, image: str = IMAGE, policy: str = "IfNotPresent") -> str:
+        """Ensure an image that cannot be had, and return the waiting reason."""
+        with pytest.raises(ImageError) as refused:
+            await self.ensure(image, policy)
+        return refused.value.waiting.reason
+
+
+PATH = "spec.containers{c}"
+
+
+async def test_a_pull_says_how_long_it_took_and_how_large_the_image_is(
+    autojump_clock: MockClock,
+) -> None:
+    node = Node()
+    node.runtime.images.pull_takes = 62.345
+    node.runtime.images.sizes[IMAGE] = 4321
+    await node.ensure()
+    (_, pulling, _, _), (type_, reason, text, path) = node.told
+    assert (pulling, type_, reason, path) == ("Pulling", "Normal", "Pulled", PATH)
+    assert text == (
+        f'Successfully pulled image "{IMAGE}" in 1m2.345s (1m2.345s including waiting). '
+        "Image size: 4321 bytes."
+    )
+
+
+async def test_an_image_that_is_never_pulled_is_an_error(autojump_clock: MockClock) -> None:
+    node = Node()
+    assert await node.refusal(policy="Never") == "ErrImageNeverPull"
+    text = f'Container image "{IMAGE}" is not present with pull policy of Never'
+    assert node.told == [
+        ("Warning", "ErrImageNeverPull", text, PATH),
+        ("Warning", "Failed", "Error: ErrImageNeverPull", PATH),
+    ]
+
+
+async def test_a_name_that_is_none_is_an_error(autojump_clock: MockClock) -> None:
+    node = Node()
+    assert await node.refusal("Not A Name") == "InvalidImageName"
+    text = (
+        'Failed to apply default image tag "Not A Name": couldn\'t parse image name "Not A Name": '
+        "invalid reference format: repository name (library/Not A Name) must be lowercase"
+    )
+    assert node.told == [
+        ("Warning", "InspectFailed", text, PATH),
+        ("Warning", "Failed", "Error: InvalidImageName", PATH),
+    ]
+
+
+async def test_the_back_off_of_a_pull_is_an_error_each_time(autojump_clock: MockClock) -> None:
+    node = Node()
+    missing = "reg.example/missing:1"
+    assert await node.refusal(missing) == "ErrImagePull"
+    assert [text for _, reason, text, _ in node.told if reason == "Failed"][1:] == [
+        "Error: ErrImagePull"
+    ]
+    node.told.clear()
+    assert await node.refusal(missing) == "ImagePullBackOff"
+    assert node.told == [
+        ("Normal", "BackOff", f'Back-off pulling image "{missing}"', PATH),
+        ("Warning", "Failed", "Error: ImagePullBackOff", PATH),
+    ]
+
+
+async def test_pulls_beyond_the_rate_are_refused(autojump_clock: MockClock) -> None:
+    node = Node(PullRate(1, 2))
+    images = [f"reg.example/app{n}:1" for n in range(3)]
+    for image in images[:2]:
+        await node.ensure(image)
+    with pytest.raises(ImageError) as refused:
+        await node.ensure(images[2])
+    assert refused.value.waiting.reason == "ErrImagePull"
+    assert refused.value.waiting.message == "pull QPS exceeded"
+    text = f'Failed to pull image "{images[2]}": pull QPS exceeded'
+    assert ("Warning", "Failed", text, PATH) in node.told
+    await trio.sleep(60)
+    await node.ensure(images[2])
+    # What is there already takes no token.
+    for image in images * 5:
+        await node.ensure(image)
+
+
+async def test_requests_are_counted_by_what_they_found(autojump_clock: MockClock) -> None:
+    node = Node()
+    await node.ensure()
+    await node.ensure()
+    await node.ensure(policy="Always")
+    await node.refusal("reg.example/other:1", "Never")
+    assert dict(node.meter.counters(REQUESTS)) == {
+        ("false", "ifnotpresent", "true"): 1,
+        ("true", "ifnotpresent", "false"): 1,
+        ("true", "always", "true"): 1,
+        ("false", "never", "false"): 1,
+    }
