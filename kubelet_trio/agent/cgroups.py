@@ -50,6 +50,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.cri import RuntimeHealth
 from kubelet_trio.model import (
+    Bell,
     EventSink,
     ObjectRef,
     PodUid,
@@ -158,7 +159,7 @@ class NodeCgroups:
         self._limited: set[PodUid] = set()
         self._missing: set[str] = set()
         self._trouble: dict[str, str] = {}  # what was last said of a cgroup
-        self._wake = trio.Event()
+        self._wake = Bell()
 
     # What a pod's worker asks for
 
@@ -184,7 +185,7 @@ class NodeCgroups:
         if written.failures:
             raise CgroupError("; ".join(written.failures))
         self._limited.add(uid)
-        self._wake.set()
+        self._wake.ring()
 
     async def remove(self, uid: PodUid) -> None:
         """Remove the pod's cgroup, if we may, and kill what the runtime has lost in it."""
@@ -193,7 +194,7 @@ class NodeCgroups:
             await self._tree().remove(uid)
         except CgroupsDeniedError as exc:
             self._deny(exc)
-        self._wake.set()
+        self._wake.ring()
 
     # The task
 
@@ -204,11 +205,11 @@ class NodeCgroups:
         if self._node().cgroup_version == 1:
             self._events.emit(self._ref(), "Warning", "CgroupV1", _V1)
         while not self._denied:
-            self._wake = trio.Event()
+            self._wake.clear()
             there = self._pods.value.keys()
             await self._round()
             with trio.move_on_after(_PERIOD):
-                await wait_any(self._wake.wait, partial(self._wait_other_pods, there))
+                await wait_any(self._wake.wait_ring, partial(self._wait_other_pods, there))
             await trio.sleep(_GATHER)
         await trio.sleep_forever()
 

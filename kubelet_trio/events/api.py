@@ -26,7 +26,7 @@ from kubelet_trio.kube import (
     NotFoundError,
     TokenBucket,
 )
-from kubelet_trio.model import Event, get_logger, to_datetime
+from kubelet_trio.model import Bell, Event, get_logger, to_datetime
 
 log = get_logger()
 
@@ -60,7 +60,7 @@ class ApiEvents:
         self._source = core_v1.EventSource(component=component, host=host)
         self._correlator = Correlator()
         self._queue: deque[Event] = deque()
-        self._wake = trio.Event()
+        self._wake = Bell()
         self._is_stopping = False
         self.dropped = 0
 
@@ -70,20 +70,20 @@ class ApiEvents:
         if len(self._queue) > _WAITING:
             self._queue.popleft()
             self.dropped += 1
-        self._wake.set()
+        self._wake.ring()
 
     def stop(self) -> None:
         """Ask `run` to end once the queue is empty, or soon."""
         self._is_stopping = True
-        self._wake.set()
+        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send until cancelled."""
         task_status.started()
         while not self._is_stopping:
-            self._wake = trio.Event()
+            self._wake.clear()
             if not self._queue:
-                await self._wake.wait()
+                await self._wake.wait_ring()
                 continue
             await self._send_next()
         with trio.move_on_after(_FLUSH_LIMIT):
@@ -115,8 +115,8 @@ class ApiEvents:
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
             while not self._is_stopping:
-                self._wake = trio.Event()
-                await self._wake.wait()
+                self._wake.clear()
+                await self._wake.wait_ring()
 
     async def _send(self, told: Told) -> None:
         namespace = told.event.involved.namespace or "default"

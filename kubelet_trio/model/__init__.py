@@ -1,5 +1,6 @@
 """Model types: what every room may import and what imports nothing of any room."""
 
+from kubelet_trio.model.bell import Bell
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
 from kubelet_trio.model.digest import blake2b, sha256
 from kubelet_trio.model.disk import DiskSpace, disk_space
@@ -108,6 +109,7 @@ __all__ = [
     "STATUSES",
     "STORAGE",
     "AnnotatedEventSink",
+    "Bell",
     "BoundLogger",
     "ContainerId",
     "ContainerKind",

@@ -17,7 +17,7 @@ import trio
 from lightkube.models.core_v1 import Node, NodeStatus
 
 from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
-from kubelet_trio.model import EventSink, ObjectRef, get_logger
+from kubelet_trio.model import Bell, EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 from kubelet_trio.node.status import material_patch, node_status, status_patch
@@ -55,7 +55,7 @@ class NodeHeartbeat:
         self._observe = observe
         self._events = events
         self._periods = periods or HeartbeatPeriods()
-        self._wake = trio.Event()
+        self._wake = Bell()
         self._report_at = 0.0  # trio time
         self._retry = 0.0
         self._is_unschedulable = False  # as last told
@@ -63,7 +63,7 @@ class NodeHeartbeat:
 
     def wake(self) -> None:
         """Something that the status tells has changed. Never blocks."""
-        self._wake.set()
+        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Report until cancelled. Nothing is reported of a node that is not registered."""
@@ -71,7 +71,7 @@ class NodeHeartbeat:
         if self._identity.register:
             await self._node.value.wait_value(lambda node: node is not None)
         while True:
-            self._wake = trio.Event()
+            self._wake.clear()
             try:
                 with trio.fail_after(2 * CALL_LIMIT):
                     await self.report()
@@ -84,7 +84,7 @@ class NodeHeartbeat:
             else:
                 self._retry = 0.0
                 with trio.move_on_after(self._periods.update * random.uniform(1, 1 + _JITTER)):
-                    await self._wake.wait()
+                    await self._wake.wait_ring()
 
     async def report(self) -> None:
         """Tell the status if it is due. Raises `KubeError` or `KubeUnavailableError`."""

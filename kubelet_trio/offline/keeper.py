@@ -18,7 +18,7 @@ from typing import Any
 import trio
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import Offload, PodUid, get_logger
+from kubelet_trio.model import Bell, Offload, PodUid, get_logger
 from kubelet_trio.objects import ApiObject, KnownToken, ObjectKey, ServiceFacts, TokenRequest
 from kubelet_trio.offline.files import (
     NODE,
@@ -56,7 +56,7 @@ class Keeper:
         self._tokens: dict[PodUid, dict[TokenRequest, KnownToken]] = {}
         self._single: dict[Item, object] = {}
         self._dirty: set[Item] = set()
-        self._woken = trio.Event()
+        self._woken = Bell()
         self._stopping = trio.Event()
 
     # What was known before this start
@@ -100,7 +100,7 @@ class Keeper:
         if self._pods is None:
             self._last = {item: value for item, value in self._last.items() if item.kind != "Pod"}
             self.is_cut_off = False
-            self._woken.set()  # what is there and not wanted goes
+            self._woken.ring()  # what is there and not wanted goes
         news = [uid for uid, pod in pods.items() if before.get(uid) is not pod]
         gone = [uid for uid in before if uid not in pods]
         self._pods = pods
@@ -137,14 +137,14 @@ class Keeper:
             self._last.pop(item, None)
         if items:
             self._dirty.update(items)
-            self._woken.set()
+            self._woken.ring()
 
     # Writing
 
     def stop(self) -> None:
         """Ask `run` to end once what is known is on disk."""
         self._stopping.set()
-        self._woken.set()
+        self._woken.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read what is there, then write until stopped. Ready when all is read."""
@@ -152,7 +152,7 @@ class Keeper:
             await self._load()
         task_status.started()
         while not self._stopping.is_set():
-            await self._woken.wait()
+            await self._woken.wait_ring()
             await self._sleep(_SETTLE)
             if not self._stopping.is_set():
                 await self._sleep(_PAUSE if await self._write() else _RETRY)
@@ -172,7 +172,7 @@ class Keeper:
 
     async def _write(self) -> bool:
         """Bring the disk into line; return False where it refuses."""
-        self._woken = trio.Event()
+        self._woken.clear()
         if self._pods is None:
             return True
         tokens = {u: KnownTokens(u, tuple(t.items())) for u, t in self._tokens.items()}
@@ -182,7 +182,7 @@ class Keeper:
             changed = await self._offload(_bring_into_line, self._folder, said, dirty)
         except OSError as exc:
             self._note(*dirty)
-            self._woken.set()
+            self._woken.ring()
             log.error("offline.not_written", path=str(self._folder.path), error=str(exc))
             return False
         # Nobody needs any more what has been removed.

@@ -18,7 +18,7 @@ import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
 from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, v1
-from kubelet_trio.model import Meter, PodUid, get_logger
+from kubelet_trio.model import Bell, Meter, PodUid, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector, Owns
 from kubelet_trio.pleg.table import Asks, PodListing, Ticket
@@ -70,7 +70,7 @@ class Relister:
         self._containers: Listing[v1.Container] | None = None
         self._failing = False
         self._wanted_now = False
-        self._recheck = trio.Event()
+        self._recheck = Bell()
         self.relisted_at: float | None = None  # trio time of the last success
         self.on_recovered: Callable[[], None] = lambda: None
         self.meter: Meter | None = None  # told how long relists take, and how often they are
@@ -79,11 +79,11 @@ class Relister:
     def relist_soon(self) -> None:
         """Do not wait for the period to pass."""
         self._wanted_now = True
-        self._recheck.set()
+        self._recheck.ring()
 
     def recheck(self) -> None:
         """Take note that the period may have become shorter."""
-        self._recheck.set()
+        self._recheck.ring()
 
     async def run(self) -> None:
         """Relist for ever, the first time at once."""
@@ -99,10 +99,9 @@ class Relister:
             troubled = self._failing or bool(self._book.dirty)
             period = min(self._period(), SHORT_PERIOD) if troubled else self._period()
             with trio.move_on_at(last + period) as waited:
-                await self._recheck.wait()
+                await self._recheck.wait_ring()
             if waited.cancelled_caught:
                 break
-            self._recheck = trio.Event()
         self._wanted_now = False
 
     async def _relist(self, inspections: trio.Nursery) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import ContainerId, PodUid, get_logger
+from kubelet_trio.model import Bell, ContainerId, PodUid, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.exits import ExitWaiter
 from kubelet_trio.pleg.inspector import Inspector
@@ -48,7 +48,7 @@ class ExitWatchers:
         self._watches: dict[ContainerId, trio.CancelScope] = {}
         self._unwatchable: set[ContainerId] = set()
         self._news: dict[PodUid, None] = {}  # in order, each once
-        self._woken = trio.Event()
+        self._woken = Bell()
         self._said: set[str] = set()
 
     def is_guarded(self, container_id: ContainerId) -> bool:
@@ -66,7 +66,7 @@ class ExitWatchers:
     def look_at(self, uid: PodUid) -> None:
         """Take note that records of a pod changed: start and end watches for it."""
         self._news[uid] = None
-        self._woken.set()
+        self._woken.ring()
 
     async def run(self, inspector: Inspector) -> None:
         """Keep one watch per running container."""
@@ -78,8 +78,7 @@ class ExitWatchers:
                         self._watches[container_id].cancel()
                     for uid in self._take_news():
                         self._watch_pod(uid, watches, inspector)
-                    await self._woken.wait()
-                    self._woken = trio.Event()
+                    await self._woken.wait_ring()
         finally:
             self._watches.clear()
 

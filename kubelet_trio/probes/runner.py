@@ -20,6 +20,7 @@ from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
+    Bell,
     ContainerRecord,
     EventSink,
     Meter,
@@ -77,11 +78,11 @@ class ProbeRunner:
     is_started: Callable[[ContainerRecord], bool]
     changed: Callable[[], None]  # the result did
     state: ProbeState | None = None
-    _kicked: trio.Event = field(default_factory=trio.Event)
+    _kicked: Bell = field(default_factory=Bell)
 
     def kick(self) -> None:
         """Run at once."""
-        self._kicked.set()
+        self._kicked.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Probe until cancelled."""
@@ -93,13 +94,13 @@ class ProbeRunner:
         tick = trio.current_time()
         async with open_commands(self.services.runtime, self.services.orphans) as commands:
             while True:
-                self._kicked = trio.Event()
+                self._kicked.clear()
                 await self._look(commands)
                 if trio.current_time() >= tick:
                     # Ticks that passed during a slow run are one.
                     tick = max(tick + self._period(), trio.current_time())
                 with trio.move_on_at(tick):
-                    await self._kicked.wait()
+                    await self._kicked.wait_ring()
 
     def _period(self) -> float:
         found = self.view().container(self.container)

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from kubelet_trio.model import Offload, PodUid, WallClock, get_logger
+from kubelet_trio.model import Bell, Offload, PodUid, WallClock, get_logger
 from kubelet_trio.stats.read import disk_usage, read_filesystem
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.usage import Filesystem
-from kubelet_trio.supervision import Bell
 
 log = get_logger()
 

@@ -25,6 +25,7 @@ from kubelet_trio.kube import (
 )
 from kubelet_trio.model import (
     STATUSES,
+    Bell,
     Meter,
     PodKey,
     PodUid,
@@ -82,7 +83,7 @@ class StatusManager:
         self._entries: dict[PodUid, _Entry] = {}
         self._known: Mapping[PodUid, Pod] = {}  # what the server has
         self._mirrors: Mapping[PodKey, Pod] = {}
-        self._wake = trio.Event()
+        self._wake = Bell()
         self._said = trio.Event()  # a status has reached the server, or need not any more
         self._server = Retry(cap=5.0)  # whether it answers at all
         self._is_stopping = False
@@ -103,7 +104,7 @@ class StatusManager:
         if entry.since is None:
             entry.since = trio.current_time()
         entry.is_finished = entry.is_finished or is_finished
-        self._wake.set()
+        self._wake.ring()
 
     def _is_legal(self, entry: _Entry, before: PodStatus | None, after: PodStatus | None) -> bool:
         """Return whether a status may follow another, and log once why it may not."""
@@ -125,7 +126,7 @@ class StatusManager:
         for uid, entry in self._entries.items():
             self._rebase(entry, pods.get(uid), mirrors.get(pod_key(entry.pod)))
         self._known, self._mirrors = pods, mirrors
-        self._wake.set()
+        self._wake.ring()
 
     def _rebase(self, entry: _Entry, pod: Pod | None, mirror: Pod | None) -> None:
         known = pod
@@ -149,7 +150,7 @@ class StatusManager:
     def stop(self) -> None:
         """Ask `run` to end once it has said what there is to say."""
         self._is_stopping = True
-        self._wake.set()
+        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send until cancelled, or, once stopped, until nothing waits or time is up."""
@@ -158,17 +159,17 @@ class StatusManager:
         task_status.started()
         async with trio.open_nursery() as senders:
             while not self._is_stopping:
-                self._wake = trio.Event()
+                self._wake.clear()
                 delay = self._send_due(senders)
                 with trio.move_on_after(delay):
-                    await self._wake.wait()
+                    await self._wake.wait_ring()
             with trio.move_on_after(_FLUSH_LIMIT):
                 while self._server.delay == 0 and any(
                     e.is_busy or (e.is_due and e.retry.delay == 0) for e in self._entries.values()
                 ):
-                    self._wake = trio.Event()
+                    self._wake.clear()
                     self._send_due(senders)
-                    await self._wake.wait()
+                    await self._wake.wait_ring()
             senders.cancel_scope.cancel()
 
     def _send_due(self, senders: trio.Nursery) -> float:
@@ -212,7 +213,7 @@ class StatusManager:
             self._server.succeeded()
         finally:
             entry.is_busy = False
-            self._wake.set()
+            self._wake.ring()
             self._said.set()
 
     def _measure(self, entry: _Entry) -> None:

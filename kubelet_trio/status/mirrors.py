@@ -16,7 +16,7 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     NotFoundError,
 )
-from kubelet_trio.model import PodKey, get_logger, pod_key, pod_uid
+from kubelet_trio.model import Bell, PodKey, get_logger, pod_key, pod_uid
 from kubelet_trio.status.mirror_plan import MirrorPlan, mirror_of, plan_mirrors
 from kubelet_trio.status.retry import Retry
 
@@ -57,17 +57,17 @@ class MirrorPods:
         self._mirrors: Mapping[PodKey, Pod] | None = None  # None: not known yet
         self._is_complete = False
         self._retries: dict[_Aim, Retry] = {}
-        self._wake = trio.Event()
+        self._wake = Bell()
 
     def want(self, static: Mapping[PodKey, Pod], *, is_complete: bool) -> None:
         """Take over the static pods that are wanted, and whether every source has spoken."""
         self._static, self._is_complete = static, is_complete
-        self._wake.set()
+        self._wake.ring()
 
     def observe(self, mirrors: Mapping[PodKey, Pod]) -> None:
         """Take over the mirrors that the API server has."""
         self._mirrors = mirrors
-        self._wake.set()
+        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Bring the mirrors into line until cancelled."""
@@ -75,15 +75,15 @@ class MirrorPods:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_node)
             while True:
-                self._wake = trio.Event()
+                self._wake.clear()
                 delay = await self._round()
                 with trio.move_on_after(delay):
-                    await self._wake.wait()
+                    await self._wake.wait_ring()
 
     async def _watch_node(self) -> None:
         while True:
             await self._node.wait_transition()
-            self._wake.set()
+            self._wake.ring()
 
     async def _round(self) -> float:
         """Do what there is to do; return the seconds until something is tried again."""

@@ -14,7 +14,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import Bell, PodUid
 
 
 class StatusListener(Protocol):
@@ -39,13 +39,13 @@ class StatusStore:
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
         self._unconfirmed: set[PodUid] = set()  # listed here, and told to nobody
-        self._wake = trio.Event()
+        self._wake = Bell()
 
     def put(self, uid: PodUid, pod: Pod) -> None:
         """Note the newest status of a pod; an older one that has not left is dropped."""
         self._unconfirmed.discard(uid)
         self._pending[uid] = pod
-        self._wake.set()
+        self._wake.ring()
 
     def show(self, uid: PodUid, pod: Pod) -> None:
         """List a pod of which nothing is known yet: only here, the listener hears nothing.
@@ -55,7 +55,7 @@ class StatusStore:
         if (self._pending[uid] if uid in self._pending else self.pods.value.get(uid)) is None:
             self._pending[uid] = pod
             self._unconfirmed.add(uid)
-            self._wake.set()
+            self._wake.ring()
 
     def finish(self, uid: PodUid) -> None:
         """Note that nothing of a pod runs any more, nor will: its status is the last one."""
@@ -69,7 +69,7 @@ class StatusStore:
         self._finished.discard(uid)
         self._unconfirmed.discard(uid)
         self._pending[uid] = None
-        self._wake.set()
+        self._wake.ring()
 
     @property
     def waiting(self) -> int:
@@ -80,12 +80,12 @@ class StatusStore:
         """Deliver until cancelled."""
         task_status.started()
         while True:
-            await self._wake.wait()
+            await self._wake.wait_ring()
             self.deliver()
 
     def deliver(self) -> None:
         """Move what is pending into the view: one new snapshot for all of it."""
-        self._wake = trio.Event()
+        self._wake.clear()
         pending, self._pending = self._pending, {}
         view = {**self.pods.value, **{u: p for u, p in pending.items() if p is not None}}
         for uid, pod in pending.items():

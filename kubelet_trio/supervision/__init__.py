@@ -1,7 +1,6 @@
 """Supervision: who runs whom, what a failure means, and in which order all of it stops."""
 
 from kubelet_trio.supervision._errors import GaveUpError
-from kubelet_trio.supervision.bell import Bell
 from kubelet_trio.supervision.child import ChildSpec, Component
 from kubelet_trio.supervision.contained import call_contained, run_contained
 from kubelet_trio.supervision.dynamic import DynamicSupervisor
@@ -25,7 +24,6 @@ from kubelet_trio.supervision.tree import (
 
 __all__ = [
     "DEFAULT_POLICY",
-    "Bell",
     "ChildSpec",
     "ChildState",
     "Component",

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.model import get_logger
-from kubelet_trio.supervision.bell import Bell
+from kubelet_trio.model import Bell, get_logger
 from kubelet_trio.supervision.child import Child, ChildSpec, Life, is_within, subtree_of_life
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, CrashBackoff, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode

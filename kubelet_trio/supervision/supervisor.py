@@ -25,9 +25,8 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import Bell, get_logger
 from kubelet_trio.supervision._errors import GaveUpError
-from kubelet_trio.supervision.bell import Bell
 from kubelet_trio.supervision.child import ChildSpec, Component, Life, subtree_of_life
 from kubelet_trio.supervision.policy import (
     DEFAULT_POLICY,

@@ -44,7 +44,7 @@ def raise_for_bad(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["kubelet_trio.pods.admitter.decide", "kubelet_trio.pods.worker.pod_probes"],
+    ["kubelet_trio.pods.worker.admitter.decide", "kubelet_trio.pods.worker.worker.pod_probes"],
     ids=["admission", "construction"],
 )
 async def test_the_pod_is_rejected_and_nobody_else_touched(
@@ -74,7 +74,7 @@ async def test_what_runs_of_it_is_neither_ended_nor_called_failed(
 ) -> None:
     async with node.running(BAD, GOOD):
         await trio.sleep(30)
-    raise_for_bad(monkeypatch, "kubelet_trio.pods.worker.pod_probes")
+    raise_for_bad(monkeypatch, "kubelet_trio.pods.worker.worker.pod_probes")
     async with node.running(BAD, GOOD) as agent:
         await trio.sleep(120)
         assert len(node.runtime.alive()) == 2
@@ -89,7 +89,7 @@ async def test_a_pod_that_was_edited_is_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     with monkeypatch.context() as broken:
-        raise_for_bad(broken, "kubelet_trio.pods.worker.pod_probes")
+        raise_for_bad(broken, "kubelet_trio.pods.worker.worker.pod_probes")
         async with node.running(BAD):
             await trio.sleep(30)
             assert node.status(BAD).reason == REASON

@@ -16,6 +16,7 @@ from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
 from kubelet_trio.model import (
+    Bell,
     ContainerId,
     ContainerState,
     RuntimePod,
@@ -63,7 +64,7 @@ class PodReporter:
         self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
-        self._decided = trio.Event()
+        self._decided = Bell()
         self._kept = trio.Event()  # what was decided is on disk, or was refused
         self._trouble = ""  # why the last write of the record failed
         # Probes are told of while a teardown goes on: two tasks of one worker.
@@ -198,27 +199,27 @@ class PodReporter:
 
     def note_decision(self) -> None:
         """The request to end the pod is another."""
-        self._decided.set()
+        self._decided.ring()
 
     def note_removed(self) -> None:
         """The pod's manifest is gone."""
         self._is_removed, self._returns = True, None
-        self._decided.set()
+        self._decided.ring()
 
     def note_return(self, pod: Pod | None) -> None:
         """A pod that is being removed is wanted again; None: not any more."""
         self._returns = pod
-        self._decided.set()
+        self._decided.ring()
 
     async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
         """Put what is decided of a pod on disk as soon as it is, until cancelled."""
         while True:
-            self._decided = trio.Event()
+            self._decided.clear()
             if request() is not None:
                 await self.save(pod, request())
                 self._kept.set()
             with trio.move_on_after(_RETRY if self._trouble else math.inf):
-                await self._decided.wait()
+                await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
         """Wait until `keep`, which runs beside, has put on disk what was decided, or tried to.

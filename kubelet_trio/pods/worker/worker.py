@@ -24,6 +24,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
+    Bell,
     EventType,
     PodUid,
     RuntimePod,
@@ -84,7 +85,7 @@ class PodWorker:
     stage: PodStage = PodStage.SYNC
     _request: TerminationRequest | None = None
     _admitted: trio.Event = field(default_factory=trio.Event)
-    _woken: trio.Event = field(default_factory=trio.Event)
+    _woken: Bell = field(default_factory=Bell)
     _interrupt: trio.CancelScope = field(default_factory=trio.CancelScope)
     _life: trio.CancelScope = field(default_factory=trio.CancelScope)
     _is_busy: bool = False
@@ -120,7 +121,7 @@ class PodWorker:
 
     def wake(self) -> None:
         """Something may have changed: look again now."""
-        self._woken.set()
+        self._woken.ring()
 
     def retry(self) -> None:
         """What stood in the way may be gone: look again, held back by nothing."""
@@ -286,11 +287,11 @@ class PodWorker:
                     self.services.meter.observe(_SYNC_DURATION, took, (kind,))
                     kind = "sync"
                     with trio.move_on_after(delay):
-                        await self._woken.wait()
+                        await self._woken.wait_ring()
 
     async def _sync_once(self) -> float:
         """One round; return the seconds until the next if nothing wakes us."""
-        self._woken = trio.Event()
+        self._woken.clear()
         now = self.services.clock.time()
         failure = deadline_failure(self.pod, self._reporter.start_time, now)
         if failure is not None:
@@ -398,8 +399,8 @@ class PodWorker:
 
     async def _wait_unwanted(self) -> None:
         while self.is_wanted:
-            self._woken = trio.Event()
-            await self._woken.wait()
+            self._woken.clear()
+            await self._woken.wait_ring()
 
     async def _remove_all(self) -> None:
         """Leave nothing behind of a pod whose manifest is gone."""
@@ -467,9 +468,9 @@ class PodWorker:
     async def _tell_changes(self) -> None:
         """Tell what changes of a pod that waits, or of what is still ready as it is taken down."""
         while True:
-            self._woken = trio.Event()
+            self._woken.clear()
             await self._publish(self.services.observer.get(self.uid))
-            await self._woken.wait()
+            await self._woken.wait_ring()
 
     # What is said of it
 
