@@ -25,6 +25,7 @@ from kubelet_trio.grpc._connection import Http2Connection
 from kubelet_trio.grpc._metadata import MetadataLike, encode_metadata, encode_timeout
 from kubelet_trio.grpc._status import GRPCError, Status
 from kubelet_trio.grpc._stream import Http2Stream
+from kubelet_trio.model import Backoff
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 
@@ -172,14 +173,15 @@ class Channel:
             self.connected.value = False
 
     async def _stay_connected(self) -> None:
-        delay = MIN_BACKOFF
+        backoff = Backoff(MIN_BACKOFF, MAX_BACKOFF, factor=1.6)
         while True:
             await self.connected.wait_value(False)
             attempt = self._attempt or self._begin()
             await attempt.done.wait()
-            delay = MIN_BACKOFF if attempt.succeeded else min(MAX_BACKOFF, delay * 1.6)
+            if attempt.succeeded:
+                backoff.reset()
             # Even a peer that accepts and hangs up is asked ten times a second at most.
-            await trio.sleep(delay * random.uniform(0.8, 1.2))
+            await trio.sleep(backoff.next_delay() * random.uniform(0.8, 1.2))
 
 
 def dialer(target: str) -> tuple[Dial, str]:

@@ -1,10 +1,8 @@
-"""How often a client asks: a bucket of tokens, and the waits between attempts."""
+"""How often a client asks: a bucket of tokens."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable
 
 import trio
 
@@ -40,40 +38,3 @@ class TokenBucket:
     def _wait(self, now: float) -> float:
         """Return the seconds until the next token is there."""
         return max(0.0, max(self._full_at, now) + (1 - self._burst) / self._rate - now)
-
-
-class Backoff:
-    """Waits that double from `first` to `cap` seconds, each longer by up to `jitter` of itself.
-
-    They begin anew after `reset` seconds without any, as client-go's reflectors do it.
-    """
-
-    def __init__(
-        self,
-        first: float = 0.8,
-        cap: float = 30.0,
-        *,
-        jitter: float = 1.0,
-        reset: float = 120.0,
-        rand: Callable[[], float] = random.random,
-    ) -> None:
-        self._first = first
-        self._cap = cap
-        self._jitter = jitter
-        self._reset = reset
-        self._rand = rand
-        self._next = first
-        self._last = -math.inf
-
-    def next_delay(self, now: float) -> float:
-        """Return the seconds to wait at this time."""
-        if now - self._last > self._reset:
-            self._next = self._first
-        delay = self._next * (1 + self._jitter * self._rand())
-        self._next = min(self._cap, self._next * 2)
-        self._last = now + delay
-        return delay
-
-    def start_over(self) -> None:
-        """Begin with the shortest wait again."""
-        self._next = self._first

@@ -30,8 +30,7 @@ from kubelet_trio.kube.api import (
     WatchEvent,
     WatchEventKind,
 )
-from kubelet_trio.kube.limits import Backoff
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import Backoff, get_logger
 
 log = get_logger()
 T = TypeVar("T")
@@ -124,7 +123,7 @@ class Reflector(Generic[T]):
         self._transform = transform
         self._abilities = abilities or Abilities()
         self._idle = idle_limit
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or Backoff(0.8, 30.0, jitter=1.0, reset_after=120.0)
         self._version: str | None = "0"  # "0" at first, None when only a consistent read helps
         self._listed = False  # whether a watch can go on from `_version`
         self._objects: dict[Key, T] = {}

@@ -19,7 +19,7 @@ from kubelet_trio.kube.connections import Connections, WatchConnection
 from kubelet_trio.kube.exchange import Answer, exchange
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.limits import TokenBucket
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import Backoff, get_logger
 
 log = get_logger()
 
@@ -88,7 +88,7 @@ class Sender:
             KubeUnavailableError: there was no usable answer.
         """
         broken = refused = attempts = 0
-        wait = _FIRST_WAIT
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         while True:
             waited = await bucket.take()
             try:
@@ -112,8 +112,7 @@ class Sender:
             again = answer.code == 429 or (answer.code >= 500 and asked is not None)
             if not again or attempts >= _ATTEMPTS:
                 raise error
-            await trio.sleep(_pause(asked, wait))
-            wait = min(wait * 2, _LONGEST_WAIT)
+            await trio.sleep(_pause(asked, backoff.next_delay()))
 
     @contextlib.asynccontextmanager
     async def stream(

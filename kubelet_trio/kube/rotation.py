@@ -23,8 +23,7 @@ from kubelet_trio.kube.certificates import (
     sign,
 )
 from kubelet_trio.kube.kubeconfig import KubeconfigError
-from kubelet_trio.kube.limits import Backoff
-from kubelet_trio.model import WallClock, get_logger
+from kubelet_trio.model import Backoff, WallClock, get_logger
 
 log = get_logger()
 
@@ -75,7 +74,7 @@ class Rotation:
         self._clock = clock
         self.outcomes = outcomes or Outcomes()
         self._share = share
-        self._backoff = Backoff(first=2.0, cap=32.0, jitter=0.1)
+        self._backoff = Backoff(2.0, 32.0, jitter=0.1, reset_after=120.0)
         self.held: Certificate | None = None
 
     def is_valid(self) -> bool:

@@ -1,5 +1,6 @@
 """Model types: what every room may import and what imports nothing of any room."""
 
+from kubelet_trio.model.backoff import Backoff, backoff_delay
 from kubelet_trio.model.bell import Bell
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
 from kubelet_trio.model.digest import blake2b, sha256
@@ -109,6 +110,7 @@ __all__ = [
     "STATUSES",
     "STORAGE",
     "AnnotatedEventSink",
+    "Backoff",
     "Bell",
     "BoundLogger",
     "ContainerId",
@@ -136,6 +138,7 @@ __all__ = [
     "TreeCount",
     "WallClock",
     "as_container",
+    "backoff_delay",
     "blake2b",
     "busy_threads",
     "canonical_quantity",

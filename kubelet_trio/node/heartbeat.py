@@ -17,7 +17,7 @@ import trio
 from lightkube.models.core_v1 import Node, NodeStatus
 
 from kubelet_trio.kube import KubeApi, KubeError, KubeUnavailableError, NotFoundError
-from kubelet_trio.model import Bell, EventSink, ObjectRef, get_logger
+from kubelet_trio.model import Backoff, Bell, EventSink, ObjectRef, get_logger
 from kubelet_trio.node.conditions import transitions
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 from kubelet_trio.node.status import material_patch, node_status, status_patch
@@ -57,7 +57,7 @@ class NodeHeartbeat:
         self._periods = periods or HeartbeatPeriods()
         self._wake = Bell()
         self._report_at = 0.0  # trio time
-        self._retry = 0.0
+        self._backoff = Backoff(_RETRY_FIRST, self._periods.update)
         self._is_unschedulable = False  # as last told
         self._refused: dict[str, Any] = {}  # what the server does not take over
 
@@ -77,12 +77,12 @@ class NodeHeartbeat:
                     await self.report()
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
                 # While nothing answers nobody is told anything anyway: no need to be woken.
-                self._retry = min(max(self._retry * 2, _RETRY_FIRST), self._periods.update)
+                delay = self._backoff.next_delay()
                 problem = str(exc) or "no answer in time"
-                log.warning("node.status_failed", error=problem, retry_in=self._retry)
-                await trio.sleep(self._retry)
+                log.warning("node.status_failed", error=problem, retry_in=delay)
+                await trio.sleep(delay)
             else:
-                self._retry = 0.0
+                self._backoff.reset()
                 with trio.move_on_after(self._periods.update * random.uniform(1, 1 + _JITTER)):
                     await self._wake.wait_ring()
 

@@ -23,7 +23,7 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     NotFoundError,
 )
-from kubelet_trio.model import WallClock, get_logger
+from kubelet_trio.model import Backoff, WallClock, get_logger
 from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 
 log = get_logger()
@@ -74,19 +74,19 @@ class NodeLease:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew until cancelled."""
         task_status.started()
-        retry = 0.0
+        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
         while True:
             node = await self.node.value.wait_value(lambda value: value is not None)
             try:
                 with trio.fail_after(CALL_LIMIT):
                     await self.renew(node)
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
-                retry = min(max(retry * 2, _FIRST_RETRY), _LAST_RETRY)
+                delay = backoff.next_delay()
                 problem = str(exc) or f"no answer within {CALL_LIMIT:g}s"
-                log.warning("node.lease_failed", error=problem, retry_in=retry)
-                await trio.sleep(retry)
+                log.warning("node.lease_failed", error=problem, retry_in=delay)
+                await trio.sleep(delay)
                 continue
-            retry = 0.0
+            backoff.reset()
             await trio.sleep(self.seconds / _RENEWALS * random.uniform(1, 1 + _JITTER))
 
     async def renew(self, node: Node) -> None:

@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import Node, NodeStatus
 from trio_util import AsyncValue
 
 from kubelet_trio.kube import AlreadyExistsError, KubeApi, KubeError, KubeUnavailableError
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import Backoff, get_logger
 from kubelet_trio.node.object import initial_node, metadata_patch, without_extended
 from kubelet_trio.node.status import node_status, status_patch
 from kubelet_trio.node.types import NodeIdentity, NodeView
@@ -72,19 +72,19 @@ class Registration:
         task_status.started()
         if not self.identity.register:
             return
-        delay = _FIRST_RETRY
+        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
         while True:
             try:
                 with trio.fail_after(CALL_LIMIT):
                     self.node.put(await self.register())
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
+                delay = backoff.next_delay()
                 problem = str(exc) or f"no answer within {CALL_LIMIT:g}s"
                 log.warning("node.register_failed", error=problem, retry_in=delay)
             else:
                 log.info("node.registered", node=self.identity.name)
                 return
             await trio.sleep(delay)
-            delay = min(delay * 2, _LAST_RETRY)
 
     async def register(self) -> Node:
         """Try once. Raises `KubeError` or `KubeUnavailableError`."""

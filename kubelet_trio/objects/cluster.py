@@ -29,7 +29,7 @@ from kubelet_trio.kube import (
     WatchEvent,
     WatchEventKind,
 )
-from kubelet_trio.model import PodUid, get_logger
+from kubelet_trio.model import Backoff, PodUid, get_logger
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 from kubelet_trio.objects.store import ObjectStore
@@ -203,28 +203,27 @@ class ClusterObjects:
     ) -> None:
         """Keep an entry as the server has it; returns once it can change no more."""
         task_status.started()
-        failures = 0
+        backoff = Backoff(_RETRY_BASE, _RETRY_CAP, jitter=1.0)
         version = ""  # "": to be listed
         while True:
-            began = trio.current_time()
+            began, has_failed = trio.current_time(), True
             try:
                 if not version:
                     version = await self._list(entry)
-                    failures = 0
+                    backoff.reset()
                 if _is_immutable(entry.value):
                     return
                 version = await self._watch(entry, version)
-                failures = 0
+                backoff.reset()
+                has_failed = False
             except GoneError:
                 version = ""
-                failures += 1
             except API_ERRORS as exc:
                 # A refusal may be of the watch's version; a lost connection is not.
                 version = version if isinstance(exc, KubeUnavailableError) else ""
-                failures += 1
                 self._failed(entry, exc)
-            if failures or trio.current_time() - began < _RETRY_BASE:
-                await trio.sleep(_retry_delay(max(failures, 1)))
+            if has_failed or trio.current_time() - began < _RETRY_BASE:
+                await trio.sleep(backoff.next_delay())
 
     async def _list(self, entry: _Entry) -> str:
         key = entry.key
@@ -314,11 +313,6 @@ def _is_settled(value: Any) -> bool:
 
 def _version(value: Any) -> str:
     return (value.metadata.resourceVersion or "") if value.metadata is not None else ""
-
-
-def _retry_delay(failures: int) -> float:
-    delay = min(_RETRY_CAP, _RETRY_BASE * 2.0 ** min(failures - 1, 10))
-    return delay * random.uniform(1.0, 2.0)
 
 
 def _unread(key: ObjectKey, exc: KubeError | KubeUnavailableError) -> ObjectError:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, UnsupportedCallError, v1
-from kubelet_trio.model import ContainerId, Meter, PodUid, SandboxId, get_logger
+from kubelet_trio.model import Backoff, ContainerId, Meter, PodUid, SandboxId, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.inspector import Inspector
 from kubelet_trio.pleg.table import Asks
@@ -74,13 +74,15 @@ class EventListener:
 
     async def run(self) -> None:
         """Listen until the runtime turns out not to have events; reconnect until then."""
-        backoff = FIRST_BACKOFF
+        backoff = Backoff(FIRST_BACKOFF, LONGEST_BACKOFF)
         self._looking.clear()
         async with trio.open_nursery() as looks:
             while (lost := await self._hear(looks)) is not None:
-                backoff = FIRST_BACKOFF if lost.heard else min(2 * backoff, LONGEST_BACKOFF)
-                log.debug("pleg.events_lost", error=lost.error, retry_in=backoff)
-                await trio.sleep(backoff)
+                if lost.heard:
+                    backoff.reset()
+                delay = backoff.next_delay()
+                log.debug("pleg.events_lost", error=lost.error, retry_in=delay)
+                await trio.sleep(delay)
 
     async def _hear(self, looks: trio.Nursery) -> _Lost | None:
         """Listen to one stream to its end; None where the runtime has none.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import trio
 
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import Bell, ContainerId, PodUid, get_logger
+from kubelet_trio.model import Backoff, Bell, ContainerId, PodUid, get_logger
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.exits import ExitWaiter
 from kubelet_trio.pleg.inspector import Inspector
@@ -142,17 +142,17 @@ class ExitWatchers:
         self, uid: PodUid, container_id: ContainerId, inspector: Inspector
     ) -> bool:
         """Ask until the runtime has noticed the exit too; return whether it has."""
-        delay, patience = FIRST_DELAY, WRONG_PID_AFTER
+        backoff, patience = Backoff(FIRST_DELAY, LONGEST_DELAY), WRONG_PID_AFTER
         while not self._book.is_over(container_id):
             if patience <= 0:
                 return False
+            delay = backoff.next_delay()
             await trio.sleep(delay)
             if self._book.is_over(container_id):
                 break
             # No answer says nothing about the PID, so it costs no patience.
             if await self._ask(uid, container_id, inspector):
                 patience -= delay
-            delay = min(2 * delay, LONGEST_DELAY)
         return True
 
     async def _ask(self, uid: PodUid, container_id: ContainerId, inspector: Inspector) -> bool:

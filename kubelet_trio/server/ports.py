@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.model import Offload, get_logger, thread_offload
+from kubelet_trio.model import Backoff, Offload, get_logger, thread_offload
 from kubelet_trio.server.holder import Holder, find_holder
 from kubelet_trio.server.listeners import open_tcp, open_unix
 from kubelet_trio.server.view import PortInfo
@@ -74,7 +74,7 @@ class Port:
         each attempt; what it raises of `trouble`, and any OSError, counts as a failed attempt.
         """
         expected: tuple[type[Exception], ...] = OSError, *trouble
-        delay, is_first = _FIRST_RETRY, True
+        backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
         while True:
             known = self._reason, self._holder
             failure: Exception | None = None
@@ -85,7 +85,7 @@ class Port:
             except expected as exc:
                 failure = exc
                 self._reason = _reason(exc)
-            if is_first:
+            if backoff.is_reset:  # the first attempt
                 ready()
             if failure is None:
                 self._note_open()
@@ -95,8 +95,7 @@ class Port:
             if known != (self._reason, self._holder):
                 # One line a change, not one an attempt.
                 log.warning("port.not_open", problem=self.problem(), effect="pods run without it")
-            await trio.sleep(delay)
-            delay, is_first = min(delay * 2, _LAST_RETRY), False
+            await trio.sleep(backoff.next_delay())
 
     def _note_open(self) -> None:
         if self._reason:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.model import Backoff
 
-_BASE = 0.2
+_FIRST = 0.2
 _CAP = 10.0
 
 
 @dataclass(slots=True)
 class Retry:
-    """Delays that double, in seconds; a server that names one is obeyed."""
+    """When to try again; a server that names a delay is obeyed."""
 
-    base: float = _BASE
     cap: float = _CAP
-    delay: float = 0.0
-    until: float = 0.0  # trio time
+    until: float = field(default=0.0, init=False)  # trio time
+    delay: float = field(default=0.0, init=False)  # the last one, 0 after a success
+    _backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(_FIRST, self.cap)
 
     def failed(self, now: float, failure: KubeError | KubeUnavailableError) -> float:
         """Note a failure; return the seconds to wait."""
-        self.delay = min(max(self.delay * 2, self.base), self.cap)
+        self.delay = self._backoff.next_delay()
         asked = failure.retry_after if isinstance(failure, KubeError) else None
         wait = max(self.delay, asked or 0.0)
         self.until = now + wait
         return wait
 
     def succeeded(self) -> None:
+        """Start over: the server has taken it."""
+        self._backoff.reset()
         self.delay = self.until = 0.0

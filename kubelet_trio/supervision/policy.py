@@ -11,6 +11,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
+from kubelet_trio.model import backoff_delay
+
 
 class Restart(enum.Enum):
     """What the end of a child means."""
@@ -72,7 +74,7 @@ class RestartBudget:
         if self.limit is not None and len(self._past) >= self.limit:
             return None
         self._past.append(now)
-        return _doubled(self.base, self.cap, len(self._past) - 1)
+        return backoff_delay(self.base, self.cap, len(self._past))
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class CrashBackoff:
         if lived > self.reset_after:
             self._crashes = 0
         self._crashes += 1
-        return _doubled(self.base, self.cap, self._crashes - 1)
+        return backoff_delay(self.base, self.cap, self._crashes)
 
 
 def restart_group(strategy: Strategy, failed: int, count: int) -> range:
@@ -105,8 +107,3 @@ def restart_group(strategy: Strategy, failed: int, count: int) -> range:
             return range(failed, count)
         case Strategy.ONE_FOR_ALL:
             return range(count)
-
-
-def _doubled(base: float, cap: float, times: int) -> float:
-    # The exponent is kept small: a float overflows after 1024 crashes.
-    return min(cap, base * 2.0 ** min(times, 64))

@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
 from kubelet_trio.kube.codec import SLICE, decode_items
-from kubelet_trio.kube.limits import Backoff, TokenBucket
+from kubelet_trio.kube.limits import TokenBucket
 
 
 async def times(bucket: TokenBucket, arrivals: Sequence[float]) -> list[float]:
@@ -70,16 +70,6 @@ async def test_whoever_gives_up_keeps_nobody_waiting(autojump_clock: MockClock) 
             nursery.start_soon(give_up)
     await bucket.take()
     assert trio.current_time() - began < 0.3
-
-
-def test_waits_double_with_jitter_and_begin_anew() -> None:
-    backoff = Backoff(0.8, 30, rand=lambda: 0.5)
-    delays, now = [], 0.0
-    for _ in range(8):
-        delays.append(backoff.next_delay(now))
-        now += delays[-1]
-    assert delays == pytest.approx([1.2, 2.4, 4.8, 9.6, 19.2, 38.4, 45, 45])
-    assert backoff.next_delay(now + 121) == pytest.approx(1.2)
 
 
 async def test_others_run_while_a_list_is_decoded() -> None:

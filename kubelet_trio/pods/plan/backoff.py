@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from kubelet_trio.model import backoff_delay
 from kubelet_trio.pods.types import BackOffEntry, BackOffKey
 
 
@@ -65,9 +66,7 @@ class BackOffPolicy:
         """Return the entry that `restarts` in a row left, the last made at `started`."""
         if restarts < 1 or not self.seed:
             return None
-        # Bounded before the power: a restart count of thousands overflows a float.
-        doublings = min(restarts - 1, 64)
-        return BackOffEntry(min(self.base * 2.0**doublings, self.cap), started)
+        return BackOffEntry(backoff_delay(self.base, self.cap, restarts), started)
 
 
 class BackOff(Mapping[BackOffKey, BackOffEntry]):

@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.model import PodKey, PodUid, RuntimePod, SandboxId, get_logger
+from kubelet_trio.model import Backoff, PodKey, PodUid, RuntimePod, SandboxId, get_logger
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 log = get_logger()
@@ -107,10 +107,9 @@ class Remains:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         task_status.started()
-        delay = _FIRST
+        backoff = Backoff(_FIRST, _CAP)
         while uid in self._left:
-            await trio.sleep(delay)
-            delay = min(delay * 2, _CAP)
+            await trio.sleep(backoff.next_delay())
             try:
                 observed = await self._look(uid)
                 if not is_at_rest(observed):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import trio
 
+from kubelet_trio.model import Backoff
 from kubelet_trio.pods.steps.executor import FailedStarts
 from kubelet_trio.pods.types import Hold
 
@@ -28,12 +29,12 @@ class Holds:
     def __init__(self) -> None:
         self.pod_until = 0.0  # trio time: a step for the whole pod failed
         self._holds: dict[str, Hold] = {}  # containers that failed to start
-        self._delays: dict[str, float] = {}  # the last retry's, "" for the pod
+        self._backoffs: dict[str, Backoff] = {}  # by container, "" for the pod
 
     def clear(self) -> None:
         """Hold back nothing any more."""
         self._holds.clear()
-        self._delays.clear()
+        self._backoffs.clear()
         self.pod_until = 0.0
 
     def hold_pod(self) -> None:
@@ -45,11 +46,11 @@ class Holds:
 
         `now` is Unix seconds, as their holds are.
         """
-        self._delays.pop(_POD, None)
+        self._backoffs.pop(_POD, None)
         for name in tried:
             self._holds.pop(name, None)
             if name not in failed:
-                self._delays.pop(name, None)
+                self._backoffs.pop(name, None)
         for name, error in failed.items():
             until = error.retry_at or now + self._next_delay(name)
             self._holds[name] = Hold(until, error.waiting)
@@ -63,9 +64,9 @@ class Holds:
 
     def _next_delay(self, name: str) -> float:
         """Return the seconds until what just failed is tried again, more each time."""
-        delay = min(self._delays.get(name, RETRY_BASE / 2) * 2, RETRY_CAP)
-        self._delays[name] = delay
-        return jittered(delay)
+        if name not in self._backoffs:
+            self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=0.5)
+        return self._backoffs[name].next_delay()
 
 
 def jittered(seconds: float) -> float:

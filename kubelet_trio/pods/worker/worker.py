@@ -24,6 +24,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
+    Backoff,
     Bell,
     EventType,
     PodUid,
@@ -413,7 +414,7 @@ class PodWorker:
 
     async def _tear_down_until_done(self) -> bool:
         """Tear down, however often it takes; return whether the pod was removed entirely."""
-        delay = RETRY_BASE / 2
+        backoff = Backoff(RETRY_BASE / 2, RETRY_CAP)
         while True:
             # A request that shortens the grace period interrupts, and begins anew with less.
             with trio.CancelScope() as self._interrupt:
@@ -421,12 +422,12 @@ class PodWorker:
                 try:
                     await self._tear_down(remove=remove)
                 except TEARDOWN_ERRORS as exc:
+                    delay = backoff.next_delay()
                     log.warning("pod.teardown_failed", error=str(exc), retry_in=delay)
                     self._event("Warning", "FailedKillPod", f"error killing pod: {exc}")
                 else:
                     return remove
                 await trio.sleep(delay)
-                delay = min(delay * 2, RETRY_CAP)
 
     async def _tear_down(self, *, remove: bool) -> None:
         request = self._request
