@@ -10,7 +10,6 @@ does not look at, and still counts as a pull.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from kubelet_trio.credentials.pulled import (
     file_name,
     updated_at,
 )
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import get_logger, sync_directory, write_aside
 
 log = get_logger()
 
@@ -122,25 +121,6 @@ def _write(
 ) -> None:
     for made in (directory.parent, directory):
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = directory / f"{name}.tmp"
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(content) + b"\n")
-            if is_synced:
-                file.flush()
-                os.fsync(descriptor)
-        fresh.replace(directory / name)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+    write_aside(directory / name, msgspec.json.encode(content) + b"\n", sync=is_synced)
     if is_synced:
-        _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync_directory(directory)

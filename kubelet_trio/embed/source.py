@@ -9,7 +9,6 @@ ends nothing: the kubelet refuses to open.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from kubelet_trio.model import (
     get_logger,
     pod_key,
     pod_uid,
+    write_aside,
 )
 from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.sources import SourceProblem, SourceSnapshot
@@ -204,9 +204,4 @@ def _write(path: Path, kept: list[Wanted]) -> None:
         for one in kept
     ]
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    # For ourselves only: secrets may be in it.
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(entries))
-    fresh.replace(path)
+    write_aside(path, msgspec.json.encode(entries))  # for ourselves only: it may hold secrets

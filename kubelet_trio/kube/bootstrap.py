@@ -13,7 +13,6 @@ the kubeconfig as well; what the kubeconfig has inline is renewed at once.
 from __future__ import annotations
 
 import base64
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from kubelet_trio.kube.certificates import (
 from kubelet_trio.kube.credentials import read_material
 from kubelet_trio.kube.exec_plugin import CredentialsError
 from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
-from kubelet_trio.model import Offload, WallClock, get_logger
+from kubelet_trio.model import Offload, WallClock, get_logger, write_aside
 
 log = get_logger()
 
@@ -171,14 +170,8 @@ def write_kubeconfig(path: Path, config: ClientConfig, certificate: Path) -> Non
         "contexts": [{"name": "default-context", "context": context}],
         "current-context": "default-context",
     }
-    draft = path.with_name(f".{path.name}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
-        yaml.safe_dump(written, out)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(path)
+    write_aside(path, yaml.safe_dump(written).encode(), sync=True)
 
 
 def _cluster(config: ClientConfig) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.kube.api import KubeApi
 from kubelet_trio.kube.reflector import Reflector
-from kubelet_trio.model import Offload, get_logger
+from kubelet_trio.model import Offload, get_logger, write_aside
 
 log = get_logger()
 
@@ -220,13 +219,7 @@ class CertificateStore:
     def _put(self, pem: str, stamp: str) -> None:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = self.directory / f"{self.stem}-{stamp}.pem"
-        draft = self.directory / f".{self.stem}.tmp"
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
-            out.write(pem)
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(file)
+        write_aside(file, pem.encode(), sync=True)
         link = self.directory / f".{self.stem}.link"
         link.unlink(missing_ok=True)
         link.symlink_to(file)

@@ -1,5 +1,6 @@
 """Model types: what every room may import and what imports nothing of any room."""
 
+from kubelet_trio.model.atomic import sync_directory, write_aside
 from kubelet_trio.model.backoff import Backoff, backoff_delay
 from kubelet_trio.model.bell import Bell
 from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
@@ -181,6 +182,7 @@ __all__ = [
     "sha256",
     "spec",
     "stat_own",
+    "sync_directory",
     "system_tls",
     "thread_offload",
     "to_datetime",
@@ -188,5 +190,6 @@ __all__ = [
     "to_units",
     "without_secrets",
     "without_user",
+    "write_aside",
     "yaml_problem",
 ]

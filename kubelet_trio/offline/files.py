@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import JSON_ERRORS, PodUid, get_logger, metadata
+from kubelet_trio.model import JSON_ERRORS, PodUid, get_logger, metadata, write_aside
 from kubelet_trio.objects import (
     KINDS,
     ApiObject,
@@ -192,7 +192,7 @@ class Folder:
                         os.unlink(name, dir_fd=directory)
                 del self.digests[item]
             for item, (content, digest) in written.items():
-                _write(directory, item.file_name, content)
+                write_aside(item.file_name, content, sync=True, directory=directory)
                 self.digests[item] = digest
             os.fsync(directory)
         return len(written) + len(removed)
@@ -234,12 +234,3 @@ def _read(directory: int, name: str) -> bytes:
         if status.st_size > _LARGEST:
             raise ValueError(f"it has {status.st_size} bytes")
         return file.read()
-
-
-def _write(directory: int, name: str, content: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(_NEW, flags, 0o600, dir_fd=directory), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(_NEW, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -6,10 +6,11 @@ to, as the API server does unless it has a CA for its nodes.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from kubelet_trio.model import write_aside
 
 _PROGRAM = Path(__file__).with_name("certificate.py")
 _LIMIT = 60.0  # seconds
@@ -36,18 +37,6 @@ def ensure_self_signed(cert_dir: Path, host: str, addresses: tuple[str, ...]) ->
     head = b"-----BEGIN CERTIFICATE-----"
     key, _, rest = made.partition(head)
     cert_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(key_file, key, 0o600)
-    _write(cert_file, head + rest, 0o644)
+    write_aside(key_file, key, sync=True)
+    write_aside(cert_file, head + rest, mode=0o644, sync=True)
     return cert_file, key_file
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file that is there in whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)

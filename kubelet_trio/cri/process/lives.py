@@ -24,7 +24,7 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process.launch import CONTAINER_ID
 from kubelet_trio.cri.process.shim import protocol
 from kubelet_trio.cri.process.shim.processes import process_stat
-from kubelet_trio.model import JSON_ERRORS
+from kubelet_trio.model import JSON_ERRORS, write_aside
 
 UNKNOWN_EXIT = 255
 _START_TIME = 19  # of the fields that `process_stat` returns
@@ -144,9 +144,7 @@ def _write_unknown(directory: Path) -> None:
     ending = _ExitFile(
         UNKNOWN_EXIT, time.time_ns(), "Unknown", "its shim ended without telling how it ended"
     )
-    path = directory / f"{protocol.EXIT}.agent"
-    path.write_bytes(msgspec.json.encode(ending))
-    path.rename(directory / protocol.EXIT)
+    write_aside(directory / protocol.EXIT, msgspec.json.encode(ending))
 
 
 def forbid_start(directory: Path) -> bool:

@@ -23,7 +23,14 @@ from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process.identity import Identity
 from kubelet_trio.cri.process.launch import Spec
 from kubelet_trio.cri.process.shim import protocol
-from kubelet_trio.model import JSON_ERRORS, ContainerId, SandboxId, parse_message, remove_tree
+from kubelet_trio.model import (
+    JSON_ERRORS,
+    ContainerId,
+    SandboxId,
+    parse_message,
+    remove_tree,
+    write_aside,
+)
 
 if TYPE_CHECKING:
     import betterproto2
@@ -75,12 +82,12 @@ def write_sandbox(directory: Path, facts: SandboxFacts, config: v1.PodSandboxCon
     """Make a sandbox's directory."""
     directory.mkdir(mode=_DIRECTORY_MODE)
     directory.chmod(_DIRECTORY_MODE)
-    _write(directory / f"{_SANDBOX}.pb", bytes(config))
+    write_aside(directory / f"{_SANDBOX}.pb", bytes(config))
     update_sandbox(directory, facts)
 
 
 def update_sandbox(directory: Path, facts: SandboxFacts) -> None:
-    _write(directory / f"{_SANDBOX}.json", msgspec.json.encode(facts))
+    write_aside(directory / f"{_SANDBOX}.json", msgspec.json.encode(facts))
 
 
 def write_container(
@@ -88,9 +95,9 @@ def write_container(
 ) -> None:
     """Fill a container's directory, whose work directory is there already."""
     directory.chmod(_DIRECTORY_MODE)
-    _write(directory / f"{_CONTAINER}.pb", bytes(config))
-    _write(directory / protocol.SPEC, msgspec.json.encode(spec))
-    _write(directory / f"{_CONTAINER}.json", msgspec.json.encode(facts))
+    write_aside(directory / f"{_CONTAINER}.pb", bytes(config))
+    write_aside(directory / protocol.SPEC, msgspec.json.encode(spec))
+    write_aside(directory / f"{_CONTAINER}.json", msgspec.json.encode(facts))
 
 
 def make_work_dir(directory: Path, identity: Identity, *, switch_user: bool) -> Path:
@@ -142,15 +149,6 @@ def _load(
 def _directories(parent: Path) -> list[Path]:
     with os.scandir(parent) as entries:
         return [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, for ourselves only: environments hold secrets."""
-    new = path.with_name(f"{path.name}.new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(content)
-    new.rename(path)
 
 
 def _decode(path: Path, kind: type[_Facts]) -> _Facts:

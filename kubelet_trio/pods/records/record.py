@@ -13,14 +13,21 @@ then known from its manifest and the runtime alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import JSON_ERRORS, ContainerId, Offload, PodUid, get_logger, remove_tree
+from kubelet_trio.model import (
+    JSON_ERRORS,
+    ContainerId,
+    Offload,
+    PodUid,
+    get_logger,
+    remove_tree,
+    write_aside,
+)
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 
 log = get_logger()
@@ -94,11 +101,7 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
 
 def _write(directory: Path, record: PodRecord) -> None:
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fresh = directory / f".{_FILE}.new"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(record))
-    fresh.replace(directory / _FILE)
+    write_aside(directory / _FILE, msgspec.json.encode(record))
 
 
 # Made by us (or by the Go kubelet) and never a place to mount to.

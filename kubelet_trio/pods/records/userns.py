@@ -9,7 +9,6 @@ the user `kubelet`, or without that user or tool all ids above the first block.
 
 from __future__ import annotations
 
-import os
 import pwd
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ import msgspec
 import trio
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import JSON_ERRORS, Offload, PodUid
+from kubelet_trio.model import JSON_ERRORS, Offload, PodUid, sync_directory, write_aside
 
 DEFAULT_IDS = 65536  # of one pod, `userNamespaces.idsPerPod`
 _ALL_IDS = 2**32
@@ -174,14 +173,6 @@ def read_mapping(directory: Path) -> _Mapping | None:
 def _write(directory: Path, mapping: _Mapping) -> None:
     """Write durably: after a power cut the ids on the pod's volumes are still its own."""
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-    fresh = directory / f".{_FILE}.new"
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(_Mappings([mapping], [mapping])))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(directory / _FILE)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    written = msgspec.json.encode(_Mappings([mapping], [mapping]))
+    write_aside(directory / _FILE, written, mode=0o644, sync=True)
+    sync_directory(directory)
