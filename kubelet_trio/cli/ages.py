@@ -3,43 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import re
 
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
-
-
-def human_duration(seconds: float) -> str:
-    """Return a duration in at most two units, e.g. `90s`, `5m10s`, `3h`, `2d4h`.
-
-    Source: HumanDuration in k8s.io/apimachinery/pkg/util/duration.
-    """
-    whole = int(seconds)
-    if seconds <= -2:
-        return "<invalid>"
-    if whole < 120:
-        return f"{max(whole, 0)}s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 10:
-        return _two(minutes, "m", rest, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 8:
-        return _two(hours, "h", minutes, "m")
-    if hours < 48:
-        return f"{hours}h"
-    days, hours = divmod(hours, 24)
-    if days < 8:
-        return _two(days, "d", hours, "h")
-    if days < 730:
-        return f"{days}d"
-    years, days = divmod(days, 365)
-    return _two(years, "y", days, "d") if years < 8 else f"{years}y"
-
-
-def _two(first: int, unit: str, second: int, smaller: str) -> str:
-    return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
+from kubelet_trio.durations import human_duration, parse_duration
 
 
 def parse_time(text: str | None) -> float | None:
@@ -61,11 +26,11 @@ def long_time(text: str | None) -> str:
 
 
 def parse_since(text: str) -> float:
-    """Read `5m`, `1h30m`, `20s`. Raises ValueError."""
-    position, total = 0, 0.0
-    while match := _DURATION.match(text, position):
-        total += float(match[1]) * _UNITS[match[2]]
-        position = match.end()
-    if not text or position != len(text):
+    """Read the duration of `--since`, above 0 or 0. Raises ValueError."""
+    try:
+        seconds = float(parse_duration(text))
+    except ValueError as exc:
+        raise ValueError(f"{exc}, expect e.g. 5m or 1h30m") from None
+    if seconds < 0:
         raise ValueError(f'invalid duration "{text}", expect e.g. 5m or 1h30m')
-    return total
+    return seconds

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kubelet_trio.cli.ages import human_duration, parse_time
+from kubelet_trio.cli.ages import parse_time
+from kubelet_trio.durations import human_duration
 
 Json = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kubelet_trio.cli.ages import human_duration, parse_since, parse_time
+from kubelet_trio.cli.ages import parse_since, parse_time
 from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.output import as_list, as_text
 from kubelet_trio.cli.podstate import Json, items, part
@@ -21,6 +21,7 @@ from kubelet_trio.cli.tables import (
     event_row,
     pod_row,
 )
+from kubelet_trio.durations import human_duration
 
 
 class PodNotFoundError(ClientError):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kubelet_trio.cli.ages import age, human_duration, parse_time
+from kubelet_trio.cli.ages import age, parse_time
 from kubelet_trio.cli.podstate import Json, items, part, summarize
+from kubelet_trio.durations import human_duration
 
 POD_COLUMNS = ("NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE")
 WIDE_COLUMNS = ("IP", "NODE")

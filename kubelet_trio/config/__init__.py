@@ -1,7 +1,6 @@
 """Settings of the agent: KubeletConfiguration, the Go kubelet's flags, and their validation."""
 
 from kubelet_trio.config._errors import ConfigError
-from kubelet_trio.config.duration import Duration, format_duration, parse_duration
 from kubelet_trio.config.eviction import eviction_policy
 from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
 from kubelet_trio.config.load import Settings, load_settings, settle
@@ -15,7 +14,6 @@ __all__ = [
     "PROCESS",
     "CommandLine",
     "ConfigError",
-    "Duration",
     "HostFacts",
     "KubeletConfiguration",
     "KubeletFlags",
@@ -24,9 +22,7 @@ __all__ = [
     "encode_config",
     "encode_shown_config",
     "eviction_policy",
-    "format_duration",
     "load_settings",
-    "parse_duration",
     "parse_flags",
     "parse_swaps",
     "reservations",

@@ -15,9 +15,9 @@ from typing import Any, get_args
 import msgspec
 
 from kubelet_trio.config._errors import ConfigError
-from kubelet_trio.config.duration import Duration, parse_duration
 from kubelet_trio.config.types import Block, KubeletConfiguration
 from kubelet_trio.config.walk import drop, pick
+from kubelet_trio.durations import Duration, parse_duration
 
 _UNSET = """
 podLogsDir syncFrequency fileCheckFrequency httpCheckFrequency address port

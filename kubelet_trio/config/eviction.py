@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kubelet_trio.config.duration import parse_duration
 from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.durations import parse_duration
 
 if TYPE_CHECKING:
     from kubelet_trio.pressure import EvictionPolicy

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from kubelet_trio.config._errors import ConfigError
-from kubelet_trio.config.duration import Duration
 from kubelet_trio.config.table import BY_FLAG, Row
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.values import parse_value
 from kubelet_trio.config.walk import leaves
+from kubelet_trio.durations import Duration
 
 _SHORT = {"v": "v", "h": "help"}
 _BARE = frozenset({"help", "version"})

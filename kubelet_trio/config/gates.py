@@ -18,7 +18,7 @@ from collections.abc import Mapping
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources
 ContainerCheckpoint                     server.commands
-ContainerRestartRules                   pods.restart
+ContainerRestartRules                   pods.plan.restart
 ContextualLogging                       supervision.child
 DisableNodeKubeProxyVersion             node.machine
 EnvFiles                                containers.env_file
@@ -28,24 +28,24 @@ GracefulNodeShutdown                    shutdown.manager
 GracefulNodeShutdownBasedOnPodPriority  shutdown.plan
 HostnameOverride                        containers.hostname
 ImageMaximumGCAge                       gc.images
-ImageVolume                             pods.images
+ImageVolume                             pods.images.images
 KubeletCgroupDriverFromCRI              cri.health
-KubeletCrashLoopBackOffMax              pods.backoff
+KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
 KubeletFineGrainedAuthz                 server.access
 KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
-NodeDeclaredFeatures                    pods.declared
+NodeDeclaredFeatures                    pods.admission.declared
 NodeLogQuery                            server.node_log_query
 NodeSwap                                containers.resources
 PLEGOnDemandRelist                      pleg.relist
 PodLevelResources                       containers.pod_cgroup
-PodLifecycleSleepAction                 pods.hooks
-PodLifecycleSleepActionAllowZero        pods.hooks
-PodObservedGenerationTracking           pods.status
-PodReadyToStartContainersCondition      pods.conditions
+PodLifecycleSleepAction                 pods.steps.hooks
+PodLifecycleSleepActionAllowZero        pods.steps.hooks
+PodObservedGenerationTracking           pods.status.status
+PodReadyToStartContainersCondition      pods.status.conditions
 PortForwardWebsockets                   streaming.forward
 PreventStaticPodAPIReferences           sources.support
 ProcMountType                           containers.security
@@ -54,12 +54,12 @@ RelaxedDNSSearchValidation              sources.validate
 RelaxedEnvironmentVariableValidation    sources.validate_env
 ReloadKubeletClientCAFile               server.tls
 ReloadKubeletServerCertificateFile      server.tls
-RestartAllContainersOnContainerExits    pods.restart_all
+RestartAllContainersOnContainerExits    pods.plan.restart_all
 RotateKubeletServerCertificate          kube.rotation
-SidecarContainers                       pods.plan_init
+SidecarContainers                       pods.plan.plan_init
 SupplementalGroupsPolicy                containers.security
 SystemdWatchdog                         cli.notify
-UserNamespacesSupport                   pods.userns
+UserNamespacesSupport                   pods.records.userns
 """
 
 _NO_MANAGERS = "no CPU, memory or topology manager is built"

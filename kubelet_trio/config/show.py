@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from kubelet_trio.config.duration import Duration
 from kubelet_trio.config.flags import flag_type
 from kubelet_trio.config.gates import EITHER, EVIDENCE, GATES, NOT_BUILT, WITHOUT_EFFECT
 from kubelet_trio.config.support import default_of
 from kubelet_trio.config.table import FIELDS, FLAGS, Row, Support
 from kubelet_trio.config.types import KubeletConfiguration, encode_hook
+from kubelet_trio.durations import Duration
 from kubelet_trio.model import without_secrets
 
 HIDDEN = "<hidden>"

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from kubelet_trio.config.duration import Duration
+from kubelet_trio.durations import Duration
 
 GROUP_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"

@@ -14,13 +14,13 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from kubelet_trio.config.ciphers import CIPHER_SUITES, TLS_VERSIONS
-from kubelet_trio.config.duration import Duration, format_duration
 from kubelet_trio.config.eviction import eviction_problems
 from kubelet_trio.config.flags import KubeletFlags
 from kubelet_trio.config.reserved import reserved_problems
 from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
+from kubelet_trio.durations import Duration, format_duration
 from kubelet_trio.model import parse_quantity
 
 _PREFIX = "invalid configuration: "

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kubelet_trio.config.duration import Duration, parse_duration
+from kubelet_trio.durations import Duration, parse_duration
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})

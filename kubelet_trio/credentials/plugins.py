@@ -20,7 +20,7 @@ import trio
 
 from kubelet_trio.credentials.accounts import Accounts, Grant, NotForItError, Puller, grant_of
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
-from kubelet_trio.credentials.provider_config import Provider, parse_duration
+from kubelet_trio.credentials.provider_config import Provider, cache_duration
 from kubelet_trio.model import JSON_ERRORS, Meter, get_logger
 from kubelet_trio.objects import ObjectError
 
@@ -191,7 +191,7 @@ def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Log
         raise ValueError(f"cacheKeyType: {key!r} is not one of {', '.join(_KEYS)}")
     kept = provider.default_cache_duration
     if answer.get("cacheDuration") is not None:
-        kept = parse_duration(answer["cacheDuration"])
+        kept = cache_duration(answer["cacheDuration"])
     logins = {}
     told = answer.get("auth") or {}
     if not isinstance(told, dict):

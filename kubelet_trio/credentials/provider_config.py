@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kubelet_trio.credentials.accounts import TokenAttributes
+from kubelet_trio.durations import parse_duration
 from kubelet_trio.model import check_yaml_depth, yaml_problem
 
 _API = "kubelet.config.k8s.io/"
 _CONFIG_VERSIONS = ("v1", "v1beta1", "v1alpha1")
 _EXEC_API = "credentialprovider.kubelet.k8s.io/"
-_MOST_DURATION = 100  # characters
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +47,11 @@ def load_providers(path: Path) -> tuple[Provider, ...]:
     return tuple(providers)
 
 
-def parse_duration(text: Any) -> float:
-    """Return the seconds of a Go duration such as `1h30m` or `0s`. Raises ValueError."""
-    rest, seconds = str(text), 0.0
-    if rest == "0":
-        return 0.0
-    while rest:
-        if len(rest) > _MOST_DURATION:
-            raise ValueError(f"{rest[:_MOST_DURATION]!r}... is not a duration such as 1h30m")
-        number = rest[: len(rest) - len(rest.lstrip("0123456789."))]
-        rest = rest[len(number) :]
-        unit = next((u for u in ("ms", "h", "m", "s") if rest.startswith(u)), None)
-        if unit is None or not number:
-            raise ValueError(f"{text!r} is not a duration such as 1h30m")
-        seconds += float(number) * _UNITS[unit]
-        rest = rest[len(unit) :]
+def cache_duration(value: Any) -> float:
+    """Return how long a login may be kept, in seconds. Raises ValueError."""
+    seconds = float(parse_duration(str(value)))
+    if seconds < 0:
+        raise ValueError(f"{value!r} is below 0")
     return seconds
 
 
@@ -106,7 +95,7 @@ def _provider(entry: Any) -> Provider:
     if version not in [_EXEC_API + known for known in _CONFIG_VERSIONS]:
         raise ValueError(f"apiVersion: {_EXEC_API}v1 is expected")
     try:
-        kept = parse_duration(entry["defaultCacheDuration"])
+        kept = cache_duration(entry["defaultCacheDuration"])
     except ValueError as exc:
         raise ValueError(f"defaultCacheDuration: {exc}") from None
     return Provider(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import trio
 
 from kubelet_trio.cri import Runtime
+from kubelet_trio.durations import format_duration
 from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,
@@ -193,9 +194,10 @@ class Pleg:
             return "PLEG is not healthy: pleg has yet to be successful"
         if now - last <= UNHEALTHY_AFTER:
             return None
+        idle = format_duration(int(now - last))
         return (
-            f"PLEG is not healthy: pleg was last seen active {_duration(now - last)} ago; "
-            f"threshold is {_duration(UNHEALTHY_AFTER)}"
+            f"PLEG is not healthy: pleg was last seen active {idle} ago; "
+            f"threshold is {format_duration(int(UNHEALTHY_AFTER))}"
         )
 
     def _period(self) -> float:
@@ -205,11 +207,3 @@ class Pleg:
 
     def _recheck(self) -> None:
         self._relister.recheck()
-
-
-def _duration(seconds: float) -> str:
-    """Write whole seconds as Go does: 3m10s."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    written = f"{minutes}m{rest}s" if minutes or hours else f"{rest}s"
-    return f"{hours}h{written}" if hours else written

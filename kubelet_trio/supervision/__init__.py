@@ -18,7 +18,6 @@ from kubelet_trio.supervision.tree import (
     ChildState,
     DeclaredNode,
     TreeNode,
-    format_age,
     render_tree,
 )
 
@@ -39,7 +38,6 @@ __all__ = [
     "TreeNode",
     "call_contained",
     "declared",
-    "format_age",
     "render_tree",
     "restart_group",
     "run_contained",

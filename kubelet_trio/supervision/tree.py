@@ -10,6 +10,8 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kubelet_trio.durations import human_duration
+
 
 class ChildState(enum.StrEnum):
     """Where a child is. All but STARTING, RUNNING and STOPPING have no task."""
@@ -53,25 +55,6 @@ def render_tree(root: TreeNode) -> str:
     return "\n".join(f"{lead + node.name:<{width}}  {_facts(node)}".rstrip() for lead, node in rows)
 
 
-def format_age(seconds: float) -> str:
-    """Format an age as kubectl does: the largest unit or two, e.g. `45s`, `5m10s`, `3h`."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 10:
-        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 8:
-        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h" if hours and days < 8 else f"{days}d"
-
-
 def _rows(node: TreeNode, lead: str, below: str) -> Iterator[tuple[str, TreeNode]]:
     yield lead, node
     for child in node.children:
@@ -84,7 +67,7 @@ def _rows(node: TreeNode, lead: str, below: str) -> Iterator[tuple[str, TreeNode
 
 
 def _facts(node: TreeNode) -> str:
-    facts = [f"{node.state.value:<8}", f"{format_age(node.age):>6}"]
+    facts = [f"{node.state.value:<8}", f"{human_duration(node.age):>6}"]
     if node.restarts:
         facts.append(f"restarts={node.restarts}")
     if node.note:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from kubelet_trio.config import (
     ConfigError,
-    Duration,
     encode_config,
     encode_shown_config,
     load_settings,
@@ -18,6 +17,7 @@ from kubelet_trio.config import (
 from kubelet_trio.config.files import merge_patch
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
+from kubelet_trio.durations import Duration
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 

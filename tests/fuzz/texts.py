@@ -12,7 +12,6 @@ from kubelet_trio.cgroups.names import cgroup_path, parse_cgroup, parse_existing
 from kubelet_trio.cli.ages import parse_since
 from kubelet_trio.cli.tables import printable
 from kubelet_trio.config import ConfigError
-from kubelet_trio.config.duration import format_duration, parse_duration
 from kubelet_trio.config.flags import parse_flags
 from kubelet_trio.config.refusals import parse_swaps
 from kubelet_trio.containers import parse_env_file
@@ -20,9 +19,10 @@ from kubelet_trio.containers.cri_log import LogOptions, parse_line, read_log, ta
 from kubelet_trio.containers.dns import parse_resolv_conf
 from kubelet_trio.containers.expansion import expand_from
 from kubelet_trio.credentials.matching import Login, lookup, matches, repository
-from kubelet_trio.credentials.provider_config import parse_duration as provider_duration
+from kubelet_trio.credentials.provider_config import cache_duration
 from kubelet_trio.cri.process.identity import RefusedError
 from kubelet_trio.cri.process.launch import parse_rlimits
+from kubelet_trio.durations import format_duration, parse_duration
 from kubelet_trio.grpc._metadata import (
     decode_message,
     decode_metadata,
@@ -281,7 +281,7 @@ TARGETS = [
     ),
     _of("quantity", _text(_quantity), [b"1.5Gi", b"500m", b"1e3", b"-2"], ValueError),
     _of("duration", _text(_duration), [b"1h30m", b"1.5s", b"-3ms", b"0"], ValueError),
-    _of("duration of a provider", _text(provider_duration), [b"1h30m", b"0s"], ValueError),
+    _of("duration of a provider", _text(cache_duration), [b"1h30m", b"0s"], ValueError),
     _of("duration of the command line", _text(parse_since), [b"1h30m", b"5m"], ValueError),
     _of(
         "image reference",

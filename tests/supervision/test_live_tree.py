@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -16,7 +15,6 @@ from kubelet_trio.supervision import (
     Supervisor,
     TreeNode,
     declared,
-    format_age,
     render_tree,
 )
 from tests.supervision.actors import Actor, node, running, settle, specs
@@ -128,28 +126,6 @@ def test_a_tree_is_drawn_with_its_facts_in_columns() -> None:
             "└── pods        running       0s",
         ]
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"),
-        (119.9, "119s"),
-        (120, "2m"),
-        (310, "5m10s"),
-        (600, "10m"),
-        (10_799, "179m"),
-        (10_800, "3h"),
-        (12_060, "3h21m"),
-        (30_000, "8h"),
-        (47 * 3600, "47h"),
-        (48 * 3600, "2d"),
-        (49 * 3600, "2d1h"),
-        (193 * 3600, "8d"),
-    ],
-)
-def test_ages_read_as_in_kubectl(seconds: float, text: str) -> None:
-    assert format_age(seconds) == text
 
 
 async def test_an_error_of_many_lines_shows_by_its_first(autojump_clock: MockClock) -> None:

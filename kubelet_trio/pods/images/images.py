@@ -23,6 +23,7 @@ from kubelet_trio.credentials import (
     secret_logins,
 )
 from kubelet_trio.cri import ImagePullError, Runtime, RuntimeCallError, v1
+from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     PULLS,
     EventSink,
@@ -39,7 +40,7 @@ from kubelet_trio.model import (
 from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
 from kubelet_trio.pods.images.pull_rate import PullRate
 from kubelet_trio.pods.images.reference import reference_problem
-from kubelet_trio.pods.plan.backoff import BackOff, go_duration
+from kubelet_trio.pods.plan.backoff import BackOff
 from kubelet_trio.pods.types import WaitingReason
 
 log = get_logger()
@@ -262,8 +263,8 @@ class ImagePuller:
             wanted,
             "Normal",
             "Pulled",
-            f'Successfully pulled image "{wanted.image}" in {go_duration(ended - started)} '
-            f"({go_duration(ended - asked)} including waiting). Image size: {size} bytes.",
+            f'Successfully pulled image "{wanted.image}" in {format_milliseconds(ended - started)} '
+            f"({format_milliseconds(ended - asked)} including waiting). Image size: {size} bytes.",
         )
         labels = (size_label(size),)
         self._meter.observe("kubelet_image_pull_duration_seconds", ended - asked, labels, PULLS)

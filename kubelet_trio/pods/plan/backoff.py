@@ -123,16 +123,3 @@ class BackOff(Mapping[BackOffKey, BackOffEntry]):
         """Drop entries so old that the next failure would start over anyway."""
         kept = {k: e for k, e in self._entries.items() if not self.policy.has_expired(e, now)}
         self._entries = kept
-
-
-def go_duration(seconds: float) -> str:
-    """Write seconds as Go's Duration does, cut to ms: `10s`, `987ms`, `1m2.345s`, `5m0s`, `0s`."""
-    milliseconds = int(seconds * 1000 + 1e-6)
-    if milliseconds < 1000:
-        return f"{milliseconds}ms" if milliseconds else "0s"
-    minutes, rest = divmod(milliseconds, 60_000)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{text}"
-    return f"{minutes}m{text}" if minutes else text

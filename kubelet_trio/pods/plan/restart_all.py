@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodSpec, PodStatus
 
+from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     ContainerKind,
     ContainerRecord,
@@ -28,7 +29,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.plan.backoff import BackOffPolicy, go_duration
+from kubelet_trio.pods.plan.backoff import BackOffPolicy
 from kubelet_trio.pods.plan.restart import RESTART_ALL, matching_rule
 from kubelet_trio.pods.types import (
     CRASH_LOOP,
@@ -124,7 +125,7 @@ class RestartBackOffs:
             return None
         key = pod_key(pod)
         text = (
-            f"back-off {go_duration(held.delay)} restarting all containers of "
+            f"back-off {format_milliseconds(held.delay)} restarting all containers of "
             f"pod={key.name}_{key.namespace}({pod_uid(pod)})"
         )
         return Hold(ends, WaitingReason(CRASH_LOOP, text))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lightkube.models.core_v1 import Pod
 from msgspec import json
 
+from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     ContainerKind,
     ContainerRecord,
@@ -22,7 +23,7 @@ from kubelet_trio.model import (
     pod_key,
     pod_uid,
 )
-from kubelet_trio.pods.plan.backoff import BackOffPolicy, go_duration
+from kubelet_trio.pods.plan.backoff import BackOffPolicy
 from kubelet_trio.pods.plan.restart_all import RestartBackOffs
 from kubelet_trio.pods.types import (
     CRASH_LOOP,
@@ -145,6 +146,6 @@ class Starts:
         key = pod_key(self.pod)
         return WaitingReason(
             CRASH_LOOP,
-            f"back-off {go_duration(delay)} restarting failed container={name} "
+            f"back-off {format_milliseconds(delay)} restarting failed container={name} "
             f"pod={key.name}_{key.namespace}({pod_uid(self.pod)})",
         )

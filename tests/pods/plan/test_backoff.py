@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy, go_duration
+from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy
 from kubelet_trio.pods.types import BackOffEntry
 
 KEY = ("uid-1", "web", "abc")
@@ -131,24 +131,3 @@ def test_a_wait_is_bounded_and_grows_until_it_starts_over(
         if entry is not None and not policy.has_expired(entry, ended):
             assert after.delay >= entry.delay
         entry = after
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0, "0s"),
-        (10, "10s"),
-        (80, "1m20s"),
-        (300, "5m0s"),
-        (3600, "1h0m0s"),
-        (3725, "1h2m5s"),
-        (0.0004, "0s"),
-        (0.9879, "987ms"),
-        (1.234, "1.234s"),
-        (1.5, "1.5s"),
-        (62.345, "1m2.345s"),
-        (3600.05, "1h0m0.05s"),
-    ],
-)
-def test_durations_read_as_go_writes_them(seconds: float, expected: str) -> None:
-    assert go_duration(seconds) == expected

@@ -1,7 +1,8 @@
-"""Go's durations, as `metav1.Duration` reads and writes them: `1h30m`, `20s`, `100ms`.
+"""Durations as Kubernetes reads and writes them; seconds are plain floats.
 
-A `Duration` is a float of seconds that prints the Go way, so the rest of the agent
-reads a plain number and what goes out again looks as it came in.
+Go's `time.Duration`, as in `metav1.Duration`, events and messages: `1h30m0s`, `100ms`. And the
+coarser ages of kubectl: `5m10s`, `3h`. Nothing is imported here but `re`: the client commands,
+which load no models, use it too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6}
 _UNITS |= {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _TERM = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _LIMIT = 2**63  # time.Duration is an int64 of nanoseconds
+_LONGEST = 100  # characters of a text; Go has no limit, and nobody writes so many terms
 
 
 class Duration(float):
@@ -28,6 +30,8 @@ class Duration(float):
 
 def parse_duration(text: str) -> Duration:
     """Read a Go duration. Raises ValueError with Go's wording."""
+    if len(text) > _LONGEST:
+        raise ValueError(f'invalid duration "{text[:_LONGEST]}..."')
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
         return Duration(0)
@@ -74,3 +78,42 @@ def _decimal(value: int, unit: int) -> str:
         return str(whole)
     digits = len(str(unit)) - 1
     return f"{whole}.{rest:0{digits}d}".rstrip("0")
+
+
+def format_milliseconds(seconds: float) -> str:
+    """Write seconds as Go does, cut to milliseconds (`Truncate(time.Millisecond)`)."""
+    # The smallest part of a microsecond repairs what binary fractions lose: 1.234 is 1233.99...
+    return format_duration(int(seconds * 1000 + 1e-6) / 1000)
+
+
+def human_duration(seconds: float) -> str:
+    """Write an age in at most two units, e.g. `90s`, `5m10s`, `3h`, `2d4h`.
+
+    Source: HumanDuration in k8s.io/apimachinery/pkg/util/duration.
+    """
+    whole = int(seconds)
+    if seconds <= -2:
+        return "<invalid>"
+    if whole < 120:
+        return f"{max(whole, 0)}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 10:
+        return _two(minutes, "m", rest, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 8:
+        return _two(hours, "h", minutes, "m")
+    if hours < 48:
+        return f"{hours}h"
+    days, hours = divmod(hours, 24)
+    if days < 8:
+        return _two(days, "d", hours, "h")
+    if days < 730:
+        return f"{days}d"
+    years, days = divmod(days, 365)
+    return _two(years, "y", days, "d") if years < 8 else f"{years}y"
+
+
+def _two(first: int, unit: str, second: int, smaller: str) -> str:
+    return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
