@@ -56,6 +56,7 @@ from kubelet_trio.model import (
     PodUid,
     get_logger,
     housekeeping_round,
+    is_terminal,
     node_ref,
     pod_uid,
     to_units,
@@ -418,7 +419,7 @@ class OrphanCgroups:
 
 
 def _is_active(pod: Pod) -> bool:
-    return pod.status is None or pod.status.phase not in ("Succeeded", "Failed")
+    return not is_terminal(pod.status)
 
 
 def make_cgroups(

@@ -14,7 +14,6 @@ from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgr
 from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.gc import RECLAIM_ERRORS
 from kubelet_trio.model import (
-    CONFIG_MIRROR,
     AnnotatedEventSink,
     ContainerId,
     ContainerState,
@@ -23,11 +22,8 @@ from kubelet_trio.model import (
     PodUid,
     Purpose,
     RuntimePod,
-    is_static,
-    pod_annotations,
     pod_containers,
     pod_ref,
-    spec,
 )
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
@@ -52,7 +48,6 @@ from kubelet_trio.shutdown import NodeShutdown, SystemLogind
 from kubelet_trio.supervision import ChildSpec
 
 _SHUT_DOWN = PodFailure("Terminated", "Pod was terminated in response to imminent node shutdown.")
-_SYSTEM_CRITICAL = 2_000_000_000  # the least priority of the system-critical classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +93,6 @@ class GuardedPods:
 
     def shut_down(self, uid: PodUid, grace_period: int) -> None:
         self.end(uid, EndReason.SHUTDOWN, grace_period, _SHUT_DOWN)
-
-    def is_critical(self, pod: Pod) -> bool:
-        """Return whether a pod is never evicted: static ones, and those the system needs."""
-        if is_static(pod) or CONFIG_MIRROR in pod_annotations(pod):
-            return True
-        return (spec(pod).priority or 0) >= _SYSTEM_CRITICAL
 
     def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
         self.end(uid, EndReason.EVICTED, grace_period, PodFailure("Evicted", message))

@@ -10,7 +10,7 @@ from typing import Any
 
 from kubelet_trio.cli.ages import age, long_time
 from kubelet_trio.cli.describe_volumes import describe_volumes
-from kubelet_trio.cli.podstate import Json, items, part
+from kubelet_trio.cli.podstate import TERMINAL_PHASES, Json, items, part
 from kubelet_trio.cli.tables import Table, event_age, printable
 
 _NONE = "<none>"
@@ -71,7 +71,7 @@ def _mapping(values: Mapping[str, Any] | None, sign: str) -> Sequence[str]:
 
 
 def _phase(meta: Json, status: Json) -> str:
-    if meta.get("deletionTimestamp") and status.get("phase") not in ("Succeeded", "Failed"):
+    if meta.get("deletionTimestamp") and status.get("phase") not in TERMINAL_PHASES:
         grace = meta.get("deletionGracePeriodSeconds")
         return "Terminating" + (f" (grace period {grace}s)" if grace is not None else "")
     return str(status.get("phase") or "")

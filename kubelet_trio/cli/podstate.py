@@ -14,6 +14,7 @@ from kubelet_trio.cli.ages import parse_time
 from kubelet_trio.durations import human_duration
 
 Json = Mapping[str, Any]
+TERMINAL_PHASES = ("Succeeded", "Failed")  # as in model, which commands do not load
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def summarize(pod: Json, now: float) -> PodSummary:
     if part(pod, "metadata").get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             reason = "Unknown"
-        elif status.get("phase") not in ("Succeeded", "Failed"):
+        elif status.get("phase") not in TERMINAL_PHASES:
             reason = "Terminating"
     return PodSummary(f"{ready}/{total}", reason, _restarts(counted, now))
 

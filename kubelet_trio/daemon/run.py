@@ -27,6 +27,7 @@ from kubelet_trio.daemon.machine import machine_children, set_kernel
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.host import Contention, lock_file
 from kubelet_trio.model import (
+    TERMINAL_PHASES,
     EventSink,
     Purpose,
     SystemClock,
@@ -266,7 +267,7 @@ def _has_come_up(pod: Pod) -> bool:
     if status is None:
         return False
     ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
-    return ready or status.phase in ("Succeeded", "Failed")
+    return ready or status.phase in TERMINAL_PHASES
 
 
 def _is_well(pod: Pod) -> bool:

@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     ContainerRecord,
     ContainerState,
     PodUid,
+    is_terminal,
     metadata,
     pod_annotations,
     pod_containers,
@@ -32,7 +33,6 @@ from kubelet_trio.model import (
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _PENDING = PodStatus(phase="Pending")
-_TERMINAL = ("Succeeded", "Failed")
 # Reasons to wait that only somebody's doing ends, and the seconds that they must have stood for.
 _STUCK = (
     "InvalidImageName",
@@ -338,7 +338,7 @@ def is_ready(pod: Pod) -> bool:
 
 def has_ended(pod: Pod) -> bool:
     """Whether the pod's phase is a final one."""
-    return pod.status is not None and pod.status.phase in _TERMINAL
+    return is_terminal(pod.status)
 
 
 def _ending(sight: _Sight) -> str:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightkube.models.core_v1 import Container, EphemeralContainer, Pod, PodSpec
+from lightkube.models.core_v1 import Container, EphemeralContainer, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model.events import ObjectRef
@@ -59,6 +59,7 @@ def metadata(pod: Pod) -> ObjectMeta:
 
 
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000  # scheduling.SystemCriticalPriority
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})  # no pod leaves them (PodPhase)
 
 
 def spec(pod: Pod) -> PodSpec:
@@ -97,9 +98,20 @@ def is_mirror(pod: Pod) -> bool:
 
 
 def is_critical(pod: Pod) -> bool:
-    """Whether the node is not to do without it: static, or of a system-critical priority."""
+    """Whether a pod is never evicted, may displace others and gets no swap.
+
+    Static and mirror pods, and those of a system-critical priority (IsCriticalPod of
+    pkg/kubelet/types/pod_update.go).
+    """
+    if is_static(pod) or is_mirror(pod):
+        return True
     priority = spec(pod).priority
-    return is_static(pod) or (priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY)
+    return priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY
+
+
+def is_terminal(status: PodStatus | None) -> bool:
+    """Whether a pod of this status has ended for good."""
+    return status is not None and status.phase in TERMINAL_PHASES
 
 
 def pod_containers(pod: Pod) -> Iterator[PodContainer]:

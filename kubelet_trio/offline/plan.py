@@ -16,7 +16,7 @@ import msgspec
 from lightkube.models.core_v1 import Node, NodeSpec, PersistentVolumeClaim, Pod
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.model import PodUid, metadata
+from kubelet_trio.model import PodUid, is_terminal, metadata
 from kubelet_trio.objects import ApiObject, ObjectKey, pod_references, volume_key
 from kubelet_trio.offline.files import Item, KnownTokens, object_item, pod_item, tokens_item
 
@@ -110,4 +110,4 @@ def kept_node(node: Node) -> Node:
 
 
 def _is_over(pod: Pod) -> bool:
-    return pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+    return is_terminal(pod.status)

@@ -29,6 +29,7 @@ from kubelet_trio.model import (
     Offload,
     PodUid,
     get_logger,
+    is_critical,
     node_ref,
     pod_key,
     pod_object_ref,
@@ -74,8 +75,6 @@ class EvictablePods(Protocol):
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
         """Return the pods that may be evicted: those that run and are not being ended."""
         ...
-
-    def is_critical(self, pod: Pod) -> bool: ...
 
     def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
         """Record that a pod is evicted. Never blocks."""
@@ -180,7 +179,7 @@ class EvictionManager:
         conditions = self._state.conditions
         if not rejects(
             conditions,
-            is_critical=lambda: self.pods.is_critical(pod),
+            is_critical=lambda: is_critical(pod),
             is_best_effort=lambda: pod_qos(pod) == "BestEffort",
             tolerates_memory=lambda: _tolerates_memory_pressure(pod),
         ):
@@ -273,7 +272,7 @@ class EvictionManager:
         limited = [
             (uid, pod)
             for uid, pod in self.pods.running()
-            if has_local_limits(pod) and not self.pods.is_critical(pod)
+            if has_local_limits(pod) and not is_critical(pod)
         ]
         if not limited:
             return ()
@@ -341,7 +340,7 @@ class EvictionManager:
         log.info("eviction.ranked", pods=[str(pod_key(pod)) for _, pod in ranked])
         grace = _AT_ONCE if threshold.is_hard else self.policy.max_pod_grace
         for uid, pod in ranked:
-            if self.pods.is_critical(pod):
+            if is_critical(pod):
                 log.warning("eviction.pod_is_critical", pod=str(pod_key(pod)))
                 continue
             verdict = eviction_verdict(

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import PodUid, spec
-
-SYSTEM_CRITICAL = 2_000_000_000
+from kubelet_trio.model import SYSTEM_CRITICAL_PRIORITY, PodUid, spec
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,7 +47,7 @@ def shutdown_periods(
         return ()
     return (
         ShutdownPeriod(0, int(whole - critical)),
-        ShutdownPeriod(SYSTEM_CRITICAL, int(critical)),
+        ShutdownPeriod(SYSTEM_CRITICAL_PRIORITY, int(critical)),
     )
 
 

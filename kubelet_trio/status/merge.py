@@ -16,9 +16,8 @@ import msgspec
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 
 from kubelet_trio.kube import make_strategic
-from kubelet_trio.model import is_mirror, metadata
+from kubelet_trio.model import TERMINAL_PHASES, is_mirror, metadata
 
-TERMINAL = frozenset({"Succeeded", "Failed"})
 # Conditions that are the node's alone; it takes them away, too.
 OWNED = frozenset(
     {
@@ -50,8 +49,8 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
         ours: as the pod's worker told it last.
         now: the time of transitions that come of the merge itself.
     """
-    was_terminal = theirs.phase in TERMINAL
-    ends_now = not was_terminal and ours.phase in TERMINAL
+    was_terminal = theirs.phase in TERMINAL_PHASES
+    ends_now = not was_terminal and ours.phase in TERMINAL_PHASES
     merged = msgspec.structs.replace(
         ours,
         conditions=_conditions(theirs.conditions or (), ours.conditions or (), ends_now),
@@ -82,7 +81,7 @@ def _conditions(
 
 def _unready(status: PodStatus, now: datetime.datetime) -> PodStatus:
     """Never tell of a pod that has ended and is ready."""
-    if status.phase not in TERMINAL:
+    if status.phase not in TERMINAL_PHASES:
         return status
     conditions = [
         msgspec.structs.replace(
@@ -114,7 +113,7 @@ def may_be_deleted(pod: Pod, *, is_finished: bool) -> bool:
     """
     phase = pod.status.phase if pod.status is not None else None
     asked = metadata(pod).deletionTimestamp is not None
-    return asked and is_finished and phase in TERMINAL and not is_mirror(pod)
+    return asked and is_finished and phase in TERMINAL_PHASES and not is_mirror(pod)
 
 
 def is_newer(pod: Pod, than: Pod) -> bool:

@@ -18,14 +18,14 @@ from lightkube.models.core_v1 import (
     PodStatus,
 )
 
-from kubelet_trio.status.merge import TERMINAL
+from kubelet_trio.model import TERMINAL_PHASES
 
 _RESTART_ALL = "RestartAllContainers"  # the rule of one container that restarts every other
 
 
 def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> str | None:
     """Return why a status may not follow another, or None if it may."""
-    if before.phase in TERMINAL and after.phase not in TERMINAL:
+    if before.phase in TERMINAL_PHASES and after.phase not in TERMINAL_PHASES:
         return f"pod attempted illegal transition from phase {before.phase} to {after.phase}"
     parts: tuple[tuple[str, Iterable[Container | EphemeralContainer]], ...] = (
         ("containerStatuses", spec.containers or ()),

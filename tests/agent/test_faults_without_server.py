@@ -29,8 +29,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.kube import KubeError
-from kubelet_trio.model import PodUid, pod_uid
-from kubelet_trio.pods.status.phase import is_terminal
+from kubelet_trio.model import PodUid, is_terminal, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeKube, KubeFaultKind
 from kubelet_trio.testing.usage import FakeUsage
 from tests.agent.hanging import HangingDisk

@@ -21,8 +21,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Apis
 from kubelet_trio.kube import ROUTES
-from kubelet_trio.model import SystemClock
-from kubelet_trio.pods.status.phase import is_terminal
+from kubelet_trio.model import SystemClock, is_terminal
 from tests.agent.test_taken_over import WatchedKube
 from tests.faults.bed import HostProcesses, Marked
 from tests.harness import Containerd, CriClient, Json, leftovers, missing

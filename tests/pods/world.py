@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from lightkube.models.core_v1 import Pod, PodStatus
 
 from kubelet_trio.model import (
+    TERMINAL_PHASES,
     ContainerId,
     ContainerKind,
     ContainerRecord,
@@ -18,13 +19,13 @@ from kubelet_trio.model import (
     RuntimePod,
     SandboxId,
     SandboxRecord,
+    is_terminal,
     pod_containers,
 )
 from kubelet_trio.pods.plan.backoff import BackOff
 from kubelet_trio.pods.plan.plan import plan_pod
 from kubelet_trio.pods.plan.restart_all import is_marked
 from kubelet_trio.pods.plan.sandbox import current_sandbox
-from kubelet_trio.pods.status.phase import TERMINAL, is_terminal
 from kubelet_trio.pods.status.status import pod_status, reported_ends
 from kubelet_trio.pods.types import PodPlan, PodStage, StartContainer, StatusInput
 from tests.pods.make import UID
@@ -99,10 +100,10 @@ class World:
             now=self.now, stage=stage, previous=before, waiting=plan.waiting, finished=plan.finished
         )
         self.status = pod_status(self.pod, self.observed(), given)
-        assert self.status.phase in ("Pending", "Running", *TERMINAL)
-        if before is not None and before.phase in TERMINAL:
+        assert self.status.phase in ("Pending", "Running", *TERMINAL_PHASES)
+        if before is not None and before.phase in TERMINAL_PHASES:
             assert self.status.phase == before.phase
-        if self.status.phase in TERMINAL and (before is None or before.phase not in TERMINAL):
+        if is_terminal(self.status) and not is_terminal(before):
             assert not any(self.observed().running())
         if before is not None:
             counts = {c.name: c.restartCount for c in before.containerStatuses or ()}

@@ -56,9 +56,6 @@ class World:
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
         return ()
 
-    def is_critical(self, pod: Pod) -> bool:
-        return False
-
     def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
         raise AssertionError("nobody runs")
 

@@ -23,9 +23,9 @@ from kubelet_trio.model import (
     PodUid,
     SandboxId,
     inline_offload,
+    is_terminal,
     metadata,
 )
-from kubelet_trio.pods.status.phase import is_terminal
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.sources import FileSource, load_pods
@@ -238,7 +238,7 @@ class HardWorld(World):
         """Return the images of pods that the agent has and that are not over."""
         assert self.agent is not None
         pods = self.agent.pods.value.values()
-        live = [p for p in pods if p.status is None or not is_terminal(p.status)]
+        live = [p for p in pods if not is_terminal(p.status)]
         live = [p for p in live if metadata(p).deletionTimestamp is None]
         return {c.image or "" for p in live if p.spec for c in p.spec.containers}
 

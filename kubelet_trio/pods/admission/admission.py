@@ -26,6 +26,7 @@ from kubelet_trio.containers import apparmor_profile, pod_requests
 from kubelet_trio.model import (
     NANO,
     ContainerKind,
+    is_critical,
     is_static,
     metadata,
     pod_containers,
@@ -34,7 +35,7 @@ from kubelet_trio.model import (
     to_units,
 )
 from kubelet_trio.pods.admission.affinity import matches_node, untolerated
-from kubelet_trio.pods.admission.preemption import NoVictimsError, choose_victims, is_critical
+from kubelet_trio.pods.admission.preemption import NoVictimsError, choose_victims
 from kubelet_trio.pods.admission.sysctls import SysctlRules
 
 _OS = "kubernetes.io/os"

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_qos, pod_requests
-from kubelet_trio.model import CONFIG_MIRROR, NANO, is_static, pod_annotations, spec
+from kubelet_trio.model import NANO, is_critical, spec
 
-SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 _CLASSES = ("BestEffort", "Burstable", "Guaranteed")
 _SMALLER_FIRST = ("memory", "cpu")
 
@@ -27,14 +26,6 @@ class NoVictimsError(Exception):
     def __init__(self, missing: Missing) -> None:
         super().__init__("no set of running pods found to reclaim resources")
         self.missing = missing
-
-
-def is_critical(pod: Pod) -> bool:
-    """Return whether a pod must run: static ones, and those of a system-critical priority."""
-    if is_static(pod) or CONFIG_MIRROR in pod_annotations(pod):
-        return True
-    priority = spec(pod).priority
-    return priority is not None and priority >= SYSTEM_CRITICAL_PRIORITY
 
 
 def may_displace(pod: Pod, other: Pod) -> bool:

@@ -13,8 +13,14 @@ from dataclasses import replace
 
 from lightkube.models.core_v1 import Container, Pod
 
-from kubelet_trio.model import grace_period, is_static, metadata, pod_containers, pod_uid
-from kubelet_trio.pods.status.phase import is_terminal
+from kubelet_trio.model import (
+    grace_period,
+    is_static,
+    is_terminal,
+    metadata,
+    pod_containers,
+    pod_uid,
+)
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.probes import FAILED_LIVENESS, FAILED_STARTUP
 
@@ -67,7 +73,7 @@ def asked_by_api(pod: Pod) -> TerminationRequest | None:
     if meta.deletionTimestamp is not None:
         grace = meta.deletionGracePeriodSeconds
         return TerminationRequest(pod_uid(pod), EndReason.ASKED, grace_period=grace)
-    if status is not None and is_terminal(status) and not is_static(pod):
+    if is_terminal(status) and not is_static(pod):
         return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
     return None
 

@@ -14,12 +14,6 @@ from kubelet_trio.model import ContainerKind, PodContainer, is_static, pod_conta
 from kubelet_trio.pods.plan.restart import restarts_after
 from kubelet_trio.pods.plan.restart_all import was_removed
 
-TERMINAL = frozenset({"Succeeded", "Failed"})
-
-
-def is_terminal(status: PodStatus) -> bool:
-    return status.phase in TERMINAL
-
 
 def last_exit_code(status: ContainerStatus) -> int | None:
     """Return what the container ended with, now or, if it waits, last; None if it never did."""

@@ -14,9 +14,11 @@ from lightkube.models.core_v1 import ContainerStatus, HostIP, Pod, PodCondition,
 
 from kubelet_trio.containers import pod_qos
 from kubelet_trio.model import (
+    TERMINAL_PHASES,
     ContainerKind,
     RuntimePod,
     is_static,
+    is_terminal,
     metadata,
     pod_containers,
     spec,
@@ -28,7 +30,7 @@ from kubelet_trio.pods.plan.restart_all import is_marked, was_removed
 from kubelet_trio.pods.plan.sandbox import current_sandbox
 from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
 from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
-from kubelet_trio.pods.status.phase import TERMINAL, is_terminal, last_exit_code, pod_phase
+from kubelet_trio.pods.status.phase import last_exit_code, pod_phase
 from kubelet_trio.pods.types import PodStage, StatusInput
 
 
@@ -140,7 +142,7 @@ def _computed_phase(pod: Pod, observed: RuntimePod, given: StatusInput, status: 
     )
     # Whatever state a pod ends in, it has ended. A static one may come back with its file.
     ended = given.stage is PodStage.TERMINATED and (given.finished or not is_static(pod))
-    return "Failed" if ended and phase not in TERMINAL else phase
+    return "Failed" if ended and phase not in TERMINAL_PHASES else phase
 
 
 def _held_back(

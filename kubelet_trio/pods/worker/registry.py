@@ -24,6 +24,7 @@ from kubelet_trio.model import (
     RuntimePod,
     get_logger,
     is_static,
+    is_terminal,
     metadata,
     pod_annotations,
     pod_key,
@@ -34,7 +35,6 @@ from kubelet_trio.pods.plan.grace import ending_note
 from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.status.phase import is_terminal
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import Admitter
 from kubelet_trio.pods.worker.refused import RefusedPods
@@ -158,7 +158,7 @@ class PodRegistry:
             ended, status = record.termination, record.pod.status
             if ended is None or ended.reason in _PASSING:
                 continue
-            if is_removed(record) or status is None or not is_terminal(status):
+            if is_removed(record) or not is_terminal(status):
                 self._make(record.pod, self._records.pop(uid))
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:

@@ -11,11 +11,10 @@ from lightkube.models.core_v1 import Container, Pod, PodSpec, ResourceRequiremen
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import pod_requests
-from kubelet_trio.model import CONFIG_SOURCE, NANO
+from kubelet_trio.model import CONFIG_SOURCE, NANO, is_critical
 from kubelet_trio.pods.admission.preemption import (
     NoVictimsError,
     choose_victims,
-    is_critical,
     may_displace,
 )
 
