@@ -370,7 +370,7 @@ class Agent:
             self._seams.sources,
             self._apply,
             self.events_recorder,
-            turned=self._sync_loop.turn,
+            on_applied=self._sync_loop.turn,
             period=self.settings.sync_period,
             task_status=task_status,
         )

@@ -47,11 +47,11 @@ PodLifecycleSleepActionAllowZero        pods.steps.hooks
 PodObservedGenerationTracking           pods.status.status
 PodReadyToStartContainersCondition      pods.status.conditions
 PortForwardWebsockets                   streaming.forward
-PreventStaticPodAPIReferences           sources.support
+PreventStaticPodAPIReferences           sources.manifest.support
 ProcMountType                           containers.security
 RecursiveReadOnlyMounts                 volumes.container_mounts
-RelaxedDNSSearchValidation              sources.validate
-RelaxedEnvironmentVariableValidation    sources.validate_env
+RelaxedDNSSearchValidation              sources.validation.pod
+RelaxedEnvironmentVariableValidation    sources.validation.env
 ReloadKubeletClientCAFile               server.tls
 ReloadKubeletServerCertificateFile      server.tls
 RestartAllContainersOnContainerExits    pods.plan.restart_all

@@ -1,15 +1,13 @@
-"""Pods that the API server has bound to this node.
+"""Source `api`: runs the pods that the API server has bound to this node.
 
-They have been validated and defaulted there, by a server that may be older or newer than
-this agent, and are taken as they are; what the node cannot do is admission's to refuse.
-Mirror pods are not wanted by anybody: they go to those who keep them.
+The API server has validated and defaulted them. It may be older or newer than this agent, so
+they are taken as they are; admission refuses what the node cannot do. Mirror pods are not
+wanted; `observe` passes them to the status manager and to `MirrorPods`.
 
-Pods are taken once the node's object has been listed as well (`wait_node`): admission judges
-them by the labels and taints that others gave the node, and refuses for good.
-
-The source has delivered once the first list is in. While the server is away the last set
-stands. A node that is cut off when it starts may go by what was known before (`fall_back`):
-after `FALLBACK_AFTER` without a first list these pods are wanted, and nothing else is unwanted.
+The first delivery follows the first list. While the server is unreachable the last snapshot
+stays in force. A node that starts without a connection may use the pods known from before
+(`fall_back`): `FALLBACK_AFTER` seconds without a first list these become wanted, in a snapshot
+that is not complete, so that no other pod counts as unwanted.
 """
 
 from __future__ import annotations
@@ -36,24 +34,25 @@ from kubelet_trio.model import (
     pod_annotations,
     pod_key,
 )
-from kubelet_trio.sources.defaults import default_pod
-from kubelet_trio.sources.static import MANIFEST, mark_seen, seen_now
-from kubelet_trio.sources.types import SourceProblem, SourceSnapshot
+from kubelet_trio.sources.manifest.defaults import default_pod
+from kubelet_trio.sources.manifest.static import MANIFEST, mark_seen, seen_now
+from kubelet_trio.sources.source import SourceProblem, SourceSnapshot
 
 log = get_logger()
 
-# Annotations that only the node gives, whatever an object says.
-_NODES_OWN = (CONFIG_SEEN, INSTANCE, MANIFEST)
+# Annotations that only this node sets; an object's own values are ignored.
+_SET_BY_NODE = (CONFIG_SEEN, INSTANCE, MANIFEST)
 
-# Seconds from the start. A server that is there answers long before, a network that is on its
-# way up mostly as well: pods that have been moved elsewhere meanwhile are not to start twice.
+# Seconds after the start. A reachable server answers long before that, and a network that is
+# still coming up mostly does, too. Not sooner: pods that were moved to another node during our
+# absence must not start twice.
 FALLBACK_AFTER = 10.0
 
 Observer = Callable[[Mapping[PodUid, Pod], Mapping[PodKey, Pod]], None]
 
 
 class ApiSource:
-    """See the module. `observe` is told of every state as the server has it: pods, mirrors."""
+    """Source of the pods bound to this node; `observe` gets every state: pods and mirrors."""
 
     name = "api"
 
@@ -68,10 +67,17 @@ class ApiSource:
         abilities: Abilities | None = None,
         wait_node: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
-        """`fall_back` says which pods the server had before this start; None: nobody knows.
+        """Set the source up; `run` does the work.
 
-        `abilities` are the server's, for all who follow it. `wait_node` returns once it is known
-        what the server has of the node.
+        Args:
+            api: the API server.
+            node_name: selects the pods by `spec.nodeName`.
+            clock: for `config.seen`.
+            observe: called with pods and mirrors whenever the server's state changes.
+            host: the server, as the tree and `status` show it.
+            fall_back: returns the pods that were known before this start; None if unknown.
+            abilities: the server's features, shared with the other reflectors.
+            wait_node: returns once the node's own object has been listed.
         """
         self._wait_node = wait_node
         self._abilities = abilities
@@ -81,7 +87,7 @@ class ApiSource:
         self._observe = observe
         self._host = host
         self._fall_back = fall_back
-        self._taken: dict[PodUid, tuple[Pod, Pod]] = {}  # as it came, as it is wanted
+        self._taken: dict[PodUid, tuple[Pod, Pod]] = {}  # the server's object, the wanted pod
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self.delivered: SourceSnapshot | None = None
         self.problems: AsyncValue[tuple[SourceProblem, ...]] = AsyncValue(())
@@ -102,13 +108,14 @@ class ApiSource:
             await nursery.start(reflector.run)
             nursery.start_soon(self._wait_first)
             task_status.started()
+            # Admission judges pods by the node's labels and taints, and a refusal is final.
             await self._wait_node()
             while True:
                 delivery = await reflector.wait_delivery()
                 self.take({metadata(pod).uid or "": pod for pod in delivery.objects.values()})
 
     async def _wait_first(self) -> None:
-        """Go by what was known before, if nothing comes."""
+        """Deliver the pods known from before if no first list arrives in time."""
         await trio.sleep(FALLBACK_AFTER)
         known = self._fall_back() if self.delivered is None else None
         if known is None:
@@ -129,7 +136,7 @@ class ApiSource:
         self.snapshots.put(snapshot)
 
     def take(self, raw: Mapping[str, Pod]) -> None:
-        """Take over all pods of the node as the server has them, by UID."""
+        """Take all pods of the node as the server has them, by UID."""
         mirrors = {pod_key(pod): pod for pod in raw.values() if is_mirror(pod)}
         pods = {PodUid(uid): pod for uid, pod in raw.items() if not is_mirror(pod)}
         self._observe(pods, mirrors)
@@ -137,7 +144,7 @@ class ApiSource:
         self._taken = {uid: (pod, self._wanted(uid, pod, seen)) for uid, pod in pods.items()}
         wanted = tuple(wanted for _, wanted in self._taken.values())
         before = self.delivered
-        # What only mirrors and our own echo changed is nothing new to anybody.
+        # Changes of mirrors and the echo of our own status patches change no wanted pod.
         if before is not None and before.is_complete and _same(before.pods, wanted):
             return
         if self.problems.value:
@@ -162,13 +169,13 @@ def _same(before: tuple[Pod, ...], after: tuple[Pod, ...]) -> bool:
 
 
 def as_wanted(pod: Pod, seen: str) -> Pod:
-    """Return the pod as its worker is to see it, marked with where and when it came from."""
+    """Return the pod for its worker: defaulted, and annotated with its source and time."""
     meta = metadata(pod)
-    kept = {k: v for k, v in (meta.annotations or {}).items() if k not in _NODES_OWN}
+    kept = {k: v for k, v in (meta.annotations or {}).items() if k not in _SET_BY_NODE}
     own = msgspec.structs.replace(
         meta,
         annotations={**kept, CONFIG_SOURCE: "api"},
-        # They change with every status that we write.
+        # Both change with every status patch of ours, which must not look like a new pod.
         resourceVersion=None,
         managedFields=None,
     )

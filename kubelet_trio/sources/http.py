@@ -1,11 +1,8 @@
-"""The manifest URL: a Pod or a list of them, asked for every `interval`.
+"""Source `http`: runs the pods of the manifest URL, requested every `interval`.
 
-An answer counts only whole: status 200, all of the body within the time, and every pod in
-it good. Anything else leaves what was delivered before, and is a problem that shows in
-`problems`. Only an empty body and an empty list say "no pods". A body that did not change,
-by its ETag or byte for byte, is not looked at again.
-
-The HTTP client is imported when the source first runs: an agent without a URL goes without.
+A response counts only as a whole: status 200, the full body within the time limit, and every
+pod valid. Otherwise the last snapshot stays in force, and `problems` says why. Only an empty
+body and an empty list mean "no pods". A body that did not change is not parsed again.
 """
 
 from __future__ import annotations
@@ -30,27 +27,26 @@ from kubelet_trio.model import (
     without_secrets,
     without_user,
 )
-from kubelet_trio.sources._errors import ManifestError
-from kubelet_trio.sources.decode import MAX_MANIFEST_SIZE
-from kubelet_trio.sources.load import Manifest, load_manifest
-from kubelet_trio.sources.problems import Problems, problems_of
-from kubelet_trio.sources.static import mark_seen, seen_at, seen_now
-from kubelet_trio.sources.types import SourceProblem, SourceSnapshot
+from kubelet_trio.sources.errors import ManifestError
+from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
+from kubelet_trio.sources.manifest.load import Manifest, load_manifest
+from kubelet_trio.sources.manifest.static import mark_seen, seen_at, seen_now
+from kubelet_trio.sources.source import Problems, SourceProblem, SourceSnapshot, problems_of
 
 if TYPE_CHECKING:
     import httpx2
 
 SOURCE = "http"
 
-_TIMEOUT = 10.0  # seconds for all of an exchange, as in the Go kubelet
+_TIMEOUT = 10.0  # seconds for a request and its response, as in the Go kubelet
 
 
 class _FetchError(Exception):
-    """No usable answer this time. The text says why."""
+    """No usable response this time. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Response:
     body: bytes
     etag: str
 
@@ -71,16 +67,22 @@ class HttpSource:
         offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
     ) -> None:
-        """Args:
-        headers: sent with every request (`--manifest-url-header`); a name may come twice.
-        interval: seconds between requests (`httpCheckFrequency`).
-        transport: stands in for the network; None is the network.
+        """Set the source up; `run` does the work.
+
+        Args:
+            url: where the manifest is.
+            node_name: added to the names of the pods, as the Go kubelet does.
+            headers: sent with every request (`--manifest-url-header`); a name may repeat.
+            interval: seconds between requests (`httpCheckFrequency`).
+            transport: replaces the network in tests.
+            offload: parses manifests in threads.
+            clock: for `config.seen`.
         """
         self.url = url
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self._node_name = node_name
         self._headers = [("Accept-Encoding", "identity"), *headers]
-        # A given Authorization goes before user and password in the URL.
+        # An explicit Authorization header wins over user and password in the URL.
         given = any(name.lower() == "authorization" for name, _ in headers)
         self._target = without_user(url) if given else url
         self._interval = interval
@@ -92,20 +94,19 @@ class HttpSource:
         self._shown = without_secrets(url)
         self._etag = ""
         self._digest = b""  # of the last body
-        self._broken: tuple[SourceProblem, ...] = ()  # what is wrong with that body
+        self._invalid: tuple[SourceProblem, ...] = ()  # the errors in that body
         self.delivered: SourceSnapshot | None = None
 
     @property
     def origin(self) -> str:
-        """The URL as the tree, its log lines and `status` may show it."""
+        """The URL without secrets, for the tree, its log lines and `status`."""
         return self._shown
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask, deliver, sleep; until cancelled."""
-        import httpx2
+        """Request, deliver, sleep; until cancelled."""
+        import httpx2  # deferred: an agent without a manifest URL does not load it
 
         task_status.started()
-        # The system's certificates, as for every other program on the node.
         context = await self._offload(system_tls)
         async with httpx2.AsyncClient(
             transport=self._transport,
@@ -118,21 +119,21 @@ class HttpSource:
                 await trio.sleep(self._interval)
 
     async def _round(self, client: httpx2.AsyncClient) -> None:
-        """Ask once and act on the answer."""
+        """Request once and act on the response."""
         try:
             with trio.fail_after(_TIMEOUT):
-                answer = await self._fetch(client)
+                response = await self._fetch(client)
         except trio.TooSlowError:
             self._report(f"no complete answer within {_TIMEOUT:g} s")
         except _FetchError as exc:
             self._report(str(exc))
         else:
-            if answer is not None:
-                await self._take(answer)
+            if response is not None:
+                await self._take(response)
             self._report()
 
-    async def _fetch(self, client: httpx2.AsyncClient) -> _Answer | None:
-        """Return the answer; None if nothing has changed. Raises _FetchError."""
+    async def _fetch(self, client: httpx2.AsyncClient) -> _Response | None:
+        """Return the response; None if it has not changed. Raises _FetchError."""
         import httpx2
 
         headers = [*self._headers, *([("If-None-Match", self._etag)] if self._etag else [])]
@@ -152,24 +153,24 @@ class HttpSource:
                 etag = response.headers.get("ETag", "")
         except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
             raise _FetchError(str(exc) or type(exc).__name__) from exc
-        return _Answer(bytes(body), etag)
+        return _Response(bytes(body), etag)
 
-    async def _take(self, answer: _Answer) -> None:
-        """Load a new body and deliver its pods, or note what is wrong with it."""
-        digest = blake2b(answer.body).digest()
+    async def _take(self, response: _Response) -> None:
+        """Load a new body and deliver its pods, or note its errors."""
+        digest = blake2b(response.body).digest()
         if digest != self._digest:
             try:
-                manifest = await self._load(answer.body)
+                manifest = await self._load(response.body)
             except ManifestError as exc:
-                self._broken = problems_of(ManifestError(self._shown, exc.errors), SOURCE)
+                self._invalid = problems_of(ManifestError(self._shown, exc.errors), SOURCE)
             else:
-                self._broken = ()
+                self._invalid = ()
                 self._deliver(manifest)
-        # Only now: an answer that was lost on the way here must come again.
-        self._etag, self._digest = answer.etag, digest
+        # Last: after a crash in between, the server must send the body again, not 304.
+        self._etag, self._digest = response.etag, digest
 
     async def _load(self, body: bytes) -> Manifest:
-        if not body:
+        if not body:  # no pods, as in the Go kubelet (pkg/kubelet/config/http.go)
             return Manifest()
         return await self._offload(
             load_manifest, body, self.url, node_name=self._node_name, source=SOURCE
@@ -190,4 +191,4 @@ class HttpSource:
 
     def _report(self, message: str = "") -> None:
         fetch = (SourceProblem(SOURCE, self._shown, message),) if message else ()
-        self._problems.report((*fetch, *self._broken))
+        self._problems.report((*fetch, *self._invalid))

@@ -1,6 +1,6 @@
-"""All sources together: what this node is to run, and the only writer of that.
+"""Merges all sources into the set of pods that this node is to run; its only writer.
 
-`merge` is pure. `run_merge` runs it whenever a source delivers.
+`merge` is pure. `run_merge` calls it whenever a source delivers.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import ApiObject, ObjectKey, object_key
-from kubelet_trio.sources.static import manifest_of, seen_at
-from kubelet_trio.sources.types import Desired, Source, SourceProblem, SourceSnapshot
+from kubelet_trio.sources.manifest.static import manifest_of, seen_at
+from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
 log = get_logger()
 
-Name = tuple[str, PodKey]  # of a source
+NameInSource = tuple[str, PodKey]  # source and name
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
-    """A pod that does not run because another has its name or UID."""
+class DroppedPod:
+    """A pod that does not run because another one has its name or UID."""
 
     source: str
     key: PodKey
     uid: PodUid
     message: str
-    manifest: str = ""  # the file that it is in, where it is in one
+    manifest: str = ""  # its file, if it comes from one
 
     def problem(self) -> SourceProblem:
         return SourceProblem(self.source, self.manifest or str(self.key), self.message)
@@ -46,14 +46,14 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The outcome of one merge."""
+    """The result of one merge."""
 
     desired: Desired
-    dropped: Mapping[Dropped, Pod]
-    hidden: frozenset[ObjectKey] = frozenset()  # objects that are there twice: the first counts
+    dropped: Mapping[DroppedPod, Pod]
+    hidden: frozenset[ObjectKey] = frozenset()  # objects defined twice: the first one counts
 
-    def holders(self, snapshots: Mapping[str, SourceSnapshot]) -> dict[Name, str]:
-        """Return the manifest that has each name of each source."""
+    def holders(self, snapshots: Mapping[str, SourceSnapshot]) -> dict[NameInSource, str]:
+        """Return the manifest that provides each name of each source."""
         wanted = self.desired.pods
         return {
             (source, pod_key(pod)): manifest_of(pod)
@@ -66,18 +66,18 @@ class Merged:
 def merge(
     order: Sequence[str],
     snapshots: Mapping[str, SourceSnapshot],
-    holders: Mapping[Name, str] = MappingProxyType({}),
+    holders: Mapping[NameInSource, str] = MappingProxyType({}),
 ) -> Merged:
-    """Put the latest snapshots together.
+    """Merge the latest snapshots.
 
-    Within a source one pod of a name wins: that of the manifest in `holders`, which had the name
-    before, else the one that was seen first, so that what runs stays. Over all sources the first
-    of a UID wins; `order` says which source comes first. Names may be the same in two sources:
-    the pods' workers run one after the other (pods).
+    Two pods of one source may not share a name: the manifest in `holders`, which provided the
+    name before, wins, else the pod that was seen first, so that a running pod stays. Two pods
+    of any sources may not share a UID: the first source in `order` wins. Two sources may use
+    the same name: the pods' workers then run one after the other (see `pods`).
     """
     pods: dict[PodUid, Pod] = {}
     owner: dict[PodUid, str] = {}
-    dropped: dict[Dropped, Pod] = {}
+    dropped: dict[DroppedPod, Pod] = {}
     for source in order:
         given = snapshots[source].pods if source in snapshots else ()
         first = _first_of_names(source, [p for p in given if pod_uid(p) not in pods], holders)
@@ -91,7 +91,7 @@ def merge(
             else:
                 pods[uid], owner[uid] = pod, source
                 continue
-            drop = Dropped(source, key, uid, f"{message}: ignored", manifest_of(pod))
+            drop = DroppedPod(source, key, uid, f"{message}: ignored", manifest_of(pod))
             dropped[drop] = pod
     ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
@@ -104,9 +104,9 @@ def merge(
 
 
 def _first_of_names(
-    source: str, pods: Iterable[Pod], holders: Mapping[Name, str]
+    source: str, pods: Iterable[Pod], holders: Mapping[NameInSource, str]
 ) -> dict[PodKey, Pod]:
-    """Return the pod of each name that runs."""
+    """Return the pod that wins each name."""
     first: dict[PodKey, Pod] = {}
     for pod in pods:
         key = pod_key(pod)
@@ -123,7 +123,7 @@ def _first_of_names(
 def _merge_objects(
     order: Sequence[str], snapshots: Mapping[str, SourceSnapshot]
 ) -> tuple[dict[ObjectKey, ApiObject], frozenset[ObjectKey]]:
-    """Return the objects by key, the first of each, and the keys of which there are more."""
+    """Return the first object of each key, and the keys that are defined more than once."""
     objects: dict[ObjectKey, ApiObject] = {}
     hidden: set[ObjectKey] = set()
     for source in order:
@@ -150,25 +150,24 @@ async def run_merge(
     apply: Callable[[Desired], None],
     events: EventSink,
     *,
-    turned: Callable[[], None] = lambda: None,
+    on_applied: Callable[[], None] = lambda: None,
     period: float = 60.0,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Apply the merged set at once and at every delivery, until cancelled.
+    """Apply the merged set now and after every delivery, until cancelled.
 
-    `turned` is called after each of them, and every `period` seconds in between: there is
-    then nothing that a source has delivered and that was not applied.
+    `on_applied` is called after each of them, and every `period` seconds in between: at that
+    moment every delivery of the sources has been applied.
 
-    It keeps nothing that it cannot have again: started anew, it asks the sources for what
-    they delivered last.
+    After a restart it starts again from the sources' last snapshots (`Source.delivered`).
     """
     order = [source.name for source in sources]
     if len(set(order)) < len(order):
         raise ValueError(f"two sources of one name: {order}")
     snapshots = {s.name: s.delivered for s in sources if s.delivered is not None}
-    dropped: frozenset[Dropped] = frozenset()
+    dropped: frozenset[DroppedPod] = frozenset()
     hidden: frozenset[ObjectKey] = frozenset()
-    holders: Mapping[Name, str] = {}
+    holders: Mapping[NameInSource, str] = {}
 
     def publish() -> None:
         nonlocal dropped, hidden, holders
@@ -183,7 +182,7 @@ async def run_merge(
             log.warning("source.object_dropped", object=str(key), why="there is one before it")
         hidden = merged.hidden
         apply(merged.desired)
-        turned()
+        on_applied()
 
     async def pump(source: Source) -> None:
         while True:
@@ -197,4 +196,4 @@ async def run_merge(
         task_status.started()
         while True:
             await trio.sleep(period)
-            turned()
+            on_applied()

@@ -21,7 +21,7 @@ from kubelet_trio.credentials.provider_config import Provider, load_providers
 from kubelet_trio.kube.exec_plugin import CredentialsError, read_credentials
 from kubelet_trio.kube.kubeconfig import KubeconfigError, parse_kubeconfig
 from kubelet_trio.sources import ManifestError
-from kubelet_trio.sources.load import load_manifest
+from kubelet_trio.sources.manifest.load import load_manifest
 from tests.fuzz.mutate import documents, edited, encode_tree
 from tests.fuzz.target import Target
 

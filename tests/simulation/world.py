@@ -23,7 +23,7 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
-from kubelet_trio.sources import Change, FileSource, WatchPoints
+from kubelet_trio.sources import FileChange, FileSource, WatchPoints
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
 from tests.simulation.manifests import SIDECAR, Wish
@@ -49,7 +49,7 @@ STOP_TAKES_AT_MOST = 60.0
 class NudgedWatcher:
     """Tells of the changes that the simulation makes, if it cares to."""
 
-    def __init__(self, changes: list[Change]) -> None:
+    def __init__(self, changes: list[FileChange]) -> None:
         self._changes = changes
         self._news = trio.Event()
 
@@ -59,7 +59,7 @@ class NudgedWatcher:
     def nudge(self) -> None:
         self._news.set()
 
-    async def wait_changes(self) -> list[Change]:
+    async def wait_changes(self) -> list[FileChange]:
         await trio.lowlevel.checkpoint()
         while not self._changes:
             await self._news.wait()
@@ -125,7 +125,7 @@ class World:
             container_logs_dir=self.top / "logs/containers",
             host_ips=("192.0.2.1",),
         )
-        self.changes: list[Change] = []
+        self.changes: list[FileChange] = []
         self.watcher = NudgedWatcher(self.changes)
         self.agent: Agent | None = None
         self._life = trio.CancelScope()
@@ -160,7 +160,7 @@ class World:
     def _changed(self, path: Path, nudge: bool) -> None:
         if nudge:
             there = path.exists()
-            self.changes.append(Change(str(path), there, not there))
+            self.changes.append(FileChange(str(path), there, not there))
             self.run.call(self.watcher.nudge)
 
     # The agent

@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.sources import Change, ManifestError, WatchPoints, load_pods
+from kubelet_trio.sources import FileChange, ManifestError, WatchPoints, load_pods
 
 NODE = "Node1"
 
@@ -49,17 +49,17 @@ class FakeWatcher:
     def __init__(self) -> None:
         self.points: WatchPoints = {}
         self.closed = False
-        self._send, self._receive = trio.open_memory_channel[Change](math.inf)
+        self._send, self._receive = trio.open_memory_channel[FileChange](math.inf)
 
     def tell(self, path: object, *, finished: bool = True) -> None:
-        self._send.send_nowait(Change(str(path), finished))
+        self._send.send_nowait(FileChange(str(path), finished))
 
     def watch(self, points: WatchPoints) -> bool:
         changed = points != self.points
         self.points = points
         return changed
 
-    async def wait_changes(self) -> list[Change]:
+    async def wait_changes(self) -> list[FileChange]:
         return [await self._receive.receive()]
 
     def close(self) -> None:

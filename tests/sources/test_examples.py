@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.sources import load_pods
-from kubelet_trio.sources.support import NOT_YET, STATIC_POD
+from kubelet_trio.sources.manifest.support import NOT_YET, STATIC_POD
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from kubelet_trio.model import inline_offload
 from kubelet_trio.objects import object_key
 from kubelet_trio.sources import HttpSource
-from kubelet_trio.sources.decode import MAX_MANIFEST_SIZE
-from kubelet_trio.sources.static import seen_at
+from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
+from kubelet_trio.sources.manifest.static import seen_at
 from tests.sources.make import FixedClock, encoded, manifest, names
 
 URL = "http://user:word@manifests.example/pods?token=x"

@@ -10,8 +10,8 @@ from trio_util import AsyncValue
 
 from kubelet_trio.model import EventType, Latest, ObjectRef
 from kubelet_trio.sources import Desired, SourceProblem, SourceSnapshot, run_merge
+from kubelet_trio.sources.manifest.static import MANIFEST, mark_seen
 from kubelet_trio.sources.merge import merge
-from kubelet_trio.sources.static import MANIFEST, mark_seen
 from tests.sources.make import load, manifest, names
 
 

@@ -109,8 +109,8 @@ def test_the_first_object_of_a_name_counts() -> None:
 
 
 def test_a_broken_edit_keeps_the_objects_too(tmp_path: Path) -> None:
-    from kubelet_trio.sources.ledger import Ledger
-    from kubelet_trio.sources.scan import look, read_manifest
+    from kubelet_trio.sources.files.ledger import Ledger
+    from kubelet_trio.sources.files.scan import read_manifest, scan
 
     file = tmp_path / "config.yaml"
     ledger = Ledger(0.1)
@@ -118,7 +118,7 @@ def test_a_broken_edit_keeps_the_objects_too(tmp_path: Path) -> None:
         file.write_bytes(text)
         read = read_manifest(str(file), NODE)
         assert read is not None
-        ledger.decide(look(str(tmp_path)), None, 0.0, 0.0)
+        ledger.decide(scan(str(tmp_path)), None, 0.0, 0.0)
         ledger.take(str(file), read, "now")
     assert [tuple(object_key(each)) for each in ledger.objects()] == [("ConfigMap", "default", "x")]
     assert len(ledger.errors()) == 1

@@ -15,8 +15,8 @@ import pytest
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.sources import load_manifest
-from kubelet_trio.sources.schema import _fields, _inner, _places
-from kubelet_trio.sources.support import NEVER, NOT_YET, STATIC_POD, Refusal
+from kubelet_trio.sources.manifest.schema import _fields, _inner, _places
+from kubelet_trio.sources.manifest.support import NEVER, NOT_YET, STATIC_POD, Refusal
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = ("yes", "in part", "refused", "not the node's")

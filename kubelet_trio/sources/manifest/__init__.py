@@ -1,0 +1,31 @@
+"""From the bytes of a manifest to pods that this node can run.
+
+Bytes > `decode` (JSON or YAML documents) > `schema` (the API's types) > `support` (refused
+fields) > `defaults` > `static` (UID and name) > `validation`. `load` is all of it.
+"""
+
+from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
+from kubelet_trio.sources.manifest.defaults import default_pod
+from kubelet_trio.sources.manifest.load import Manifest, load_manifest, load_pods
+from kubelet_trio.sources.manifest.static import (
+    MANIFEST,
+    manifest_of,
+    mark_seen,
+    seen_at,
+    seen_now,
+)
+from kubelet_trio.sources.manifest.support import check_cluster_pod
+
+__all__ = [
+    "MANIFEST",
+    "MAX_MANIFEST_SIZE",
+    "Manifest",
+    "check_cluster_pod",
+    "default_pod",
+    "load_manifest",
+    "load_pods",
+    "manifest_of",
+    "mark_seen",
+    "seen_at",
+    "seen_now",
+]

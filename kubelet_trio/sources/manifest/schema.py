@@ -1,0 +1,209 @@
+"""Checks a raw document against the API's types: refuses what the models would silently drop.
+
+Walks along the typed models and reports unknown and misplaced fields and values of the wrong
+type, each with its path and the expected type. Returns the document ready for conversion:
+without nulls, with quantities as strings. `validation` checks the values themselves.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import types
+import typing
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.objects import KINDS
+from kubelet_trio.sources.errors import FieldError, json_type, quote
+
+_INT64 = 2**63
+
+# Fields that hold quantities; the models type them as str and dict[str, str].
+_QUANTITY_FIELDS = frozenset(("sizeLimit", "divisor"))
+_QUANTITY_MAPS = frozenset(("limits", "requests", "overhead", "capacity"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    type: Any  # without Optional
+    required: bool
+
+
+def check_pod(raw: dict[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
+    """Return the document for `msgspec.convert(..., Pod)`, and its errors.
+
+    Use the document only if there are no errors. Paths start at the Pod.
+    """
+    walk = _Walk()
+    return walk.struct(raw, Pod, ""), walk.errors
+
+
+def check_object(raw: dict[str, Any], kind: str) -> tuple[dict[str, Any], list[FieldError]]:
+    """Do the same for an object of one of the other kinds."""
+    walk = _Walk()
+    return walk.struct(raw, KINDS[kind], ""), walk.errors
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.errors: list[FieldError] = []
+
+    def struct(self, raw: dict[str, Any], kind: type[msgspec.Struct], path: str) -> dict[str, Any]:
+        known = _fields(kind)
+        result: dict[str, Any] = {}
+        for name, value in raw.items():
+            where = f"{path}.{name}" if path else name
+            if name not in known:
+                self._error(where, "unknown field" + _hint(name, kind, path))
+            elif value is not None:  # null means "not set" in the API
+                result[name] = self.value(value, known[name].type, where, name)
+        for name, field in known.items():
+            # Only missing fields here: validation judges empty values, as the API server does.
+            if field.required and result.get(name) is None and name not in result:
+                self._error(f"{path}.{name}" if path else name, "Required value")
+        return result
+
+    def value(self, raw: Any, kind: Any, path: str, name: str) -> Any:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            if isinstance(raw, dict):
+                return self.struct(raw, kind, path)
+            return self._wrong(raw, "an object", path)
+        if typing.get_origin(kind) is list:
+            return self._list(raw, typing.get_args(kind)[0], path, name)
+        if kind is dict:
+            return self._map(raw, path, name)
+        if kind is str:
+            return self._string(raw, path, name in _QUANTITY_FIELDS)
+        return self._scalar(raw, kind, path)
+
+    def _list(self, raw: Any, item: Any, path: str, name: str) -> Any:
+        if not isinstance(raw, list):
+            return self._wrong(raw, "a list", path)
+        return [self.value(value, item, f"{path}[{i}]", name) for i, value in enumerate(raw)]
+
+    def _map(self, raw: Any, path: str, name: str) -> Any:
+        if not isinstance(raw, dict):
+            return self._wrong(raw, "an object", path)
+        quantity = name in _QUANTITY_MAPS
+        return {
+            key: self._string(value, f"{path}[{key}]", quantity)
+            for key, value in raw.items()
+            if value is not None
+        }
+
+    def _string(self, raw: Any, path: str, quantity: bool) -> Any:
+        if quantity and isinstance(raw, int | float) and not isinstance(raw, bool):
+            return str(raw)  # resource.Quantity also unmarshals from JSON numbers
+        if not isinstance(raw, str):
+            hint = "; put it in quotes" if isinstance(raw, bool | int | float) else ""
+            return self._wrong(raw, f"a string{hint}", path)
+        # JSON escapes can spell lone surrogates, which no UTF-8 output can carry.
+        if any("\ud800" <= char <= "\udfff" for char in raw):
+            return self._wrong(ascii(raw), "valid Unicode", path)
+        return raw
+
+    def _scalar(self, raw: Any, kind: Any, path: str) -> Any:
+        if kind is bool:
+            return raw if isinstance(raw, bool) else self._wrong(raw, "true or false", path)
+        if kind is datetime.datetime:
+            return self._time(raw, path)
+        whole = isinstance(raw, int) and not isinstance(raw, bool) and -_INT64 <= raw < _INT64
+        if kind is int:
+            return raw if whole else self._wrong(raw, "a whole number", path)
+        # The remaining type is intstr.IntOrString (ports): a number or a string.
+        if whole or isinstance(raw, str):
+            return raw
+        return self._wrong(raw, "a whole number or a string", path)
+
+    def _time(self, raw: Any, path: str) -> Any:
+        if isinstance(raw, str):
+            try:
+                return msgspec.convert(raw, datetime.datetime)
+            except msgspec.ValidationError:
+                pass
+        return self._wrong(raw, "a time such as 2006-01-02T15:04:05Z", path)
+
+    def _wrong(self, raw: Any, expected: str, path: str) -> None:
+        shown = json_type(raw) if isinstance(raw, dict | list) or raw is None else quote(raw)
+        self._error(path, f"Invalid value: {shown}: expected {expected}")
+
+    def _error(self, path: str, message: str) -> None:
+        self.errors.append(FieldError(path, message))
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, _Field]:
+    return {
+        f.encode_name: _Field(f.encode_name, _plain(f.type), f.required)
+        for f in msgspec.structs.fields(kind)
+    }
+
+
+def _plain(kind: Any) -> Any:
+    """Return a field's type without its `| None`."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+        return inner[0] if len(inner) == 1 else int | str
+    return kind
+
+
+def _hint(name: str, kind: type[msgspec.Struct], path: str) -> str:
+    """Return a hint: the similar field, or the place of this one, or ""."""
+    import difflib  # deferred: only invalid manifests need it
+
+    near = difflib.get_close_matches(name, _fields(kind), n=1, cutoff=0.8)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    home = _home(name, path)
+    return f"; {name} belongs under {home}" if home else ""
+
+
+def _home(name: str, path: str) -> str:
+    """Return the place nearest to `path` that has a field of this name, or ""."""
+    here = _steps(path)
+    best, best_distance = "", len(here) + 4
+    for steps, kind in _places():
+        if steps and name in _fields(kind):
+            common = next(
+                (i for i, (a, b) in enumerate(zip(here, steps, strict=False)) if a != b),
+                min(len(here), len(steps)),
+            )
+            distance = len(here) + len(steps) - 2 * common
+            if distance < best_distance:
+                best, best_distance = ".".join(steps), distance
+    return best
+
+
+def _steps(path: str) -> list[str]:
+    """Return a path's steps without their indices: spec, containers[]."""
+    return [
+        f"{step.partition('[')[0]}[]" if "[" in step else step for step in path.split(".") if step
+    ]
+
+
+def _places() -> Iterator[tuple[list[str], type[msgspec.Struct]]]:
+    """Yield every object type inside a Pod with its path, breadth first."""
+    queue: deque[tuple[list[str], Any]] = deque([([], Pod)])
+    while queue:
+        steps, kind = queue.popleft()
+        yield steps, kind
+        for name, field in _fields(kind).items():
+            if name in ("status", "managedFields") or len(steps) > 6:
+                continue
+            inner = _inner(field.type)
+            if inner is not None:
+                mark = "[]" if typing.get_origin(field.type) is list else ""
+                queue.append(([*steps, name + mark], inner))
+
+
+def _inner(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the object that a field holds, or holds a list of; None for plain values."""
+    inner = typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
+    return inner if isinstance(inner, type) and issubclass(inner, msgspec.Struct) else None

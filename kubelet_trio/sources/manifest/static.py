@@ -1,0 +1,123 @@
+"""Gives a static pod its identity: UID, name on this node, and annotations for its source.
+
+The rules are the Go kubelet's (pkg/kubelet/config/common.go), except for the UID: Go hashes
+the pod as printed from memory; we hash node, source and the manifest in canonical JSON.
+Comments, order of fields and YAML or JSON therefore do not matter, and a newer agent with
+more defaults does not restart every pod.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Pod, PodStatus, Toleration
+from lightkube.models.meta_v1 import ObjectMeta
+from msgspec.structs import replace
+
+from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid, blake2b
+
+MANIFEST = "kubelet-trio/manifest"  # annotation: the file that the pod comes from
+
+# Fields that an API server sets: in a dump from one, but not written by the author.
+_SERVER_SET = (
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+def manifest_uid(document: dict[str, Any], node_name: str, source: str, origin: str) -> PodUid:
+    """Return the UID in the manifest, or 32 hex digits derived from its content.
+
+    Args:
+        document: as `check_pod` returns it: without nulls, quantities as strings.
+        node_name: the same manifest on two nodes gives two pods.
+        source: file or http.
+        origin: path or URL; the same manifest in two files gives two pods.
+    """
+    meta = document.get("metadata") or {}
+    if meta.get("uid"):
+        return PodUid(meta["uid"])
+    content = {
+        "metadata": {k: v for k, v in meta.items() if k not in _SERVER_SET},
+        "spec": document.get("spec"),
+    }
+    digest = blake2b(digest_size=16)
+    for part in (_ENCODER.encode(content), node_name.encode(), source.encode(), origin.encode()):
+        # Each part with its length: "ab" + "c" must not hash as "a" + "bc".
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return PodUid(digest.hexdigest())
+
+
+def make_static(pod: Pod, uid: PodUid, node_name: str, source: str, origin: str) -> Pod:
+    """Return the pod as this node runs it. `config.seen` is left to `mark_seen`."""
+    assert pod.metadata is not None
+    assert pod.spec is not None
+    name = pod.metadata.name or ""
+    annotations = {
+        **{k: v for k, v in (pod.metadata.annotations or {}).items() if k != CONFIG_SEEN},
+        CONFIG_SOURCE: source,
+        CONFIG_HASH: uid,
+    }
+    annotations.pop(MANIFEST, None)
+    annotations.pop(INSTANCE, None)  # only the agent marks its pods
+    if source == "file":  # a URL may carry a password
+        annotations[MANIFEST] = origin
+    meta = replace(
+        pod.metadata,
+        # The suffix keeps mirror pods of several nodes apart; embedded pods have no mirrors.
+        name=name if source == "embedded" else f"{name}-{node_name.lower()}",
+        namespace=pod.metadata.namespace or "default",
+        uid=uid,
+        annotations=annotations,
+    )
+    spec = replace(pod.spec, nodeName=node_name)
+    if source == "file":
+        # As the Go kubelet: a NoExecute taint must not end it, nothing would start it elsewhere.
+        spec = replace(spec, tolerations=_with_no_execute(spec.tolerations or []))
+    return Pod(
+        apiVersion="v1", kind="Pod", metadata=meta, spec=spec, status=PodStatus(phase="Pending")
+    )
+
+
+def _with_no_execute(tolerations: list[Toleration]) -> list[Toleration]:
+    wanted = Toleration(operator="Exists", effect="NoExecute")
+    kept = [
+        t
+        for t in tolerations
+        if (t.key or "", t.effect, t.operator or "Equal", t.value or "")
+        != ("", "NoExecute", "Exists", "")
+    ]
+    return [*kept, wanted]
+
+
+def mark_seen(pod: Pod, seen: str) -> Pod:
+    """Return the pod with the time at which this agent first saw it."""
+    meta: ObjectMeta = pod.metadata or ObjectMeta()
+    annotations = {**(meta.annotations or {}), CONFIG_SEEN: seen}
+    return replace(pod, metadata=replace(meta, annotations=annotations))
+
+
+def manifest_of(pod: Pod) -> str:
+    """Return the file that the pod was read from, "" if from none."""
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    return str(annotations.get(MANIFEST, ""))
+
+
+def seen_at(pod: Pod) -> str:
+    """Return when the pod was first seen, "" if it is not marked."""
+    annotations = (pod.metadata.annotations if pod.metadata else None) or {}
+    return str(annotations.get(CONFIG_SEEN, ""))
+
+
+def seen_now(seconds: float) -> str:
+    """Return Unix seconds in the format of `config.seen`: RFC 3339 with microseconds, UTC."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,250 @@
+"""Validation of a pod's containers: names, images, ports, environment, mounts, resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lightkube.models.core_v1 import (
+    Container,
+    ContainerPort,
+    ContainerRestartRule,
+    Pod,
+    PodSpec,
+    ResourceRequirements,
+    VolumeMount,
+)
+
+from kubelet_trio.containers import amounts, container_amounts, total_amounts
+from kubelet_trio.model import canonical_quantity
+from kubelet_trio.sources.validation import syntax
+from kubelet_trio.sources.validation.env import validate_env
+from kubelet_trio.sources.validation.field_errors import FieldErrors
+from kubelet_trio.sources.validation.handlers import validate_handlers, validate_no_handlers
+from kubelet_trio.sources.validation.security import validate_container_security
+
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+PROPAGATION = ("None", "HostToContainer", "Bidirectional")
+RECURSIVE_READ_ONLY = ("Disabled", "IfPossible", "Enabled")
+RESTART_POLICIES = ("Always", "OnFailure", "Never")
+
+_MAX_RULES = 20
+_MAX_EXIT_CODES = 255
+
+Placed = tuple[str, Container]  # path and container
+
+
+def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[str]) -> None:
+    """Check init and main containers: names, volumes and host ports are shared by all."""
+    if not spec.containers:
+        errors.required("spec.containers")
+    init = [(f"spec.initContainers[{i}]", c) for i, c in enumerate(spec.initContainers or ())]
+    main = [(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers)]
+    seen: set[str] = set()
+    empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
+    for path, container in [*init, *main]:
+        if container.name and container.name in seen:
+            errors.duplicate(f"{path}.name", container.name)
+        seen.add(container.name)
+        _container(errors, container, path, volumes)
+        validate_env(errors, container, path, empty_dirs)
+        own_users = spec.hostUsers is False
+        validate_container_security(errors, container, path, own_users=own_users)
+        _ports(errors, container.ports or [], f"{path}.ports", bool(spec.hostNetwork))
+        if (path, container) in init and container.restartPolicy != "Always":
+            validate_no_handlers(errors, container, path)
+        else:
+            validate_handlers(errors, spec, container, path)
+    if spec.resources is not None:
+        _pod_resources(errors, spec, spec.resources, [*init, *main])
+    # Init containers run alone; sidecars and main containers at the same time.
+    ordinary = [placed for placed in init if placed[1].restartPolicy != "Always"]
+    for placed in ordinary:
+        _host_ports(errors, [placed])
+    _host_ports(errors, [placed for placed in [*init, *main] if placed not in ordinary])
+
+
+def _container(
+    errors: FieldErrors, container: Container, path: str, volumes: frozenset[str]
+) -> None:
+    errors.need(f"{path}.name", container.name, syntax.dns_label)
+    image = container.image or ""
+    if not image:
+        errors.required(f"{path}.image")
+    elif image.strip() != image:
+        errors.invalid(f"{path}.image", image, "must not have leading or trailing whitespace")
+    errors.one_of(f"{path}.imagePullPolicy", container.imagePullPolicy, PULL_POLICIES)
+    policy = container.terminationMessagePolicy
+    errors.one_of(f"{path}.terminationMessagePolicy", policy, MESSAGE_POLICIES)
+    _mounts(errors, container, path, volumes)
+    resources = container.resources or ResourceRequirements()
+    _resources(errors, resources, f"{path}.resources")
+    _resize_policy(errors, container, path)
+    _restart(errors, container, path)
+
+
+def _ports(errors: FieldErrors, ports: list[ContainerPort], path: str, host_network: bool) -> None:
+    names: set[str] = set()
+    for index, port in enumerate(ports):
+        where = f"{path}[{index}]"
+        if port.name:
+            errors.check(f"{where}.name", port.name, syntax.port_name)
+            if port.name in names:
+                errors.duplicate(f"{where}.name", port.name)
+            names.add(port.name)
+        if not port.containerPort:
+            errors.required(f"{where}.containerPort")
+        else:
+            errors.within(f"{where}.containerPort", port.containerPort, 1, 65535)
+        if port.hostPort:
+            errors.within(f"{where}.hostPort", port.hostPort, 1, 65535)
+            if host_network and port.hostPort != port.containerPort:
+                errors.invalid(
+                    f"{where}.hostPort", port.hostPort, "must match containerPort on hostNetwork"
+                )
+        errors.one_of(f"{where}.protocol", port.protocol, PROTOCOLS)
+        if port.hostIP:
+            errors.check(f"{where}.hostIP", port.hostIP, syntax.ip_address)
+
+
+def _host_ports(errors: FieldErrors, containers: Iterable[Placed]) -> None:
+    taken: set[tuple[str, str, int]] = set()
+    for path, container in containers:
+        for index, port in enumerate(container.ports or ()):
+            if not port.hostPort:
+                continue
+            key = (port.protocol or "TCP", port.hostIP or "", port.hostPort)
+            if key in taken:
+                shown = "/".join(str(part) for part in key if part)
+                errors.duplicate(f"{path}.ports[{index}].hostPort", shown)
+            taken.add(key)
+
+
+def _mounts(errors: FieldErrors, container: Container, path: str, volumes: frozenset[str]) -> None:
+    places: set[str] = set()
+    privileged = bool(container.securityContext and container.securityContext.privileged)
+    for index, mount in enumerate(container.volumeMounts or ()):
+        where = f"{path}.volumeMounts[{index}]"
+        if not mount.name:
+            errors.required(f"{where}.name")
+        elif mount.name not in volumes:
+            errors.not_found(f"{where}.name", mount.name)
+        if not mount.mountPath:
+            errors.required(f"{where}.mountPath")
+        elif mount.mountPath in places:
+            errors.invalid(f"{where}.mountPath", mount.mountPath, "must be unique")
+        places.add(mount.mountPath)
+        _mount_options(errors, mount, where, privileged)
+
+
+def _mount_options(errors: FieldErrors, mount: VolumeMount, path: str, privileged: bool) -> None:
+    if mount.subPath and mount.subPathExpr:
+        errors.invalid(f"{path}.subPathExpr", mount.subPathExpr, "subPath is set as well")
+    for name in ("subPath", "subPathExpr"):
+        value = getattr(mount, name)
+        if value:
+            errors.check(f"{path}.{name}", value, syntax.inside_path)
+    errors.one_of(f"{path}.mountPropagation", mount.mountPropagation, PROPAGATION)
+    if mount.mountPropagation == "Bidirectional" and not privileged:
+        errors.forbidden(f"{path}.mountPropagation", "Bidirectional needs a privileged container")
+    recursive = mount.recursiveReadOnly
+    errors.one_of(f"{path}.recursiveReadOnly", recursive, RECURSIVE_READ_ONLY)
+    if recursive in ("IfPossible", "Enabled"):
+        if not mount.readOnly:
+            errors.forbidden(f"{path}.recursiveReadOnly", "needs readOnly")
+        if mount.mountPropagation not in (None, "None"):
+            errors.forbidden(f"{path}.recursiveReadOnly", "needs mountPropagation None")
+
+
+def _resources(errors: FieldErrors, resources: ResourceRequirements, path: str) -> None:
+    limits = _amounts(errors, resources.limits or {}, f"{path}.limits")
+    requests = _amounts(errors, resources.requests or {}, f"{path}.requests")
+    for name, amount in requests.items():
+        if name in limits and amount > limits[name]:
+            limit = (resources.limits or {})[name]
+            errors.invalid(
+                f"{path}.requests",
+                (resources.requests or {})[name],
+                f"must be less than or equal to {name} limit of {limit}",
+            )
+        elif name.startswith("hugepages-") and amount != limits.get(name):
+            errors.invalid(f"{path}.requests", name, "must be equal to the limit")
+
+
+def _pod_resources(
+    errors: FieldErrors, spec: PodSpec, own: ResourceRequirements, containers: list[Placed]
+) -> None:
+    """Check pod-level resources against those of the containers (KEP-2837)."""
+    _resources(errors, own, "spec.resources")
+    if errors.found:
+        return  # amounts cannot be compared if some do not parse
+    asked = total_amounts(Pod(spec=spec), "requests")
+    for name, amount in amounts(own.requests).items():
+        if asked.get(name, 0) > amount:
+            least = canonical_quantity(f"{asked[name]}n")
+            errors.invalid(
+                f"spec.resources.requests[{name}]",
+                (own.requests or {})[name],
+                f"must be greater than or equal to aggregate container requests of {least}",
+            )
+    given = amounts(own.limits)
+    for path, container in containers:
+        for name, amount in container_amounts(container, "limits").items():
+            if name in given and amount > given[name]:
+                errors.invalid(
+                    f"{path}.resources.limits[{name}]",
+                    ((container.resources and container.resources.limits) or {})[name],
+                    f"must be less than or equal to pod limits of {(own.limits or {})[name]}",
+                )
+
+
+def _amounts(errors: FieldErrors, quantities: Mapping[str, str], path: str) -> dict[str, int]:
+    amounts = {}
+    for name, text in quantities.items():
+        amount = errors.quantity(f"{path}[{name}]", text)
+        if amount is not None:
+            amounts[name] = amount
+    return amounts
+
+
+def _resize_policy(errors: FieldErrors, container: Container, path: str) -> None:
+    named: set[str] = set()
+    for index, policy in enumerate(container.resizePolicy or ()):
+        where = f"{path}.resizePolicy[{index}]"
+        errors.one_of(f"{where}.resourceName", policy.resourceName, ("cpu", "memory"))
+        known = ("NotRequired", "RestartContainer")
+        errors.one_of(f"{where}.restartPolicy", policy.restartPolicy, known)
+        if policy.resourceName in named:
+            errors.duplicate(f"{where}.resourceName", policy.resourceName)
+        named.add(policy.resourceName)
+
+
+def _restart(errors: FieldErrors, container: Container, path: str) -> None:
+    """Check a container's own restart policy and its rules (KEP-5307)."""
+    errors.one_of(f"{path}.restartPolicy", container.restartPolicy, RESTART_POLICIES)
+    rules = container.restartPolicyRules or []
+    if rules and container.restartPolicy is None:
+        errors.required(f"{path}.restartPolicy", "must be set where restartPolicyRules are")
+    if len(rules) > _MAX_RULES:
+        errors.too_many(f"{path}.restartPolicyRules", len(rules), _MAX_RULES)
+    for index, rule in enumerate(rules):
+        _restart_rule(errors, rule, f"{path}.restartPolicyRules[{index}]")
+
+
+def _restart_rule(errors: FieldErrors, rule: ContainerRestartRule, path: str) -> None:
+    errors.one_of(f"{path}.action", rule.action, ("Restart", "RestartAllContainers"))
+    codes = rule.exitCodes
+    if codes is None:
+        errors.required(f"{path}.exitCodes")
+        return
+    errors.one_of(f"{path}.exitCodes.operator", codes.operator, ("In", "NotIn"))
+    values = codes.values or []
+    if not values:
+        errors.required(f"{path}.exitCodes.values")
+    if len(values) > _MAX_EXIT_CODES:
+        errors.too_many(f"{path}.exitCodes.values", len(values), _MAX_EXIT_CODES)
+    for index, value in enumerate(values):
+        errors.within(f"{path}.exitCodes.values[{index}]", value, 0, 2**31 - 1)
+        if value in values[:index]:
+            errors.duplicate(f"{path}.exitCodes.values[{index}]", value)

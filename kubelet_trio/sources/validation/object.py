@@ -1,0 +1,168 @@
+"""Validates a config map, secret, claim, volume or runtime class from a manifest.
+
+Also refuses volume types that this node cannot mount: better the manifest now than the pod's
+mount later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from lightkube.models.core_v1 import (
+    ConfigMap,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    Secret,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.node_v1 import RuntimeClass
+from msgspec.structs import replace
+
+from kubelet_trio.objects import ApiObject, config_map_content, secret_content
+from kubelet_trio.sources.errors import FieldError
+from kubelet_trio.sources.validation import syntax
+from kubelet_trio.sources.validation.field_errors import FieldErrors
+
+MAX_CONTENT = 1024 * 1024  # bytes of all keys and values, as at the API server
+
+# The types of persistent volumes that this agent mounts.
+VOLUME_SOURCES = ("hostPath", "local", "nfs")
+_NOT_SOURCES = frozenset(
+    (
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    )
+)
+_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+
+def default_object(value: ApiObject) -> ApiObject:
+    """Return the object with its namespace set."""
+    meta = value.metadata or ObjectMeta()
+    if isinstance(value, PersistentVolume | RuntimeClass) or meta.namespace:
+        return value
+    defaulted: ApiObject = replace(value, metadata=replace(meta, namespace="default"))
+    return defaulted
+
+
+def validate_object(value: ApiObject) -> list[FieldError]:
+    """Return all errors of an object."""
+    errors = FieldErrors()
+    meta = value.metadata or ObjectMeta()
+    errors.need("metadata.name", meta.name, syntax.dns_subdomain)
+    if isinstance(value, RuntimeClass):
+        if meta.namespace:
+            errors.forbidden("metadata.namespace", "a runtime class has none")
+        _runtime_class(errors, value)
+        return errors.found
+    if isinstance(value, PersistentVolume):
+        if meta.namespace:
+            errors.forbidden("metadata.namespace", "a volume has none")
+        _volume(errors, value.spec)
+        return errors.found
+    if meta.namespace:
+        errors.check("metadata.namespace", meta.namespace, syntax.dns_label)
+    if isinstance(value, PersistentVolumeClaim):
+        _claim(errors, value.spec or PersistentVolumeClaimSpec())
+    elif isinstance(value, ConfigMap):
+        _config_map(errors, value)
+    else:
+        _secret(errors, value)
+    return errors.found
+
+
+def _runtime_class(errors: FieldErrors, value: RuntimeClass) -> None:
+    errors.need("handler", value.handler, syntax.dns_label)
+    for name, text in ((value.overhead.podFixed if value.overhead else None) or {}).items():
+        errors.quantity(f"overhead.podFixed[{name}]", text)
+
+
+def config_key(text: str) -> str | None:
+    """Check a key of a config map or secret: it becomes a file name."""
+    if not _KEY.fullmatch(text):
+        return "must be up to 253 letters, digits, '-', '_' or '.'"
+    if text == "." or text.startswith(".."):
+        return "must not be '.' nor begin with '..'"
+    return None
+
+
+def _config_map(errors: FieldErrors, value: ConfigMap) -> None:
+    _keys(errors, value.data, "data")
+    _keys(errors, value.binaryData, "binaryData")
+    for key in (value.binaryData or {}).keys() & (value.data or {}).keys():
+        errors.invalid("data", key, "duplicate of key present in binaryData")
+    try:
+        _size(errors, config_map_content(value), "")
+    except ValueError as exc:
+        errors.invalid("binaryData", "(not shown)", str(exc))
+
+
+def _secret(errors: FieldErrors, value: Secret) -> None:
+    _keys(errors, value.data, "data")
+    _keys(errors, value.stringData, "stringData")
+    try:
+        _size(errors, secret_content(value), "data")
+    except ValueError as exc:
+        errors.invalid("data", "(not shown)", str(exc))
+
+
+def _keys(errors: FieldErrors, data: Mapping[str, str] | None, path: str) -> None:
+    for key in data or ():
+        errors.check(f"{path}[{key}]", key, config_key)
+
+
+def _size(errors: FieldErrors, content: Mapping[str, bytes], path: str) -> None:
+    if sum(len(key) + len(value) for key, value in content.items()) > MAX_CONTENT:
+        errors.forbidden(path, f"larger than {MAX_CONTENT} bytes in all")
+
+
+def _claim(errors: FieldErrors, spec: PersistentVolumeClaimSpec) -> None:
+    if not spec.volumeName:
+        errors.required("spec.volumeName", "nothing but the manifest binds claims on this node")
+    _mode(errors, spec.volumeMode)
+
+
+def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
+    if spec is None:
+        errors.required("spec")
+        return
+    _mode(errors, spec.volumeMode)
+    sources = [
+        f for f in spec.__struct_fields__ if f not in _NOT_SOURCES and getattr(spec, f) is not None
+    ]
+    if not sources:
+        errors.required("spec", "must specify a volume type")
+    for kind in sources[1:]:
+        errors.forbidden(f"spec.{kind}", "may not specify more than 1 volume type")
+    for kind in sources[:1]:
+        if kind not in VOLUME_SOURCES:
+            errors.forbidden(f"spec.{kind}", "volumes of this type are not supported by this agent")
+    for kind in VOLUME_SOURCES:
+        source = getattr(spec, kind)
+        if source is not None:
+            errors.need(f"spec.{kind}.path", source.path, syntax.no_way_up)
+    if spec.nfs is not None:
+        nfs(errors, spec.nfs.server, spec.nfs.path, "spec.nfs")
+
+
+def nfs(errors: FieldErrors, server: str, path: str, where: str) -> None:
+    """Check the server and the path of an NFS export."""
+    if not server:
+        errors.required(f"{where}.server")
+    if path and not path.startswith("/"):
+        errors.invalid(f"{where}.path", path, "must be an absolute path")
+
+
+def _mode(errors: FieldErrors, mode: str | None) -> None:
+    if mode not in (None, "Filesystem"):
+        errors.unsupported("spec.volumeMode", mode, ("Filesystem",))
