@@ -1,4 +1,4 @@
-"""The library: a kubelet inside another trio program. Start at `open_kubelet`."""
+"""The library: a kubelet inside another trio program. Start with `open_kubelet`."""
 
 from kubelet_trio.cri import (
     ExecResult,
@@ -8,7 +8,8 @@ from kubelet_trio.cri import (
     RuntimeTimeoutError,
     RuntimeUnavailableError,
 )
-from kubelet_trio.embed._errors import (
+from kubelet_trio.embed.config import KubeletConfig
+from kubelet_trio.embed.errors import (
     ContainerUnavailableError,
     KubeletClosedError,
     KubeletError,
@@ -18,7 +19,6 @@ from kubelet_trio.embed._errors import (
     PodNotFoundError,
     PodNotReadyError,
 )
-from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.embed.intake import PodLike
 from kubelet_trio.embed.kubelet import Kubelet, open_kubelet
 from kubelet_trio.embed.logs import LogLines

@@ -1,12 +1,13 @@
-"""How an embedded agent is put together.
+"""Builds the agent of an embedded kubelet.
 
-Of the library this alone needs every room. It is imported when a kubelet is opened: the
-import of the library is part of what the host program pays, whether it opens one or not.
+Only this module imports every room. It is imported when a kubelet is opened: `import
+kubelet_trio` stays cheap for programs that never open one.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -39,9 +40,9 @@ _RESOLV_CONF = "/etc/resolv.conf"
 
 
 def real_world(config: KubeletConfig) -> World:
-    """Return this machine as the configuration wants it used. Blocks.
+    """Return the seams for this machine. Blocks.
 
-    Raises OSError or ValueError, naming it, for what of the host cannot be read.
+    Raises OSError or ValueError, naming the file, if the host cannot be read.
     """
     host, threads = cgroup_host(), thread_offload.of(Purpose.CGROUPS)
     orphans = None
@@ -89,9 +90,17 @@ def build_agent(
     world: World,
     own: Source,
     records: dict[PodUid, PodRecord],
-    attendants: tuple[ChildSpec, ...],
+    companions: Callable[[Agent], tuple[ChildSpec, ...]],
 ) -> Agent:
-    """Put an agent together; `own` is the source that the program feeds."""
+    """Build an agent.
+
+    Args:
+        config: of the kubelet.
+        world: the seams to the host.
+        own: the source that the program writes.
+        records: of the pods from before.
+        companions: further children of the agent, started before its sources.
+    """
     node = world.node
     sources: list[Source] = [own]
     if config.manifests is not None:
@@ -118,7 +127,7 @@ def build_agent(
             cgroups=world.cgroups,
             sources=tuple(sources),
             exit_waiter=world.exit_waiter,
-            servers=lambda agent: (*attendants, *_control(agent, config)),
+            servers=lambda agent: (*companions(agent), *_control(agent, config)),
             exec_orphans=world.exec_orphans,
             clock=world.clock,
             offload=world.offload,

@@ -1,8 +1,8 @@
-"""Pods as the Python client's models (`kubernetes_asyncio`, or `kubernetes`), both ways.
+"""Converts pods from and to the Python client's models (`kubernetes_asyncio`, `kubernetes`).
 
-A client model says itself what it holds: `attribute_map` has the API's name of each
-attribute and `openapi_types` its type. That is all that is needed, so a V1Pod is taken
-without importing the client (some 60 MB), and only who asks for a V1Pod back pays for it.
+A client model describes itself: `attribute_map` has the API's name of each attribute and
+`openapi_types` its type. A V1Pod is therefore read without importing the client (some 60 MB);
+only `to_client_pod` imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GENERIC = re.compile(r"(list|dict)[\[(](?:str, )?(.*)[\])]")
 
 
 def is_client_model(value: object) -> bool:
-    """Whether a value is one of the Python client's models."""
+    """Return whether a value is one of the Python client's models."""
     kind = type(value)
     return isinstance(getattr(kind, "attribute_map", None), Mapping) and isinstance(
         getattr(kind, "openapi_types", None), Mapping
@@ -27,7 +27,7 @@ def is_client_model(value: object) -> bool:
 
 
 def from_client_model(value: Any) -> Any:
-    """Return a client model as plain JSON values under the API's names, unset fields left out."""
+    """Return a client model as plain JSON values under the API's names, without unset fields."""
     if is_client_model(value):
         fields = ((attr, getattr(value, attr)) for attr in type(value).openapi_types)
         names = type(value).attribute_map
@@ -61,7 +61,7 @@ def _to_client(value: Any, kind: str, models: Any) -> Any:
         return {key: _to_client(item, match[2], models) for key, item in value.items()}
     model = getattr(models, kind, None)
     if model is None or not isinstance(value, dict):
-        return value  # a plain value: the models' own types say no more
+        return value  # a plain value (str, int, datetime, object): no model of that name
     fields = {
         attr: _to_client(value[name], model.openapi_types[attr], models)
         for attr, name in model.attribute_map.items()

@@ -1,4 +1,4 @@
-"""What a program tells the agent that it embeds."""
+"""The configuration of an embedded kubelet."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ class KubeletConfig:
     """Settings of an embedded kubelet. Only `root_dir` must be given.
 
     Attributes:
-        root_dir: its own directory (made if missing): state, volumes, logs. One kubelet at
-            a time may use it, and whoever opens it again finds the pods that were kept.
+        root_dir: its own directory (made if missing): state, volumes, logs. Only one kubelet
+            at a time may use it. Opened again, it still has the pods that were kept.
         runtime: `process` (containers are processes of this host, nothing needs to be
             installed), `unix:///run/containerd/containerd.sock` or the like, or an object
             that implements `kubelet_trio.cri.Runtime`, which is used as it is.
-        instance: what this kubelet's pods are marked with on the runtime. It owns what
-            bears this mark and nothing else. Empty: derived from `root_dir`.
+        instance: marks this kubelet's pods on the runtime. It owns sandboxes and containers
+            with this mark and no others. Empty: derived from `root_dir`.
         node_name: the name of the node in statuses and events; empty: the host's.
         node_ip: one address or two (`a,b`) for hostIP and pods on the host's network; empty:
-            found out.
-        manifests: a directory (or file) of static pods to run beside the program's own.
+            detected.
+        manifests: a directory (or file) of static pods to run as well.
         allow_root: whether containers of the process runtime may run as root.
-        parallel_pulls: image pulls at a time; None is no limit.
-        crash_backoff_base: seconds before the second restart of a crashing container; it
-            doubles with each.
-        crash_backoff_cap: the longest of these pauses, in seconds.
-        sync_period: seconds between two looks at a pod that nothing else asks for.
-        pod_logs_dir: where containers write their logs; None: `root_dir/logs`.
-        cgroup_root: the cgroup below which pods get theirs; empty: the root. Only where
+        parallel_pulls: the maximum number of concurrent image pulls; None is no limit.
+        crash_backoff_base: seconds before the second restart of a crashing container; the
+            delay doubles with each further restart.
+        crash_backoff_cap: the longest of these delays, in seconds.
+        sync_period: seconds between two syncs of a pod without an event.
+        pod_logs_dir: the directory of container logs; None: `root_dir/logs`.
+        cgroup_root: the parent cgroup of the pods' cgroups; empty: the root. Used only if
             the kubelet may write cgroups.
         cluster_dns: name servers for pods with dnsPolicy ClusterFirst.
         cluster_domain: their search domain.
         control_socket: whether `kubelet-trio --root-dir … pods` and the other commands can
-            ask this kubelet (a unix socket in `root_dir`, for the same user only).
+            connect to this kubelet (a unix socket in `root_dir`, for the same user only).
     """
 
     root_dir: Path | str
@@ -61,7 +61,7 @@ class KubeletConfig:
     control_socket: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what can never work. Raises ValueError naming the field."""
+        """Check the fields. Raises ValueError naming the field."""
         endpoint = self.runtime if isinstance(self.runtime, str) else _MODES[0]
         if endpoint not in _MODES and not endpoint.removeprefix("unix://").startswith("/"):
             raise ValueError(
@@ -80,5 +80,5 @@ class KubeletConfig:
 
     @property
     def instance_id(self) -> str:
-        """The mark of this kubelet's pods: the same again for the same directory."""
+        """The mark of this kubelet's pods; the same each time for the same directory."""
         return self.instance or blake2b(os.fsencode(self.root), digest_size=8).hexdigest()

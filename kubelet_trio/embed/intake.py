@@ -1,8 +1,7 @@
-"""What a program hands in as a pod becomes what the agent runs.
+"""Reads the pods that a program passes in, in any accepted form.
 
-Every form goes the way of a manifest file: decoded, checked against the API's fields,
-defaulted, validated. So a typo in a dict is told with its path, and what a file may not ask
-for a program may not either.
+Every form is loaded like a manifest file: decoded, checked against the API's fields, defaulted,
+validated. A typo in a dict is reported with its path, and the rules for files hold here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.embed.client_models import from_client_model, is_client_model
 from kubelet_trio.model import (
     CONFIG_HASH,
-    CONFIG_SEEN,
     PodUid,
     blake2b,
     metadata,
@@ -26,8 +24,8 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.sources import FieldError, Manifest, ManifestError, load_manifest
 
-# A lightkube Pod, a mapping in the API's JSON form, YAML or JSON text (several documents,
-# config maps and secrets for the pods among them), or a V1Pod of the Python client.
+# A lightkube Pod, a mapping in the API's JSON form, YAML or JSON text (also with several
+# documents, config maps and secrets), or a V1Pod of the Python client.
 PodLike: TypeAlias = Pod | Mapping[str, Any] | str | bytes | Any
 
 ORIGIN = "embedded"
@@ -35,13 +33,13 @@ SOURCE = "embedded"
 
 
 def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: str) -> Manifest:
-    """Return the pods (and objects beside them) in what was given, ready to run.
+    """Return the given pods and objects, ready to run.
 
-    Their UIDs come from their content, so that the same pod is the same again.
+    Their UIDs are derived from their content: the same pod has the same UID each time.
 
     Raises:
-        ManifestError: with everything that is wrong, each with its field path.
-        TypeError: for what is no form of a pod at all.
+        ManifestError: with all errors, each with its field path.
+        TypeError: a value is of a type that no pod can be read from.
     """
     items = list(given) if isinstance(given, Iterable) and not _is_single(given) else [given]
     manifests = [_read(item, node_name, instance) for item in items]
@@ -52,7 +50,10 @@ def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: s
 
 
 def read_pod(given: PodLike, *, node_name: str, instance: str) -> tuple[Pod, Manifest]:
-    """Return the one pod in what was given, and all of it. Raises as `read_pods`."""
+    """Return the only pod of the given value, and all of it.
+
+    Raises ManifestError, also if there is not exactly one pod, and TypeError; see `read_pods`.
+    """
     manifest = read_pods(given, node_name=node_name, instance=instance)
     if len(manifest.pods) != 1:
         found = f"expected exactly one Pod, found {len(manifest.pods)}"
@@ -61,7 +62,7 @@ def read_pod(given: PodLike, *, node_name: str, instance: str) -> tuple[Pod, Man
 
 
 def fresh_uid() -> PodUid:
-    """Return a UID that no pod had before."""
+    """Return a new random UID."""
     return PodUid(str(uuid.uuid4()))
 
 
@@ -69,13 +70,6 @@ def with_uid(pod: Pod, uid: PodUid) -> Pod:
     """Return the pod under another UID."""
     annotations = {**pod_annotations(pod), CONFIG_HASH: uid}
     meta = msgspec.structs.replace(metadata(pod), uid=uid, annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=meta)
-
-
-def with_seen(pod: Pod, seen: str) -> Pod:
-    """Return the pod marked with when the agent was given it (RFC 3339)."""
-    annotations = {**pod_annotations(pod), CONFIG_SEEN: seen}
-    meta = msgspec.structs.replace(metadata(pod), annotations=annotations)
     return msgspec.structs.replace(pod, metadata=meta)
 
 
@@ -90,7 +84,8 @@ def _read(given: PodLike, node_name: str, instance: str) -> Manifest:
 
 
 def _own_uid(uid: PodUid, instance: str) -> PodUid:
-    """Two kubelets on one runtime must not give one UID to two pods, whatever a manifest says."""
+    """Return a UID that depends on the kubelet as well."""
+    # Two kubelets on one runtime must not give one UID to two pods, not even from one manifest.
     return PodUid(blake2b(f"{instance}/{uid}".encode(), digest_size=16).hexdigest())
 
 
@@ -104,13 +99,13 @@ def _as_text(given: Any) -> bytes:
     elif is_client_model(given):
         value = from_client_model(given)
     elif isinstance(given, Mapping):
-        value = {"apiVersion": "v1", "kind": "Pod", **given}  # what else could it be
+        value = {"apiVersion": "v1", "kind": "Pod", **given}  # may be omitted in a mapping
     else:
         raise TypeError(
             f"{type(given).__name__} is no pod: expected a Pod, a mapping, YAML text or a V1Pod"
         )
     if not isinstance(given, Mapping):
-        value = {**value, "apiVersion": "v1", "kind": "Pod"}  # the type says it
+        value = {**value, "apiVersion": "v1", "kind": "Pod"}  # models may leave them unset
     try:
         return msgspec.json.encode(value)
     except TypeError as exc:

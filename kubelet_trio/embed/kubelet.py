@@ -4,12 +4,8 @@
         async with kubelet.run_pod(pod) as running:
             await running.wait_ready()
 
-The agent's tree runs in a nursery of `open_kubelet` (see `life`). What the program's block
-raised is kept aside while that ends and raised again behind the nursery: it comes out as it
-was, not in a group. That is safe for `Cancelled` too, since it can only stem from a scope
-around `open_kubelet`: the body's and the nursery's own lie within.
-
-Nothing here is global: no signal handlers, no logging set up, no process-wide settings.
+The agent's tree runs in a nursery of `open_kubelet` (see `session`). Nothing here is global: no
+signal handlers, no logging setup, no process-wide settings.
 """
 
 from __future__ import annotations
@@ -23,17 +19,17 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.embed._errors import (
+from kubelet_trio.embed.config import KubeletConfig
+from kubelet_trio.embed.core import Core, describe_failure, run_handles
+from kubelet_trio.embed.errors import (
     KubeletFailedError,
     PodExistsError,
     PodNotFoundError,
 )
-from kubelet_trio.embed.config import KubeletConfig
-from kubelet_trio.embed.core import Core, describe_failure
-from kubelet_trio.embed.intake import PodLike, fresh_uid, read_pod, read_pods, with_seen, with_uid
-from kubelet_trio.embed.life import Aside, Life
+from kubelet_trio.embed.intake import PodLike, fresh_uid, read_pod, read_pods, with_uid
 from kubelet_trio.embed.running import RunningPod
-from kubelet_trio.embed.source import EmbeddedSource, Wanted
+from kubelet_trio.embed.session import RaiseOutside, Session
+from kubelet_trio.embed.source import EmbeddedSource, WantedPod
 from kubelet_trio.embed.streams import EventStream, PodWatch
 from kubelet_trio.embed.world import World
 from kubelet_trio.model import (
@@ -45,17 +41,19 @@ from kubelet_trio.model import (
     rfc3339,
     thread_offload,
 )
+from kubelet_trio.sources import mark_seen
 from kubelet_trio.supervision import ChildSpec, TreeNode
 
 if TYPE_CHECKING:
+    from kubelet_trio.agent import Agent
     from kubelet_trio.server import AgentStatus
 
 
 class Kubelet:
-    """An agent that runs inside this program. Made by `open_kubelet`."""
+    """A kubelet that runs inside this program; `open_kubelet` returns it."""
 
-    def __init__(self, core: Core, config: KubeletConfig) -> None:
-        """Not for programs: `open_kubelet` makes it."""
+    def __init__(self, core: Core[RunningPod], config: KubeletConfig) -> None:
+        """Internal: programs call `open_kubelet`."""
         self._core = core
         self._config = config
 
@@ -64,7 +62,7 @@ class Kubelet:
 
     @property
     def instance(self) -> str:
-        """What its pods are marked with on the runtime (annotation `kubelet-trio/instance`)."""
+        """The mark of its pods on the runtime (annotation `kubelet-trio/instance`)."""
         return self._config.instance_id
 
     @property
@@ -81,7 +79,7 @@ class Kubelet:
         return self._core.agent.tree()
 
     def status(self) -> AgentStatus:
-        """Return how the agent, its runtime and its sources are, in one page."""
+        """Return the state of the agent, its runtime and its sources, in one page."""
         return self._core.agent.status()
 
     # Pods
@@ -90,26 +88,27 @@ class Kubelet:
     async def run_pod(self, pod: PodLike, *, keep: bool = False) -> AsyncIterator[RunningPod]:
         """Run a pod for as long as the block lasts.
 
-        Leaving the block takes the pod down in order and waits for that, whether it is left
-        normally, by an exception or by a cancellation: its grace period and 10 s at the
-        most. The exception goes on unchanged.
+        Leaving the block, normally, by an exception or by a cancellation, takes the pod down
+        in order and waits for that: its grace period and 10 s at the most. The exception is
+        raised unchanged.
 
         Args:
-            pod: exactly one pod: see `PodLike`. It starts at once; nothing is waited for.
-            keep: let it run on when the block is left, and when the program ends; it is
-                found again by `get` when the kubelet is opened again. A pod of the same
-                content that runs already is taken over, one of other content replaced.
+            pod: exactly one pod: see `PodLike`. It starts now; the call does not wait for it.
+            keep: let it run on when the block is left, and when the program ends; `get`
+                finds it when the kubelet is opened again. A running pod of the same
+                content is taken over, one of different content is replaced.
 
         Raises:
-            ManifestError: what is wrong with the pod, each with its field path.
-            PodExistsError: there is a pod of that name.
+            ManifestError: the pod is invalid; each error has its field path.
+            TypeError: the value is of a type that no pod can be read from.
+            PodExistsError: a pod of that name exists.
             KubeletClosedError: the kubelet has ended.
         """
         await trio.lowlevel.checkpoint()
         read, manifest = read_pod(pod, node_name=self.node_name, instance=self.instance)
         if not keep:
             read = with_uid(read, fresh_uid())
-        (running,) = self._put([Wanted(read, manifest.objects, keep=keep)])
+        (running,) = self._put([WantedPod(read, manifest.objects, keep=keep)])
         if keep:
             await self._wait_kept()
             yield running
@@ -118,26 +117,27 @@ class Kubelet:
         try:
             yield running
         finally:
-            # Shielded, and bounded by the pod's grace: see there.
+            # ASYNC102: `end_pod` is shielded, with a deadline.
             await self._core.end_pod(running.pod)  # noqa: ASYNC102
 
     async def apply(self, pods: PodLike | Iterable[PodLike]) -> tuple[RunningPod, ...]:
-        """Want these pods, beside all others, until they are deleted; return their handles.
+        """Run these pods, in addition to all others, until they are deleted.
 
-        A pod that runs already and has not changed is left alone; one that has changed is
-        taken down and started anew. They outlive the program, as with `keep`. Returns when
-        that is recorded, not when they run. All of them, or none if one cannot be accepted.
+        A running pod that has not changed is left alone; a changed one is taken down and
+        started again. They outlive the program, as with `keep`. Returns their handles once
+        they are recorded, not when they run. If one pod is invalid, none is run.
 
         Raises:
-            ManifestError: what is wrong with the pods, each with its field path.
+            ManifestError: a pod is invalid; each error has its field path.
+            TypeError: a value is of a type that no pod can be read from.
             PodExistsError: a pod of that name belongs to a `run_pod` block.
             KubeletClosedError: the kubelet has ended.
         """
         await trio.lowlevel.checkpoint()
         manifest = read_pods(pods, node_name=self.node_name, instance=self.instance)
-        # Objects go with the first pod: all pods of the kubelet see them anyway.
+        # All pods of the kubelet see the objects, so one of them carries them.
         wanted = [
-            Wanted(pod, manifest.objects if place == 0 else (), keep=True)
+            WantedPod(pod, manifest.objects if place == 0 else (), keep=True)
             for place, pod in enumerate(manifest.pods)
         ]
         running = self._put(wanted)
@@ -147,7 +147,7 @@ class Kubelet:
     async def delete(
         self, name: str, namespace: str = "default", *, grace_period: int | None = None
     ) -> None:
-        """End a pod and wait until nothing is left of it; see `RunningPod.delete`.
+        """End a pod and wait until it is completely removed; see `RunningPod.delete`.
 
         Raises:
             PodNotFoundError: there is no such pod.
@@ -156,10 +156,10 @@ class Kubelet:
         await self.get(name, namespace).delete(grace_period=grace_period)
 
     def get(self, name: str, namespace: str = "default") -> RunningPod:
-        """Return the handle on a pod of that name, whoever started it.
+        """Return the handle on a pod by its name, from any source.
 
         Raises:
-            PodNotFoundError: there is none; a pod that is being removed is none any more.
+            PodNotFoundError: there is none; a pod that is being removed does not count.
         """
         key = PodKey(namespace, name)
         wanted = self._core.source.wanted.get(key)
@@ -172,7 +172,7 @@ class Kubelet:
         raise PodNotFoundError(f"there is no pod {key}")
 
     def watch(self) -> PodWatch:
-        """Return an async iterator over changes of pods, beginning with all that are there."""
+        """Return an async iterator over changes of pods, starting with all current ones."""
 
         async def changed(seen: Mapping[PodUid, Pod]) -> bool:
             return await self._core.until_ended(
@@ -182,7 +182,7 @@ class Kubelet:
         return PodWatch(lambda: self.pods.value, changed)
 
     def events(self) -> EventStream:
-        """Return an async iterator over events (core/v1 Event), beginning with those kept."""
+        """Return an async iterator over events (core/v1 Event), starting with those kept."""
         ring = self._core.agent.events
 
         async def newer(seen: int) -> bool:
@@ -192,10 +192,13 @@ class Kubelet:
 
         return EventStream(ring, newer)
 
-    # How
+    # Internal
 
-    def _put(self, wanted: list[Wanted]) -> tuple[RunningPod, ...]:
-        """Want pods, now: nothing is awaited, so that no cancellation can come between."""
+    def _put(self, wanted: list[WantedPod]) -> tuple[RunningPod, ...]:
+        """Put pods into the source and return their handles.
+
+        Synchronous: no cancellation can come between the put and the handle.
+        """
         self._core.check_open()
         for one in wanted:
             self._check_free(one)
@@ -204,13 +207,13 @@ class Kubelet:
         for one in wanted:
             before = self._core.source.wanted.get(one.key)
             if before is not None and before.uid == one.uid:
-                placed.append(Wanted(before.pod, one.objects, one.keep))
+                placed.append(WantedPod(before.pod, one.objects, one.keep))
             else:
-                placed.append(Wanted(with_seen(one.pod, seen), one.objects, one.keep))
+                placed.append(WantedPod(mark_seen(one.pod, seen), one.objects, one.keep))
         self._core.source.put(placed)
         return tuple(self._handle(one.pod) for one in placed)
 
-    def _check_free(self, one: Wanted) -> None:
+    def _check_free(self, one: WantedPod) -> None:
         before = self._core.source.wanted.get(one.key)
         if before is not None and not (before.keep and one.keep):
             raise PodExistsError(f"there is a pod {one.key} already")
@@ -219,7 +222,7 @@ class Kubelet:
         uid = pod_uid(pod)
         if uid not in self._core.handles:
             handle = self._core.handles[uid] = RunningPod(self._core, pod)
-            handle.see(self.pods.value.get(uid))
+            handle.update(self.pods.value.get(uid))
         return self._core.handles[uid]
 
     async def _wait_kept(self) -> None:
@@ -235,41 +238,44 @@ async def open_kubelet(
 ) -> AsyncIterator[Kubelet]:
     """Run a kubelet in this program for as long as the block lasts.
 
-    When the block is left, pods of `run_pod` blocks that are still open end first, then the
-    agent does; pods that are kept run on. A cancellation from outside and an exception do
-    the same, and the exception comes out unchanged.
+    When the block is left, by a cancellation or an exception as well, first the pods of open
+    `run_pod` blocks end, then the agent; kept pods run on. The exception is raised unchanged.
 
     Args:
-        config: what it is to be.
-        world: for tests: what it stands on; see `kubelet_trio.testing.fake_world`.
+        config: settings of the kubelet.
+        world: for tests: fakes to run on; see `kubelet_trio.testing.fake_world`.
 
     Raises:
-        KubeletFailedError: it could not start (another kubelet runs in its directory, say),
-            or one of its parts kept failing; the block is cancelled then.
-        TypeError: `config` is no `KubeletConfig`.
+        KubeletFailedError: it could not start (for example, another kubelet uses its
+            directory), or one of its parts kept failing; the block is cancelled then.
+        TypeError: `config` is not a `KubeletConfig`.
     """
     if not isinstance(config, KubeletConfig):
         raise TypeError(
             "open_kubelet: expected a KubeletConfig, such as KubeletConfig(root_dir=...), "
             f"not {type(config).__name__}"
         )
-    core, life = await _make(config, world)
-    with Aside() as aside:
+    core, session = await _open(config, world)
+    # Safe for `Cancelled`, too: here it can only come from a scope around `open_kubelet`, since
+    # the scopes of the block and of the nursery are inside `RaiseOutside`.
+    with RaiseOutside() as outside:
         async with trio.open_nursery() as nursery:
-            await nursery.start(partial(life.run), name="embedded kubelet")
+            await nursery.start(partial(session.run), name="embedded kubelet")
             if not core.ended.value:
-                with aside.keep(), life.body:
+                with outside.catch(), session.body:
                     yield Kubelet(core, config)
-                await life.close()
+                await session.close()
     if core.failure is not None:
         raise KubeletFailedError(describe_failure(core.failure)) from core.failure
 
 
-async def _make(config: KubeletConfig, world: World | None) -> tuple[Core, Life]:
+async def _open(config: KubeletConfig, world: World | None) -> tuple[Core[RunningPod], Session]:
+    """Read what was kept, and build the agent. Raises KubeletFailedError."""
     try:
         if world is None:
             world = await thread_offload(_find_world, config)
-        # In a thread before, unless a test brought the world: the host's loop is not held up.
+        # These imports take long. `real_world` has done them in a thread, so that the program's
+        # event loop was not blocked; only with a test's world they run here.
         from kubelet_trio.embed.build import build_agent
         from kubelet_trio.pods import load_records
 
@@ -278,10 +284,14 @@ async def _make(config: KubeletConfig, world: World | None) -> tuple[Core, Life]
         await source.load()
     except (OSError, ValueError) as exc:
         raise KubeletFailedError(str(exc)) from exc
-    core = Core(world, source)
-    attendants = (ChildSpec("handles", core.run_handles),)
-    core.agent = build_agent(config, world, source, records, attendants)
-    return core, Life(core)
+    handles: dict[PodUid, RunningPod] = {}
+
+    def companions(agent: Agent) -> tuple[ChildSpec, ...]:
+        return (ChildSpec("handles", partial(run_handles, agent, handles)),)
+
+    agent = build_agent(config, world, source, records, companions)
+    core = Core(world, source, agent, handles)
+    return core, Session(core)
 
 
 def _find_world(config: KubeletConfig) -> World:
@@ -290,5 +300,5 @@ def _find_world(config: KubeletConfig) -> World:
     return real_world(config)
 
 
-# What `run_pod` gives: for signatures of programs.
+# The return type of `run_pod`, for signatures in programs.
 PodScope = AbstractAsyncContextManager[RunningPod]

@@ -1,7 +1,7 @@
-"""The log of one container of a pod, line by line, while it grows and across its restarts.
+"""Reads the log of one container line by line, while it grows and across restarts.
 
-An iterator that holds nothing but an open file between two lines: a loop over it may be
-left at any time, by `break` or an exception, without closing anything.
+Between two lines the iterator holds only an open file: a loop over it may be left at any time,
+by `break` or an exception, without closing anything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import trio
 from kubelet_trio.containers import LogFile, LogOptions, LogRenderer, LogWatch
 from kubelet_trio.model import Offload
 
-# Where the container writes now, or last wrote; the second is whether more may come.
+# The container's current (or last) log file, and whether more may be written.
 Current = Callable[[], tuple[Path | None, bool]]
 
-_NO_FILE = 0.1  # seconds between looks while there is no file to watch
+_NO_FILE = 0.1  # seconds between checks while there is no file to watch
 
 
 class LogLines:
@@ -34,7 +34,7 @@ class LogLines:
         offload: Offload,
         open_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]],
     ) -> None:
-        """Not for programs: `RunningPod.logs` makes it."""
+        """Internal: programs call `RunningPod.logs`."""
         self._current = current
         self._options = options
         self._follow = follow
@@ -51,7 +51,7 @@ class LogLines:
         return self
 
     async def __anext__(self) -> str:
-        """Return the next line, waiting for it if more may come. Raises OSError."""
+        """Return the next line; wait for it if more may be written. Raises OSError."""
         if self._lines:
             await trio.lowlevel.checkpoint()
         while not self._lines:
@@ -61,7 +61,7 @@ class LogLines:
         return self._lines.popleft().decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Close the file; iterating further ends."""
+        """Close the file; further iteration ends."""
         self._ended = True
         if self._log is not None:
             self._log.close()
@@ -71,7 +71,7 @@ class LogLines:
         self.close()
 
     async def _read_more(self) -> None:
-        # Asked before the read, so that what was written before the end is never missed.
+        # Before the read: lines written before the container's end are then never missed.
         path, more = self._current()
         if self._log is None and not await self._open(path):
             await self._pause(more)
@@ -92,10 +92,10 @@ class LogLines:
             await self._pause(more)
 
     async def _open(self, path: Path | None) -> bool:
-        """Go on with another file; False if there is none yet."""
+        """Switch to another file; return False if it does not exist yet."""
         if path is None:
             return False
-        tail = self._options.tail if self._first else None  # counts in the first file only
+        tail = self._options.tail if self._first else None  # applies to the first file only
         try:
             opened = await self._offload(LogFile, path, tail)
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class LogLines:
         return True
 
     async def _pause(self, more: bool) -> None:
-        """Nothing to read now: wait for more, or end."""
+        """Wait for more to read, or end if nothing will come."""
         if not (self._follow and more):
             self._finish()
         elif not self._lines:

@@ -1,4 +1,4 @@
-"""A handle on one pod: what it is doing, and what can be done with it."""
+"""The handle on one pod: its state, and the operations on it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trio_util import AsyncValue
 
 from kubelet_trio.containers import LogOptions
 from kubelet_trio.cri import ExecResult
-from kubelet_trio.embed._errors import ContainerUnavailableError, PodEndedError, PodNotReadyError
 from kubelet_trio.embed.client_models import to_client_pod
 from kubelet_trio.embed.core import Core
+from kubelet_trio.embed.errors import ContainerUnavailableError, PodEndedError, PodNotReadyError
 from kubelet_trio.embed.logs import LogLines
 from kubelet_trio.model import (
     ContainerKind,
@@ -33,7 +33,7 @@ from kubelet_trio.model import (
 
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _PENDING = PodStatus(phase="Pending")
-# Reasons to wait that only somebody's doing ends, and the seconds that they must have stood for.
+# Waiting reasons that only a change from outside ends, and the seconds until we report them.
 _STUCK = (
     "InvalidImageName",
     "ErrImageNeverPull",
@@ -44,25 +44,25 @@ _STUCK_FOR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
-    """The pod as last seen, and whether it has left the node since."""
+class _Observed:
+    """The pod as last observed, and whether it has left the node since."""
 
     pod: Pod
     gone: bool = False
 
 
 class RunningPod:
-    """A pod of an embedded kubelet. Made by `Kubelet.run_pod`, `apply` and `get`.
+    """A pod of an embedded kubelet; `Kubelet.run_pod`, `apply` and `get` return it.
 
     Attributes:
         status: the pod's status as the kubelet reports it (core/v1 PodStatus). It keeps its
             last value once the pod is gone.
     """
 
-    def __init__(self, core: Core, pod: Pod) -> None:
-        """Not for programs: `Kubelet.get` gives a handle."""
+    def __init__(self, core: Core[RunningPod], pod: Pod) -> None:
+        """Internal: programs call `Kubelet.get`."""
         self._core = core
-        self._sight: AsyncValue[_Sight] = AsyncValue(_Sight(pod))
+        self._observed: AsyncValue[_Observed] = AsyncValue(_Observed(pod))
         self._has_appeared = False
         self.status: AsyncValue[PodStatus] = AsyncValue(pod.status or _PENDING)
 
@@ -72,7 +72,7 @@ class RunningPod:
     @property
     def pod(self) -> Pod:
         """The pod with its newest status. Treat it as frozen."""
-        pod: Pod = self._sight.value.pod
+        pod: Pod = self._observed.value.pod
         return pod
 
     @property
@@ -89,8 +89,8 @@ class RunningPod:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the pod has been removed and nothing is left of it."""
-        gone: bool = self._sight.value.gone
+        """Whether the pod has been completely removed."""
+        gone: bool = self._observed.value.gone
         return gone
 
     # Waiting
@@ -98,69 +98,72 @@ class RunningPod:
     async def wait_ready(self) -> None:
         """Wait until the pod is Ready.
 
-        There is no time limit: put `trio.fail_after` around it, and look at `why_not_ready` when
-        it has passed.
+        There is no time limit: put `trio.fail_after` around it, and read `why_not_ready` when
+        it has expired.
 
         Raises:
-            PodNotReadyError: for 10 s a container could not be made, for a reason that the kubelet
-                cannot mend: an image name that is none, a missing config map, an account that
-                may not be used. The kubelet goes on trying, and it may be waited for again.
-            PodEndedError: it has ended, or was removed, without that.
+            PodNotReadyError: a container could not be created for 10 s, for a reason that the
+                kubelet cannot fix: an invalid image name, a missing config map, an account that
+                may not be used. The kubelet keeps trying, and the program may wait again.
+            PodEndedError: it has ended, or was removed, without becoming ready.
             KubeletClosedError: the kubelet has ended.
         """
-        sight = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
-        while not _is_decided(sight):
+        observed = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
+        while not _is_decided(observed):
             with trio.move_on_after(_STUCK_FOR) as patience:
-                sight = await self._wait(lambda s: _is_decided(s) or not _waiting(s.pod, _STUCK))
+                observed = await self._wait(lambda s: _is_decided(s) or not _waiting(s.pod, _STUCK))
             if patience.cancelled_caught:
                 why = _waiting(self.pod, _STUCK)
                 raise PodNotReadyError(f"pod {pod_key(self.pod)} cannot start: {why}")
-            sight = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
-        if sight.gone or not is_ready(sight.pod):
-            raise PodEndedError(f"pod {pod_key(sight.pod)} {_ending(sight)} without being ready")
+            observed = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
+        if observed.gone or not is_ready(observed.pod):
+            raise PodEndedError(
+                f"pod {pod_key(observed.pod)} {_ending(observed)} without being ready"
+            )
 
     @property
     def why_not_ready(self) -> str:
-        """What its containers wait for, such as `main: ImagePullBackOff: ...`; "" for nothing."""
+        """What its containers wait for, such as `main: ImagePullBackOff: ...`, or ""."""
         return "" if is_ready(self.pod) else _waiting(self.pod)
 
     async def wait_ended(self) -> PodStatus:
-        """Wait until all containers have ended for good and return the pod's status.
+        """Wait until all containers have ended for good; return the pod's status.
 
         For pods whose restartPolicy lets them end: the phase is then Succeeded or Failed.
 
         Raises:
-            PodEndedError: it was removed before that.
+            PodEndedError: it was removed before it ended.
             KubeletClosedError: the kubelet has ended.
         """
-        sight = await self._wait(lambda s: s.gone or has_ended(s.pod))
-        if not has_ended(sight.pod):
-            raise PodEndedError(f"pod {pod_key(sight.pod)} {_ending(sight)} before it ended")
-        assert sight.pod.status is not None
-        return sight.pod.status
+        observed = await self._wait(lambda s: s.gone or has_ended(s.pod))
+        if not has_ended(observed.pod):
+            raise PodEndedError(f"pod {pod_key(observed.pod)} {_ending(observed)} before it ended")
+        assert observed.pod.status is not None
+        return observed.pod.status
 
     async def wait_gone(self) -> None:
-        """Wait until the pod has been removed by somebody and nothing is left of it.
+        """Wait until the pod has been completely removed.
 
-        Raises `KubeletClosedError` when the kubelet ends first.
+        Raises:
+            KubeletClosedError: the kubelet ended first.
         """
-        await self._wait(lambda sight: sight.gone)
+        await self._wait(lambda observed: observed.gone)
 
-    async def _wait(self, wanted: Callable[[_Sight], bool]) -> _Sight:
-        sight = self._sight
-        came = await self._core.until_ended(lambda: sight.wait_value(wanted))
-        if not came and not wanted(sight.value):
+    async def _wait(self, wanted: Callable[[_Observed], bool]) -> _Observed:
+        observed = self._observed
+        is_true = await self._core.until_ended(lambda: observed.wait_value(wanted))
+        if not is_true and not wanted(observed.value):
             raise self._core.closed_error()
-        seen: _Sight = sight.value
-        return seen
+        latest: _Observed = observed.value
+        return latest
 
-    # Acting
+    # Operations
 
     async def exec(self, command: Sequence[str], *, container: str = "") -> ExecResult:
         """Run a command in a container to its end, and return its output and exit code.
 
-        There is no time limit: put `trio.fail_after` around it. Cancelled, the command is
-        killed. Output is bytes, as much of it as the runtime keeps (16 MiB as a rule).
+        There is no time limit: put `trio.fail_after` around it. A cancellation kills the
+        command. Output is bytes, limited by the runtime (usually to 16 MiB).
 
         Args:
             command: program and arguments; no shell is involved.
@@ -168,9 +171,10 @@ class RunningPod:
                 `kubectl.kubernetes.io/default-container`, or the first one).
 
         Raises:
-            TypeError: the command is one string: it has to be a list of words.
+            TypeError: the command is one string; it has to be a list of words.
             ValueError: the command is empty.
             ContainerUnavailableError: there is no such container, or it does not run now.
+            KubeletClosedError: the kubelet has ended.
             RuntimeCallError: the runtime could not run it.
         """
         _check_command(command)
@@ -181,7 +185,7 @@ class RunningPod:
             raise ContainerUnavailableError(
                 f'container "{name}" of pod {pod_key(self.pod)} does not run now'
             )
-        # Not the guarded one: a program's own command ends with whoever asked for it.
+        # Not the guarded runtime: its calls outlive a cancellation; this command must not.
         return await self._core.agent.bare_runtime.exec_sync(record.id, list(command), 0)
 
     def logs(
@@ -194,18 +198,18 @@ class RunningPod:
         since: float | None = None,
         timestamps: bool = False,
     ) -> LogLines:
-        """Return an async iterator over the lines that a container wrote, oldest first.
+        """Return an async iterator over the lines of a container's log, oldest first.
 
-        The loop may be left at any time. Of a container that has not started yet there is
-        nothing, unless `follow` waits for it.
+        The loop may be left at any time. A container that has not started yet has no lines,
+        unless `follow` waits for it.
 
         Args:
             container: as in `exec`; init containers and sidecars have logs too.
-            follow: go on with what is written next, across restarts of the container,
-                until it will not run again.
-            previous: of the instance before the newest one.
-            tail: only the last so many lines, counted when the loop begins.
-            since: only what was written then or later, in Unix seconds.
+            follow: wait for further lines, across restarts of the container, until it
+                will not run again.
+            previous: read the log of the instance before the newest one.
+            tail: only this number of last lines, counted when the loop begins.
+            since: only lines written at this time or later, in Unix seconds.
             timestamps: begin each line with its time (RFC 3339, nanoseconds).
 
         Raises:
@@ -227,12 +231,12 @@ class RunningPod:
         )
 
     async def delete(self, *, grace_period: int | None = None) -> None:
-        """End the pod in order, and wait until nothing is left of it.
+        """End the pod in order, and wait until it is completely removed.
 
-        Cancelled, it stops waiting; the pod goes on ending.
+        A cancellation stops the wait; the pod still ends.
 
         Args:
-            grace_period: seconds instead of the pod's own, if that is longer.
+            grace_period: seconds, used if they are shorter than the pod's own grace period.
 
         Raises:
             KubeletClosedError: the kubelet has ended.
@@ -251,21 +255,21 @@ class RunningPod:
         """Return the pod, with its status, as a `kubernetes_asyncio` V1Pod (extra `kubernetes`)."""
         return to_client_pod(self.pod)
 
-    # What the core tells
+    # Called by the core
 
-    def see(self, pod: Pod | None) -> None:
-        """Not for programs: take the newest state, None where the node knows no such pod."""
+    def update(self, pod: Pod | None) -> None:
+        """Internal: take the newest state; None if the node has no such pod."""
         if pod is not None:
             self._has_appeared = True
             if pod is not self.pod:
-                self._sight.value = _Sight(pod)
+                self._observed.value = _Observed(pod)
                 self.status.value = pod.status or _PENDING
         elif self._has_appeared:
-            self.note_gone()
+            self.mark_gone()
 
-    def note_gone(self) -> None:
-        """Not for programs: the pod has left the node."""
-        self._sight.value = _Sight(self.pod, gone=True)
+    def mark_gone(self) -> None:
+        """Internal: note that the pod has left the node."""
+        self._observed.value = _Observed(self.pod, gone=True)
 
     # Containers
 
@@ -286,7 +290,7 @@ class RunningPod:
         return instances[place] if len(instances) > place else None
 
     def _may_write(self, name: str) -> bool:
-        """Whether a container writes to its log now, or may start (again) and do so."""
+        """Return whether a container writes to its log, or may start (again) and do so."""
         if self.is_gone or self._core.ended.value:
             return False
         record = self._instance(name)
@@ -299,17 +303,18 @@ class RunningPod:
         container = next(c for c in pod_containers(self.pod) if c.spec.name == name)
         if container.kind is ContainerKind.INIT and not container.is_sidecar:
             return record.exit_code != 0
-        from kubelet_trio.pods import restarts_after  # loaded: a kubelet runs
+        # Not at the top: `import kubelet_trio` must not load pods/. By now it is loaded.
+        from kubelet_trio.pods import restarts_after
 
         return restarts_after(container.spec, spec(self.pod), record.exit_code)
 
 
-def _is_decided(sight: _Sight) -> bool:
-    return sight.gone or is_ready(sight.pod) or has_ended(sight.pod)
+def _is_decided(observed: _Observed) -> bool:
+    return observed.gone or is_ready(observed.pod) or has_ended(observed.pod)
 
 
 def _waiting(pod: Pod, reasons: Collection[str] = ()) -> str:
-    """Say what containers wait for: all of it, or what is among the reasons."""
+    """Return what containers wait for: every reason, or only the given ones."""
     status = pod.status or PodStatus()
     found = [
         ": ".join(part for part in (c.name, waiting.reason, waiting.message) if part)
@@ -321,7 +326,7 @@ def _waiting(pod: Pod, reasons: Collection[str] = ()) -> str:
 
 
 def _check_command(command: Sequence[str]) -> None:
-    # A str is a Sequence[str] to a type checker: its letters would be the words.
+    # A str is a Sequence[str], so type checkers accept it; each letter would be a word.
     if isinstance(command, str | bytes):
         raise TypeError(
             f"exec: expected a list of words, such as {command.split()!r}, not {command!r}"
@@ -331,20 +336,20 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether the pod's Ready condition is true."""
+    """Return whether the pod's Ready condition is true."""
     conditions = (pod.status.conditions if pod.status is not None else None) or ()
     return any(c.type == "Ready" and c.status == "True" for c in conditions)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether the pod's phase is a final one."""
+    """Return whether the pod's phase is a terminal one."""
     return is_terminal(pod.status)
 
 
-def _ending(sight: _Sight) -> str:
-    if sight.gone:
+def _ending(observed: _Observed) -> str:
+    if observed.gone:
         return "was removed"
-    status = sight.pod.status or PodStatus()
+    status = observed.pod.status or PodStatus()
     why = status.message or status.reason or _exit_codes(status)
     return f"ended ({status.phase}{f': {why}' if why else ''})"
 

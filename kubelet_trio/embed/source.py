@@ -1,10 +1,10 @@
-"""The pods that the program wants: a source like a manifest directory, written by calls.
+"""Source `embedded`: the pods that the program wants, changed by calls.
 
-One entry a pod name. Calls change the set at once; `wait_applied` says when the merge, and
-with it the pods' workers, know of a change. What is to outlive the program (`keep`, `apply`)
-is put into `<root>/kept.json` by this source's own task, its only writer, and is wanted again
-when the kubelet is opened again; what is not there is ended then. A file that does not parse
-ends nothing: the kubelet refuses to open.
+It has one entry per pod name. Calls change the set immediately; `wait_applied` waits until the
+merge has passed a change to the pods' workers. Pods that outlive the program (`keep`, `apply`)
+are written to `<root>/kept.json` by this source's task, the file's only writer. They are wanted
+again when the kubelet is opened again; all other pods end then. If the file does not parse, the
+kubelet refuses to open, and no pod ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RETRY = 5.0  # seconds until a write that failed is tried again
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPod:
     """One pod that the program wants, with the objects that came with it."""
 
     pod: Pod
@@ -58,11 +58,7 @@ class Wanted:
 
 
 class _Mailbox(Latest[SourceSnapshot]):
-    """Tells when its reader has dealt with everything that was put here.
-
-    The merge reads, publishes without awaiting, and reads again: when it comes for the
-    next, the one before has reached the pods' workers.
-    """
+    """A mailbox that knows which version its reader has applied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +71,8 @@ class _Mailbox(Latest[SourceSnapshot]):
         self.version.value += 1
 
     async def wait_value(self) -> SourceSnapshot:
+        # The merge reads, publishes without awaiting, and reads again: at its next read the
+        # value before has reached the pods' workers.
         self.applied.value = self._taken
         value = await super().wait_value()
         self._taken = self.version.value
@@ -82,17 +80,17 @@ class _Mailbox(Latest[SourceSnapshot]):
 
 
 class EmbeddedSource:
-    """A `Source` that the program writes. See the module."""
+    """A `Source` whose pods the program puts and drops."""
 
     name = SOURCE
 
     def __init__(self, root: Path, offload: Offload) -> None:
         self._path = root / _FILE
         self._offload = offload
-        self._wanted: dict[PodKey, Wanted] = {}
+        self._wanted: dict[PodKey, WantedPod] = {}
         self._mailbox = _Mailbox()
-        self._saved: AsyncValue[int] = AsyncValue(0)  # the version that the file has
-        self._in_file: list[Wanted] = []
+        self._saved: AsyncValue[int] = AsyncValue(0)  # the version in the file
+        self._in_file: list[WantedPod] = []
         self.snapshots: Latest[SourceSnapshot] = self._mailbox
         self.delivered: SourceSnapshot | None = None
         self.problems: AsyncValue[tuple[SourceProblem, ...]] = AsyncValue(())
@@ -102,7 +100,7 @@ class EmbeddedSource:
         return ORIGIN
 
     @property
-    def wanted(self) -> Mapping[PodKey, Wanted]:
+    def wanted(self) -> Mapping[PodKey, WantedPod]:
         return self._wanted
 
     @property
@@ -111,7 +109,7 @@ class EmbeddedSource:
         return int(self._mailbox.version.value)
 
     async def load(self) -> None:
-        """Want again what was kept by an earlier life, and deliver: before `run`.
+        """Load the pods that an earlier kubelet kept, and deliver them; call it before `run`.
 
         Raises OSError or ValueError, naming the file.
         """
@@ -120,35 +118,35 @@ class EmbeddedSource:
         self._deliver()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the file true, until cancelled. Deliveries are made by the calls themselves."""
+        """Keep the file up to date, until cancelled. The calls themselves deliver."""
         task_status.started()
         while True:
             await self._mailbox.version.wait_value(lambda version: version > self._saved.value)
             try:
                 await self._save()
             except OSError as exc:
-                # Whoever waits to have it on disk waits on: a full disk may have room again.
+                # `wait_saved` keeps waiting: a full disk may have room again.
                 log.error("embed.keep_failed", path=str(self._path), error=str(exc))
                 await trio.sleep(_RETRY)
 
-    def put(self, wanted: Iterable[Wanted]) -> int:
-        """Want pods, each in place of one of its name; return the version for the waits."""
+    def put(self, wanted: Iterable[WantedPod]) -> int:
+        """Add pods, each replacing one of the same name; return the version for the waits."""
         for one in wanted:
             self._wanted[one.key] = one
         return self._deliver()
 
     def drop(self, uids: Iterable[PodUid]) -> int:
-        """Stop wanting pods; return the version for the waits."""
+        """Remove pods; return the version for the waits."""
         gone = set(uids)
         self._wanted = {key: one for key, one in self._wanted.items() if one.uid not in gone}
         return self._deliver()
 
     async def wait_applied(self, version: int) -> None:
-        """Wait until the pods' workers know of everything up to a version."""
+        """Wait until the pods' workers have all changes up to a version."""
         await self._mailbox.applied.wait_value(lambda applied: applied >= version)
 
     async def wait_saved(self, version: int) -> None:
-        """Wait until what is kept of a version is on disk."""
+        """Wait until the kept pods of a version are on disk."""
         await self._saved.wait_value(lambda saved: saved >= version)
 
     async def _save(self) -> None:
@@ -168,18 +166,19 @@ class EmbeddedSource:
 
 
 class _Kept(msgspec.Struct, omit_defaults=True):
-    """An entry of the file; objects in the API's JSON form, with their kind."""
+    """An entry of the file; objects are in the API's JSON form, with their kind."""
 
     pod: Pod
     objects: list[dict[str, Any]] = []
 
 
-def read_kept(path: Path) -> list[Wanted]:
-    """Return what a file of kept pods holds. Raises ValueError naming the file, or OSError."""
+def read_kept(path: Path) -> list[WantedPod]:
+    """Return the content of a file of kept pods. Raises ValueError naming the file, or OSError."""
     try:
         entries = msgspec.json.decode(path.read_bytes(), type=list[_Kept])
         return [
-            Wanted(e.pod, tuple(_object(value) for value in e.objects), keep=True) for e in entries
+            WantedPod(e.pod, tuple(_object(value) for value in e.objects), keep=True)
+            for e in entries
         ]
     except FileNotFoundError:
         return []
@@ -192,7 +191,7 @@ def _object(value: dict[str, Any]) -> ApiObject:
     return loaded
 
 
-def _write(path: Path, kept: list[Wanted]) -> None:
+def _write(path: Path, kept: list[WantedPod]) -> None:
     if not kept:
         path.unlink(missing_ok=True)
         return

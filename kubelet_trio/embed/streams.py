@@ -1,4 +1,4 @@
-"""Streams of changes: pods and events, as iterators that hold nothing between two values.
+"""Streams of pod changes and of events, as async iterators without open resources.
 
 Level-triggered: a slow reader misses intermediate states of a pod, never its latest. They
 end (`StopAsyncIteration`) with the kubelet.
@@ -22,17 +22,17 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True)
 class PodChange:
-    """One change, as a watch of the API server tells it. A deleted pod is as last seen."""
+    """One change, as in a watch of the API server. A deleted pod has its last state."""
 
     type: ChangeType
     pod: Pod
 
 
 class PodWatch:
-    """Iterates over changes of pods: what is there first (ADDED), then what happens."""
+    """Iterates over changes of pods: first the current pods (ADDED), then each change."""
 
     def __init__(self, pods: Callable[[], Mapping[PodUid, Pod]], wait: WaitForPods) -> None:
-        """Not for programs: the kubelet makes it."""
+        """Internal: programs call `Kubelet.watch`."""
         self._pods = pods
         self._wait = wait
         self._seen: Mapping[PodUid, Pod] = {}
@@ -53,12 +53,12 @@ class PodWatch:
         return self._changes.popleft()
 
 
-# Waits until the pods are others than these; False when the kubelet has ended.
+# Waits until the pods differ from these; False when the kubelet has ended.
 WaitForPods = Callable[[Mapping[PodUid, Pod]], Awaitable[bool]]
 
 
 def pod_changes(before: Mapping[PodUid, Pod], now: Mapping[PodUid, Pod]) -> list[PodChange]:
-    """Return what turned one set of pods into the other."""
+    """Return the changes from one set of pods to the next."""
     changes = [PodChange("DELETED", pod) for uid, pod in before.items() if uid not in now]
     for uid, pod in now.items():
         if uid not in before:
@@ -69,10 +69,10 @@ def pod_changes(before: Mapping[PodUid, Pod], now: Mapping[PodUid, Pod]) -> list
 
 
 class EventStream:
-    """Iterates over events, those still remembered first; a repeated one comes again, counted."""
+    """Iterates over events, kept ones first; a repeated event comes again, with its count."""
 
     def __init__(self, ring: EventRing, wait: Callable[[int], Awaitable[bool]]) -> None:
-        """Not for programs: the kubelet makes it."""
+        """Internal: programs call `Kubelet.events`."""
         self._ring = ring
         self._wait = wait
         self._seen = 0

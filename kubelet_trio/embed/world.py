@@ -1,7 +1,7 @@
-"""The seams of an embedded agent: what it stands on, the real world or a test's fakes.
+"""The seams between an embedded agent and the host: the real ones, or a test's fakes.
 
-`World` is what `KubeletConfig` does not say because no program but a test chooses it:
-clocks, threads, mounts, pidfds. `kubelet_trio.testing.fake_world` is the other one.
+`World` has what only a test replaces, so that it is not in `KubeletConfig`: clocks, threads,
+mounts, pidfds. `embed.build.real_world` and `kubelet_trio.testing.fake_world` return one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the agent stands on."""
+    """The agent's seams to the host."""
 
     runtime: Runtime
     node: NodeSettings
@@ -37,7 +37,7 @@ class World:
     cgroups: Callable[[CgroupDriver], PodCgroupRemover]
     exit_waiter: ExitWaiter | None
     connection: ChildSpec | None = None
-    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
+    exec_orphans: ExecOrphans | None = None  # None: the containers' processes are not visible
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
     log_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]] = inotify_watch
@@ -45,7 +45,7 @@ class World:
 
 
 def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:
-    """Return the node with the directories and the name that the configuration gives it."""
+    """Return the node with directories and name from the configuration."""
     logs = config.root / "logs" if config.pod_logs_dir is None else Path(config.pod_logs_dir)
     return replace(
         node,
