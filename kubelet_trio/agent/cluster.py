@@ -254,7 +254,7 @@ class Cluster:
 
     async def wait_reported(self) -> None:
         """Wait until the API server has the pods' statuses as they are now."""
-        await self._statuses.wait_said()
+        await self._statuses.wait_delivered()
 
     # Wires
 

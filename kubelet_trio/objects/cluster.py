@@ -1,10 +1,9 @@
-"""The objects of a node in a cluster: read from the API server, and watched while held.
+"""Objects from the API server: read, and watched while a pod holds them.
 
-One watch an object, however many pods hold it (the Node authoriser grants a node the objects of
-its own pods by name, and no lists). An immutable object is read once. Claims and volumes,
-which nodes may only get, are read when asked for, and kept once they are bound to each other.
-What was read stays valid while the server is away: pods that run go on with it. A node that was
-cut off when it started begins with what its memory holds, and reads all of it again.
+One watch per object, however many pods hold it. An immutable object is read once. Claims and
+volumes are read on demand, and cached once they are bound. While the server is unreachable,
+running pods continue with the last state. A node that starts without a connection uses its
+memory (`memory.ClusterMemory`), and reads everything again once it is connected.
 """
 
 from __future__ import annotations
@@ -31,22 +30,23 @@ from kubelet_trio.kube import (
 )
 from kubelet_trio.model import Backoff, PodUid, get_logger
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.kinds import KINDS, ApiObject, ObjectKey
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 from kubelet_trio.objects.store import ObjectStore
-from kubelet_trio.objects.types import KINDS, ApiObject, ObjectKey
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart, RestartPolicy
 
 log = get_logger()
 
-# Kinds whose objects the Node authoriser lets a node get and not watch.
-_ONLY_GOT = ("PersistentVolumeClaim", "PersistentVolume")
-_FIRST_ANSWER = 10.0  # seconds that `get` waits for what was never read
-_RETRY_BASE, _RETRY_CAP = 0.8, 30.0  # seconds, doubled and spread; the Go reflector's
-_IDLE = 150.0  # seconds without event and bookmark (one a minute) after which a watch is dead
-# Seconds after which the server ends a watch: its own default. The Go reflector asks for 300 to
-# 600, which is a request every 8 s for 60 objects; a dead watch is noticed by its silence.
+# The Node authorizer lets a node get these, but not watch them (plugin/pkg/auth/authorizer/node).
+_GET_ONLY = ("PersistentVolumeClaim", "PersistentVolume")
+_FIRST_ANSWER = 10.0  # seconds that `get` waits for the first read
+_RETRY_BASE, _RETRY_CAP = 0.8, 30.0  # seconds, as in client-go's reflector
+# Seconds without an event or bookmark after which a watch counts as dead. The server sends a
+# bookmark about once a minute.
+_IDLE = 150.0
+# Seconds after which the server ends a watch: its own default. client-go's reflector requests
+# 300 to 600, which is a request every 8 s for 60 objects; `_IDLE` finds dead watches sooner.
 _WATCH_SECONDS = (1800, 3600)
-
 
 _NEVER = float("-inf")
 
@@ -55,24 +55,24 @@ class ChangeDetection(Enum):
     """`configMapAndSecretChangeDetectionStrategy`."""
 
     WATCH = "Watch"
-    CACHE = "Cache"  # read again when older than the time to live
-    GET = "Get"  # read each time
+    CACHE = "Cache"  # read again if older than the time to live
+    GET = "Get"  # read every time
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What is known of one object that pods hold."""
+    """The state of one object that pods hold."""
 
     key: ObjectKey
     holders: set[PodUid] = field(default_factory=set)
-    value: ApiObject | ObjectNotFoundError | None = None  # None: the server has not said yet
-    problem: ObjectError | None = None  # why it has not
+    value: ApiObject | ObjectNotFoundError | None = None  # None: not read yet
+    problem: ObjectError | None = None  # why it could not be read
     read_at: float = _NEVER  # trio time at which `value` was read
-    asked: trio.Event = field(default_factory=trio.Event)  # there is a value or a problem
+    answered: trio.Event = field(default_factory=trio.Event)  # there is a value or a problem
 
     def known(self) -> ApiObject:
-        """Return the object. Raises why there is none."""
-        # A fresh copy: a raised exception grows by the traceback of every raise.
+        """Return the object. Raises `ObjectError` if there is none."""
+        # A new exception each time: a kept one would collect the traceback of every raise.
         if isinstance(self.value, ObjectNotFoundError):
             raise ObjectNotFoundError(self.key)
         if self.value is not None:
@@ -81,7 +81,7 @@ class _Entry:
 
 
 class ClusterObjects:
-    """An `ObjectStore` on an API server. `tree` is its part of the supervision tree."""
+    """An `ObjectStore` on an API server; `tree` supervises its watches."""
 
     def __init__(
         self,
@@ -92,10 +92,15 @@ class ClusterObjects:
         time_to_live: Callable[[], float] = lambda: 60.0,
         memory: ClusterMemory = NO_MEMORY,
     ) -> None:
-        """Call `changed` for each pod that holds an object which is now another.
+        """Set the store up; it reads when pods hold keys.
 
-        `time_to_live` (seconds) counts for `CACHE` alone; the node's annotation
-        `node.alpha.kubernetes.io/ttl` may set it.
+        Args:
+            api: the API server.
+            changed: called for each pod when an object that it holds has changed.
+            strategy: how changes of config maps and secrets are detected.
+            time_to_live: returns seconds, for `CACHE` only; the node's annotation
+                `node.alpha.kubernetes.io/ttl` may set them.
+            memory: what was known before this start.
         """
         self._api = api
         self._changed = changed
@@ -107,7 +112,7 @@ class ClusterObjects:
 
     @property
     def held(self) -> Set[ObjectKey]:
-        """What any pod refers to."""
+        """The keys that pods hold."""
         return self._entries.keys()
 
     def hold(self, uid: PodUid, keys: Iterable[ObjectKey]) -> None:
@@ -121,7 +126,8 @@ class ClusterObjects:
                     run = partial(self._follow, entry)
                     self.tree.start_child(ChildSpec(_child_name(key), run, Restart.TRANSIENT))
             entry.holders.add(uid)
-            # A pod that comes, or is another, gets what there is now, as upstream's does.
+            # A new or changed pod gets the current object, as in the Go kubelet
+            # (objectStore.AddReference in pkg/kubelet/util/manager).
             entry.read_at = _NEVER
 
     def release(self, uid: PodUid) -> None:
@@ -134,27 +140,27 @@ class ClusterObjects:
                     self.tree.stop_child(_child_name(key))
 
     async def get(self, key: ObjectKey, uid: PodUid | None = None) -> ApiObject:
-        """See `ObjectStore`; an object is the same for every pod."""
+        """Return an object; it is the same for every pod. Raises `ObjectError`."""
         entry = self._entries.get(key)
         if entry is None:
             return await self._read(key)
         if self._is_watched(key):
             with trio.move_on_after(_FIRST_ANSWER):
-                await entry.asked.wait()
-            if not entry.asked.is_set():
+                await entry.answered.wait()
+            if not entry.answered.is_set():
                 self._remember(entry)
             return entry.known()
         return await self._get_unwatched(entry)
 
     def _remember(self, entry: _Entry) -> None:
-        """Take what was known before this start, where the server does not answer."""
+        """Use the state known before this start, because the server does not answer."""
         if entry.value is None:
             entry.value = self._memory.last_object(entry.key)
         if entry.value is not None:
-            entry.asked.set()
+            entry.answered.set()
 
     def _is_watched(self, key: ObjectKey) -> bool:
-        if key.kind in _ONLY_GOT:
+        if key.kind in _GET_ONLY:
             return False
         return self._strategy is ChangeDetection.WATCH or key.kind not in ("ConfigMap", "Secret")
 
@@ -170,7 +176,7 @@ class ClusterObjects:
         except ObjectError as exc:
             if isinstance(exc.__cause__, KubeUnavailableError):
                 self._remember(entry)
-            # Old is better than none where a node that is cut off is to keep its pods.
+            # The strategy GET promises a current object; otherwise an old one is better than none.
             if self._strategy is ChangeDetection.GET or entry.value is None:
                 raise
         return entry.known()
@@ -180,8 +186,8 @@ class ClusterObjects:
             return True
         if entry.value is None or isinstance(entry.value, ObjectNotFoundError):
             return False
-        if entry.key.kind in _ONLY_GOT:
-            # A pod that comes may mean a claim that was made again under its name.
+        if entry.key.kind in _GET_ONLY:
+            # After `hold` read again: the claim may have been deleted and recreated.
             return entry.read_at != _NEVER and _is_settled(entry.value)
         if _is_immutable(entry.value):
             return True
@@ -196,12 +202,12 @@ class ClusterObjects:
         except API_ERRORS as exc:
             raise _unread(key, exc) from exc
 
-    # With one
+    # With a watch
 
     async def _follow(
         self, entry: _Entry, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep an entry as the server has it; returns once it can change no more."""
+        """Keep an entry up to date; return once the object is immutable."""
         task_status.started()
         backoff = Backoff(_RETRY_BASE, _RETRY_CAP, jitter=1.0)
         version = ""  # "": to be listed
@@ -219,7 +225,8 @@ class ClusterObjects:
             except GoneError:
                 version = ""
             except API_ERRORS as exc:
-                # A refusal may be of the watch's version; a lost connection is not.
+                # A refusal may concern the resource version: list again. After a lost connection
+                # the watch continues from its version.
                 version = version if isinstance(exc, KubeUnavailableError) else ""
                 self._failed(entry, exc)
             if has_failed or trio.current_time() - began < _RETRY_BASE:
@@ -238,7 +245,7 @@ class ClusterObjects:
         return listing.resource_version
 
     async def _watch(self, entry: _Entry, version: str) -> str:
-        """Take changes until the server ends the watch; return the version to go on from."""
+        """Apply changes until the server ends the watch; return the version to continue from."""
         key = entry.key
         async with self._api.watch(
             KINDS[key.kind],
@@ -279,10 +286,10 @@ class ClusterObjects:
         entry.problem = None
         entry.read_at = trio.current_time()
         self._memory.note_object(entry.key, None if isinstance(value, Exception) else value)
-        was_asked = entry.asked.is_set()
-        entry.asked.set()
-        if _is_same(before, value) or not (was_asked and self._is_watched(entry.key)):
-            return  # whoever waits for the first answer has it now
+        was_answered = entry.answered.is_set()
+        entry.answered.set()
+        if _is_same(before, value) or not (was_answered and self._is_watched(entry.key)):
+            return  # pods that wait for the first answer have it by `answered`
         for uid in sorted(entry.holders):
             self._changed(uid)
 
@@ -292,7 +299,7 @@ class ClusterObjects:
             entry.problem = _unread(entry.key, exc)
             if isinstance(exc, KubeUnavailableError):
                 self._remember(entry)
-            entry.asked.set()
+            entry.answered.set()
 
 
 def _is_same(before: object, value: object) -> bool:
@@ -306,7 +313,7 @@ def _is_immutable(value: object) -> bool:
 
 
 def _is_settled(value: Any) -> bool:
-    """A claim and a volume are for each other for good once either says so."""
+    """Return whether a claim or volume is bound; a binding never changes."""
     status = value.status
     return status is not None and status.phase == "Bound"
 
@@ -332,11 +339,11 @@ def _child_name(key: ObjectKey) -> str:
 
 
 class NodeObjects:
-    """An `ObjectStore` of both: static pods have the documents beside them, the rest the cluster's.
+    """An `ObjectStore` of both: documents of manifests for static pods, the cluster's for others.
 
-    A static pod never reads the API server, whatever other pods hold: who writes manifests on a
-    node is not thereby given the cluster's objects. (The Go kubelet refuses such references
-    altogether: its gate PreventStaticPodAPIReferences.)
+    A static pod never reads from the API server: a user who may write manifests on the node must
+    not thereby read the cluster's objects. (The Go kubelet refuses such references altogether:
+    gate PreventStaticPodAPIReferences.)
     """
 
     def __init__(

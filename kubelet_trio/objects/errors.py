@@ -1,20 +1,20 @@
-"""Why an object cannot be had.
+"""Errors of reading an object.
 
-ObjectError               not now: the text is for the pod's event or status
-└── ObjectNotFoundError   there is none of this name: what `optional` forgives
+ObjectError               it cannot be read now; the text is for the pod's event or status
+└── ObjectNotFoundError   it does not exist; a reference with `optional` ignores this
 """
 
 from __future__ import annotations
 
-from kubelet_trio.objects.types import ObjectKey
+from kubelet_trio.objects.kinds import ObjectKey
 
 
 class ObjectError(Exception):
-    """An object cannot be had now. Asking again later is always right."""
+    """An object cannot be read now. Trying again later may succeed."""
 
 
 class ObjectNotFoundError(ObjectError):
-    """There is no such object. The text is the API server's, which people search for."""
+    """The object does not exist. The text is the API server's, which people search for."""
 
     def __init__(self, key: ObjectKey) -> None:
         super().__init__(f'{_RESOURCES[key.kind]} "{key.name}" not found')

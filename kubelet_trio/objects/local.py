@@ -1,9 +1,8 @@
-"""The objects of a node without an API server: those that its sources delivered.
+"""Objects from manifests: config maps, secrets and volumes that the sources delivered.
 
-A Go kubelet refuses a static pod that refers to any object. Here the config maps, secrets
-and volumes in the manifests directory serve the pods beside them. The sources' merge is
-the only writer; it writes the objects before the pods, so a pod of the same file finds
-them. Nothing is watched here, so holding keys costs a set.
+The Go kubelet refuses a static pod that refers to any object. Here it may refer to documents
+of the manifests. The sources' merge is the only writer; it writes the objects before the pods,
+so that a pod finds the objects of its own file.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kubelet_trio.model import PodUid
 from kubelet_trio.objects.errors import ObjectNotFoundError
-from kubelet_trio.objects.types import ApiObject, ObjectKey
+from kubelet_trio.objects.kinds import ApiObject, ObjectKey
 
 
 class LocalObjects:
     """An `ObjectStore` in memory."""
 
     def __init__(self, changed: Callable[[PodUid], None] = lambda _uid: None) -> None:
-        """Call `changed` for each pod that holds an object which is now another."""
+        """Call `changed` for each pod when an object that it holds has changed."""
         self._changed = changed
         self._objects: Mapping[ObjectKey, ApiObject] = {}
         self._holders: dict[ObjectKey, set[PodUid]] = {}
 
     def apply(self, objects: Mapping[ObjectKey, ApiObject]) -> None:
-        """Take over the newest full set, and tell the pods that it concerns."""
+        """Replace the set of objects, and notify the pods that hold a changed one."""
         before, self._objects = self._objects, objects
         changed = [key for key in {**before, **objects} if before.get(key) != objects.get(key)]
-        told: dict[PodUid, None] = {}
+        holders: dict[PodUid, None] = {}  # each pod once, in order
         for key in changed:
-            told.update(dict.fromkeys(sorted(self._holders.get(key, ()))))
-        for uid in told:
+            holders.update(dict.fromkeys(sorted(self._holders.get(key, ()))))
+        for uid in holders:
             self._changed(uid)
 
     def hold(self, uid: PodUid, keys: Iterable[ObjectKey]) -> None:
@@ -45,7 +44,7 @@ class LocalObjects:
                 del self._holders[key]
 
     async def get(self, key: ObjectKey, uid: PodUid | None = None) -> ApiObject:
-        """See `ObjectStore`; every pod of the node reads the same documents."""
+        """Return a document; it is the same for every pod. Raises `ObjectNotFoundError`."""
         try:
             return self._objects[key]
         except KeyError:
@@ -53,5 +52,5 @@ class LocalObjects:
 
     @property
     def held(self) -> frozenset[ObjectKey]:
-        """What any pod refers to."""
+        """The keys that pods hold."""
         return frozenset(self._holders)

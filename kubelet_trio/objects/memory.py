@@ -1,20 +1,28 @@
-"""The seam to what outlives the agent of all that an API server has said: see `offline`."""
+"""The seam to knowledge of the API server that outlives the agent; `offline` implements it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from kubelet_trio.objects.tokens import TokenRequest
-from kubelet_trio.objects.types import ApiObject, ObjectKey
+from kubelet_trio.model import PodKey, PodUid
+from kubelet_trio.objects.kinds import ApiObject, ObjectKey, ServiceFacts
 
-if TYPE_CHECKING:
-    from kubelet_trio.objects.services import ServiceFacts
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """A token of a service account, bound to one pod."""
+
+    pod: PodKey
+    uid: PodUid
+    service_account: str
+    audience: str = ""  # "": the API server's own
+    expiration_seconds: int = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class KnownToken:
-    """A token as it was given; times in Unix seconds."""
+    """A token as the server issued it; times in Unix seconds."""
 
     text: str
     renew_at: float
@@ -22,28 +30,28 @@ class KnownToken:
 
 
 class ClusterMemory(Protocol):
-    """Told of what the server says; asked what it said before this start. Never blocks."""
+    """Records what the server returns, and returns what it was before this start. Never blocks."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether anything is kept at all: then what has grown old is better than nothing."""
+        """Whether anything is kept: then old data is better than none."""
         ...
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the server has been silent since the start: then it is not waited for."""
+        """Whether the server has not answered since the start: then do not wait for it."""
         ...
 
     def note_object(self, key: ObjectKey, value: ApiObject | None) -> None:
-        """Take what an object is now; None: there is none."""
+        """Record the current state of an object; None: it does not exist."""
         ...
 
     def drop_object(self, key: ObjectKey) -> None:
-        """Nobody follows an object any more: it is as last noted for as long as pods need it."""
+        """Note that an object is no longer followed; its last state stays while pods need it."""
         ...
 
     def last_object(self, key: ObjectKey) -> ApiObject | None:
-        """Return what may stand in for an answer that does not come, if anything."""
+        """Return an object's last known state, to be used when the server does not answer."""
         ...
 
     def note_services(self, facts: tuple[ServiceFacts, ...]) -> None: ...
@@ -56,28 +64,28 @@ class ClusterMemory(Protocol):
 
 
 class NoMemory:
-    """What a start finds is what the server says, and nothing else."""
+    """A memory that keeps nothing."""
 
     is_kept = False
     is_cut_off = False
 
     def note_object(self, key: ObjectKey, value: ApiObject | None) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def drop_object(self, key: ObjectKey) -> None:
-        """Nothing was kept."""
+        """Do nothing."""
 
     def last_object(self, key: ObjectKey) -> ApiObject | None:
         return None
 
     def note_services(self, facts: tuple[ServiceFacts, ...]) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def last_services(self) -> tuple[ServiceFacts, ...] | None:
         return None
 
     def note_token(self, request: TokenRequest, token: KnownToken) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def last_token(self, request: TokenRequest) -> KnownToken | None:
         return None

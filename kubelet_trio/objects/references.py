@@ -1,4 +1,4 @@
-"""Which objects a pod refers to."""
+"""Finds the objects that a pod refers to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lightkube.models.core_v1 import Container, Pod, Volume
 
 from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
-from kubelet_trio.objects.types import (
+from kubelet_trio.objects.kinds import (
     ObjectKey,
     claim_key,
     config_map_key,
@@ -17,7 +17,7 @@ from kubelet_trio.objects.types import (
 
 
 def container_references(namespace: str, container: Container) -> Iterator[ObjectKey]:
-    """Yield what the environment of a container is read from."""
+    """Yield the objects that a container's environment is read from."""
     for source in container.envFrom or ():
         if source.configMapRef is not None:
             yield config_map_key(namespace, source.configMapRef.name)
@@ -32,14 +32,15 @@ def container_references(namespace: str, container: Container) -> Iterator[Objec
 
 
 def claim_name(pod: str, volume: Volume) -> str | None:
-    """Return the claim of a volume of a pod (its name), if it has one: by name or of its own."""
+    """Return the name of a volume's claim, if it has one."""
+    # The claim of an ephemeral volume is named by the API: <pod>-<volume>.
     if volume.ephemeral is not None:
         return f"{pod}-{volume.name}"
     return volume.persistentVolumeClaim.claimName if volume.persistentVolumeClaim else None
 
 
 def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
-    """Yield what a volume is made from; the volume of a claim is known by the claim alone."""
+    """Yield the objects that a volume is made from; a claim's volume is only known by the claim."""
     namespace, claim = pod.namespace, claim_name(pod.name, volume)
     if volume.configMap is not None:
         yield config_map_key(namespace, volume.configMap.name)
@@ -55,7 +56,7 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
 
 
 def pod_references(pod: Pod) -> Iterator[ObjectKey]:
-    """Yield everything that a pod refers to."""
+    """Yield every object that a pod refers to."""
     namespace = pod_key(pod).namespace
     if spec(pod).runtimeClassName:
         yield runtime_class_key(spec(pod).runtimeClassName)

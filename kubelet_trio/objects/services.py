@@ -1,38 +1,19 @@
-"""A cluster's services, and what of them a node keeps."""
+"""Follows the cluster's services, for the environment variables of pods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import trio
 from lightkube.models.core_v1 import Service
 
 from kubelet_trio.kube import Abilities, KubeApi, Reflector
+from kubelet_trio.objects.kinds import ServiceFacts, ServicePort
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePort:
-    """A port as it counts here."""
-
-    name: str
-    protocol: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceFacts:
-    """What of a service is kept: clusters have thousands, and pods need just this."""
-
-    namespace: str
-    name: str
-    ip: str
-    ports: tuple[ServicePort, ...]
-
-
 def service_facts(service: Service) -> ServiceFacts | None:
-    """Return what variables are made of; None for a service without an address or ports."""
+    """Return what variables need of a service; None if it has no address or no ports."""
     meta, spec = service.metadata, service.spec
     if meta is None or spec is None or spec.clusterIP in (None, "", "None") or not spec.ports:
         return None
@@ -41,7 +22,7 @@ def service_facts(service: Service) -> ServiceFacts | None:
 
 
 class ClusterServices:
-    """Follows all services; `synced` is called once they are known for the first time."""
+    """Follows all services; calls `synced` after the first list."""
 
     def __init__(
         self,
@@ -58,7 +39,7 @@ class ClusterServices:
         self.facts: tuple[ServiceFacts, ...] = ()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow them until cancelled."""
+        """Follow the services until cancelled."""
         reflector = Reflector(self._api, Service, abilities=self._abilities)
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
@@ -67,7 +48,7 @@ class ClusterServices:
                 self._take((await reflector.wait_delivery()).objects.values())
 
     async def wait_known(self, seconds: float) -> bool:
-        """Wait so long for the services to be known, and return whether they are."""
+        """Wait up to `seconds` for the services; return whether they are known."""
         with trio.move_on_after(0 if self._memory.is_cut_off else seconds):
             await self._known.wait()
         last = None if self._known.is_set() else self._memory.last_services()

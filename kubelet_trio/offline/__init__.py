@@ -1,4 +1,4 @@
-"""What was last known of the API server, on disk: a node that starts cut off goes by it."""
+"""Keeps the API server's last state on disk, for a node that starts without a connection."""
 
 from kubelet_trio.offline.files import Folder, Item, KnownTokens
 from kubelet_trio.offline.keeper import Keeper

@@ -1,14 +1,13 @@
-"""One directory of small files, each one thing that was known: blocking, and nobody else's.
+"""A private directory of small files, one per item: blocking.
 
     <root-dir>/offline/                          0700
         pod-<digest>.json  secret-<digest>.json  0600 ...
 
-A file begins with a line that says what it holds and the SHA-256 of the rest. What is written
-must survive a power cut, after which nothing else is left of it: written aside, synced, renamed.
-The digest in the name is of the item's own name, which may be longer than a file's may be.
+The first line of a file has the item's kind and name, and the SHA-256 of the rest. Files must
+survive a power cut: they are written aside, synced, and renamed.
 
-What does not read as it was written (cut short, changed by hand, readable by others, another's)
-is kept aside as `*.corrupt` for a week and named in the log: then that one thing is not known.
+A file that is not as it was written (truncated, edited, accessible to other users, of another
+owner) is renamed to `*.corrupt`, kept for a week and logged; its item is then unknown.
 """
 
 from __future__ import annotations
@@ -56,13 +55,14 @@ class KnownTokens:
 
 
 class Item(NamedTuple):
-    """One thing that is kept: pods and tokens by UID, objects by namespace and name."""
+    """The key of a kept item: pods and tokens by UID, objects by namespace and name."""
 
     kind: str
     name: str
 
     @property
     def file_name(self) -> str:
+        # A digest, because an item's name may be longer than a file name may be (NAME_MAX).
         digest = hashlib.sha256(self.name.encode()).hexdigest()[:40]
         return f"{self.kind.lower()}-{digest}{_SUFFIX}"
 
@@ -102,7 +102,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode(item: Item, value: object) -> tuple[bytes, bytes]:
-    """Return a file's content, and the digest by which it is told from another."""
+    """Return a file's content, and a digest of the value."""
     body = msgspec.json.encode(value)
     digest = hashlib.sha256(body)
     head = _Head(_FORMAT, item.kind, item.name, digest.hexdigest())
@@ -110,7 +110,10 @@ def encode(item: Item, value: object) -> tuple[bytes, bytes]:
 
 
 def decode(content: bytes) -> tuple[Item, Any, bytes]:
-    """Return what a file holds, and its digest. Raises ValueError."""
+    """Return a file's item, value and digest.
+
+    Raises ValueError, or one of JSON_ERRORS.
+    """
     first, _, rest = content.partition(b"\n")
     head = msgspec.json.decode(first, type=_Head)
     if head.format != _FORMAT or head.kind not in _MODELS:
@@ -139,13 +142,13 @@ def _item_of(kind: str, value: Any) -> Item:
 
 @dataclass(slots=True)
 class Folder:
-    """The directory. Its methods block; one caller at a time."""
+    """The directory. Its methods block; only one caller at a time."""
 
     path: Path
-    digests: dict[Item, bytes] = field(default_factory=dict)  # of what is there
+    digests: dict[Item, bytes] = field(default_factory=dict)  # of the files on disk
 
     def load(self) -> dict[Item, Any]:
-        """Read all that is there and right. Raises OSError where the directory is unusable."""
+        """Read all valid items. Raises OSError if the directory is unusable."""
         self.digests = {}
         found: dict[Item, Any] = {}
         if not self.path.exists():
@@ -172,9 +175,10 @@ class Folder:
             found[item], self.digests[item] = value, digest
 
     def change(self, wanted: Mapping[Item, object], gone: Iterable[Item]) -> int:
-        """Write what is not there as it is wanted, remove what is gone; return how many were.
+        """Write items that differ from the disk, remove those that are gone.
 
-        Nothing is touched where all is as wanted. Raises OSError; what was done by then counts.
+        Returns the number of changed files; without a change the directory is not touched.
+        Raises OSError; files changed before it stay changed.
         """
         written: dict[Item, tuple[bytes, bytes]] = {}
         for item, value in wanted.items():
@@ -194,12 +198,13 @@ class Folder:
             for item, (content, digest) in written.items():
                 write_aside(item.file_name, content, sync=True, directory=directory)
                 self.digests[item] = digest
+            # The renames themselves survive a power cut only with this (fsync(2)).
             os.fsync(directory)
         return len(written) + len(removed)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the directory, ours and nobody else's to look into. Raises OSError."""
+        """Open the directory; it must be ours, and gets mode 0700. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         directory = os.open(self.path, flags)
         try:

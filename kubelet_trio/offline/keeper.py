@@ -1,13 +1,13 @@
-"""Keeps on disk what the API server has said, and says it again where the server is silent.
+"""Keeps the API server's last state on disk, and returns it while the server does not answer.
 
-Whoever hears from the server notes it here, which costs a look into a dictionary. One task
-writes: a second after the first news, and again five seconds later at the earliest, so that a
-thousand changes are one pass; it writes only what differs from what is there, in a thread. A disk
-that refuses is tried again, and holds up nothing.
+Every reader of the API server notes what it reads here; a note is cheap. One task writes, in a
+thread, and only what differs from the disk: one second after the first note, and again at the
+earliest five seconds later, so that a thousand changes are one pass. A failed write is retried
+and blocks nobody.
 
-Before the server has listed the node's pods nothing is written or removed. Should it stay silent,
-`fall_back` begins the time in which the node goes by the disk; the first list ends it. What the
-server has not been heard of since stands in beyond that, should it fall silent again.
+Nothing is written or removed before the server has listed the node's pods. If it does not
+answer, `fall_back` puts the node on the state from disk; the first list ends that. Items that
+the server has not been asked about since stay available, in case it fails again.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from kubelet_trio.offline.files import (
     pod_item,
     tokens_item,
 )
-from kubelet_trio.offline.plan import Said, kept_node, plan_pass
+from kubelet_trio.offline.plan import ServerState, kept_node, plan_pass
 
 log = get_logger()
 
-_SETTLE = 1.0  # seconds that news wait for more
-_PAUSE = 4.0  # seconds between a pass and the next news
-_RETRY = 30.0  # seconds after a pass that failed
+_SETTLE = 1.0  # seconds from the first note to a write
+_PAUSE = 4.0  # seconds after a write before the next note counts
+_RETRY = 30.0  # seconds after a failed write
 _FLUSH_LIMIT = 4.0  # for the last pass, when the agent ends
 
 
 class Keeper:
-    """See the module: an `objects.ClusterMemory`, and what the source of pods falls back on."""
+    """An `objects.ClusterMemory` on disk, and the fallback of the source of pods."""
 
     is_kept = True
 
     def __init__(self, folder: Folder, offload: Offload) -> None:
         self._folder = folder
         self._offload = offload
-        self._last: dict[Item, Any] = {}  # of an earlier life, until the server speaks of it
+        self._last: dict[Item, Any] = {}  # from before this start, until the server has answered
         self._is_loaded = False
         self.is_cut_off = False
-        self._pods: Mapping[PodUid, Pod] | None = None  # None: the server has not spoken
+        self._pods: Mapping[PodUid, Pod] | None = None  # None: no list from the server yet
         self._objects: dict[ObjectKey, ApiObject | None] = {}
         self._tokens: dict[PodUid, dict[TokenRequest, KnownToken]] = {}
         self._single: dict[Item, object] = {}
@@ -59,10 +59,10 @@ class Keeper:
         self._woken = Bell()
         self._stopping = trio.Event()
 
-    # What was known before this start
+    # The state from before this start
 
     def fall_back(self) -> tuple[Pod, ...] | None:
-        """Go by the disk from here on; return its pods, None if nothing is known."""
+        """Use the state from disk from now on; return its pods, None if there is none."""
         if self._pods is not None or not self._last:
             return None
         self.is_cut_off = True
@@ -80,7 +80,7 @@ class Keeper:
         return self._tokens_of(request.uid).get(request)
 
     def _tokens_of(self, uid: PodUid) -> dict[TokenRequest, KnownToken]:
-        """Return the tokens of a pod, those of an earlier life included."""
+        """Return the tokens of a pod, including those from before this start."""
         before: KnownTokens | None = self._last.get(tokens_item(uid))
         if uid not in self._tokens and before is not None:
             self._tokens[uid] = dict(before.tokens)
@@ -92,15 +92,15 @@ class Keeper:
         found: Node | None = self._last.get(NODE)
         return found
 
-    # What the server says
+    # Notes of what the server returned
 
     def note_pods(self, pods: Mapping[PodUid, Pod]) -> None:
-        """Take all pods of the node; the mapping is not changed afterwards."""
+        """Take all pods of the node; the caller must not change the mapping afterwards."""
         before = self._pods if self._pods is not None else {}
         if self._pods is None:
             self._last = {item: value for item, value in self._last.items() if item.kind != "Pod"}
             self.is_cut_off = False
-            self._woken.ring()  # what is there and not wanted goes
+            self._woken.ring()  # a write now removes files of pods that are gone
         news = [uid for uid, pod in pods.items() if before.get(uid) is not pod]
         gone = [uid for uid in before if uid not in pods]
         self._pods = pods
@@ -142,12 +142,12 @@ class Keeper:
     # Writing
 
     def stop(self) -> None:
-        """Ask `run` to end once what is known is on disk."""
+        """Ask `run` to end after a last write."""
         self._stopping.set()
         self._woken.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read what is there, then write until stopped. Ready when all is read."""
+        """Load the disk, then write until stopped. Ready when everything is loaded."""
         if not self._is_loaded:
             await self._load()
         task_status.started()
@@ -171,26 +171,26 @@ class Keeper:
         self._is_loaded = True
 
     async def _write(self) -> bool:
-        """Bring the disk into line; return False where it refuses."""
+        """Write what differs from the disk; return False if the disk refuses."""
         self._woken.clear()
         if self._pods is None:
             return True
         tokens = {u: KnownTokens(u, tuple(t.items())) for u, t in self._tokens.items()}
-        said = Said(self._pods, dict(self._objects), tokens, dict(self._single))
+        state = ServerState(self._pods, dict(self._objects), tokens, dict(self._single))
         dirty, self._dirty = self._dirty, set()
         try:
-            changed = await self._offload(_bring_into_line, self._folder, said, dirty)
+            changed = await self._offload(_write_pass, self._folder, state, dirty)
         except OSError as exc:
             self._note(*dirty)
             self._woken.ring()
             log.error("offline.not_written", path=str(self._folder.path), error=str(exc))
             return False
-        # Nobody needs any more what has been removed.
+        # What was removed from the disk is no longer needed.
         self._last = {i: value for i, value in self._last.items() if i in self._folder.digests}
         if changed:
             log.debug("offline.written", files=changed)
         return True
 
 
-def _bring_into_line(folder: Folder, said: Said, dirty: set[Item]) -> int:
-    return folder.change(*plan_pass(said, dirty, folder.digests))
+def _write_pass(folder: Folder, state: ServerState, dirty: set[Item]) -> int:
+    return folder.change(*plan_pass(state, dirty, folder.digests))

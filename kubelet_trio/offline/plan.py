@@ -1,9 +1,9 @@
-"""What is to be on disk, given what the server has said: pure.
+"""Decides what is to be on disk, given the server's state: pure.
 
-Of a pod all is kept that says how it is to run; of its status only that it is over, since the
-rest is the node's own to say and changes all the time. Objects are kept for as long as a pod
-that is not over refers to them, whether or not a worker is at it: at a node's shutdown all
-workers end, and what their pods need must be there when it is up again.
+A pod is kept without its status, which the node itself writes and which changes all the time;
+only a terminal status is kept. Objects are kept while a pod that has not ended refers to them,
+with or without a worker: at a node's shutdown all workers end, and their pods need the objects
+when the node is up again.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ _CLAIM, _VOLUME = "PersistentVolumeClaim", "PersistentVolume"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the server has said, as one moment's snapshot."""
+class ServerState:
+    """A snapshot of what the server has returned."""
 
     pods: Mapping[PodUid, Pod]
-    objects: Mapping[ObjectKey, ApiObject | None]  # None: there is none
+    objects: Mapping[ObjectKey, ApiObject | None]  # None: it does not exist
     tokens: Mapping[PodUid, KnownTokens]
-    single: Mapping[Item, object]  # what there is one of: the node, the services
+    single: Mapping[Item, object]  # the node, and the services
 
 
 def plan_pass(
-    said: Said, dirty: Collection[Item], there: Collection[Item]
+    state: ServerState, dirty: Collection[Item], there: Collection[Item]
 ) -> tuple[dict[Item, Any], list[Item]]:
-    """Return what to write (unless it is there as it is), and what to remove.
+    """Return the items to write (unless the disk has the same), and those to remove.
 
     Args:
-        said: by the server.
-        dirty: what may have changed since the last pass.
-        there: on disk.
+        state: the server's.
+        dirty: items that may have changed since the last pass.
+        there: items on disk.
     """
-    keys = wanted_objects(said)
+    keys = wanted_objects(state)
     wanted: dict[Item, Any] = {}
-    for uid, pod in said.pods.items():
+    for uid, pod in state.pods.items():
         if (item := pod_item(uid)) in dirty or item not in there:
             wanted[item] = kept_pod(pod)
     for key in keys:
-        value = said.objects.get(key)
+        value = state.objects.get(key)
         item = object_item(key)
         if value is not None and (item in dirty or item not in there):
             wanted[item] = kept_object(value)
-    for uid, tokens in said.tokens.items():
-        if uid in said.pods and tokens_item(uid) in dirty:
+    for uid, tokens in state.tokens.items():
+        if uid in state.pods and tokens_item(uid) in dirty:
             wanted[tokens_item(uid)] = tokens
-    wanted |= {item: value for item, value in said.single.items() if item in dirty}
-    return wanted, [item for item in there if _is_gone(item, said, keys)]
+    wanted |= {item: value for item, value in state.single.items() if item in dirty}
+    return wanted, [item for item in there if _is_gone(item, state, keys)]
 
 
-def wanted_objects(said: Said) -> set[ObjectKey]:
-    """Return what pods that are not over refer to, the volumes of their claims included."""
-    keys = {key for pod in said.pods.values() if not _is_over(pod) for key in pod_references(pod)}
-    claims = [said.objects.get(key) for key in keys if key.kind == _CLAIM]
+def wanted_objects(state: ServerState) -> set[ObjectKey]:
+    """Return the objects that running pods refer to, including the volumes of their claims."""
+    keys = {
+        key for pod in state.pods.values() if not _has_ended(pod) for key in pod_references(pod)
+    }
+    claims = [state.objects.get(key) for key in keys if key.kind == _CLAIM]
     return keys | {
         volume_key(claim.spec.volumeName)
         for claim in claims
@@ -71,28 +73,28 @@ def wanted_objects(said: Said) -> set[ObjectKey]:
     }
 
 
-def _is_gone(item: Item, said: Said, keys: Collection[ObjectKey]) -> bool:
+def _is_gone(item: Item, state: ServerState, keys: Collection[ObjectKey]) -> bool:
     if item.kind in ("Pod", "Tokens"):
-        return item.name not in said.pods
+        return item.name not in state.pods
     if item.kind in ("Services", "Node"):
         return False
     key = ObjectKey(item.kind, *item.name.split("/", 1))
     if key in keys:
-        # The server may not have been asked yet: only its word that there is none counts.
-        return key in said.objects and said.objects[key] is None
-    unread = any(k.kind == _CLAIM and k not in said.objects for k in keys)
-    return not (item.kind == _VOLUME and unread)  # it may be behind one of these
+        # Only if the server has answered that it does not exist; it may not have been asked yet.
+        return key in state.objects and state.objects[key] is None
+    unread = any(k.kind == _CLAIM and k not in state.objects for k in keys)
+    return not (item.kind == _VOLUME and unread)  # an unread claim may be bound to it
 
 
 def kept_pod(pod: Pod) -> Pod:
-    """Return what of a pod is kept."""
+    """Return the part of a pod that is kept."""
     meta = msgspec.structs.replace(metadata(pod), resourceVersion=None, managedFields=None)
-    status = pod.status if _is_over(pod) else None
+    status = pod.status if _has_ended(pod) else None
     return msgspec.structs.replace(pod, metadata=meta, status=status)
 
 
 def kept_object(value: ApiObject) -> ApiObject:
-    """Return what of an object is kept."""
+    """Return the part of an object that is kept."""
     meta = value.metadata or ObjectMeta()
     if meta.managedFields is None:
         return value
@@ -102,12 +104,12 @@ def kept_object(value: ApiObject) -> ApiObject:
 
 
 def kept_node(node: Node) -> Node:
-    """Return what decides which pods may run: labels and taints."""
+    """Return the node's labels and taints: admission needs them."""
     meta, spec = node.metadata or ObjectMeta(), node.spec or NodeSpec()
     return Node(
         metadata=ObjectMeta(name=meta.name, labels=meta.labels), spec=NodeSpec(taints=spec.taints)
     )
 
 
-def _is_over(pod: Pod) -> bool:
+def _has_ended(pod: Pod) -> bool:
     return is_terminal(pod.status)

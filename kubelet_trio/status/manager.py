@@ -1,12 +1,12 @@
-"""Pod statuses on their way to the API server: the newest of each pod, patched as it changes.
+"""Sends pod statuses to the API server: the newest of each pod, as a patch when it changes.
 
-Workers `put` and never wait; the API source tells what the server has (`observe`). One task
-compares both and hands what differs to a few senders, so that a change leaves at once and,
-while the server is slow, only the newest of each pod waits. A pod is sent by one sender at a
-time. What the server refuses is tried again with delays of its own; a server that is not
-there holds back everything at once. What cannot be true is dropped, and what was said stands.
+Workers `put` without waiting; the API source reports the server's state (`observe`). One task
+compares both and starts a few senders for what differs. A change leaves immediately; while the
+server is slow, only the newest status of each pod waits. One sender at a time handles a pod.
+A refused patch is retried with its own back-off; an unreachable server delays all of them. An
+illegal transition is dropped, and the last status stays.
 
-After the final status a pod whose deletion was asked for is deleted with grace 0.
+After its final status a pod that is being deleted is removed with grace period 0.
 """
 
 from __future__ import annotations
@@ -37,16 +37,21 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.status.merge import is_newer, may_be_deleted, merge_status, status_patch
-from kubelet_trio.status.mirror_plan import is_mirror_of
+from kubelet_trio.status.merge import (
+    is_later_version,
+    may_be_deleted,
+    merge_status,
+    status_patch,
+)
+from kubelet_trio.status.mirrors import is_mirror_of
 from kubelet_trio.status.retry import Retry
 from kubelet_trio.status.transitions import illegal_transition
 
 log = get_logger()
 
 _SENDERS = 8
-_CALL_LIMIT = 60.0  # beyond what the client itself waits for an answer
-_FLUSH_LIMIT = 4.0  # for what is still to be said when the agent ends
+_CALL_LIMIT = 60.0  # seconds; longer than the client's own timeout
+_FLUSH_LIMIT = 4.0  # seconds for sending what is left when the agent ends
 
 
 @dataclass(slots=True, eq=False)
@@ -55,27 +60,27 @@ class _Entry:
 
     pod: Pod  # with our status
     is_finished: bool = False
-    version: int = 1  # of what is to be said
-    sent: int = 0
-    base: Pod | None = None  # as the server has it
+    version: int = 1  # of the status to send
+    sent: int = 0  # the last version that the server has
+    base: Pod | None = None  # the server's object
     base_uid: str = ""
-    refused: dict[str, object] = field(default_factory=dict)  # what it does not take over
-    illegal: str | None = None  # why a status was dropped last
+    ignored: dict[str, object] = field(default_factory=dict)  # fields that the server drops
+    illegal: str | None = None  # why the last status was dropped
     retry: Retry = field(default_factory=Retry)
-    is_busy: bool = False
+    is_busy: bool = False  # a sender handles it
     is_gone: bool = False  # from the server
-    since: float | None = None  # trio time of the first change that has not been said
+    since: float | None = None  # trio time of the first change that has not been sent
 
     @property
     def is_due(self) -> bool:
         if self.sent >= self.version or self.is_busy or self.is_gone:
             return False
-        # A static pod is spoken of once its mirror is there.
+        # The status of a static pod is that of its mirror: wait until the mirror exists.
         return bool(self.base_uid) or not is_static(self.pod)
 
 
 class StatusManager:
-    """See the module. Its methods never block; `run` is the one that sends."""
+    """Sends pod statuses in `run`; its other methods never block."""
 
     def __init__(self, api: KubeApi, clock: WallClock) -> None:
         self._api = api
@@ -84,15 +89,15 @@ class StatusManager:
         self._known: Mapping[PodUid, Pod] = {}  # what the server has
         self._mirrors: Mapping[PodKey, Pod] = {}
         self._wake = Bell()
-        self._said = trio.Event()  # a status has reached the server, or need not any more
-        self._server = Retry(cap=5.0)  # whether it answers at all
+        self._delivered = trio.Event()  # set when a status has been sent or became obsolete
+        self._server = Retry(cap=5.0)  # of an unreachable server
         self._is_stopping = False
-        self.meter: Meter | None = None  # told how long statuses take to be known
+        self.meter: Meter | None = None  # measures how long statuses take to be sent
 
-    # What is to be said
+    # The statuses to send
 
     def put(self, uid: PodUid, pod: Pod, *, is_finished: bool = False) -> None:
-        """Note the newest status of a pod, and whether nothing is left of it but its object."""
+        """Note the newest status of a pod, and whether its worker has removed everything."""
         entry = self._entries.get(uid)
         if entry is None:
             entry = self._entries[uid] = _Entry(pod)
@@ -100,14 +105,14 @@ class StatusManager:
         else:
             if self._is_legal(entry, entry.pod.status, pod.status):
                 entry.pod, entry.illegal = pod, None
-            entry.version += 1  # what was said may be the last word now
+            entry.version += 1  # even with the same status: `is_finished` may have changed
         if entry.since is None:
             entry.since = trio.current_time()
         entry.is_finished = entry.is_finished or is_finished
         self._wake.ring()
 
     def _is_legal(self, entry: _Entry, before: PodStatus | None, after: PodStatus | None) -> bool:
-        """Return whether a status may follow another, and log once why it may not."""
+        """Return whether a status may follow another; if not, log the reason once."""
         problem = illegal_transition(before or PodStatus(), after or PodStatus(), spec(entry.pod))
         if problem is not None and problem != entry.illegal:
             log.error("status.illegal_transition", pod=str(pod_key(entry.pod)), error=problem)
@@ -117,12 +122,12 @@ class StatusManager:
     def forget(self, uid: PodUid) -> None:
         """Drop a pod that has left the node."""
         self._entries.pop(uid, None)
-        self._said.set()
+        self._delivered.set()
 
-    # What the server has
+    # The server's state
 
     def observe(self, pods: Mapping[PodUid, Pod], mirrors: Mapping[PodKey, Pod]) -> None:
-        """Take over what the server has now, pods and mirrors."""
+        """Take the pods and mirrors that the server has now."""
         for uid, entry in self._entries.items():
             self._rebase(entry, pods.get(uid), mirrors.get(pod_key(entry.pod)))
         self._known, self._mirrors = pods, mirrors
@@ -131,31 +136,33 @@ class StatusManager:
     def _rebase(self, entry: _Entry, pod: Pod | None, mirror: Pod | None) -> None:
         known = pod
         if is_static(entry.pod):
-            # An edited pod has its predecessor's mirror until that is replaced.
+            # After an edit of the manifest, the mirror is still the old pod's until it is replaced.
             known = mirror if mirror is not None and is_mirror_of(mirror, entry.pod) else None
         if known is None:
             return
         uid = pod_uid(known)
-        if uid != entry.base_uid:  # a mirror that was made anew
+        if uid != entry.base_uid:  # the mirror was created again
             entry.base, entry.base_uid, entry.is_gone = known, uid, False
             entry.version += 1
-            entry.refused = {}
-        elif entry.base is None or (entry.base is not known and is_newer(known, entry.base)):
-            # Whether somebody wrote over what we said is seen when it is sent: mostly not.
+            entry.ignored = {}
+        elif entry.base is None or (
+            entry.base is not known and is_later_version(known, entry.base)
+        ):
+            # Another client may have overwritten our status; `_deliver` compares and patches.
             entry.base = known
             entry.version += 1
 
     # Sending
 
     def stop(self) -> None:
-        """Ask `run` to end once it has said what there is to say."""
+        """Ask `run` to end once all statuses are sent."""
         self._is_stopping = True
         self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send until cancelled, or, once stopped, until nothing waits or time is up."""
+        """Send until cancelled; after `stop`, until nothing waits or the time is up."""
         for entry in self._entries.values():
-            entry.is_busy = False  # of a life that crashed
+            entry.is_busy = False  # left by a `run` that crashed
         task_status.started()
         async with trio.open_nursery() as senders:
             while not self._is_stopping:
@@ -173,9 +180,9 @@ class StatusManager:
             senders.cancel_scope.cancel()
 
     def _send_due(self, senders: trio.Nursery) -> float:
-        """Start what may be sent now; return the seconds until more may be."""
+        """Start senders for what may be sent now; return the seconds until more may be."""
         now = trio.current_time()
-        # One is enough to find out whether a server is back.
+        # One sender is enough to find out whether the server is back.
         free = 1 if self._server.delay else _SENDERS
         free -= sum(entry.is_busy for entry in self._entries.values())
         waits = []
@@ -204,7 +211,8 @@ class StatusManager:
             log.info("status.unavailable", error=str(unavailable), retry_in=self._server.delay)
         except KubeError as exc:
             if exc.code in (409, 422):
-                entry.base = None  # ask what it is now: servers call another's UID invalid
+                # 409 or 422: the UID may be wrong. Read the object again.
+                entry.base = None
             self._failed(entry, exc)
         else:
             entry.sent = version
@@ -214,10 +222,10 @@ class StatusManager:
         finally:
             entry.is_busy = False
             self._wake.ring()
-            self._said.set()
+            self._delivered.set()
 
     def _measure(self, entry: _Entry) -> None:
-        """Tell how long it took since the first change that had not been said."""
+        """Record the time since the first change that had not been sent."""
         if entry.since is not None and entry.sent >= entry.version:
             if self.meter is not None:
                 took = trio.current_time() - entry.since
@@ -245,9 +253,9 @@ class StatusManager:
         merged = merge_status(theirs, ours, to_datetime(self._clock.time()))
         patch = status_patch(theirs, merged)
         if not self._is_legal(entry, theirs, merged):
-            # As an earlier agent said it: the server would refuse another word for ever.
+            # The server has a status of an earlier agent, and would always refuse this patch.
             patch = {}
-        if patch and patch != entry.refused:
+        if patch and patch != entry.ignored:
             base = await self._api.patch(
                 Pod,
                 key.name,
@@ -255,20 +263,20 @@ class StatusManager:
                 namespace=key.namespace,
                 subresource="status",
             )
-            # An old server drops fields that it does not know: no reason to say them again.
-            entry.refused = status_patch(base.status or PodStatus(), merged)
-            if entry.base_uid == uid and (entry.base is None or is_newer(base, entry.base)):
+            # An old server drops fields that it does not know: do not send them again.
+            entry.ignored = status_patch(base.status or PodStatus(), merged)
+            if entry.base_uid == uid and (entry.base is None or is_later_version(base, entry.base)):
                 entry.base = base
         if may_be_deleted(base, is_finished=is_finished):
             await self._api.delete(Pod, key.name, namespace=key.namespace, grace_period=0, uid=uid)
             log.info("status.pod_deleted", pod=str(key), uid=uid)
             entry.is_gone = True
 
-    async def wait_said(self) -> None:
-        """Wait until the server has every pod's status as it is now."""
+    async def wait_delivered(self) -> None:
+        """Wait until the server has the newest status of every pod."""
         while any(True for _ in self.waiting()):
-            self._said = trio.Event()
-            await self._said.wait()
+            self._delivered = trio.Event()
+            await self._delivered.wait()
 
     def waiting(self) -> Iterable[PodUid]:
         """Yield the pods whose newest status has not reached the server."""
@@ -276,7 +284,7 @@ class StatusManager:
 
 
 class _OtherPodError(Exception):
-    """The name belongs to another UID by now."""
+    """The server's pod of this name has another UID."""
 
 
 def _no_answer() -> KubeUnavailableError:

@@ -1,9 +1,9 @@
-"""What a pod's status becomes when ours meets the API server's: pure.
+"""Merges a worker's pod status with the API server's, and computes the patch: pure.
 
-The node is the source of most of it. Others own conditions (readiness gates, the
-scheduler's), claim statuses and the nominated node; what was reported once, the start time
-and a terminal phase above all, never goes back. Source: mergePodStatus in
-status/status_manager.go and pkg/util/pod.
+The node owns most of a status. Other components own some conditions (readiness gates, the
+scheduler's), claim statuses and the nominated node. The start time and a terminal phase never
+change once they were reported. Source: mergePodStatus in status/status_manager.go and
+pkg/util/pod.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 from kubelet_trio.kube import make_strategic
 from kubelet_trio.model import TERMINAL_PHASES, is_mirror, metadata
 
-# Conditions that are the node's alone; it takes them away, too.
-OWNED = frozenset(
+# Conditions that only the node writes and removes. Source: PodConditionByKubelet in
+# pkg/kubelet/types/pod_status.go.
+_NODE_CONDITIONS = frozenset(
     {
         "AllContainersRestarting",
         "ContainersReady",
@@ -31,8 +32,9 @@ OWNED = frozenset(
         "Ready",
     }
 )
-SHARED = "DisruptionTarget"  # anyone's; ours is told with the terminal phase, not before
-_THEIRS = (
+# Written by the node and by others. Source: PodConditionSharedByKubelet.
+_SHARED_CONDITION = "DisruptionTarget"
+_SERVER_FIELDS = (
     "nominatedNodeName",
     "resourceClaimStatuses",
     "extendedResourceClaimStatus",
@@ -45,9 +47,9 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
     """Return the status to write.
 
     Args:
-        theirs: as the API server has it.
-        ours: as the pod's worker told it last.
-        now: the time of transitions that come of the merge itself.
+        theirs: the API server's.
+        ours: the newest one of the pod's worker.
+        now: the time of transitions that the merge itself causes.
     """
     was_terminal = theirs.phase in TERMINAL_PHASES
     ends_now = not was_terminal and ours.phase in TERMINAL_PHASES
@@ -57,7 +59,7 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
         startTime=theirs.startTime or ours.startTime,
         observedGeneration=max(ours.observedGeneration or 0, theirs.observedGeneration or 0)
         or None,
-        **{name: getattr(theirs, name) for name in _THEIRS},
+        **{name: getattr(theirs, name) for name in _SERVER_FIELDS},
     )
     if was_terminal:
         merged = msgspec.structs.replace(
@@ -69,18 +71,20 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
 def _conditions(
     theirs: Iterable[PodCondition], ours: Iterable[PodCondition], ends_now: bool
 ) -> list[PodCondition]:
-    kept = {c.type: c for c in theirs if c.type not in OWNED}
+    kept = {c.type: c for c in theirs if c.type not in _NODE_CONDITIONS}
     own = []
     for condition in ours:
-        if condition.type in OWNED:
+        if condition.type in _NODE_CONDITIONS:
             own.append(condition)
-        elif condition.type == SHARED and ends_now:
-            kept[SHARED] = condition
+        # Together with the terminal phase, not before: controllers act on the condition, and the
+        # containers have to be gone by then (mergePodStatus).
+        elif condition.type == _SHARED_CONDITION and ends_now:
+            kept[_SHARED_CONDITION] = condition
     return [*kept.values(), *own]
 
 
 def _unready(status: PodStatus, now: datetime.datetime) -> PodStatus:
-    """Never tell of a pod that has ended and is ready."""
+    """Set Ready and ContainersReady to False in a terminal status."""
     if status.phase not in TERMINAL_PHASES:
         return status
     conditions = [
@@ -95,7 +99,7 @@ def _unready(status: PodStatus, now: datetime.datetime) -> PodStatus:
 
 
 def status_patch(theirs: PodStatus, merged: PodStatus) -> dict[str, Any]:
-    """Return the `status` of a strategic merge patch; empty where nothing differs."""
+    """Return the `status` of a strategic merge patch; empty if nothing differs."""
     before = {"status": msgspec.to_builtins(theirs)}
     after = {"status": msgspec.to_builtins(merged)}
     patch: dict[str, Any] = make_strategic(before, after, "Pod").get("status", {})
@@ -105,10 +109,11 @@ def status_patch(theirs: PodStatus, merged: PodStatus) -> dict[str, Any]:
 def may_be_deleted(pod: Pod, *, is_finished: bool) -> bool:
     """Return whether the node is to delete a pod's object for good.
 
-    Somebody asked for it, its terminal phase is known to all, and nothing of it is left here.
+    True if its deletion was requested, the server has its terminal phase, and the node has
+    removed everything of it.
 
     Args:
-        pod: as the API server has it.
+        pod: the API server's object.
         is_finished: whether its worker has taken it down.
     """
     phase = pod.status.phase if pod.status is not None else None
@@ -116,12 +121,10 @@ def may_be_deleted(pod: Pod, *, is_finished: bool) -> bool:
     return asked and is_finished and phase in TERMINAL_PHASES and not is_mirror(pod)
 
 
-def is_newer(pod: Pod, than: Pod) -> bool:
-    """Return whether one state of an object came after another.
-
-    Resource versions of one kind are numbers that grow; where a server has others, what
-    arrives last counts.
-    """
+def is_later_version(pod: Pod, than: Pod) -> bool:
+    """Return whether one state of an object is later than another."""
+    # Resource versions of one kind are comparable as numbers since Kubernetes 1.35 (KEP-5504);
+    # with any other server the state that arrives last counts.
     one, other = metadata(pod).resourceVersion or "", metadata(than).resourceVersion or ""
     if one.isdigit() and other.isdigit():
         return int(one) > int(other)

@@ -1,11 +1,20 @@
-"""Keeps the mirrors of static pods as they should be: what `plan_mirrors` says, done."""
+"""Keeps a mirror pod at the API server for each static pod.
+
+Only the node creates and deletes mirrors. It reverts any other change to one, and a change of a
+mirror has no effect on the static pod. `plan_mirrors` is pure; `MirrorPods` carries it out.
+Source: pod/mirror_client.go, tryReconcileMirrorPods in kubelet.go, and the rules for orphans in
+kubelet_pods.go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
+import msgspec
 import trio
 from lightkube.models.core_v1 import Node, Pod
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from trio_util import AsyncValue
 
 from kubelet_trio.kube import (
@@ -16,26 +25,102 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     NotFoundError,
 )
-from kubelet_trio.model import Bell, PodKey, get_logger, pod_key, pod_uid
-from kubelet_trio.status.mirror_plan import MirrorPlan, mirror_of, plan_mirrors
+from kubelet_trio.model import (
+    CONFIG_HASH,
+    CONFIG_MIRROR,
+    Bell,
+    PodKey,
+    get_logger,
+    metadata,
+    pod_annotations,
+    pod_key,
+    pod_uid,
+)
 from kubelet_trio.status.retry import Retry
 
 log = get_logger()
 
-_ENDING = 1.0  # seconds between looks at a pod that is being taken down
+_ENDING = 1.0  # seconds between checks of a pod that is being taken down
+_OWN_PREFIX = "kubelet-trio/"  # annotations for this agent only
 
-_Aim = tuple[PodKey, str, str]  # a name, the UIDs of what is to go and of what is to come
+_Aim = tuple[PodKey, str, str]  # a name, the UIDs of the mirror to delete and the pod to create
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """What to do about one name: first delete, then create."""
+
+    key: PodKey
+    delete: Pod | None = None
+    create: Pod | None = None  # the static pod
+
+
+def plan_mirrors(
+    static: Mapping[PodKey, Pod],
+    mirrors: Mapping[PodKey, Pod],
+    *,
+    ending: Collection[PodKey] = (),
+    is_complete: bool,
+) -> list[MirrorPlan]:
+    """Return what to do, by name.
+
+    Args:
+        static: the static pods that are wanted.
+        mirrors: those of the API server.
+        ending: names of pods that are still being taken down: their mirrors stay until then.
+        is_complete: whether every source has delivered.
+    """
+    plans = []
+    for key, pod in static.items():
+        mirror = mirrors.get(key)
+        if mirror is None:
+            plans.append(MirrorPlan(key, create=pod))
+        elif metadata(mirror).deletionTimestamp is not None or not is_mirror_of(mirror, pod):
+            plans.append(MirrorPlan(key, delete=mirror, create=pod))
+    if is_complete:
+        plans += [
+            MirrorPlan(key, delete=mirror)
+            for key, mirror in mirrors.items()
+            if key not in static and key not in ending
+        ]
+    return plans
+
+
+def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
+    """Return whether a mirror is this static pod's, not that of an earlier edit."""
+    return pod_annotations(mirror).get(CONFIG_MIRROR) == pod_annotations(pod).get(CONFIG_HASH)
+
+
+def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:
+    """Return the object to create for a static pod."""
+    annotations = {k: v for k, v in pod_annotations(pod).items() if not k.startswith(_OWN_PREFIX)}
+    annotations[CONFIG_MIRROR] = annotations.get(CONFIG_HASH, "")
+    meta = metadata(pod)
+    owner = OwnerReference(
+        apiVersion="v1", kind="Node", name=node_name, uid=node_uid, controller=True
+    )
+    return msgspec.structs.replace(
+        pod,
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            labels=meta.labels,
+            annotations=annotations,
+            ownerReferences=[owner],
+        ),
+        status=None,
+    )
 
 
 def _aim(plan: MirrorPlan) -> _Aim:
-    """Return what a plan's waits belong to: what is planned next of a name has its own."""
+    """Return the key of a plan's retry delay; the next plan for the name starts anew."""
     gone = pod_uid(plan.delete) if plan.delete is not None else ""
     made = pod_uid(plan.create) if plan.create is not None else ""
     return plan.key, gone, made
 
 
 class MirrorPods:
-    """See the module. One task runs it; the other methods never block."""
+    """Creates and deletes mirrors in `run`; its other methods never block."""
 
     def __init__(
         self,
@@ -43,12 +128,12 @@ class MirrorPods:
         node: AsyncValue[Node | None],
         ending: Callable[[], Collection[PodKey]],
     ) -> None:
-        """Make it.
+        """Set it up.
 
         Args:
             api: the API server.
-            node: the node's object, which owns the mirrors; there are none before it.
-            ending: the names of pods that are being taken down.
+            node: the node's object, the owner of mirrors; without it none are created.
+            ending: returns the names of pods that are being taken down.
         """
         self._api = api
         self._node = node
@@ -60,17 +145,17 @@ class MirrorPods:
         self._wake = Bell()
 
     def want(self, static: Mapping[PodKey, Pod], *, is_complete: bool) -> None:
-        """Take over the static pods that are wanted, and whether every source has spoken."""
+        """Take the wanted static pods, and whether every source has delivered."""
         self._static, self._is_complete = static, is_complete
         self._wake.ring()
 
     def observe(self, mirrors: Mapping[PodKey, Pod]) -> None:
-        """Take over the mirrors that the API server has."""
+        """Take the mirrors that the API server has."""
         self._mirrors = mirrors
         self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Bring the mirrors into line until cancelled."""
+        """Create and delete mirrors as planned, until cancelled."""
         task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_node)
@@ -86,7 +171,7 @@ class MirrorPods:
             self._wake.ring()
 
     async def _round(self) -> float:
-        """Do what there is to do; return the seconds until something is tried again."""
+        """Carry out the plans that are due; return the seconds until the next one."""
         node = self._node.value
         if node is None or node.metadata is None or self._mirrors is None:
             return float("inf")
@@ -98,7 +183,7 @@ class MirrorPods:
         self._retries = {aim: retry for aim, retry in self._retries.items() if aim in kept}
         now, waits = trio.current_time(), [float("inf")]
         if any(key in ending and key not in self._static for key in self._mirrors):
-            waits.append(_ENDING)  # it goes when its pod is gone
+            waits.append(_ENDING)  # its mirror is deleted when the pod is gone
         for plan in plans:
             retry = self._retries.setdefault(_aim(plan), Retry())
             if retry.until > now:
@@ -110,7 +195,7 @@ class MirrorPods:
                 waits.append(retry.failed(trio.current_time(), exc))
                 log.warning("mirror.failed", pod=str(plan.key), error=str(exc), retry_in=waits[-1])
             else:
-                # What the watch tells next ends it. If that does not come, it is done again.
+                # The next watch event completes the plan. If none comes, carry it out again.
                 retry.until = trio.current_time() + retry.cap
                 waits.append(retry.cap)
         return min(waits)
@@ -127,7 +212,7 @@ class MirrorPods:
                     uid=pod_uid(plan.delete),
                 )
             except (NotFoundError, ConflictError):
-                pass  # it is another by now, and the watch tells which
+                pass  # it was replaced or deleted meanwhile; the watch reports it
             else:
                 log.info("mirror.deleted", pod=str(key))
         if plan.create is not None:
@@ -136,5 +221,5 @@ class MirrorPods:
                     mirror_of(plan.create, node_name, node_uid), namespace=key.namespace
                 )
             except AlreadyExistsError:
-                return  # by us, and the watch lags; or by somebody: it is seen there
+                return  # the watch lags behind our create, or will report another's mirror
             log.info("mirror.created", pod=str(pod_key(plan.create)))

@@ -13,7 +13,7 @@ _CAP = 10.0
 
 @dataclass(slots=True)
 class Retry:
-    """When to try again; a server that names a delay is obeyed."""
+    """The time of the next try: after a back-off, or the longer delay that the server requests."""
 
     cap: float = _CAP
     until: float = field(default=0.0, init=False)  # trio time
@@ -32,6 +32,6 @@ class Retry:
         return wait
 
     def succeeded(self) -> None:
-        """Start over: the server has taken it."""
+        """Reset the delay after a success."""
         self._backoff.reset()
         self.delay = self.until = 0.0

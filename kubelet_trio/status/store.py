@@ -1,8 +1,8 @@
-"""Where pod statuses go: latest per UID, drained by one task, read by whoever asks.
+"""Collects pod statuses: the newest per UID, published by one task.
 
-Workers `put` and never wait. The `status` child delivers: here to the local view that the
-control socket serves. Being started before the workers it stops after them, so that what
-they said last still leaves.
+Workers `put` without waiting. The `status` child publishes to the local view, which the control
+socket serves, and to the listener. It starts before the workers and stops after them, so that
+their last statuses are still published.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kubelet_trio.model import Bell, PodUid
 
 
 class StatusListener(Protocol):
-    """Who passes statuses on. Its methods do not block."""
+    """Receives statuses, such as `StatusManager`. Its methods do not block."""
 
     def put(self, uid: PodUid, pod: Pod, *, is_finished: bool = False) -> None: ...
 
@@ -26,10 +26,10 @@ class StatusListener(Protocol):
 
 
 class StatusStore:
-    """The pods as the node last saw them, each with its status.
+    """The pods of the node, each with its newest status.
 
-    `pods` maps UID to a Pod that carries its status; the mapping is replaced, never
-    changed, so a reader holds a consistent snapshot and a watcher compares by identity.
+    `pods` maps a UID to a Pod with its status. The mapping is replaced, never changed: a reader
+    has a consistent snapshot, and a watcher may compare by identity.
     """
 
     def __init__(self, listener: StatusListener | None = None) -> None:
@@ -38,19 +38,19 @@ class StatusStore:
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
-        self._unconfirmed: set[PodUid] = set()  # listed here, and told to nobody
+        self._unconfirmed: set[PodUid] = set()  # in the view only, not passed to the listener
         self._wake = Bell()
 
     def put(self, uid: PodUid, pod: Pod) -> None:
-        """Note the newest status of a pod; an older one that has not left is dropped."""
+        """Note the newest status of a pod; it replaces one that was not published yet."""
         self._unconfirmed.discard(uid)
         self._pending[uid] = pod
         self._wake.ring()
 
     def show(self, uid: PodUid, pod: Pod) -> None:
-        """List a pod of which nothing is known yet: only here, the listener hears nothing.
+        """List a pod without a status yet; the listener does not get it.
 
-        What was told of it already stays.
+        A status that was put before stays.
         """
         if (self._pending[uid] if uid in self._pending else self.pods.value.get(uid)) is None:
             self._pending[uid] = pod
@@ -58,7 +58,7 @@ class StatusStore:
             self._wake.ring()
 
     def finish(self, uid: PodUid) -> None:
-        """Note that nothing of a pod runs any more, nor will: its status is the last one."""
+        """Note that nothing of a pod runs, now or later: its status is the final one."""
         self._finished.add(uid)
         pod = self._pending.get(uid) or self.pods.value.get(uid)
         if pod is not None:
@@ -73,18 +73,18 @@ class StatusStore:
 
     @property
     def waiting(self) -> int:
-        """How many pods' statuses have not been delivered yet."""
+        """The number of pods whose newest status has not been published."""
         return len(self._pending)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Deliver until cancelled."""
+        """Publish until cancelled."""
         task_status.started()
         while True:
             await self._wake.wait_ring()
             self.deliver()
 
     def deliver(self) -> None:
-        """Move what is pending into the view: one new snapshot for all of it."""
+        """Publish all pending statuses in one new snapshot of the view."""
         self._wake.clear()
         pending, self._pending = self._pending, {}
         view = {**self.pods.value, **{u: p for u, p in pending.items() if p is not None}}

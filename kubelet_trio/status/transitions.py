@@ -1,8 +1,8 @@
-"""Which changes of a pod's status cannot be true: pure.
+"""Finds illegal transitions of a pod's status: pure.
 
-The API server refuses them, each time anew, so they never leave. Source:
-checkContainerStateTransition in status/status_manager.go; ephemeral containers, and what a
-container's own policy says, as ValidatePodStatusUpdate in the API server judges them.
+They are not sent, because the API server would refuse them every time. Source:
+checkContainerStateTransition in status/status_manager.go; for ephemeral containers and for a
+container's own restart policy ValidatePodStatusUpdate in the API server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lightkube.models.core_v1 import (
 
 from kubelet_trio.model import TERMINAL_PHASES
 
-_RESTART_ALL = "RestartAllContainers"  # the rule of one container that restarts every other
+_RESTART_ALL = "RestartAllContainers"  # a rule of one container that restarts all of the pod
 
 
 def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> str | None:
@@ -64,7 +64,7 @@ def _may_restart(
     if isinstance(container, EphemeralContainer):
         return False
     if container is not None and container.restartPolicyRules:
-        return True  # which rule let it start again is for its pod's worker to know
+        return True  # the pod's worker has applied the rules
     own = container.restartPolicy if container is not None else None
     policy = own or spec.restartPolicy or "Always"
     return policy == "Always" or (policy == "OnFailure" and ended.exitCode != 0)

@@ -52,7 +52,7 @@ from kubelet_trio.offline.files import (
     pod_item,
     tokens_item,
 )
-from kubelet_trio.offline.plan import Said, kept_node, kept_object, kept_pod, plan_pass
+from kubelet_trio.offline.plan import ServerState, kept_node, kept_object, kept_pod, plan_pass
 
 CONFIG, SECRET = config_map_key("default", "config"), secret_key("default", "pull")
 CLAIM, VOLUME = claim_key("default", "data"), volume_key("pv")
@@ -95,10 +95,10 @@ OBJECTS: dict[ObjectKey, ApiObject | None] = {
 ITEMS = {object_item(key) for key in OBJECTS}
 
 
-def said(*pods: Pod, objects: dict[ObjectKey, Any] | None = None, **more: Any) -> Said:
+def said(*pods: Pod, objects: dict[ObjectKey, Any] | None = None, **more: Any) -> ServerState:
     held = {PodUid(metadata(p).uid or ""): p for p in pods}
     told = {"tokens": {}, "single": {}, **more}
-    return Said(held, OBJECTS if objects is None else objects, **told)
+    return ServerState(held, OBJECTS if objects is None else objects, **told)
 
 
 def test_pods_and_what_they_refer_to_are_written_the_volumes_of_claims_among_it() -> None:

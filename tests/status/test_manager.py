@@ -21,7 +21,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kubelet_trio.kube import KubeError
 from kubelet_trio.model import PodUid, pod_uid
 from kubelet_trio.status.manager import StatusManager
-from kubelet_trio.status.mirror_plan import mirror_of
+from kubelet_trio.status.mirrors import mirror_of
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.status.make import (
     NODE,

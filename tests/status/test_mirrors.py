@@ -15,8 +15,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
 from kubelet_trio.model import PodKey, metadata, pod_key
-from kubelet_trio.status.mirror_plan import MirrorPlan, is_mirror_of, mirror_of, plan_mirrors
-from kubelet_trio.status.mirrors import MirrorPods
+from kubelet_trio.status.mirrors import (
+    MirrorPlan,
+    MirrorPods,
+    is_mirror_of,
+    mirror_of,
+    plan_mirrors,
+)
 from kubelet_trio.testing import FakeKube
 from tests.status.make import NODE, add_node, observed, static_pod
 

@@ -1,8 +1,11 @@
-"""What the objects are called and which kinds there are."""
+"""Kinds, keys and contents of the API objects that pods refer to."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from lightkube.models.core_v1 import (
@@ -23,13 +26,13 @@ KINDS: Mapping[str, type[ApiObject]] = {
     "PersistentVolume": PersistentVolume,
     "RuntimeClass": RuntimeClass,
 }
-# The API versions of kinds that are not of the core.
+# The API versions of kinds outside the core group.
 API_VERSIONS: Mapping[str, str] = {"RuntimeClass": "node.k8s.io/v1"}
 _CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass")
 
 
 class ObjectKey(NamedTuple):
-    """Kind, namespace ("" for volumes and runtime classes, which have none) and name."""
+    """Kind, namespace ("" for cluster-wide kinds) and name."""
 
     kind: str
     namespace: str
@@ -60,8 +63,54 @@ def runtime_class_key(name: str | None) -> ObjectKey:
 
 
 def object_key(value: ApiObject) -> ObjectKey:
-    """Return the key of an object as it came from its source."""
+    """Return the key of an object."""
     meta = value.metadata or ObjectMeta()
     kind = type(value).__name__
     namespace = "" if kind in _CLUSTER_WIDE else meta.namespace or "default"
     return ObjectKey(kind, namespace, meta.name or "")
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """A port of a service."""
+
+    name: str
+    protocol: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """The part of a service that environment variables need: clusters have thousands of them."""
+
+    namespace: str
+    name: str
+    ip: str
+    ports: tuple[ServicePort, ...]
+
+
+def config_map_content(config_map: ConfigMap) -> dict[str, bytes]:
+    """Return text and binary data together, as a volume shows them. Raises ValueError."""
+    content = {key: value.encode() for key, value in (config_map.data or {}).items()}
+    content.update(_decode_all(config_map.binaryData))
+    return content
+
+
+def secret_content(secret: Secret) -> dict[str, bytes]:
+    """Return a secret's data. Raises ValueError if a value is not base64."""
+    content = _decode_all(secret.data)
+    # `stringData` overrides `data`, as at the API server.
+    content.update({key: value.encode() for key, value in (secret.stringData or {}).items()})
+    return content
+
+
+def _decode_all(data: dict[str, str] | None) -> dict[str, bytes]:
+    return {key: decode_base64(value) for key, value in (data or {}).items()}
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode standard base64, line breaks allowed, as the API server does. Raises ValueError."""
+    try:
+        return base64.b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+    except binascii.Error as exc:
+        raise ValueError(f"not base64: {exc}") from None
