@@ -1,12 +1,17 @@
 """Settings of the agent: KubeletConfiguration, the Go kubelet's flags, and their validation."""
 
-from kubelet_trio.config._errors import ConfigError
-from kubelet_trio.config.eviction import eviction_policy
+from kubelet_trio.config.allocatable import eviction_policy, reservations
+from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
+from kubelet_trio.config.host import (
+    PROCESS,
+    HostFacts,
+    LocalFacts,
+    parse_swaps,
+    settle_locally,
+    startup_refusals,
+)
 from kubelet_trio.config.load import Settings, load_settings, settle
-from kubelet_trio.config.local import PROCESS, LocalFacts, settle_locally
-from kubelet_trio.config.refusals import HostFacts, parse_swaps, startup_refusals
-from kubelet_trio.config.reserved import reservations
 from kubelet_trio.config.show import encode_config, encode_shown_config, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 

@@ -1,7 +1,7 @@
-"""Decoded JSON becomes a `KubeletConfiguration`: unknown fields, types, and zero values.
+"""Converts decoded JSON to a `KubeletConfiguration`, and reports unknown fields and bad types.
 
-Upstream cannot tell an unset field from a zero one unless it is a pointer; for the
-others (`ZERO_IS_UNSET`) a zero in a file therefore means the default.
+In Go only a pointer can tell an unset field from a zero one. For all other fields
+(`ZERO_IS_UNSET`) a zero in a file therefore means the default, as upstream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.types import Block, KubeletConfiguration
 from kubelet_trio.config.walk import drop, pick
 from kubelet_trio.durations import Duration, parse_duration
@@ -37,12 +37,13 @@ _ZEROS = ("", 0, "0", "0s")
 
 
 def normalize(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a file without nulls and without zeros that mean nothing."""
+    """Return the settings of a file without nulls and without zeros that mean "unset"."""
     settled: dict[str, Any] = _without_nulls(copy.deepcopy(dict(raw)))
     for path in ZERO_IS_UNSET:
         value = pick(settled, path)
         if not isinstance(value, bool) and value in _ZEROS:
             drop(settled, path)
+    # As SetDefaults_KubeletConfiguration (v1beta1/defaults.go).
     if "nodeStatusUpdateFrequency" in settled:
         settled.setdefault("nodeStatusReportFrequency", settled["nodeStatusUpdateFrequency"])
     pids = settled.get("podPidsLimit")
@@ -52,7 +53,7 @@ def normalize(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode(raw: Mapping[str, Any]) -> KubeletConfiguration:
-    """Make a configuration of decoded JSON. Raises `ConfigError`: every bad field is named."""
+    """Return the configuration in decoded JSON. Raises `ConfigError` with every bad field."""
     problems = list(_unknown_fields(raw, KubeletConfiguration, ""))
     known = {k: v for k, v in raw.items() if k in KubeletConfiguration.__struct_encode_fields__}
     pulls = known.get("maxParallelImagePulls")
@@ -94,7 +95,7 @@ def _field_problem(exc: msgspec.ValidationError) -> str:
 
 
 def _unknown_fields(raw: Any, kind: Any, path: str) -> Iterator[str]:
-    """Walk values and types side by side; msgspec itself would drop what it does not know."""
+    """Walk along values and types together; msgspec would silently drop unknown fields."""
     block = next((k for k in (kind, *get_args(kind)) if _is_block(k)), None)
     if isinstance(raw, list) and block is not None:
         for index, item in enumerate(raw):

@@ -1,8 +1,8 @@
-"""Configuration files: reading them strictly, and merging drop-ins over the main one.
+"""Reads configuration files strictly, and merges drop-ins over the main one.
 
-A drop-in directory holds `*.conf` files, at any depth, applied in the lexical order of
-their paths as JSON merge patches (RFC 7386). Each must say apiVersion and kind itself.
-A relative path inside a file is relative to that file's directory.
+A drop-in directory has `*.conf` files, at any depth. They are applied in the lexical order of
+their paths as JSON merge patches (RFC 7386). Each needs its own apiVersion and kind. A relative
+path in a file is relative to the directory of that file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.types import GROUP_VERSION, KIND
 from kubelet_trio.config.walk import pick, put
 from kubelet_trio.model import check_yaml_depth
@@ -31,9 +31,9 @@ _PATHS = (
 
 
 def read_files(config: str, config_dir: str) -> dict[str, Any]:
-    """Return what --config and --config-dir say together, as decoded JSON.
+    """Return the merged settings of --config and --config-dir, as decoded JSON.
 
-    Raises `ConfigError`: every unreadable or malformed file is named.
+    Raises `ConfigError` with every unreadable or malformed file.
     """
     files = [Path(config)] if config else []
     files += _drop_ins(Path(config_dir)) if config_dir else []
@@ -94,7 +94,7 @@ def _drop_ins(directory: Path) -> list[Path]:
 
 
 def _check_size(value: Any) -> None:
-    """Raise ValueError for what aliases have made endless, or far larger than its text."""
+    """Raise ValueError if aliases make a value endless, or far larger than its text."""
     waiting, count = [(value, 1)], 0
     while waiting:
         value, depth = waiting.pop()
@@ -109,10 +109,10 @@ def _check_size(value: Any) -> None:
 
 
 def _decode(path: Path, text: str) -> dict[str, Any]:
-    import yaml  # only a configuration in a file needs it
+    import yaml  # deferred: only a configuration file needs it
 
     class StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        """A loader to which a key that stands twice is an error, as it is upstream."""
+        """A loader that refuses duplicate keys, as upstream."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             self.flatten_mapping(node)
@@ -128,7 +128,7 @@ def _decode(path: Path, text: str) -> dict[str, Any]:
         check_yaml_depth(text)
         raw = yaml.load(text, StrictLoader)  # a safe loader, made stricter
         _check_size(raw)
-    # ValueError: of a number with thousands of digits, of a date that is none.
+    # ValueError: a number with thousands of digits, an invalid date.
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise ConfigError([f"{path}: {' '.join(str(exc).split())}"]) from exc
     if not isinstance(raw, Mapping):

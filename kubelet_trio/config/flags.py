@@ -1,9 +1,8 @@
-"""A command line written for the Go kubelet, read as pflag reads it.
+"""Parses the Go kubelet's command line by the rules of pflag.
 
-`--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v=2`, `-v 2`, `-v2`; `_` in a
-long name means `-`; `--` ends the flags. Every problem is collected, each names its flag.
-What comes out is a list of (row, value) in the order given; `load` puts the values into
-the configuration.
+`--flag=value`, `--flag value`, `--bool`, `--bool=false`, `-v=2`, `-v 2`, `-v2`; `_` in a long
+name means `-`; `--` ends the flags. All problems are collected, each with its flag. The result
+is a list of (row, value) in the given order; `load` puts the values into the configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from kubelet_trio.config._errors import ConfigError
+from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.table import BY_FLAG, Row
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.values import parse_value
@@ -26,7 +25,7 @@ _BARE = frozenset({"help", "version"})
 
 @dataclass(frozen=True, slots=True)
 class KubeletFlags:
-    """What only flags can say. `node_ip` holds one address or two."""
+    """Settings that exist only as flags. `node_ip` has one address or two."""
 
     config: str = ""
     config_dir: str = ""
@@ -74,7 +73,7 @@ class KubeletFlags:
     storage_driver_buffer_duration: Duration = field(default=Duration(60))
     storage_driver_db: str = "cadvisor"
     storage_driver_host: str = "localhost:8086"
-    storage_driver_password: str = "root"  # cAdvisor's default, of nothing here
+    storage_driver_password: str = "root"  # cAdvisor's default; not used here
     storage_driver_secure: bool = False
     storage_driver_table: str = "stats"
     storage_driver_user: str = "root"
@@ -82,7 +81,7 @@ class KubeletFlags:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line said."""
+    """A parsed command line."""
 
     values: tuple[tuple[Row, Any], ...] = ()
     wants_help: bool = False
@@ -99,7 +98,7 @@ _FLAG_TYPES = get_type_hints(KubeletFlags)
 
 
 def parse_flags(argv: Sequence[str]) -> CommandLine:
-    """Read the arguments after `run`. Raises `ConfigError` with every problem there is."""
+    """Read the arguments after `run`. Raises `ConfigError` with all problems."""
     problems: list[str] = []
     values: list[tuple[Row, Any]] = []
     bare: set[str] = set()
@@ -131,7 +130,7 @@ def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str
         name, text = split
         if name not in BY_FLAG and name not in _BARE:
             problems.append(_unknown(name))
-            # What follows an unknown flag is most likely its value: not a second mistake.
+            # The word after an unknown flag is most likely its value: do not report it, too.
             if text is None and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             continue

@@ -1,11 +1,10 @@
-"""Feature gates of the kubelet at Kubernetes 1.36, their defaults there, and what is here.
+"""Feature gates of the kubelet at Kubernetes 1.36, and which of them this agent implements.
 
-An unknown gate is an error, as upstream. A gate that upstream has on is on here only where the
-module is named that does what it stands for; what is not built is off here. A configuration that
-turns such a gate on says no more than upstream's default: it is accepted with a note that names
-the reason, and pods that ask for what is missing are refused by name. Turning it off is what it
-is anyway, so that is accepted, even where upstream has locked it on. All others may be set to
-what they are here, or to anything for the few in `EITHER`.
+An unknown gate is an error, as upstream. A gate that is on upstream is on here only if a module
+implements it (`EVIDENCE`). All others are off. A configuration that turns on a gate of
+`NOT_BUILT` only repeats upstream's default: it is accepted with a note, and pods that use the
+missing feature are refused by name. Turning it off is accepted, even if upstream has locked it
+on. Other gates may only be set to their value here; those in `EITHER` may be set to any.
 
 Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# On upstream and here: the gate and the module that does it.
+# On upstream and here: the gate and the module that implements it.
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources
 ContainerCheckpoint                     server.commands
@@ -68,7 +67,7 @@ _NO_RESIZE = "pods are not resized in place yet"
 _NO_POD_RESOURCES = "there is no pod resources API"
 _NO_CSI = "CSI volumes are not built"
 
-# On upstream and off here: why.
+# On upstream and off here: the reason.
 NOT_BUILT: Mapping[str, str] = {
     "CPUManagerPolicyBetaOptions": _NO_MANAGERS,
     "CPUManagerPolicyOptions": _NO_MANAGERS,
@@ -105,20 +104,19 @@ AllowInsecureKubeletCertificateSigningRequests AllowOverwriteTerminationGracePer
 KubeletRegistrationGetOnExistsOnly GitRepoVolumeDriver AllAlpha AllBeta
 """
 
-# The modules behind the gates that are on, below `kubelet_trio`.
+# Gate to the module that implements it, below `kubelet_trio`.
 EVIDENCE: Mapping[str, str] = {
     line.split()[0]: line.split()[1] for line in _BUILT.strip().splitlines()
 }
-# What each gate is here.
+# The value of each gate here.
 GATES: Mapping[str, bool] = (
     dict.fromkeys(EVIDENCE, True)
     | dict.fromkeys(NOT_BUILT, False)
     | dict.fromkeys(_OFF.split(), False)
 )
 
-# What the runtime offers is used whatever the first two say. What the third lets go by (kernel
-# settings, an OOM score and limits that may not be set) keeps no agent from starting. The
-# others are obeyed.
+# These change nothing: for the first two the agent uses whatever the runtime offers; the third
+# tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway.
 WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace"})
 EITHER = WITHOUT_EFFECT | {
     "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
@@ -127,7 +125,7 @@ EITHER = WITHOUT_EFFECT | {
 
 
 def gate_problems(gates: Mapping[str, bool]) -> list[str]:
-    """Say what is wrong with the gates that were set: one unknown, or one not built yet."""
+    """Return the problems of the given gates: unknown ones, and those not built yet."""
     problems = []
     for name, value in gates.items():
         if name not in GATES:
@@ -139,7 +137,7 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
 
 
 def gate_notes(gates: Mapping[str, bool]) -> list[str]:
-    """Name the gates that were turned on with nothing behind them, and why."""
+    """Return a note for each gate that was turned on without effect, with the reason."""
     return [
         f"feature gate {name}=true has no effect: {NOT_BUILT[name]}"
         for name, value in gates.items()

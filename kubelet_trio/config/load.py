@@ -1,4 +1,4 @@
-"""From a command line to settings: defaults, file, drop-ins, then flags over all of it."""
+"""Loads the settings: defaults, configuration file, drop-ins, then flags over all of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubelet_trio.config._errors import ConfigError
 from kubelet_trio.config.decode import decode, normalize
+from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.files import read_files
 from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
 from kubelet_trio.config.support import moot_notes, unsupported
@@ -17,7 +17,7 @@ from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.validate import validate, validate_flags
 from kubelet_trio.config.walk import pick, put
 
-# Flags of KubeletConfiguration fields that upstream does not call deprecated.
+# Flags of KubeletConfiguration fields that are not deprecated upstream.
 _CURRENT = frozenset(
     {
         "v",
@@ -29,6 +29,7 @@ _CURRENT = frozenset(
         "fail-cgroupv1",
     }
 )
+# Flags without a field that upstream has deprecated or removed.
 _GONE = frozenset(
     {
         "minimum-container-ttl-duration",
@@ -63,11 +64,11 @@ _GONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that a start of the agent was told.
+    """All settings of one start of the agent.
 
-    `notes` are remarks for the log: deprecated flags, settings without an effect.
-    `log_format` is `text`, `json`, or empty where nobody said. `given` names what somebody
-    did say: top-level fields, and flags that have no field as `--root-dir`.
+    `notes` are remarks for the log: deprecated flags, settings without effect. `log_format` is
+    `text`, `json`, or empty if not set. `given` has the settings that were set explicitly:
+    top-level fields, and flags without a field as `--root-dir`.
     """
 
     config: KubeletConfiguration
@@ -80,8 +81,8 @@ class Settings:
 def load_settings(argv: Sequence[str]) -> Settings:
     """Read the arguments after `run` and the files they name.
 
-    Raises `ConfigError` with all that is wrong: unknown flags and fields, bad values,
-    invalid combinations, and whatever is set that this agent does not support yet.
+    Raises `ConfigError` with all problems: unknown flags and fields, bad values, invalid
+    combinations, and settings that this agent does not support yet.
     """
     return settle(parse_flags(argv))
 
@@ -109,10 +110,10 @@ def settle(line: CommandLine) -> Settings:
 
 
 def _flags(line: CommandLine) -> KubeletFlags:
-    said = {row.flag.replace("-", "_"): value for row, value in _joined(line) if not row.path}
-    if root_dir := said.get("root_dir"):
-        said["root_dir"] = os.path.abspath(root_dir)  # as the other commands take it
-    return replace(KubeletFlags(), **said)
+    given = {row.flag.replace("-", "_"): value for row, value in _joined(line) if not row.path}
+    if root_dir := given.get("root_dir"):
+        given["root_dir"] = os.path.abspath(root_dir)  # as in the other commands
+    return replace(KubeletFlags(), **given)
 
 
 def _fields(line: CommandLine) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _fields(line: CommandLine) -> dict[str, Any]:
 
 
 def _joined(line: CommandLine) -> list[tuple[Row, Any]]:
-    """Join repeated flags as pflag does: lists and maps grow, anything else is replaced."""
+    """Join repeated flags as pflag does: lists and maps grow, other values are replaced."""
     joined: dict[str, tuple[Row, Any]] = {}
     for row, value in line.values:
         before = joined.get(row.flag, (row, None))[1]

@@ -38,7 +38,7 @@ def run_help(width: int = 100) -> str:
         "",
         *textwrap.wrap(
             "Run the node agent. It takes the flags of the Go kubelet; flags win over "
-            "--config-dir, which wins over --config. A flag that asks for something not "
+            "--config-dir, which wins over --config. A flag for a feature that is not "
             "built yet is refused by name.",
             width,
         ),
@@ -51,7 +51,12 @@ def run_help(width: int = 100) -> str:
         for entry in sorted((e for e in rows if e.flag), key=lambda e: e.flag):
             parts += _flag_help(entry, width)
         if rows is FLAGS:
-            parts += ["  -h, --help", "      this text", "      --version", "      say the version"]
+            parts += [
+                "  -h, --help",
+                "      this text",
+                "      --version",
+                "      print the version",
+            ]
     return "\n".join(parts) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What was asked for and is not built yet, and what was asked for in vain."""
+"""Finds settings that are not built yet, and settings without effect."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _FLAG_DEFAULTS = KubeletFlags()
 
 
 def default_of(row: Row) -> Any:
-    """Return the value that a row has when nobody says anything."""
+    """Return the default value of a row."""
     if row.path:
         return LEAVES[row.path].get(DEFAULTS)
     return getattr(_FLAG_DEFAULTS, row.flag.replace("-", "_"))
 
 
 def unsupported(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
-    """Name everything that is set to what this agent cannot do yet."""
+    """Return a problem for each setting that this agent does not support yet."""
     problems = [
         f"not supported yet: {row.name}: {row.why}; leave it at {_shown(default_of(row))}"
         for row, value in _changed(config, flags)
         if row.support is Support.DEFAULT
         and value not in row.also
-        # Fields of a server that is switched off mean nothing, here and upstream.
+        # Fields of a disabled server have no effect, here and upstream.
         and not (row.why == SERVER and not config.enable_server)
     ]
     return problems + gate_problems(config.feature_gates)
 
 
 def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
-    """Name what is set and changes nothing."""
+    """Return a note for each setting that has no effect."""
     notes = [
         f"{row.name} has no effect: {row.why}"
         for row, _ in _changed(config, flags)

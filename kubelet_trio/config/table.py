@@ -1,18 +1,18 @@
-"""Every field and flag there is, and what this agent does with it.
+"""The table of all fields and flags, and how this agent supports each.
 
-One row a field of KubeletConfiguration (with its flag twin, if the Go kubelet has one)
-and one row a flag that has no field. Parsing, refusals, `run --help` and
-docs/configuration.md all come from these rows, so none of them can forget one.
+One row per field of KubeletConfiguration (with its flag, if the Go kubelet has one), and one per
+flag without a field. Parsing, refusals, `run --help` and docs/configuration.md all use these
+rows.
 
-Support says what a value that is not the default does:
+Support is the effect of a value other than the default:
 
-- YES: it is obeyed.
-- API: it is obeyed on a node with an API server, and MOOT on one without.
-- MOOT: it is accepted and changes nothing, for the reason in `why`: what it tunes does not
-  exist on a node without an API server (the Go kubelet standalone ignores it as well), or
-  upstream itself no longer acts on it.
-- DEFAULT: it is refused by name, because what it asks for is not built yet. Values in
-  `also` mean the same as the default and are fine too.
+- YES: it is applied.
+- API: it is applied on a node with an API server; without one it is MOOT.
+- MOOT: it is accepted without effect, for the reason in `why`: its subject does not exist on a
+  node without an API server (the Go kubelet standalone ignores it, too), or upstream no longer
+  uses it.
+- DEFAULT: it is refused by name, because the feature is not built yet. Values in `also` mean
+  the same as the default and are accepted.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Row:
     flag: str
     support: Support
     help: str
-    why: str = ""  # MOOT: why nothing changes; DEFAULT: what is not built yet
+    why: str = ""  # MOOT: why it has no effect; DEFAULT: what is not built yet
     also: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
-        """What messages call it: the field with its flag, as upstream's messages do."""
+        """The name in messages: the field with its flag, as in upstream's messages."""
         if self.path and self.flag:
             return f"{self.path} (--{self.flag})"
         return self.path or f"--{self.flag}"
@@ -75,14 +75,14 @@ FIELDS: tuple[Row, ...] = (
     row("staticPodPath", "pod-manifest-path", YES, "directory of static pod manifests, or one such file"),
     row("staticPodURL", "manifest-url", YES, "URL to fetch further pod manifests from"),
     row("staticPodURLHeader", "manifest-url-header", YES, "headers for the manifest URL, `name:value,...`; may be repeated"),
-    row("fileCheckFrequency", "file-check-frequency", YES, "how often manifest files are read again, beside inotify"),
-    row("httpCheckFrequency", "http-check-frequency", YES, "how often the manifest URL is asked"),
+    row("fileCheckFrequency", "file-check-frequency", YES, "how often manifest files are read again, in addition to inotify"),
+    row("httpCheckFrequency", "http-check-frequency", YES, "how often the manifest URL is requested"),
     row("syncFrequency", "sync-frequency", YES, "longest time between two syncs of a pod"),
     row("podLogsDir", "", YES, "directory of the pods' log files"),
     row("maxPods", "max-pods", YES, "most pods on this node"),
     row("podsPerCore", "pods-per-core", YES, "most pods per CPU core; 0 is no limit"),
     row("podPidsLimit", "pod-max-pids", YES, "most processes in one pod; -1 is the node's limit"),
-    row("podCIDR", "pod-cidr", YES, "CIDR of pod IPs, which the runtime is told; on a node of a cluster until the node's object has one"),
+    row("podCIDR", "pod-cidr", YES, "CIDR of pod IPs, passed to the runtime; on a node of a cluster until the node's object has one"),
     row("runOnce", "runonce", YES, "start the pods of the manifests once, report, and exit"),
     row("crashLoopBackOff.maxContainerRestartPeriod", "", YES, "longest pause between restarts of a crashing container, 1s to 300s"),
     row("defaultPodSysctls", "", DEFAULT, "sysctls for every pod", "Kubernetes 1.37 brings it"),
@@ -94,20 +94,20 @@ FIELDS: tuple[Row, ...] = (
     row("runtimeRequestTimeout", "runtime-request-timeout", YES, "deadline of runtime calls except the long ones (pull, exec, stop)"),
     row("serializeImagePulls", "serialize-image-pulls", YES, "pull one image at a time"),
     row("maxParallelImagePulls", "", YES, "most pulls at a time; 2 or more turns serializeImagePulls off"),
-    row("registryPullQPS", "registry-qps", YES, "image pulls that may begin a second, and fail with `pull QPS exceeded` beyond; 0 is no limit"),
-    row("registryBurst", "registry-burst", YES, "image pulls that may begin at once, above registryPullQPS"),
+    row("registryPullQPS", "registry-qps", YES, "image pulls that may start per second; more fail with `pull QPS exceeded`; 0 is no limit"),
+    row("registryBurst", "registry-burst", YES, "image pulls that may start at once, above registryPullQPS"),
     row("imagePullCredentialsVerificationPolicy", "", YES, "which images on the node a pod may use only with credentials that can pull them"),
     row("preloadedImagesVerificationAllowlist", "", YES, "repositories exempt from that under `NeverVerifyAllowlistedImages`; `/*` at the end for all below"),
     row("containerLogMaxSize", "container-log-max-size", YES, "size at which a container log is rotated; negative: never"),
     row("containerLogMaxFiles", "container-log-max-files", YES, "log files kept per container"),
     row("containerLogMaxWorkers", "", YES, "log rotations at a time"),
-    row("containerLogMonitorInterval", "", YES, "how often log sizes are looked at"),
+    row("containerLogMonitorInterval", "", YES, "how often log sizes are checked"),
     row("imageMinimumGCAge", "minimum-image-ttl-duration", YES, "age before an unused image may be removed"),
     row("imageMaximumGCAge", "", YES, "age at which an unused image is removed anyway; 0s is never"),
     row("imageGCHighThresholdPercent", "image-gc-high-threshold", YES, "disk use at which images are removed"),
     row("imageGCLowThresholdPercent", "image-gc-low-threshold", YES, "disk use down to which images are removed"),
     # Network and names
-    row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search beside the host's"),
+    row("clusterDomain", "cluster-domain", YES, "DNS domain that pods search in addition to the host's"),
     row("clusterDNS", "cluster-dns", YES, "DNS servers of pods with dnsPolicy ClusterFirst"),
     row("resolvConf", "resolv-conf", YES, "resolver file that pods' DNS settings start from; empty is none"),
     row("hairpinMode", "hairpin-mode", MOOT, "how pods reach themselves through a Service", _NONE_UPSTREAM + ": networks are the runtime's"),
@@ -115,7 +115,7 @@ FIELDS: tuple[Row, ...] = (
     row("iptablesMasqueradeBit", "iptables-masquerade-bit", MOOT, "bit of the masquerade mark", _NONE_UPSTREAM),
     row("iptablesDropBit", "iptables-drop-bit", MOOT, "bit of the drop mark", _NONE_UPSTREAM),
     # cgroups, CPU and memory
-    row("cgroupDriver", "cgroup-driver", YES, "cgroupfs or systemd; what the runtime says comes first"),
+    row("cgroupDriver", "cgroup-driver", YES, "cgroupfs or systemd; the runtime's own setting wins"),
     row("cgroupRoot", "cgroup-root", YES, "cgroup that holds the pods' cgroups"),
     row("cgroupsPerQOS", "cgroups-per-qos", YES, "one cgroup a QoS class and pod"),
     row("cpuCFSQuota", "cpu-cfs-quota", YES, "enforce CPU limits as CFS quota"),
@@ -127,7 +127,7 @@ FIELDS: tuple[Row, ...] = (
     row("memoryThrottlingFactor", "", YES, "share of the limit at which memory is throttled; needs the MemoryQoS gate"),
     row("memoryReservationPolicy", "", YES, "None or TieredReservation: whether memory.min and memory.low are set; needs the MemoryQoS gate"),
     row("kubeletCgroups", "kubelet-cgroups", YES, "cgroup that the agent moves itself into; empty: it stays where it was started"),
-    row("systemCgroups", "system-cgroups", YES, "cgroup that processes of the root cgroup are moved into, but init and kernel threads; needs cgroupRoot"),
+    row("systemCgroups", "system-cgroups", YES, "cgroup that processes of the root cgroup are moved into, except init and kernel threads; needs cgroupRoot"),
     row("systemReserved", "system-reserved", YES, "resources kept for the system"),
     row("kubeReserved", "kube-reserved", YES, "resources kept for Kubernetes' own daemons"),
     row("systemReservedCgroup", "system-reserved-cgroup", YES, "cgroup on which systemReserved is enforced"),
@@ -161,7 +161,7 @@ FIELDS: tuple[Row, ...] = (
     row("featureGates", "feature-gates", YES, "feature gates, `Name=true,...`; see the gates below"),
     row("showHiddenMetricsForVersion", "", MOOT, "show metrics hidden since this version; the previous minor one is allowed", "no metric of this agent is hidden"),
     # The kubelet API server
-    row("enableServer", "enable-server", YES, "serve the kubelet API; off also makes the server fields below moot. Port 10250 is opened where somebody may pass: with an API server, or with AlwaysAllow and a client CA or anonymous requests"),
+    row("enableServer", "enable-server", YES, "serve the kubelet API; off also makes the server fields below moot. Port 10250 is opened only if a request could be authorized: with an API server, or with AlwaysAllow and a client CA or anonymous requests"),
     row("address", "address", YES, "address of the kubelet API"),
     row("port", "port", YES, "port of the kubelet API"),
     row("readOnlyPort", "read-only-port", YES, "port of the read-only API; 0 is none"),
@@ -178,7 +178,7 @@ FIELDS: tuple[Row, ...] = (
     row("authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", YES, "how long a yes holds"),
     row("authorization.webhook.cacheUnauthorizedTTL", "authorization-webhook-cache-unauthorized-ttl", YES, "how long a no holds"),
     row("enableDebuggingHandlers", "enable-debugging-handlers", YES, "serve logs, exec, attach and port-forward"),
-    row("enableContentionProfiling", "contention-profiling", MOOT, "serve Go's block profile", "there is no Go here that would wait for locks"),
+    row("enableContentionProfiling", "contention-profiling", MOOT, "serve Go's block profile", "it is of Go's runtime, which this agent does not have"),
     row("enableProfilingHandler", "", YES, "serve /debug/pprof: command line, tasks, CPU and heap profiles"),
     row("enableDebugFlagsHandler", "", YES, "serve /debug/flags/v, which changes the verbosity of the running agent"),
     row("enableSystemLogHandler", "", YES, "serve the host's /var/log"),
@@ -201,7 +201,7 @@ FIELDS: tuple[Row, ...] = (
     row("serverTLSBootstrap", "rotate-server-certificates", API, "have the serving certificate signed through the API server", _API),
     row("configMapAndSecretChangeDetectionStrategy", "", API, "how changes of ConfigMaps and Secrets are seen", _API),
     row("enableControllerAttachDetach", "enable-controller-attach-detach", API, "leave attaching volumes to the controller", _API),
-    row("offlinePods", "offline-pods", API, "keep on disk what the API server last said, and start pods by it after a reboot without it; see docs/cluster.md for the risk (kubelet-trio only)", _API),
+    row("offlinePods", "offline-pods", API, "keep the API server's last state on disk, and start pods from it after a reboot without a connection; see docs/cluster.md for the risk (kubelet-trio only)", _API),
     # Eviction and shutdown
     row("evictionHard", "eviction-hard", YES, "thresholds that evict at once, `signal<value,...`"),
     row("evictionSoft", "eviction-soft", YES, "thresholds that evict after a grace period"),
@@ -210,15 +210,15 @@ FIELDS: tuple[Row, ...] = (
     row("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", YES, "longest grace of an evicted pod, in seconds"),
     row("evictionMinimumReclaim", "eviction-minimum-reclaim", YES, "least to free per eviction"),
     row("mergeDefaultEvictionSettings", "", YES, "fill up evictionHard with the defaults"),
-    row("kernelMemcgNotification", "kernel-memcg-notification", YES, "let the kernel tell of memory pressure"),
+    row("kernelMemcgNotification", "kernel-memcg-notification", YES, "let the kernel notify about memory pressure"),
     row("shutdownGracePeriod", "", YES, "time for pods at node shutdown"),
     row("shutdownGracePeriodCriticalPods", "", YES, "the part of it for critical pods"),
     row("shutdownGracePeriodByPodPriority", "", YES, "shutdown time by priority"),
     # Volumes and the host
     row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
-    row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured use holds; negative: volumes are not measured"),
+    row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured usage is valid; negative: volumes are not measured"),
     row("localStorageCapacityIsolation", "local-storage-capacity-isolation", YES, "manage local storage as a resource: enforce its limits"),
-    row("protectKernelDefaults", "protect-kernel-defaults", YES, "refuse to start where the kernel's settings are not the kubelet's, instead of writing them"),
+    row("protectKernelDefaults", "protect-kernel-defaults", YES, "refuse to start if kernel settings differ from the kubelet's, instead of writing them"),
 )
 
 FLAGS: tuple[Row, ...] = (
@@ -226,27 +226,27 @@ FLAGS: tuple[Row, ...] = (
     row("", "config-dir", YES, "directory of drop-ins (*.conf) merged over --config in lexical order"),
     row("", "root-dir", YES, "directory of the agent's own files (other users than root: `$XDG_STATE_HOME/kubelet-trio`)"),
     row("", "hostname-override", YES, "node name instead of the host's"),
-    row("", "node-ip", YES, "IP of this node, or two of them for dual stack"),
+    row("", "node-ip", YES, "IP of this node, or two for dual stack"),
     row("", "crash-loop-backoff-base", YES, "first pause between restarts of a crashing container (kubelet-trio only)"),
     row("", "crash-loop-backoff-exempt-clean-exits", YES, "restart a container that exited with 0 without a pause (kubelet-trio only)"),
     row("", "process-allow-root", YES, "let containers of the process runtime run as root (kubelet-trio only)"),
-    row("", "remove-pods-on-exit", YES, "end and remove all pods at SIGINT and SIGTERM, and leave nothing of them behind (kubelet-trio only)"),
-    row("", "keep-kernel-settings", YES, "leave the kernel's settings as they are, and start whatever they are (kubelet-trio only)"),
+    row("", "remove-pods-on-exit", YES, "end and completely remove all pods at SIGINT and SIGTERM (kubelet-trio only)"),
+    row("", "keep-kernel-settings", YES, "start with the kernel's settings as they are, and do not change them (kubelet-trio only)"),
     row("", "ui-port", YES, "serve the node page on this port of 127.0.0.1; 0: not (kubelet-trio only)"),
     row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),
     row("", "kubeconfig", YES, "kubeconfig of the API server of a cluster to join; unset: no cluster"),
-    row("", "bootstrap-kubeconfig", API, "kubeconfig to get a client certificate with, where `--kubeconfig` has none that is valid", "without --kubeconfig no cluster is joined"),
-    row("", "cert-dir", YES, "where the node's certificates are kept, and a serving certificate is made if none is named (other users than root: below `--root-dir`)"),
+    row("", "bootstrap-kubeconfig", API, "kubeconfig to request a client certificate with, if `--kubeconfig` has no valid one", "without --kubeconfig no cluster is joined"),
+    row("", "cert-dir", YES, "directory of the node's certificates, and of a generated serving certificate if none is configured (other users than root: below `--root-dir`)"),
     row("", "cloud-provider", API, "empty or external", _API),
     row("", "node-labels", YES, "labels to register with, `key=value,...`; pods select nodes by them"),
-    row("", "lock-file", YES, "file to hold an exclusive lock on; the start waits while another process has it"),
-    row("", "exit-on-lock-contention", YES, "exit when another process opens or deletes the lock file; pods run on"),
+    row("", "lock-file", YES, "file to lock exclusively; the start waits while another process holds the lock"),
+    row("", "exit-on-lock-contention", YES, "exit when another process opens or deletes the lock file; pods keep running"),
     row("", "runtime-cgroups", YES, "cgroup of the runtime, shown as `runtime` in /stats/summary"),
     row("", "image-credential-provider-config", YES, "file or directory of credential provider settings"),
     row("", "image-credential-provider-bin-dir", YES, "directory of credential provider programs"),
-    row("", "pod-infra-container-image", YES, "sandbox image to keep from removal, where the runtime neither names nor pins it (removed upstream)"),
-    row("", "housekeeping-interval", MOOT, "how often cAdvisor looks", _NO_CADVISOR),
-    row("", "max-housekeeping-interval", MOOT, "how rarely cAdvisor looks", _NO_CADVISOR),
+    row("", "pod-infra-container-image", YES, "sandbox image that is not removed, if the runtime neither reports nor pins it (removed upstream)"),
+    row("", "housekeeping-interval", MOOT, "how often cAdvisor measures", _NO_CADVISOR),
+    row("", "max-housekeeping-interval", MOOT, "longest time between two measurements of cAdvisor", _NO_CADVISOR),
     row("", "minimum-container-ttl-duration", YES, "age before a dead container is removed"),
     row("", "maximum-dead-containers-per-container", YES, "dead instances kept per container"),
     row("", "maximum-dead-containers", YES, "dead containers kept in all; negative is no limit"),
@@ -254,17 +254,17 @@ FLAGS: tuple[Row, ...] = (
     row("", "experimental-allocatable-ignore-eviction", YES, "leave hard eviction thresholds out of allocatable"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
     # cAdvisor's, which the Go kubelet has by mistake
-    row("", "application-metrics-count-limit", MOOT, "most application metrics of a container", _NO_CADVISOR),
-    row("", "container-hints", MOOT, "file that tells cAdvisor of containers", _NO_CADVISOR),
+    row("", "application-metrics-count-limit", MOOT, "most application metrics per container", _NO_CADVISOR),
+    row("", "container-hints", MOOT, "file with hints about containers for cAdvisor", _NO_CADVISOR),
     row("", "containerd", MOOT, "containerd's socket for cAdvisor", _NO_CADVISOR),
     row("", "containerd-namespace", MOOT, "containerd's namespace for cAdvisor", _NO_CADVISOR),
     row("", "enable-load-reader", MOOT, "CPU load statistics of cAdvisor", _NO_CADVISOR),
     row("", "event-storage-age-limit", MOOT, "age of events that cAdvisor keeps", _NO_CADVISOR),
     row("", "event-storage-event-limit", MOOT, "number of events that cAdvisor keeps", _NO_CADVISOR),
-    row("", "global-housekeeping-interval", MOOT, "how often cAdvisor looks at all containers", _NO_CADVISOR),
-    row("", "log-cadvisor-usage", MOOT, "log what cAdvisor uses", _NO_CADVISOR),
-    row("", "storage-driver-buffer-duration", MOOT, "how long cAdvisor gathers what it sends to a database", _NO_CADVISOR),
-    row("", "storage-driver-db", MOOT, "database that cAdvisor sends to", _NO_CADVISOR),
+    row("", "global-housekeeping-interval", MOOT, "how often cAdvisor lists all containers", _NO_CADVISOR),
+    row("", "log-cadvisor-usage", MOOT, "log cAdvisor's own resource usage", _NO_CADVISOR),
+    row("", "storage-driver-buffer-duration", MOOT, "how long cAdvisor buffers data for its database", _NO_CADVISOR),
+    row("", "storage-driver-db", MOOT, "database of cAdvisor", _NO_CADVISOR),
     row("", "storage-driver-host", MOOT, "its host", _NO_CADVISOR),
     row("", "storage-driver-password", MOOT, "its password", _NO_CADVISOR),
     row("", "storage-driver-secure", MOOT, "whether it is reached by TLS", _NO_CADVISOR),
@@ -272,7 +272,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "storage-driver-user", MOOT, "its user", _NO_CADVISOR),
     row("", "boot-id-file", DEFAULT, "file with the boot ID", "the node's boot ID comes from the kernel"),
     row("", "machine-id-file", DEFAULT, "files with the machine ID", "the node's machine ID comes from the default ones"),
-    row("", "experimental-mounter-path", DEFAULT, "program that mounts (removed upstream)", "a mounter program; the kernel's mounts are made without one"),
+    row("", "experimental-mounter-path", DEFAULT, "mounter program (removed upstream)", "a mounter program; the kernel's mounts are made without one"),
 )
 # fmt: on
 

@@ -1,10 +1,9 @@
-"""`kubelet.config.k8s.io/v1beta1` KubeletConfiguration, all of it, with upstream's defaults.
+"""KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`) with all fields and upstream's defaults.
 
 Attributes are upstream's names in snake case (`imageGCHighThresholdPercent` is
-`image_gc_high_threshold_percent`); `rename` below is the one rule between the two.
-Durations are seconds. A default here is what a field left out of a configuration file
-means; for the few that the Go kubelet defaults less safely on a bare command line
-(anonymous requests, AlwaysAllow, the read-only port) this one holds there as well.
+`image_gc_high_threshold_percent`); `rename` converts between them. Durations are in seconds. The
+defaults are those of a configuration file. The Go kubelet has a few less safe ones without a file
+(anonymous requests, AlwaysAllow, the read-only port); here the file's defaults always hold.
 
 Source: k8s.io/kubelet/config/v1beta1/types.go and pkg/kubelet/apis/config/v1beta1/defaults.go.
 """
@@ -116,7 +115,7 @@ class VModule(Block, frozen=True):
 
 
 class Logging(Block, frozen=True):
-    format: str = "text"  # "" after flags: text on a terminal, JSON elsewhere
+    format: str = "text"  # if not set: text on a terminal, JSON elsewhere (Settings.log_format)
     flush_frequency: Duration = Duration(5)
     verbosity: int = 0
     vmodule: list[VModule] = field(default_factory=list)
@@ -124,7 +123,7 @@ class Logging(Block, frozen=True):
 
 
 class KubeletConfiguration(Block, frozen=True):
-    """The node's settings. Treat its lists and maps as frozen too."""
+    """The node's settings. Treat its lists and maps as frozen, too."""
 
     api_version: str = GROUP_VERSION
     kind: str = KIND
@@ -136,7 +135,7 @@ class KubeletConfiguration(Block, frozen=True):
     http_check_frequency: Duration = Duration(20)
     static_pod_url: str = ""
     static_pod_url_header: dict[str, list[str]] = field(default_factory=dict)
-    address: str = "0.0.0.0"  # as upstream's; the server behind it is not bound yet
+    address: str = "0.0.0.0"
     port: int = 10250
     read_only_port: int = 0
     tls_cert_file: str = ""
@@ -256,11 +255,11 @@ class KubeletConfiguration(Block, frozen=True):
     image_service_endpoint: str = ""
     fail_cgroup_v1: bool = True
     user_namespaces: UserNamespaces = UserNamespaces()
-    offline_pods: bool = False  # our own: upstream has no such field
+    offline_pods: bool = False  # kubelet-trio only
 
 
 def encode_hook(value: Any) -> Any:
-    """Write what msgspec does not know: a Duration as Go text."""
+    """Encode a Duration as Go writes it, for msgspec."""
     if isinstance(value, Duration):
         return str(value)
     raise NotImplementedError(type(value))

@@ -1,8 +1,7 @@
-"""What a configuration may hold: each rule on its own, so that all problems show at once.
+"""Validates a configuration: every rule on its own, so that all problems are reported at once.
 
-Source: pkg/kubelet/apis/config/validation/validation.go (1.36) and
-ValidateKubeletFlags in cmd/kubelet/app/options/options.go. Left out: `runOnce`, which the
-Go kubelet always rejects and which works here.
+Source: pkg/kubelet/apis/config/validation/validation.go (1.36) and ValidateKubeletFlags in
+cmd/kubelet/app/options/options.go; without the rule for `runOnce`, which works here.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from kubelet_trio.config.ciphers import CIPHER_SUITES, TLS_VERSIONS
-from kubelet_trio.config.eviction import eviction_problems
+from kubelet_trio.config.allocatable import eviction_problems, reserved_problems
 from kubelet_trio.config.flags import KubeletFlags
-from kubelet_trio.config.reserved import reserved_problems
 from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -24,6 +21,23 @@ from kubelet_trio.durations import Duration, format_duration
 from kubelet_trio.model import parse_quantity
 
 _PREFIX = "invalid configuration: "
+
+# TLS settings by Go's names: those that `server.tls` maps to OpenSSL. A test compares both,
+# because the two rooms do not import each other.
+TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
+_SUITES = """
+TLS_AES_128_GCM_SHA256 TLS_AES_256_GCM_SHA384 TLS_CHACHA20_POLY1305_SHA256
+TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305 TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305 TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+TLS_RSA_WITH_AES_128_CBC_SHA TLS_RSA_WITH_AES_128_GCM_SHA256
+TLS_RSA_WITH_AES_256_CBC_SHA TLS_RSA_WITH_AES_256_GCM_SHA384
+"""
+
+CIPHER_SUITES = frozenset(_SUITES.split())
 _RANGES: tuple[tuple[str, int, int], ...] = (
     ("imageGCHighThresholdPercent", 0, 100),
     ("imageGCLowThresholdPercent", 0, 100),
@@ -47,7 +61,7 @@ _NOT_NEGATIVE = (
     "imageMinimumGCAge",
     "imageMaximumGCAge",
 )
-# Zero means the default in a file; a flag can still say it, and a loop with it would spin.
+# In a file zero means the default, but a flag can set it, and a loop would then spin.
 _POSITIVE = (
     "nodeLeaseDurationSeconds",
     "syncFrequency",
@@ -78,7 +92,7 @@ _CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("configMapAndSecretChangeDetectionStrategy", ("Get", "Cache", "Watch")),
 )
-_PREVIOUS_VERSION = "1.35"  # before the one whose kubelet this is
+_PREVIOUS_VERSION = "1.35"  # the minor version before the reference kubelet's
 _ENFORCEMENTS = (
     "pods",
     "system-reserved",
@@ -91,7 +105,7 @@ _LEAVES = dict(leaves(KubeletConfiguration))
 
 
 def validate(config: KubeletConfiguration) -> list[str]:
-    """Return what is wrong with a configuration, every problem in a line of its own."""
+    """Return the problems of a configuration, one line each."""
     found = [
         *_numbers(config),
         *_choices(config),
@@ -172,7 +186,7 @@ def _allowlist(config: KubeletConfiguration) -> Iterator[str]:
             "preloadedImagesVerificationAllowlist cannot be set unless "
             'imagePullCredentialsVerificationPolicy is "NeverVerifyAllowlistedImages"'
         )
-    from kubelet_trio.credentials import allowlist_problem  # few have such a list
+    from kubelet_trio.credentials import allowlist_problem  # deferred: rarely used
 
     for index, pattern in enumerate(patterns):
         problem = allowlist_problem(pattern)
@@ -277,7 +291,7 @@ def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
         yield "the containerRuntimeEndpoint was not specified or empty"
     for path in ("containerRuntimeEndpoint", "imageServiceEndpoint"):
         value = str(_LEAVES[path].get(config))
-        # A bare path is what the Go kubelet still takes for unix:///path.
+        # A bare path means unix:///path, as in the Go kubelet (deprecated there).
         is_process = value == "process" and path == "containerRuntimeEndpoint"
         if value and not is_process and not value.removeprefix("unix://").startswith("/"):
             yield f'{_name(path)} "{value}" must be a unix socket: unix:///path'
@@ -315,7 +329,7 @@ def _server(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('readOnlyPort')} and {_name('port')} must differ"
 
 
-# Labels that a node may give itself, as kubeletapis.KubeletLabels has them.
+# Labels that a node may set on itself. Source: kubeletapis.KubeletLabels.
 _LABELS = """
 kubernetes.io/hostname topology.kubernetes.io/zone topology.kubernetes.io/region
 failure-domain.beta.kubernetes.io/zone failure-domain.beta.kubernetes.io/region
@@ -329,7 +343,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 
 def validate_flags(flags: KubeletFlags) -> list[str]:
-    """Return what is wrong with the settings that only flags have."""
+    """Return the problems of settings that exist only as flags."""
     found = [*_labels(flags.node_labels), *_node_flags(flags)]
     if flags.exit_on_lock_contention and not flags.lock_file:
         found.append("--exit-on-lock-contention needs a --lock-file to look at")

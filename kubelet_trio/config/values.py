@@ -1,4 +1,4 @@
-"""Flag values: the text after `--flag` as plain data, by the rules of Go's flag types."""
+"""Parses flag values: the text after `--flag` to plain data, by the rules of Go's flag types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 def parse_value(flag: str, kind: Any, text: str) -> Any:
-    """Read one flag's value. Raises ValueError saying what is wrong with it."""
+    """Read one flag's value. Raises ValueError with the reason."""
     special = _SPECIAL.get(flag)
     return special(text) if special else _BY_TYPE[str(kind)](text)
 
@@ -53,7 +53,7 @@ def parse_list(text: str) -> list[str]:
 
 
 def parse_map(text: str, sign: str = "=") -> dict[str, str]:
-    """Read `key=value,key=value`; spaces around keys and values do not count."""
+    """Read `key=value,key=value`, ignoring spaces around keys and values."""
     found = {}
     for item in filter(None, (item.strip() for item in text.split(","))):
         key, there, value = item.partition(sign)

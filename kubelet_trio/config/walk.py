@@ -1,4 +1,4 @@
-"""The leaves of the configuration, by the dotted path that messages and flags use."""
+"""Access to settings by their dotted path, as messages and flags name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kubelet_trio.config.types import Block
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One setting: its type and the attributes that lead to it."""
+    """One setting: its type and the path of attributes to it."""
 
     type: Any
     attributes: tuple[str, ...]
@@ -28,7 +28,7 @@ class Leaf:
 def leaves(
     kind: type[Block], path: str = "", attributes: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Leaf]]:
-    """Yield (dotted JSON path, leaf) for every setting, blocks opened."""
+    """Yield (dotted JSON path, leaf) for every setting, also inside blocks."""
     for field in msgspec.structs.fields(kind):
         here = (*attributes, field.name)
         if isinstance(field.type, type) and issubclass(field.type, Block):
@@ -38,7 +38,7 @@ def leaves(
 
 
 def put(raw: dict[str, Any], path: str, value: Any) -> None:
-    """Set a dotted path in decoded JSON, making the blocks on the way."""
+    """Set a dotted path in decoded JSON; create missing blocks on the way."""
     *blocks, last = path.split(".")
     for name in blocks:
         inner = raw.get(name)
@@ -49,7 +49,7 @@ def put(raw: dict[str, Any], path: str, value: Any) -> None:
 
 
 def pick(raw: Mapping[str, Any], path: str) -> Any:
-    """Return what stands at a dotted path; None if it is unset or null."""
+    """Return the value at a dotted path; None if it is unset or null."""
     value: Any = raw
     for name in path.split("."):
         if not isinstance(value, dict):

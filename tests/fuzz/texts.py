@@ -13,7 +13,7 @@ from kubelet_trio.cli.ages import parse_since
 from kubelet_trio.cli.tables import printable
 from kubelet_trio.config import ConfigError
 from kubelet_trio.config.flags import parse_flags
-from kubelet_trio.config.refusals import parse_swaps
+from kubelet_trio.config.host import parse_swaps
 from kubelet_trio.containers import parse_env_file
 from kubelet_trio.containers.cri_log import LogOptions, parse_line, read_log, tail_offset
 from kubelet_trio.containers.dns import parse_resolv_conf

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kubelet_trio.config import KubeletConfiguration, reservations
-from kubelet_trio.config.reserved import reserved_problems
+from kubelet_trio.config.allocatable import reserved_problems
 from kubelet_trio.model import NANO
 from kubelet_trio.node import DEFAULT_EVICTION_HARD
 

@@ -1,22 +1,66 @@
-"""What the configuration keeps from pods: read, and checked before anything starts."""
+"""Reads and checks the settings that reduce allocatable: eviction thresholds, reservations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kubelet_trio.config.eviction import eviction_hard
 from kubelet_trio.config.types import KubeletConfiguration
+from kubelet_trio.durations import parse_duration
 
 if TYPE_CHECKING:
     from kubelet_trio.node import Reservations
+    from kubelet_trio.pressure import EvictionPolicy
+
+
+def eviction_hard(config: KubeletConfiguration) -> Mapping[str, str]:
+    """Return evictionHard with its defaults applied."""
+    from kubelet_trio.pressure import hard_settings
+
+    return hard_settings(config.eviction_hard, merge=config.merge_default_eviction_settings)
+
+
+def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
+    """Return the eviction policy of a configuration. Raises ValueError naming the bad setting."""
+    from kubelet_trio.pressure import EvictionPolicy, parse_thresholds
+
+    graces = {s: float(parse_duration(t)) for s, t in config.eviction_soft_grace_period.items()}
+    return EvictionPolicy(
+        thresholds=parse_thresholds(
+            eviction_hard(config),
+            config.eviction_soft,
+            graces,
+            config.eviction_minimum_reclaim,
+            enforces_pods="pods" in config.enforce_node_allocatable,
+        ),
+        transition_period=config.eviction_pressure_transition_period,
+        max_pod_grace=config.eviction_max_pod_grace_period,
+        kernel_notification=config.kernel_memcg_notification,
+        local_storage=config.local_storage_capacity_isolation,
+    )
+
+
+def eviction_problems(config: KubeletConfiguration) -> Iterator[str]:
+    """Yield the problems of the eviction settings."""
+    given = (
+        config.eviction_hard
+        or config.eviction_soft
+        or config.eviction_soft_grace_period
+        or config.eviction_minimum_reclaim
+    )
+    if not given:
+        return  # the defaults are valid, and checking them would import pressure/
+    try:
+        eviction_policy(config)
+    except ValueError as exc:
+        yield f"eviction settings: {exc}"
 
 
 def reserved_problems(config: KubeletConfiguration) -> Iterator[str]:
-    """Yield what is wrong with the reservations, each by its field."""
+    """Yield the problems of the reservations, each with its field."""
     if config.system_reserved or config.kube_reserved:
-        # Only then, for whoever just asks for help need not wait for quantities.
+        # Imported only if needed: `--help` must stay fast.
         from kubelet_trio.node import ReservationError, parse_reservation
 
         for name, given in (
@@ -39,7 +83,7 @@ def reserved_problems(config: KubeletConfiguration) -> Iterator[str]:
 
 
 def _gated(config: KubeletConfiguration) -> Iterator[str]:
-    """Yield what is set and would do nothing, for its gate is off, or cannot be read."""
+    """Yield the problems of fields that need a feature gate."""
     gates = config.feature_gates
     if config.memory_reservation_policy != "None" and not gates.get("MemoryQoS"):
         yield (
@@ -60,7 +104,7 @@ def reservations(
 ) -> Reservations:
     """Return the reservations on a machine with `cpus` CPUs. Raises ValueError.
 
-    `ignore_eviction` leaves the eviction thresholds out of them.
+    `ignore_eviction` leaves the eviction thresholds out.
     """
     from kubelet_trio.node import (
         Reservations,

@@ -1,6 +1,6 @@
-"""What can be wrong with a configuration.
+"""Errors of a configuration.
 
-ConfigError         said to the user, all problems at once; the agent does not start
+ConfigError         all problems of a command line and its files; the agent does not start
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class ConfigError(Exception):
-    """A command line or configuration that this agent does not start with."""
+    """A command line or configuration is invalid; `problems` has a line for each reason."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
