@@ -1,4 +1,4 @@
-"""The command line: `kubelet-trio run`, and what looks at a running agent."""
+"""The command line: `kubelet-trio run`, and the commands that read from a running agent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import sys
 
 
 def main() -> None:
-    """Run the command line.
-
-    `run` goes past click, whose parser is not for Go's flags and whose memory the daemon
-    would keep. Everything after it on the command line is the daemon's.
-    """
+    """Run the command line."""
+    # Without click: its parser does not know Go's flags, and the daemon would keep its memory.
     if sys.argv[1:2] == ["run"]:
         from kubelet_trio.cli.run import run
 

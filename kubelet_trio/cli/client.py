@@ -1,4 +1,4 @@
-"""Talking to the agent over its control socket: small, synchronous, quick to import."""
+"""The client of the agent's control socket: small, synchronous, fast to import."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import msgspec
 
 DEFAULT_ROOT = "/var/lib/kubelet"
 SOCKET_NAME = "kubelet-trio.sock"
-_SUN_PATH = 100  # sun_path holds 108 bytes with its NUL
+_SUN_PATH = 100  # longest path for connect(2): sun_path has 108 bytes with its NUL (unix(7))
 
 
 class ClientError(Exception):
-    """What to tell the user instead of an answer."""
+    """A command failed; the text is for the user."""
 
 
 class AgentClient:
-    """The agent on one root directory. Every call is a connection of its own."""
+    """The agent of one root directory. Every call opens its own connection."""
 
     def __init__(self, root_dir: str = DEFAULT_ROOT) -> None:
         self._path = Path(root_dir) / SOCKET_NAME
@@ -45,7 +45,7 @@ class AgentClient:
                 yield msgspec.json.decode(line)
 
     def stream(self, *segments: str, **query: str) -> Iterator[bytes]:
-        """Yield the body at a path as it comes. Raises `ClientError` on any other answer."""
+        """Yield the body at a path as it arrives. Raises `ClientError` on any other response."""
         target = "/" + "/".join(quote(segment, safe="") for segment in segments)
         if query:
             target += f"?{urlencode(query)}"
@@ -66,9 +66,9 @@ class AgentClient:
         protocol: str,
         headers: Mapping[str, str],
     ) -> Iterator[tuple[socket.socket, bytes]]:
-        """Yield a connection that has changed its protocol, and what was read of it.
+        """Yield a connection that was upgraded to `protocol`, and the bytes already read from it.
 
-        Raises `ClientError` for any other answer.
+        Raises `ClientError` on any other response.
         """
         target = "/" + "/".join(quote(segment, safe="") for segment in segments)
         connection = h11.Connection(h11.CLIENT)
@@ -105,6 +105,7 @@ def _connect(sock: socket.socket, path: Path) -> None:
     if len(os.fsencode(path)) <= _SUN_PATH:
         sock.connect(str(path))
         return
+    # Too long for sun_path: reach the socket through a descriptor of its directory.
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         sock.connect(f"/proc/self/fd/{directory}/{path.name}")

@@ -1,4 +1,4 @@
-"""`describe pod`: one pod in full, in the sections and words of kubectl describe. Pure.
+"""`describe pod`: all details of a pod, in the sections and words of kubectl describe. Pure.
 
 Source: describePod and its helpers in k8s.io/kubectl/pkg/describe/describe.go.
 """
@@ -9,11 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kubelet_trio.cli.ages import age, long_time
-from kubelet_trio.cli.describe_volumes import describe_volumes
 from kubelet_trio.cli.podstate import TERMINAL_PHASES, Json, items, part
 from kubelet_trio.cli.tables import Table, event_age, printable
 
 _NONE = "<none>"
+_VOLUMES = {
+    "configMap": "ConfigMap (a volume populated by a ConfigMap)",
+    "csi": "CSI (a Container Storage Interface (CSI) volume source)",
+    "downwardAPI": "DownwardAPI (a volume populated by information about the pod)",
+    "emptyDir": "EmptyDir (a temporary directory that shares a pod's lifetime)",
+    "hostPath": "HostPath (bare host directory volume)",
+    "image": "Image (a container image or OCI artifact)",
+    "nfs": "NFS (an NFS mount that lasts the lifetime of a pod)",
+    "persistentVolumeClaim": (
+        "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)"
+    ),
+    "projected": "Projected (a volume that contains injected data from multiple sources)",
+    "secret": "Secret (a volume populated by a Secret)",
+}
 
 
 def describe_pod(pod: Json, events: Sequence[Json], now: float) -> str:
@@ -26,7 +39,7 @@ def describe_pod(pod: Json, events: Sequence[Json], now: float) -> str:
             "Ephemeral Containers", pod, "ephemeralContainers", "ephemeralContainerStatuses"
         ),
         *_conditions(pod),
-        *describe_volumes(items(part(pod, "spec"), "volumes")),
+        *_volumes(items(part(pod, "spec"), "volumes")),
         *_tail(pod),
         *_events(events, now),
     ]
@@ -220,6 +233,37 @@ def _conditions(pod: Json) -> Iterator[str]:
     yield f"  {'Type':<{width}}Status"
     for condition in conditions:
         yield f"  {condition.get('type', ''):<{width}}{condition.get('status', '')}"
+
+
+def _volumes(volumes: Sequence[Json]) -> Iterator[str]:
+    if not volumes:
+        yield "Volumes:           <none>"
+        return
+    yield "Volumes:"
+    for volume in volumes:
+        yield f"  {volume.get('name', '')}:"
+        kind = next((name for name in volume if name != "name"), "")
+        source = part(volume, kind) if kind else {}
+        details = [
+            ("Type", _VOLUMES.get(kind, kind or "<unknown>")),
+            *_volume_details(kind, source),
+        ]
+        width = max(len(name) for name, _ in details) + 3
+        for name, value in details:
+            yield f"    {name + ':':<{width}}{value}".rstrip()
+
+
+def _volume_details(kind: str, source: Json) -> Iterator[tuple[str, str]]:
+    if kind == "emptyDir":
+        yield "Medium", str(source.get("medium") or "")
+        yield "SizeLimit", str(source.get("sizeLimit") or "<unset>")
+    elif kind == "hostPath":
+        yield "Path", str(source.get("path") or "")
+        yield "HostPathType", str(source.get("type") or "")
+    else:
+        for name, value in source.items():
+            if isinstance(value, str | int | bool):
+                yield name[:1].upper() + name[1:], str(value)
 
 
 def _tail(pod: Json) -> Iterator[str]:

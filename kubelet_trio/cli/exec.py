@@ -1,7 +1,7 @@
-"""`kubelet-trio exec`: a command in a container, over the control socket.
+"""`kubelet-trio exec`: runs a command in a container, over the control socket.
 
-The agent is spoken to as it speaks to any client, in a WebSocket of `v5.channel.k8s.io`. Nothing
-waits for one direction alone: a command may want to say something before it takes more input.
+The connection is a WebSocket of the protocol `v5.channel.k8s.io`, as for any client. Both
+directions are always served: a command may write output before it reads more input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kubelet_trio.cli.client import AgentClient, ClientError
 
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _BLOCK = 32 * 1024
-_ENDED = 137  # where the outcome never came
+_ENDED = 137  # the exit code if the connection ended without one
 
 
 def run(
@@ -37,7 +37,7 @@ def run(
     with_input: bool,
     with_terminal: bool,
 ) -> int:
-    """Run a command in the container at `path` (namespace, pod, name); returns its exit code.
+    """Run a command in the container at `path` (namespace, pod, name); return its exit code.
 
     Raises `ClientError`.
     """
@@ -47,14 +47,14 @@ def run(
     headers = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     headers["Sec-WebSocket-Protocol"] = "v5.channel.k8s.io"
     with agent.upgraded(("exec", *path), query, "websocket", headers) as (connection, early):
-        talk = _Talk(connection, early, with_input=with_input)
-        with _terminal(talk) if with_terminal else contextlib.nullcontext():
-            talk.run()
-    return _exit_code(talk.outcome)
+        session = _ExecConnection(connection, early, with_input=with_input)
+        with _terminal(session) if with_terminal else contextlib.nullcontext():
+            session.run()
+    return _exit_code(session.outcome)
 
 
-class _Talk:
-    """One command's conversation."""
+class _ExecConnection:
+    """The streams of one command, over one WebSocket."""
 
     def __init__(self, connection: socket.socket, early: bytes, *, with_input: bool) -> None:
         connection.setblocking(False)
@@ -69,7 +69,7 @@ class _Talk:
         self.outcome = b""
 
     def run(self) -> None:
-        """Talk until the agent has said its last."""
+        """Copy input and output until the agent closes the connection."""
         self._take(self._early)
         while not self._is_over:
             reads = [self._connection.fileno(), self.wakeups]
@@ -88,7 +88,7 @@ class _Talk:
                 self._receive()
 
     def send_size(self) -> None:
-        """Tell the size of our terminal."""
+        """Send the size of our terminal."""
         packed = fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
         rows, columns, _, _ = struct.unpack("HHHH", packed)
         self._send(_RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
@@ -96,7 +96,7 @@ class _Talk:
     def _pass_input(self) -> None:
         try:
             content = os.read(0, _BLOCK)
-        except OSError:  # our terminal has gone
+        except OSError:  # EIO: our terminal was closed
             content = b""
         if content:
             self._send(_STDIN, content)
@@ -134,12 +134,12 @@ class _Talk:
                 self._message += event.data
                 if event.message_finished:
                     message = bytes(self._message)
-                    self._hear(message[:1], message[1:])
+                    self._write_output(message[:1], message[1:])
                     self._message.clear()
             elif isinstance(event, CloseConnection):
                 self._is_over = True
 
-    def _hear(self, channel: bytes, content: bytes) -> None:
+    def _write_output(self, channel: bytes, content: bytes) -> None:
         if channel == bytes([_ERROR]):
             self.outcome += content
         elif content:
@@ -149,17 +149,18 @@ class _Talk:
 
 
 @contextlib.contextmanager
-def _terminal(talk: _Talk) -> Iterator[None]:
-    """Hand our terminal's keys and sizes to the command. Raises `ClientError`."""
+def _terminal(session: _ExecConnection) -> Iterator[None]:
+    """Put our terminal into raw mode, and send its size changes. Raises `ClientError`."""
     if not os.isatty(0):
         raise ClientError("-t needs a terminal on the input")
     before = termios.tcgetattr(0)
-    os.set_blocking(talk.wakes, False)
-    signal.set_wakeup_fd(talk.wakes, warn_on_full_buffer=False)
+    os.set_blocking(session.wakes, False)
+    signal.set_wakeup_fd(session.wakes, warn_on_full_buffer=False)
+    # Without a handler of ours, Python writes nothing to the wake-up descriptor.
     signal.signal(signal.SIGWINCH, lambda *_: None)
     try:
         tty.setraw(0)
-        talk.send_size()
+        session.send_size()
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
@@ -167,7 +168,7 @@ def _terminal(talk: _Talk) -> Iterator[None]:
 
 
 def _exit_code(outcome: bytes) -> int:
-    """Return what a metav1.Status says. Raises `ClientError`."""
+    """Return the exit code in a metav1.Status. Raises `ClientError`."""
     if not outcome:
         return _ENDED
     status = json.loads(outcome)

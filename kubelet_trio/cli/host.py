@@ -1,4 +1,4 @@
-"""The host as `run` finds it, and what the process asks of it."""
+"""Facts about the host for `run`, and settings of the agent's own process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _UMASK = 0o022
 def host_facts(
     config: KubeletConfiguration, proc: Path = Path("/proc"), sysctl: Path = PROC_SYS
 ) -> HostFacts:
-    """Read what decides whether the agent may start."""
+    """Read the facts that decide whether the agent may start."""
     try:
         swaps = parse_swaps((proc / "swaps").read_text())
-    except OSError as exc:  # as upstream: a host that does not tell has none
+    except OSError as exc:  # without /proc/swaps there is no swap, as in the Go kubelet
         log.warning("host.swaps_unknown", error=str(exc))
         swaps = ()
     host = cgroup_host()
@@ -40,7 +40,7 @@ def host_facts(
 def apply_to_process(
     oom_score_adj: int, max_open_files: int, proc: Path = Path("/proc/self")
 ) -> None:
-    """Set the agent's own OOM score and file limit; what is not allowed is only logged."""
+    """Set the agent's own OOM score and file limit; a refused setting is only logged."""
     try:
         write_oom_score(oom_score_adj, proc)
     except OSError as exc:
@@ -57,16 +57,16 @@ def apply_to_process(
 
 
 def harden_process() -> None:
-    """Take from the agent's process what it has no use for; what is not allowed is only logged.
+    """Restrict the agent's own process; a refused restriction is only logged.
 
-    After all that writes to /proc/self: an ordinary user may not do so any more.
+    Call it last: an ordinary user may not write to /proc/self afterwards (proc(5)).
     """
-    import ctypes  # only for a process that is the agent
+    import ctypes  # deferred: only the daemon needs it
 
-    # Nothing that the agent makes is for everybody to write to unless it says so.
+    # New files are not writable for group and others, unless the agent sets their mode.
     os.umask(os.umask(0) | _UMASK)
-    # No core dump holds its secrets, and no process of its user reads its memory and environment:
-    # a container of the process runtime may be that user. Programs it starts have it back (execve).
+    # No core dump with secrets, and no process of the same user reads memory or environment:
+    # a container of the process runtime may run as that user. execve(2) resets it for children.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         log.warning("process.dumpable", error=os.strerror(ctypes.get_errno()))

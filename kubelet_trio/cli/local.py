@@ -1,4 +1,4 @@
-"""Where the agent of this user lives, and what the machine has: the defaults of `run`."""
+"""Defaults for this user and this machine: root directory, and facts for `run`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ROOTS_ROOT = "/var/lib/kubelet"
 
 
 def default_root() -> str:
-    """Return the root directory where nobody names one: root's, or one in the user's state."""
+    """Return the default root directory: root's, or one in the user's state directory."""
     if os.geteuid() == 0:
         return ROOTS_ROOT
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not state.startswith("/"):  # as XDG wants it: a relative one is not to be used
+    if not state.startswith("/"):  # XDG Base Directory: ignore a relative path
         state = os.path.expanduser("~/.local/state")
     return f"{state}/kubelet-trio"
 
 
 def local_facts() -> LocalFacts:
-    """Look at the machine. Blocks."""
+    """Return the facts about user and machine. Blocks."""
     from kubelet_trio.config import LocalFacts
     from kubelet_trio.runtimes import has_runtime_installed, usable_socket
 

@@ -1,8 +1,7 @@
-"""How the agent logs: text on a terminal, JSON elsewhere, one line an event, on stderr.
+"""Logging of the agent: one line per event on stderr, text on a terminal and JSON elsewhere.
 
-structlog does the work; what it would bring along for pretty printing is replaced by a
-few lines, since the agent's memory is counted. Libraries that log through the standard
-library end up in the same stream.
+Uses structlog, with its own small renderers: structlog's pretty printing needs too much memory.
+Log records of the standard library go to the same stream.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ def configure_logging(
     split: Container[str] = (),
     info_stream: TextIO | None = None,
 ) -> None:
-    """Set logging up, for the process.
+    """Set logging up for the process.
 
     Args:
-        verbosity: as `-v` has it.
+        verbosity: the value of `-v`.
         log_format: `text`, `json` or empty (text on a terminal).
-        stream: where lines go; None: stderr.
-        vmodule: patterns of files' names, with their verbosity.
-        split: the formats in which only errors go there, and the rest to `info_stream`.
+        stream: the output; None: stderr.
+        vmodule: patterns of file names with their verbosity.
+        split: the formats in which only errors go to `stream`, other lines to `info_stream`.
         info_stream: None: stdout.
     """
     out = stream or sys.stderr
@@ -67,7 +66,7 @@ def configure_logging(
 
 
 class _SplitLogger(structlog.WriteLogger):
-    """Writes errors to another stream than the rest, as the Go kubelet's `splitStream`."""
+    """Writes errors to a separate stream, like the Go kubelet's `splitStream`."""
 
     def __init__(self, info: TextIO, errors: TextIO) -> None:
         super().__init__(info)
@@ -94,14 +93,13 @@ def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
 
 
 def render_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    """Render one event as a JSON object; what JSON does not know is written as its repr."""
+    """Render one event as a JSON object; a value without a JSON form is written as its repr."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
     whole = {**first, **event}
     try:
         return msgspec.json.encode(whole, enc_hook=_shown).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        # Something in it is no JSON even so, a name that is no UTF-8 for one. Whoever logs
-        # is not to end by that.
+        # For example a file name that is not UTF-8. Logging must not raise.
         plain = {
             _encodable(str(key)): _encodable(_shown(value, str)) for key, value in whole.items()
         }
@@ -116,7 +114,7 @@ def _quoted(value: Any) -> str:
 
 
 def _shown(value: Any, turn: Callable[[Any], str] = repr) -> str:
-    """Return a value as text, whatever it is."""
+    """Return a value as text; never raises because of the value."""
     try:
         return turn(value)
     except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as exc:
@@ -124,12 +122,12 @@ def _shown(value: Any, turn: Callable[[Any], str] = repr) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Return text that every stream takes: what is no UTF-8 of a file's name as `\\udce9`."""
+    """Return text that every stream accepts: non-UTF-8 bytes of file names as `\\udce9`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Forward(logging.Handler):
-    """The standard library's records as structlog events."""
+    """Passes records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(

@@ -1,7 +1,7 @@
 """The commands of `kubelet-trio`.
 
-Each command imports what it needs when it runs: `kubelet-trio pods` must answer at once,
-and only `run` needs the agent.
+Each command imports its modules when it runs: `kubelet-trio pods` must be fast, and only `run`
+needs the agent.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _FORMS = click.Choice(["json", "yaml"])
     "--root-dir",
     default=None,
     metavar="DIR",
-    help=f"Root directory of the agent to talk to, or to run.  [default: {ROOTS_ROOT}, for "
+    help=f"Root directory of the agent to connect to, or to run.  [default: {ROOTS_ROOT}, for "
     "other users than root $XDG_STATE_HOME/kubelet-trio]",
 )
 @click.pass_context
 def cli(context: click.Context, root_dir: str | None) -> None:
-    """A Kubernetes node agent, and what it knows."""
+    """A Kubernetes node agent, and commands to inspect it."""
     context.obj = root_dir
 
 
 def _reads(command: F) -> F:
-    """Give a command the agent to talk to, and turn what may go wrong into a message."""
+    """Pass the agent's client to a command, and print its errors."""
 
     def call(root_dir: str | None, **arguments: Any) -> None:
         from kubelet_trio.cli.client import AgentClient, ClientError
@@ -48,7 +48,7 @@ def _reads(command: F) -> F:
         except ClientError as exc:
             raise click.ClickException(str(exc)) from exc
         except KeyboardInterrupt:
-            sys.exit(130)  # the end of a watch, and no mishap
+            sys.exit(130)  # the usual end of a watch: no traceback
 
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def run(context: click.Context, flags: tuple[str, ...]) -> None:
 
 @cli.command()
 @click.argument("names", nargs=-1)
-@click.option("-w", "--watch", is_flag=True, help="Go on with every change.")
+@click.option("-w", "--watch", is_flag=True, help="Then print every change.")
 @click.option("-o", "--output", type=click.Choice(["wide", "json", "yaml"]), default=None)
 @click.option("-A", "--all-namespaces", is_flag=True, hidden=True)
 @_namespace
@@ -98,7 +98,7 @@ def pods(
 
 @cli.group()
 def describe() -> None:
-    """Show one thing in full."""
+    """Show all details of an object."""
 
 
 @describe.command("pod")
@@ -116,7 +116,7 @@ def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("-c", "--container", default="", help="The container, if there is more than one.")
-@click.option("-i", "--stdin", is_flag=True, help="Pass the input on.")
+@click.option("-i", "--stdin", is_flag=True, help="Pass the input to the command.")
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
 @_namespace
 @_reads
@@ -129,7 +129,7 @@ def exec_(
     tty: bool,
     namespace: str,
 ) -> None:
-    """Run a command in a container: `exec NAME -- COMMAND...`, and end as it ends."""
+    """Run a command in a container, and exit with its code: `exec NAME -- COMMAND...`."""
     from kubelet_trio.cli import exec as executing
     from kubelet_trio.cli import reading
 
@@ -141,12 +141,12 @@ def exec_(
 @click.argument("name")
 @click.argument("container_argument", metavar="[CONTAINER]", required=False, default="")
 @click.option("-c", "--container", default="", help="The container, if there is more than one.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the container ends.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the container ends.")
 @click.option("-p", "--previous", is_flag=True, help="The instance before this one.")
 @click.option("--tail", type=int, default=-1, help="Only the last lines; -1 is all.")
-@click.option("--since", default="", metavar="DURATION", help="Only what is newer, e.g. 5m.")
-@click.option("--since-time", default="", metavar="TIME", help="Only what is newer (RFC 3339).")
-@click.option("--limit-bytes", type=int, default=0, help="At most this much.")
+@click.option("--since", default="", metavar="DURATION", help="Only newer lines, e.g. 5m.")
+@click.option("--since-time", default="", metavar="TIME", help="Only newer lines (RFC 3339).")
+@click.option("--limit-bytes", type=int, default=0, help="At most this many bytes.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
 @_namespace
 @_reads
@@ -158,7 +158,7 @@ def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
 
 
 @cli.command()
-@click.option("-w", "--watch", is_flag=True, help="Go on with every event.")
+@click.option("-w", "--watch", is_flag=True, help="Then print every event.")
 @click.option("--for", "involved", default="", metavar="KIND/NAME", help="Only of this object.")
 @_output
 @_namespace
@@ -166,7 +166,7 @@ def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
 def events(
     agent: AgentClient, watch: bool, involved: str, output: str | None, namespace: str
 ) -> None:
-    """List what happened on this node."""
+    """List the events of this node."""
     from kubelet_trio.cli import reading
 
     reading.events(agent, namespace, involved, output, watch=watch)
@@ -175,7 +175,7 @@ def events(
 @cli.command()
 @click.argument("what", type=click.Choice(["pods", "node"]), default="pods")
 @click.option("--containers", is_flag=True, help="Each container of the pods.")
-@click.option("--sort-by", type=click.Choice(["cpu", "memory"]), help="The most first.")
+@click.option("--sort-by", type=click.Choice(["cpu", "memory"]), help="Highest usage first.")
 @_output
 @_namespace
 @_reads
@@ -187,7 +187,7 @@ def top(
     output: str | None,
     namespace: str,
 ) -> None:
-    """Show what pods, or the node, use now: CPU over a second, and memory."""
+    """Show the current usage of pods, or of the node: CPU over a second, and memory."""
     from kubelet_trio.cli.top import top_node, top_pods
 
     if what == "node":
@@ -210,7 +210,7 @@ def tree(agent: AgentClient, output: str | None) -> None:
 @_output
 @_reads
 def status(agent: AgentClient, output: str | None) -> None:
-    """Show how the agent, its runtime and its sources are."""
+    """Show the state of the agent, its runtime and its sources."""
     from kubelet_trio.cli import reading
 
     reading.status(agent, output)

@@ -1,8 +1,8 @@
-"""sd_notify: telling systemd that the agent is ready, alive, or stopping.
+"""sd_notify(3): reports to systemd that the agent is ready, alive, or stopping.
 
-A datagram to the socket that NOTIFY_SOCKET names; without it every call does nothing. The
-watchdog says it is alive at half of WATCHDOG_USEC, and only while health says so, so that
-systemd restarts an agent that hangs.
+Each report is a datagram to the socket in NOTIFY_SOCKET; without it every call does nothing. The
+watchdog reports at half of WATCHDOG_USEC, and only while the agent is healthy: systemd restarts
+an agent that hangs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Notifier:
     """The service manager, if there is one."""
 
     def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
+        # "@" stands for the NUL of an abstract socket address (sd_notify(3)).
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = watchdog_seconds  # 0: no watchdog
 
@@ -35,7 +36,7 @@ class Notifier:
         return cls(address if address[:1] in ("/", "@") else "", seconds)
 
     def notify(self, state: str) -> None:
-        """Send a state such as `READY=1`. Never waits; what cannot be sent is logged."""
+        """Send a state such as `READY=1`. Never blocks; a failure is logged."""
         if not self._address:
             return
         try:
@@ -45,7 +46,7 @@ class Notifier:
             log.warning("notify.failed", state=state, error=str(exc))
 
     async def run_watchdog(self, is_healthy: Callable[[], bool]) -> None:
-        """Say that the agent lives, while it does; returns at once without a watchdog."""
+        """Report to the watchdog while the agent is healthy; return if there is no watchdog."""
         if not self._address or not self.watchdog_seconds:
             return
         while True:

@@ -1,6 +1,6 @@
-"""What a pod is doing, in one word: READY, STATUS and RESTARTS as kubectl shows them. Pure.
+"""The columns READY, STATUS and RESTARTS of a pod, as kubectl computes them. Pure.
 
-Works on decoded JSON, so that the command line needs no models.
+Works on decoded JSON, so that the commands need no models.
 Source: printPod in pkg/printers/internalversion/printers.go.
 """
 
@@ -19,7 +19,7 @@ TERMINAL_PHASES = ("Succeeded", "Failed")  # as in model, which commands do not 
 
 @dataclass(frozen=True, slots=True)
 class PodSummary:
-    """The telling columns of one pod."""
+    """The computed columns of one pod."""
 
     ready: str
     status: str
@@ -27,14 +27,14 @@ class PodSummary:
 
 
 def part(thing: Json, *names: str) -> Json:
-    """Return a nested object, empty where there is none."""
+    """Return a nested object, empty if it is missing."""
     for name in names:
         thing = thing.get(name) or {}
     return thing
 
 
 def items(thing: Json, name: str) -> Sequence[Json]:
-    """Return a list of objects, empty where there is none."""
+    """Return a list of objects, empty if it is missing."""
     return thing.get(name) or ()
 
 
@@ -93,7 +93,7 @@ def _init_reason(pod: Json, statuses: Sequence[Json], sidecars: set[Any]) -> tup
 
 
 def _main_reason(statuses: Sequence[Json]) -> tuple[str, int]:
-    """Return what the first troubled container says ("" if none is) and how many are ready."""
+    """Return the reason of the first container that does not run, or "", and the ready ones."""
     reason, ready = "", 0
     for status in reversed(statuses):
         state = part(status, "state")

@@ -1,4 +1,4 @@
-"""What the commands that only look do: ask the agent, and print."""
+"""The commands that only read: request from the agent, and print."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import click
 
 from kubelet_trio.cli.ages import parse_since, parse_time
 from kubelet_trio.cli.client import AgentClient, ClientError
-from kubelet_trio.cli.output import as_list, as_text
 from kubelet_trio.cli.podstate import Json, items, part
 from kubelet_trio.cli.tables import (
     EVENT_COLUMNS,
     POD_COLUMNS,
     WIDE_COLUMNS,
     Table,
+    as_list,
+    as_text,
     event_row,
     pod_row,
 )
@@ -31,7 +32,7 @@ class PodNotFoundError(ClientError):
 def pods(
     agent: AgentClient, names: Sequence[str], namespace: str, output: str | None, *, watch: bool
 ) -> None:
-    """Print pods as a table, JSON or YAML; with `watch` every change of them as well."""
+    """Print pods as a table, JSON or YAML; with `watch` also every change."""
     if names and watch:
         raise ClientError("name no pods with --watch, or one namespace")
     if names:
@@ -48,7 +49,8 @@ def pods(
 def find_pod(agent: AgentClient, name: str, namespace: str) -> Json:
     """Return the pod of that name, in any namespace if none is given.
 
-    Static pods are called `<name>-<node>`; the name in the manifest will do.
+    Static pods are called `<name>-<node>`; the name in the manifest is accepted, too. Raises
+    `ClientError`.
     """
     found = agent.get("pods", namespace=namespace)["items"]
     space, _, bare = name.rpartition("/")
@@ -64,7 +66,7 @@ def find_pod(agent: AgentClient, name: str, namespace: str) -> Json:
         raise PodNotFoundError(f'pods "{bare}" not found')
     exact = [pod for pod in matches if part(pod, "metadata").get("name") == bare]
     candidates = exact or matches
-    # While one pod follows another under the same name, the one that stays is meant.
+    # While a pod replaces another of the same name, return the new one.
     return min(candidates, key=lambda pod: bool(part(pod, "metadata").get("deletionTimestamp")))
 
 
@@ -97,7 +99,7 @@ def _watch_pods(agent: AgentClient, namespace: str, output: str | None) -> None:
     first: list[Json] | None = []
     for change in agent.watch("pods", namespace=namespace):
         pod = change.get("object")
-        if pod is None:  # a bookmark: what was there has come
+        if pod is None:  # a bookmark: all current pods have been sent
             rows = [
                 pod_row(p, time.time(), wide=bool(output))
                 for p in sorted(first or (), key=_pod_order)
@@ -153,7 +155,7 @@ def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
 def exec_path(
     agent: AgentClient, name: str, namespace: str, container: str
 ) -> tuple[str, str, str]:
-    """Return namespace, pod and container that are meant."""
+    """Return namespace, pod and container of a command's target."""
     pod = find_pod(agent, name, namespace)
     meta = part(pod, "metadata")
     chosen = container or _default_container(pod)
@@ -161,7 +163,7 @@ def exec_path(
 
 
 def _default_container(pod: Json) -> str:
-    """Return the container that is meant where none is named, and say so if it was a choice."""
+    """Return the container to use if none is named; print it if there were several."""
     spec = part(pod, "spec")
     every = [
         str(container.get("name", ""))
@@ -178,7 +180,7 @@ def _default_container(pod: Json) -> str:
 def events(
     agent: AgentClient, namespace: str, involved: str, output: str | None, *, watch: bool
 ) -> None:
-    """Print events as a table, JSON or YAML; with `watch` every further one as well."""
+    """Print events as a table, JSON or YAML; with `watch` also every later one."""
     query = _involved(agent, involved, namespace) if involved else {"namespace": namespace}
     if watch:
         _watch_events(agent, query, output)
@@ -199,9 +201,9 @@ _KINDS = {"po": "Pod", "pod": "Pod", "pods": "Pod", "no": "Node", "node": "Node"
 
 
 def _involved(agent: AgentClient, involved: str, namespace: str) -> dict[str, str]:
-    """Return the query for the events of one object. Raises `ClientError` for one not known.
+    """Return the query for the events of one object.
 
-    What is gone is known by the events that are left of it.
+    Raises `ClientError` if the object is unknown: it neither exists nor has any event left.
     """
     kind, slash, name = involved.partition("/")
     if not (kind and slash and name):
@@ -211,7 +213,7 @@ def _involved(agent: AgentClient, involved: str, namespace: str) -> dict[str, st
         try:
             meta = part(find_pod(agent, name, namespace), "metadata")
         except PodNotFoundError:
-            pass  # its events may still be there
+            pass  # it is gone; its events may still be kept
         else:
             return {**query, "namespace": meta.get("namespace", ""), "name": meta.get("name", "")}
     query["name"] = name
@@ -252,7 +254,7 @@ def tree(agent: AgentClient, output: str | None) -> None:
 
 
 def status(agent: AgentClient, output: str | None) -> None:
-    """Print the agent's own state on one page."""
+    """Print the agent's own state."""
     state = agent.get("status")
     if output:
         click.echo(as_text(state, output), nl=False)
@@ -276,12 +278,12 @@ def _status_lines(state: Json, now: float) -> list[str]:
     lines.append("Sources:")
     for source in items(state, "sources"):
         count = source.get("pods", 0)
-        told = f"{count} pod{'s' * (count != 1)}" if source.get("delivered") else "not read yet"
-        lines.append(f"  {source.get('name')}: {told}")
+        shown = f"{count} pod{'s' * (count != 1)}" if source.get("delivered") else "not read yet"
+        lines.append(f"  {source.get('name')}: {shown}")
         lines += [f"    {p.get('where')}: {p.get('message')}" for p in items(source, "problems")]
-    if shut := [port for port in items(state, "ports") if port.get("problem")]:
+    if not_served := [port for port in items(state, "ports") if port.get("problem")]:
         lines.append("Not served:")
-        lines += [f"  {port.get('name')}: {port.get('problem')}" for port in shut]
+        lines += [f"  {port.get('name')}: {port.get('problem')}" for port in not_served]
     if dropped := state.get("events_dropped"):
         lines.append(f"Events dropped: {dropped}")
     remains = part(state, "remains")
@@ -291,7 +293,7 @@ def _status_lines(state: Json, now: float) -> list[str]:
 
 
 def version(agent: AgentClient, output: str | None) -> None:
-    """Print this command's version and the agent's; an agent that is not there is no error."""
+    """Print the versions of this command and of the agent; a missing agent is no error."""
     from kubelet_trio import __version__
 
     try:

@@ -1,8 +1,8 @@
-"""`kubelet-trio run`: from a command line to a running agent, and its end by signal.
+"""`kubelet-trio run`: starts the agent from its command line, and ends it by signal.
 
-SIGTERM or SIGINT asks the agent to stop (`stop` is set) and it does in its own time; a
-second one cancels whatever is still going on. Either way containers keep running, and no
-thread that hangs in a system call (a dead disk, an NFS server) holds up the end.
+The first SIGTERM or SIGINT sets `stop`, and the agent ends in order; the second one cancels it.
+Containers keep running in both cases. A thread that hangs in a system call (a dead disk, an NFS
+server) does not delay the end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class AgentMain(Protocol):
-    """The agent as `run` starts it.
+    """The agent's main function, as `run` starts it.
 
-    It calls `task_status.started(is_healthy)` once its tree runs, returns the exit code,
-    and ends in good order once `stop` is set.
+    It calls `task_status.started(is_healthy)` when its tree runs, ends in order when `stop` is
+    set, and returns the exit code.
     """
 
     async def __call__(
@@ -36,7 +36,7 @@ class AgentMain(Protocol):
 
 def run(argv: Sequence[str]) -> int:
     """Run the agent and return its exit code; 1 if it refuses to start."""
-    # structlog imports rich if it is there, 9 MB that this agent never uses.
+    # structlog imports rich if it is installed: 9 MB that the agent never uses.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from kubelet_trio.cli.local import local_facts
     from kubelet_trio.config import ConfigError, parse_flags, run_help, settle, settle_locally
@@ -88,11 +88,9 @@ def _start(settings: Settings) -> int:
 
 
 def leave(code: int) -> int:
-    """Return the exit code, or end the process with it here and now where a thread hangs.
-
-    The agent has ended in good order by now. Python's own end runs hooks of every module while
-    the thread, should its system call return after all, goes on in a half-dismantled interpreter.
-    """
+    """Return the exit code; if a thread hangs, end the process with it immediately."""
+    # The agent itself has ended in order. At a normal exit the interpreter is taken down while
+    # the thread may wake up and run in it.
     import structlog
 
     from kubelet_trio.model import busy_threads
@@ -112,7 +110,7 @@ def _refuse(problems: Sequence[str]) -> int:
 
 
 async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
-    """Run the agent to its end and return its exit code; 1 if a second signal cut it off."""
+    """Run the agent to its end and return its exit code; 1 if a second signal cancelled it."""
     import trio
 
     stop = trio.Event()
@@ -122,7 +120,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
     async def main(task_status: trio.TaskStatus[Callable[[], bool]]) -> None:
         nonlocal code
         code = await agent(stop=stop, task_status=task_status)
-        # An agent that ends before its tree runs has not said so: let `start` return.
+        # If the agent ended before its tree ran, `start` still waits. RuntimeError: it was called.
         with contextlib.suppress(RuntimeError):
             task_status.started(lambda: True)
 

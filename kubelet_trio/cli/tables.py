@@ -1,8 +1,11 @@
-"""Tables as kubectl prints them, and the rows of pods and events. Pure."""
+"""Output as kubectl prints it: tables, rows of pods and events, `-o json` and `-o yaml`. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from kubelet_trio.cli.ages import age, parse_time
 from kubelet_trio.cli.podstate import Json, items, part, summarize
@@ -14,7 +17,8 @@ EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"
 
 
 def printable(text: str) -> str:
-    """Return text of a stranger without what a terminal obeys (CVE-2021-25743); lines stay."""
+    """Return text without control characters, which a terminal obeys; newlines and tabs stay."""
+    # Events and manifests may have text from untrusted users: CVE-2021-25743.
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
@@ -25,7 +29,7 @@ def _escaped(character: str) -> str:
 
 
 class Table:
-    """Rows under a header; columns only ever grow, so that a watch stays aligned."""
+    """Rows under a header; columns never shrink, so that a watch stays aligned."""
 
     def __init__(self, columns: Sequence[str], gap: int = 3) -> None:
         self._columns = columns
@@ -36,12 +40,12 @@ class Table:
         return self._line(self._columns)
 
     def rows(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        """Return the lines of rows that are printed together."""
+        """Return the lines of rows, with columns wide enough for all of them."""
         self.fit(rows)
         return [self._line([printable(cell) for cell in row]) for row in rows]
 
     def fit(self, rows: Sequence[Sequence[str]]) -> None:
-        """Widen the columns for rows to come."""
+        """Widen the columns for these rows."""
         for row in rows:
             lengths = (len(printable(cell)) for cell in row)
             self._widths = [max(w, n) for w, n in zip(self._widths, lengths, strict=True)]
@@ -57,7 +61,7 @@ def pod_row(pod: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
     """Return a pod's cells under `POD_COLUMNS`, and `WIDE_COLUMNS` if `wide`."""
     meta, status = part(pod, "metadata"), part(pod, "status")
     summary = summarize(pod, now)
-    # A static pod has no creation time of its own: its start is what comes closest.
+    # A static pod has no creation time; its start time is the closest.
     since = meta.get("creationTimestamp") or status.get("startTime")
     row = (
         meta.get("namespace", ""),
@@ -88,9 +92,25 @@ def event_row(event: Json, now: float) -> tuple[str, ...]:
 
 
 def event_age(event: Json, now: float) -> str:
-    """Return when an event was last seen, with count and span if it came more than once."""
+    """Return when an event was last seen, with count and time span if it was repeated."""
     last = parse_time(event.get("lastTimestamp")) or now
     first = parse_time(event.get("firstTimestamp")) or last
     count = event.get("count") or 1
     text = human_duration(now - last)
     return f"{text} (x{count} over {human_duration(now - first)})" if count > 1 else text
+
+
+def as_text(thing: Any, form: str) -> str:
+    """Return decoded JSON as `json` or `yaml` text, formatted as by kubectl."""
+    if form == "json":
+        return msgspec.json.format(msgspec.json.encode(thing), indent=4).decode() + "\n"
+    import yaml  # deferred: most commands print tables
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(thing, Dumper=dumper, default_flow_style=False, allow_unicode=True)
+    return text
+
+
+def as_list(things: list[Any]) -> Any:
+    """Wrap objects as the v1 List that kubectl prints."""
+    return {"apiVersion": "v1", "items": things, "kind": "List", "metadata": {}}

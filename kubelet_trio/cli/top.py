@@ -1,7 +1,7 @@
-"""`kubelet-trio top`: what pods and the node use now, as `kubectl top` prints it.
+"""`kubelet-trio top`: current resource usage of pods or the node, as `kubectl top` prints it.
 
-The figures are the agent's `/stats/summary`. It takes the rate of CPU use between readings, so it
-is asked twice, a little more than a second apart.
+The numbers come from the agent's `/stats/summary`. It computes CPU usage between two readings, so
+the command requests it twice, a little more than a second apart.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from kubelet_trio.cli.client import AgentClient
-from kubelet_trio.cli.output import as_text
 from kubelet_trio.cli.podstate import Json, items, part
-from kubelet_trio.cli.tables import Table
+from kubelet_trio.cli.tables import Table, as_text
 
-_APART = 1.1  # seconds: answers within one come from one reading
+_APART = 1.1  # seconds: responses within one second share a reading
 _UNKNOWN = "<unknown>"
 _USE = ("CPU(cores)", "MEMORY(bytes)")
 _NODE_COLUMNS = ("NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)")
@@ -31,7 +30,7 @@ def top_pods(
     containers: bool,
     sort_by: str | None,
 ) -> None:
-    """Print what pods use, or each of their containers."""
+    """Print the usage of pods, or of each of their containers."""
     pods = [
         pod
         for pod in items(_summary(agent), "pods")
@@ -56,7 +55,7 @@ def top_pods(
 
 
 def top_node(agent: AgentClient, output: str | None) -> None:
-    """Print what the node uses, and how much that is of what this machine has."""
+    """Print the node's usage, also in percent of this machine."""
     node = part(_summary(agent), "node")
     if output:
         click.echo(as_text(node, output), nl=False)
@@ -75,7 +74,7 @@ def top_node(agent: AgentClient, output: str | None) -> None:
 
 
 def cores(nanocores: int | None) -> str:
-    """Return CPU use in thousandths of a core, rounded up as quantities are."""
+    """Return CPU usage in thousandths of a core, rounded up like a quantity."""
     return _UNKNOWN if nanocores is None else f"{-(-nanocores // 10**6)}m"
 
 
