@@ -8,8 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from kubelet_trio.model import INSTANCE, metadata, pod_annotations
-from kubelet_trio.server import SourceInfo
-from kubelet_trio.server import SourceProblem as ShownProblem
+from kubelet_trio.server import ProblemInfo, SourceInfo
 from kubelet_trio.sources import Desired, Source
 
 
@@ -28,7 +27,7 @@ def source_infos(sources: Iterable[Source], desired: Desired) -> Iterator[Source
     for source in sources:
         given_way = [p for p in desired.problems if p.source == source.name]
         problems = tuple(
-            ShownProblem(str(p).removesuffix(f": {p.message}"), p.message)
+            ProblemInfo(str(p).removesuffix(f": {p.message}"), p.message)
             for p in (*source.problems.value, *given_way)
         )
         delivered = source.delivered

@@ -25,9 +25,9 @@ from kubelet_trio.server.view import (
     AgentView,
     NodeView,
     PortInfo,
+    ProblemInfo,
     RuntimeInfo,
     SourceInfo,
-    SourceProblem,
 )
 from kubelet_trio.server.wire import serve_connection
 
@@ -62,6 +62,7 @@ __all__ = [
     "Port",
     "PortInfo",
     "Ports",
+    "ProblemInfo",
     "Request",
     "Response",
     "Reviewer",
@@ -70,7 +71,6 @@ __all__ = [
     "ServerTls",
     "SocketInUseError",
     "SourceInfo",
-    "SourceProblem",
     "TlsError",
     "TlsSettings",
     "TokenReviews",

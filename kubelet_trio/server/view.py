@@ -38,11 +38,11 @@ class SourceInfo:
     name: str
     delivered: bool
     pods: int = 0
-    problems: tuple[SourceProblem, ...] = ()
+    problems: tuple[ProblemInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SourceProblem:
+class ProblemInfo:
     """A manifest that is not followed, or a source that cannot be read."""
 
     where: str  # file with document and field path, or URL

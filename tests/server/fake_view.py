@@ -11,7 +11,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.events import EventRing
 from kubelet_trio.model import ContainerId, PodUid, pod_uid
-from kubelet_trio.server import AgentStatus, PortInfo, RuntimeInfo, SourceInfo, SourceProblem
+from kubelet_trio.server import AgentStatus, PortInfo, ProblemInfo, RuntimeInfo, SourceInfo
 from kubelet_trio.supervision import ChildState, TreeNode
 
 
@@ -41,7 +41,7 @@ class FakeView:
                     "file:/etc/kubernetes/manifests",
                     delivered=True,
                     pods=2,
-                    problems=(SourceProblem("web.yaml", "spec.containers: Required value"),),
+                    problems=(ProblemInfo("web.yaml", "spec.containers: Required value"),),
                 ),
                 SourceInfo("http:https://config", delivered=False),
             ),
