@@ -1,11 +1,18 @@
-"""Model types: what every room may import and what imports nothing of any room."""
+"""Types and helpers that every room may import; they import no other room."""
 
 from kubelet_trio.model.atomic import sync_directory, write_aside
 from kubelet_trio.model.backoff import Backoff, backoff_delay
 from kubelet_trio.model.bell import Bell
-from kubelet_trio.model.clock import SystemClock, WallClock, rfc3339, to_datetime
+from kubelet_trio.model.clock import (
+    SystemClock,
+    WallClock,
+    housekeeping_round,
+    rfc3339,
+    to_datetime,
+)
 from kubelet_trio.model.digest import blake2b, sha256
 from kubelet_trio.model.disk import DiskSpace, disk_space
+from kubelet_trio.model.documents import JSON_ERRORS, check_yaml_depth, yaml_problem
 from kubelet_trio.model.events import (
     AnnotatedEventSink,
     Event,
@@ -26,11 +33,10 @@ from kubelet_trio.model.foreign import (
     reopen_regular,
     stat_own,
 )
-from kubelet_trio.model.housekeeping import housekeeping_round
+from kubelet_trio.model.http import system_tls, without_secrets, without_user
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
-from kubelet_trio.model.json_errors import JSON_ERRORS
 from kubelet_trio.model.latest import Latest
-from kubelet_trio.model.logger import get_logger
+from kubelet_trio.model.logger import BoundLogger, get_logger, set_verbosity, set_vmodule
 from kubelet_trio.model.meter import (
     CALLS,
     COUNTS,
@@ -90,12 +96,7 @@ from kubelet_trio.model.runtime_pod import (
     SandboxRecord,
 )
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
-from kubelet_trio.model.tls import system_tls
 from kubelet_trio.model.tree import TreeCount, count_tree
-from kubelet_trio.model.unquoted import yaml_problem
-from kubelet_trio.model.urls import without_secrets, without_user
-from kubelet_trio.model.verbosity import BoundLogger, set_verbosity, set_vmodule
-from kubelet_trio.model.yaml_depth import check_yaml_depth
 
 __all__ = [
     "CALLS",

@@ -1,7 +1,4 @@
-"""Hashes for telling content apart.
-
-hashlib has them from the same places, but loads OpenSSL first: 4 MB.
-"""
+"""Hash functions without OpenSSL: `hashlib` would load it, which costs 4 MB."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hashlib import blake2b, sha256
 else:
-    # As `random` does it. The names are CPython's own, and not in every build of it.
+    # The same C modules that hashlib uses; `random` imports them in this way as well. They are
+    # private to CPython, and not every build has them.
     try:
         from _blake2 import blake2b
     except ImportError:

@@ -1,4 +1,4 @@
-"""How much room a file system has. Asking blocks: callers use a thread."""
+"""Disk space of a file system."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """A file system: bytes, inodes, and which device it is on."""
+    """The space of a file system in bytes and inodes, and its device number."""
 
     capacity: int
-    available: int  # to users other than root, as df has it
+    available: int  # to users other than root, as in df(1)
     inodes: int = 0
     inodes_free: int = 0
     device: int = 0
 
 
 def disk_space(path: str | os.PathLike[str]) -> DiskSpace:
-    """Return the room on the file system that a path is on. Raises OSError."""
+    """Return the space of the file system that a path is on. Blocks. Raises OSError."""
     found = os.statvfs(path)
     return DiskSpace(
         capacity=found.f_blocks * found.f_frsize,

@@ -1,4 +1,4 @@
-"""Events: what happened to an object, in Kubernetes' own reasons and words."""
+"""Kubernetes events: the types, and the seam for emitting them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EventType = Literal["Normal", "Warning"]
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """The object an event is about, as core/v1 ObjectReference has it."""
+    """The object of an event, as core/v1 ObjectReference."""
 
     kind: str
     name: str
@@ -24,7 +24,7 @@ class ObjectRef:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One occurrence; repeats are folded by whoever keeps events."""
+    """One occurrence; the receivers aggregate repeated ones."""
 
     involved: ObjectRef
     type: EventType
@@ -35,13 +35,13 @@ class Event:
 
 
 class EventSink(Protocol):
-    """Where events go. Never blocks and never fails: the oldest are dropped and counted."""
+    """Receives events. Never blocks and never fails: the oldest are dropped and counted."""
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None: ...
 
 
 class AnnotatedEventSink(EventSink, Protocol):
-    """One that takes annotations as well, for programs that read events."""
+    """An `EventSink` for events with annotations, which programs read."""
 
     def emit_annotated(
         self,
@@ -59,5 +59,5 @@ def pod_ref(namespace: str, name: str, uid: PodUid | str, field_path: str = "") 
 
 
 def node_ref(name: str) -> ObjectRef:
-    """Refer to the node as the Go kubelet does: its name stands for its UID too."""
+    """Refer to the node; as in the Go kubelet, its UID is its name."""
     return ObjectRef("Node", name, uid=name)

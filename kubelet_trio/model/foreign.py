@@ -1,9 +1,9 @@
-"""Opening what somebody else may have made: a container, above all.
+"""Opens files safely that a container or another party may have created.
 
-A name in a directory that a container can write to may be a link to the host's files, a FIFO
-that blocks whoever opens it, a device whose opening acts, or a file without end. So it is looked
-at before it is opened (an O_PATH descriptor touches nothing), and what is opened then is the very
-thing that was looked at. Everything here blocks no longer than a disk does.
+In a directory that a container can write to, a name may be a link to the host's files, a FIFO
+that blocks open(2), a device with side effects on opening, or an endless file. Each function
+therefore checks the type through an O_PATH descriptor, which has no side effects, and then opens
+that same descriptor. None of them blocks longer than the disk.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _KINDS = {
 def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) -> int:
     """Open a regular file for reading; the caller closes the descriptor.
 
-    The last component is not followed where it is a link. The parents are: hand a `directory`
-    (a descriptor) and one component where these are somebody else's as well.
+    The last component is not followed if it is a link; the parents are. If a container may have
+    replaced these, too, pass `directory` (a descriptor) and a single component.
 
-    Raises OSError: ELOOP for a link, EINVAL naming the kind for anything else that is no file.
+    Raises OSError: ELOOP for a link, EINVAL with the type for anything else that is not a file.
     """
     looked = os.open(path, _LOOK, dir_fd=directory)
     try:
@@ -46,20 +46,21 @@ def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) 
 
 
 def reopen_regular(descriptor: int, name: str) -> int:
-    """Open for reading what an O_PATH descriptor stands for. Raises OSError as `open_regular`."""
+    """Open the file of an O_PATH descriptor for reading. Raises OSError like `open_regular`."""
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         number = errno.ELOOP if kind == stat.S_IFLNK else errno.EINVAL
         raise OSError(number, f"expected a file, found {_KINDS.get(kind, 'no file')}", name)
+    # By /proc the same inode is opened, even if the name is another file by now.
     return os.open(f"/proc/self/fd/{descriptor}", _READ)
 
 
 def read_regular(
     path: str | os.PathLike[str], limit: int, *, directory: int | None = None
 ) -> bytes:
-    """Return a regular file's content, of `limit` bytes at most.
+    """Return the content of a regular file, at most `limit` bytes.
 
-    Raises OSError: EFBIG for a larger one, of which no more than a byte too many is read.
+    Raises OSError: EFBIG if it is larger; at most one byte more than the limit is read.
     """
     descriptor = open_regular(path, directory=directory)
     try:
@@ -69,9 +70,9 @@ def read_regular(
 
 
 def read_limited(descriptor: int, limit: int, name: str) -> bytes:
-    """Return what is left of an open file, of `limit` bytes at most. Raises OSError (EFBIG)."""
+    """Return the rest of an open file, at most `limit` bytes. Raises OSError (EFBIG)."""
     parts, left = [], limit + 1
-    # A file that grows while it is read, or says a wrong size, costs no more than the limit.
+    # The size in stat(2) is not used: the file may grow meanwhile, or report a wrong size.
     while left > 0 and (part := os.read(descriptor, min(left, 1 << 16))):
         parts.append(part)
         left -= len(part)
@@ -81,24 +82,24 @@ def read_limited(descriptor: int, limit: int, name: str) -> bytes:
 
 
 def next_data(descriptor: int, position: int) -> int:
-    """Return where the next data of a file begins, or its size: over a hole of any size at once.
+    """Return the position of a file's next data, or its size; skips holes (sparse files).
 
-    A file of a few bytes may be a terabyte long; reading that takes hours.
+    A sparse file may be a terabyte long; reading its holes would take hours.
     """
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
     except OSError as exc:
-        if exc.errno == errno.ENXIO:  # a hole up to the end
+        if exc.errno == errno.ENXIO:  # only a hole up to the end (lseek(2))
             return os.fstat(descriptor).st_size
-        if exc.errno == errno.EINVAL:  # a file system that knows nothing of holes
+        if exc.errno == errno.EINVAL:  # the file system does not support SEEK_DATA
             return position
         raise
 
 
 def last_data(descriptor: int, position: int, block: int) -> int:
-    """Return where the last data before a position ends, `block` bytes too far on at most.
+    """Return the end of the last data before a position, at most `block` bytes too far.
 
-    0 where there is none.
+    Returns 0 if there is none.
     """
     low, step = position, block
     while low > 0:
@@ -120,15 +121,15 @@ def last_data(descriptor: int, position: int, block: int) -> int:
 def open_directory(
     path: str | os.PathLike[str], *, directory: int | None = None, own: int = 1
 ) -> int:
-    """Open a directory, and nothing that a link leads to; the caller closes the descriptor.
+    """Open a directory without following links; the caller closes the descriptor.
 
     Args:
-        path: where it is.
+        path: of the directory.
         directory: a descriptor of the directory that the path starts from.
-        own: how many of the path's last components are not followed where they are links. The
-            others are the node's own: an administrator may have moved them elsewhere.
+        own: how many of the path's last components must not be links. Those above belong to
+            the node: an administrator may have replaced them by links.
 
-    Raises OSError: ENOTDIR for what is none.
+    Raises OSError: ENOTDIR if it is not a directory.
     """
     if own == 1:
         return os.open(path, _DIRECTORY, dir_fd=directory)
@@ -140,9 +141,9 @@ def open_directory(
 
 
 def make_directory(path: str | os.PathLike[str], mode: int, *, own: int) -> int:
-    """Open a directory as `open_directory` does, having made those of its own that are missing.
+    """Open a directory like `open_directory`; create the missing ones of its `own` components.
 
-    Raises OSError: ENOTDIR where something else is in the way.
+    Raises OSError: ENOTDIR if one of them is not a directory.
     """
     top, parts = _split(path, own)
     here = os.open(top, _FOLLOWED)
@@ -150,7 +151,7 @@ def make_directory(path: str | os.PathLike[str], mode: int, *, own: int) -> int:
         try:
             os.mkdir(part, mode, dir_fd=here)
         except FileExistsError:
-            pass  # what it is shows when it is opened
+            pass  # its type is checked when it is opened
         except OSError:
             os.close(here)
             raise
@@ -159,7 +160,7 @@ def make_directory(path: str | os.PathLike[str], mode: int, *, own: int) -> int:
 
 
 def stat_own(path: str | os.PathLike[str], *, own: int) -> os.stat_result:
-    """Return the `lstat` of what has a path, of whose last `own` components none is followed.
+    """Return the `lstat` of a path without following its last `own` components.
 
     Raises OSError.
     """
@@ -174,14 +175,14 @@ def stat_own(path: str | os.PathLike[str], *, own: int) -> os.stat_result:
 
 
 def _split(path: str | os.PathLike[str], own: int) -> tuple[Path, tuple[str, ...]]:
-    """Return the path above a path's last `own` components, and these; fewer in a short path."""
+    """Split off a path's last `own` components (fewer in a short path)."""
     whole = Path(path)
     own = min(own, len(whole.parents))
     return whole.parents[own - 1], whole.parts[-own:]
 
 
 def _step(here: int, name: str) -> int:
-    """Open a directory in another, which is closed."""
+    """Open a subdirectory, and close the directory `here`."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=here)
     finally:

@@ -1,4 +1,4 @@
-"""The identities that rooms hand each other, each a type of its own."""
+"""Identities as distinct types, shared by all rooms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ContainerId = NewType("ContainerId", str)
 
 
 class PodKey(NamedTuple):
-    """Namespace and name: what a person calls a pod. Two UIDs may share it, one after the other."""
+    """Namespace and name of a pod. Two pods (UIDs) may have the same, one after the other."""
 
     namespace: str
     name: str

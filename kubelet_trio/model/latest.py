@@ -1,4 +1,4 @@
-"""A one-slot mailbox between two tasks: what is wanted now, never a queue of what was."""
+"""A one-slot mailbox between two tasks: holds the newest value, never a queue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Latest(Generic[T]):
         self._send, self._receive = trio.open_memory_channel[T](1)
 
     def put(self, value: T) -> None:
-        """Leave a value for the reader in place of one that was not read; never blocks."""
+        """Put a value, replacing one that was not read yet. Never blocks."""
         with contextlib.suppress(trio.WouldBlock):
             self._receive.receive_nowait()
         self._send.send_nowait(value)
 
     async def wait_value(self) -> T:
-        """Take the newest value, waiting for one if there is none."""
+        """Wait for a value, and take the newest one."""
         return await self._receive.receive()

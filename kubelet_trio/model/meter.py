@@ -1,7 +1,7 @@
-"""Counts and durations, kept as plain numbers until somebody asks for them.
+"""Metrics of the agent, kept as plain numbers until /metrics is requested.
 
-One `Meter` an agent. What is on hot paths costs a dictionary look-up and an addition; names, help
-texts and label names are the business of whoever writes the page (`agent.metrics`).
+One `Meter` per agent. An update costs a dictionary look-up and an addition. `agent.metrics`
+writes the page, with help texts and label names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 Labels = tuple[str, ...]
 Buckets = tuple[float, ...]
 
-# Prometheus' own, which most of the Go kubelet's histograms have.
+# Prometheus' default buckets; most of the Go kubelet's histograms use them.
 SECONDS: Buckets = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # ExponentialBuckets(.005, 2.5, 14), for calls of the runtime.
 CALLS: Buckets = tuple(0.005 * 2.5**n for n in range(14))
@@ -25,24 +25,24 @@ STARTS: Buckets = (
 PULLS: Buckets = (
     *(1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600),
 )
-# What client-go's requests have.
+# Of client-go's requests.
 REQUESTS: Buckets = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-# storageOperationMetric's.
+# storageOperationMetric.
 STORAGE: Buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
-# PodStatusSyncDuration's.
+# PodStatusSyncDuration.
 STATUSES: Buckets = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60)
 # ExponentialBuckets(1, 2, 5).
 COUNTS: Buckets = (1, 2, 4, 8, 16)
 
 
 class Histogram:
-    """How often values fell into each bucket, and their sum."""
+    """The number of values in each bucket, and their sum."""
 
     __slots__ = ("buckets", "counts", "sum")
 
     def __init__(self, buckets: Buckets) -> None:
         self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)  # the last: above all of them
+        self.counts = [0] * (len(buckets) + 1)  # the last one counts values above all buckets
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -72,14 +72,14 @@ class Meter:
         self._gauges[name, labels] = value
 
     def change(self, name: str, by: float, labels: Labels = ()) -> None:
-        """Move a gauge from where it is; from 0 where it is not yet."""
+        """Add to a gauge; a new one starts at 0."""
         key = name, labels
         self._gauges[key] = self._gauges.get(key, 0) + by
 
     def observe(
         self, name: str, value: float, labels: Labels = (), buckets: Buckets = SECONDS
     ) -> None:
-        """Put a value into a histogram; `buckets` counts where it is the first."""
+        """Put a value into a histogram; its first value sets the `buckets`."""
         key = name, labels
         histogram = self._histograms.get(key)
         if histogram is None:
@@ -87,7 +87,7 @@ class Meter:
         histogram.observe(value)
 
     def forget(self, name: str, label: str) -> None:
-        """Drop all of a name's series whose first label has this value."""
+        """Drop all series of a metric whose first label has this value."""
         for table in (self._counters, self._gauges, self._histograms):
             for key in [k for k in table if k[0] == name and k[1][:1] == (label,)]:
                 del table[key]

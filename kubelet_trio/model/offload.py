@@ -1,7 +1,7 @@
 """The seam for blocking work (disk, mounts): threads in the daemon, inline in virtual time.
 
-Trio's autojump clock does not see threads, so a simulation hands every room
-`inline_offload` instead of `thread_offload` (model/threads.py).
+Trio's autojump clock ignores threads, so simulations pass `inline_offload` to every room instead
+of `thread_offload` (model/threads.py).
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ T = TypeVar("T")
 
 
 class Purpose(enum.Enum):
-    """What blocking work is for. Work that hangs takes the threads of its purpose, no others."""
+    """The purpose of blocking work. Work that hangs only blocks threads of its own purpose."""
 
     OTHER = "other"
-    RECORDS = "records"  # what the agent must remember: pods, ids, the node's shutdown
+    RECORDS = "records"  # persistent state: pods, ids, the node's shutdown
     PODS = "pods"  # files of pods: hosts, termination messages
-    PULLS = "pulls"  # records of image pulls, and logins
+    PULLS = "pulls"  # records of image pulls, and credentials
     OFFLINE = "offline"
     CERTIFICATES = "certificates"  # and kubeconfigs
     SOURCES = "sources"
     VOLUMES = "volumes"
     VOLUME_STATS = "volume-stats"
     CGROUPS = "cgroups"
-    SIGNALS = "signals"  # what eviction decides by
-    FILE_SYSTEMS = "file-systems"  # the same, of those that may hang
-    USAGE = "usage"  # what eviction ranks by
+    SIGNALS = "signals"  # eviction signals
+    FILE_SYSTEMS = "file-systems"  # eviction signals of file systems, which may hang
+    USAGE = "usage"  # usage of pods, for ranking in eviction
     STATS = "stats"
-    LOGS = "logs"  # those that somebody reads
-    GARBAGE = "garbage"  # rotation and removal of logs, room for images
+    LOGS = "logs"  # reading logs for a client
+    GARBAGE = "garbage"  # rotation and removal of logs, disk usage for image GC
     PROCESSES = "processes"
     RUNTIME = "runtime"  # the process runtime's own files
 
 
 class Offload(Protocol):
-    """Runs a blocking function without stalling the tree; its exceptions come back."""
+    """Runs a blocking function without blocking the event loop; its exceptions are raised."""
 
     async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
 @runtime_checkable
 class OffloadByPurpose(Protocol):
-    """An offload that keeps purposes apart."""
+    """An offload that separates purposes."""
 
     def of(self, purpose: Purpose) -> Offload:
         """Return the offload for one purpose."""
@@ -55,11 +55,11 @@ class OffloadByPurpose(Protocol):
 
 
 def offload_for(offload: Offload, purpose: Purpose) -> Offload:
-    """Return the part of an offload for one purpose; one that knows no purposes serves all."""
+    """Return an offload for one purpose: the offload itself if it does not separate them."""
     return offload.of(purpose) if isinstance(offload, OffloadByPurpose) else offload
 
 
 async def inline_offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `fn` here and now: for virtual time, where a thread would not be seen."""
+    """Run `fn` in the calling task: for virtual time, which ignores threads."""
     await trio.lowlevel.checkpoint()
     return fn(*args, **kwargs)

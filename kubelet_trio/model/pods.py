@@ -1,8 +1,7 @@
-"""The typed Pod and the few questions every room asks of one.
+"""Accessors for the typed Pod, shared by all rooms.
 
-A `Pod` here has passed defaulting and validation (see `sources`): metadata, spec,
-name, namespace and UID are there. Treat it as frozen: `msgspec.structs.replace` makes
-a changed copy.
+A `Pod` here is defaulted and validated (see `sources`): it has metadata, spec, name, namespace
+and UID. Treat it as frozen: `msgspec.structs.replace` returns a changed copy.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ CONFIG_SOURCE = "kubernetes.io/config.source"
 CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
-# Annotation of pods, sandboxes and containers: the embedded agent whose they are.
+# Annotation of pods, sandboxes and containers: the embedded agent that owns them.
 INSTANCE = "kubelet-trio/instance"
 
 
 class ContainerKind(enum.Enum):
-    """The list of the pod's spec that a container stands in."""
+    """The list of the pod's spec that a container is in."""
 
     INIT = "initContainers"
     MAIN = "containers"
@@ -48,7 +47,7 @@ class PodContainer(NamedTuple):
 
     @property
     def field_path(self) -> str:
-        """The path events name a container by: `spec.containers{name}`."""
+        """The container's field path in events: `spec.containers{name}`."""
         return f"spec.{self.kind.value}{{{self.spec.name}}}"
 
 
@@ -88,12 +87,12 @@ def pod_object_ref(pod: Pod, field_path: str = "") -> ObjectRef:
 
 
 def is_static(pod: Pod) -> bool:
-    """Whether the pod came from a file or URL and not from the API server."""
+    """Return whether the pod comes from a file, a URL or a program, not from the API server."""
     return pod_annotations(pod).get(CONFIG_SOURCE, "api") != "api"
 
 
 def is_mirror(pod: Pod) -> bool:
-    """Whether an API object stands for a static pod of its node."""
+    """Return whether an API object is the mirror of a static pod."""
     return CONFIG_MIRROR in pod_annotations(pod)
 
 

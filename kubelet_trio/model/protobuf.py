@@ -1,8 +1,8 @@
-"""Protobuf messages of a peer, checked before they are decoded.
+"""Checks protobuf messages of a peer before they are decoded.
 
-betterproto2 believes what the wire says of a field: a number where a text belongs becomes a field
-that holds a number, or a KeyError out of its decoder. It also keeps what it does not know,
-and copies all of that for each such field. So both are refused first, in one pass over the bytes.
+betterproto2 trusts the wire type of a field: a number in place of a string becomes a field with a
+number, or a KeyError in its decoder. It also keeps unknown fields, and copies all of them for each
+further one (quadratic work). One pass over the bytes refuses both first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 MessageT = TypeVar("MessageT")
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Of betterproto2's names for types; the others are varints.
+# By betterproto2's type names; all other types are varints.
 _WIRE_TYPES = {
     "double": _FIXED64,
     "fixed64": _FIXED64,
@@ -26,13 +26,13 @@ _WIRE_TYPES = {
     "message": _BYTES,
     "map": _BYTES,
 }
-_MOST_UNKNOWN = 256  # fields of one message; newer peers have a few
+_MOST_UNKNOWN = 256  # fields per message; a newer peer has a few
 
 _Known = tuple[int, bool, Any]  # wire type, whether it may be packed, class of what is inside
 
 
 def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
-    """Decode a message. Raises ValueError or EOFError for what is no message of that type."""
+    """Decode a message. Raises ValueError or EOFError if it is not of that type."""
     if hasattr(message_type, "_betterproto"):
         _check(message_type, data, 0, len(data))
     parsed: MessageT = message_type.parse(data)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ def _known_fields(message_type: Any) -> dict[int, _Known]:
 
 
 def _check(message_type: Any, data: bytes, at: int, end: int) -> None:
-    """Raise ValueError where a field is not of its type, or the message is cut short."""
+    """Raise ValueError if a field has the wrong wire type, or the message is truncated."""
     known, unknown = _known_fields(message_type), 0
     while at < end:
         tag, at = _varint(data, at, end)

@@ -1,8 +1,8 @@
 """Kubernetes quantities, exactly: `500m`, `1.5Gi`, `1e3`.
 
-A quantity is kept as an integer count of nano-units, the finest that the API keeps
-(anything finer rounds up, away from zero, as there). No float is involved, so equal
-quantities in different spelling compare equal.
+A quantity is an integer number of nano-units, the API's finest unit; anything finer is rounded
+up, away from zero, as in the API. There are no floats, so equal quantities compare equal however
+they are written.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ _BINARY_SUFFIX = {exponent: suffix for suffix, exponent in _BINARY_EXPONENT.item
 
 
 def parse_quantity(value: object) -> int:
-    """Return the quantity in nano-units. Raises ValueError naming what does not parse.
-
-    Manifests may write a quantity as a number: its text is what counts.
-    """
-    text = str(value)
+    """Return the quantity in nano-units. Raises ValueError with the text that does not parse."""
+    text = str(value)  # manifests may also have a number
     sign, whole, fraction, exponent_mark, exponent, suffix = _match(text).groups("")
     digits = int((whole or "0") + fraction) << _BINARY_EXPONENT.get(suffix, 0)
     decimal = int(exponent) if exponent_mark else _DECIMAL_EXPONENT.get(suffix, 0)
@@ -45,10 +42,10 @@ def parse_quantity(value: object) -> int:
 
 
 def canonical_quantity(value: object) -> str:
-    """Return the spelling that the API server gives a quantity: `1000m` is `1`, `0.5` is `500m`.
+    """Return a quantity as the API server writes it: `1000m` as `1`, `0.5` as `500m`.
 
-    The largest suffix of the family it was written in that leaves a whole number. Binary
-    suffixes are kept from 1024 up and for whole numbers only. Raises as `parse_quantity`.
+    It has the largest suffix of its own family that leaves a whole number. Binary suffixes are
+    only kept for whole numbers from 1024 up. Raises ValueError like `parse_quantity`.
     """
     groups = _match(str(value)).groups("")
     nano = parse_quantity(value)

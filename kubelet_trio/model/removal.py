@@ -1,14 +1,10 @@
-"""Removing a tree without ever entering what is mounted in it.
+"""Removes directory trees without ever entering a mount point inside them.
 
-A cleanup that walked into a live mount has deleted people's data before
-(https://github.com/kubernetes/kubernetes/issues/60987). Here the kernel itself guards:
-a directory is renamed before it is entered, and a mount point cannot be renamed
-(EBUSY). Moving every subdirectory up to the top of the tree also keeps memory, open
-files and path lengths constant however deep a container has nested its directories.
-Symbolic links are removed and never followed.
-
-An agent that is an ordinary user opens again what a container, which is the same user then, has
-closed to itself (mode 000).
+The Go kubelet once deleted data by walking into a live mount
+(https://github.com/kubernetes/kubernetes/issues/60987). Here the kernel prevents that: a
+directory is renamed before it is entered, and a mount point cannot be renamed (EBUSY). Each
+subdirectory moves up to the top of the tree, so memory, open files and path lengths stay constant
+however deep a container nests its directories. Symbolic links are removed, never followed.
 """
 
 from __future__ import annotations
@@ -28,10 +24,10 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory and all below it; one that is gone is no error.
+    """Remove a directory tree; a missing one is no error.
 
-    The caller has made sure that `root` itself is no mount point. Raises OSError: EBUSY
-    for a mount point below it, with everything that is mounted there left as it was.
+    The caller makes sure that `root` itself is not a mount point. Raises OSError: EBUSY for a
+    mount point below it, whose content stays untouched.
     """
     try:
         top = _open(root)
@@ -45,10 +41,10 @@ def remove_tree(root: Path) -> None:
 
 
 def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
-    """Remove what has a name in an open directory: a file, a link, or a directory with its tree.
+    """Remove an entry of an open directory: a file, a link, or a directory with its tree.
 
-    For where a container may still write. Raises OSError: FileNotFoundError, and EBUSY where more
-    than `most` entries were removed, for somebody who adds to them must not keep the caller.
+    Safe while a container still writes. Raises OSError: FileNotFoundError, and EBUSY after `most`
+    entries: a container that keeps adding some must not block the caller for ever.
     """
     try:
         os.unlink(name, dir_fd=directory)
@@ -64,7 +60,7 @@ def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
 
 
 def remove_empty(directory: Path) -> None:
-    """Remove a directory if there is nothing in it."""
+    """Remove a directory if it is empty or missing. Raises OSError."""
     try:
         directory.rmdir()
     except FileNotFoundError:
@@ -89,7 +85,7 @@ def _empty(top: int, most: float = float("inf")) -> None:
 
 @dataclass(slots=True)
 class _Budget:
-    """How many entries may still be removed."""
+    """The number of entries that may still be removed."""
 
     left: float
 
@@ -100,7 +96,7 @@ class _Budget:
 
 
 def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:
-    """Remove a directory; its subdirectories move up, to be the next to go."""
+    """Remove a directory; its subdirectories move up to `top`, and are removed next."""
     directory = _open(name, top)
     try:
         while entries := _entries(directory):
@@ -118,19 +114,21 @@ def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:
 def _move(name: str, source: int, new: str, target: int) -> None:
     try:
         os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
-    except PermissionError:  # it changes the directory's own `..`, which takes the right to write
+    # Moving a directory changes its `..` entry, which needs write permission on it (rename(2)).
+    except PermissionError:
         os.close(_open(name, source))
         os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
 
 
 def _open(path: str | Path, parent: int | None = None) -> int:
-    """Open a directory so that what is in it can be removed. Never follows a link."""
+    """Open a directory with permissions to remove its entries. Never follows a link."""
     try:
         opened = os.open(path, _OPEN_DIRECTORY, dir_fd=parent)
+    # An agent without root shares its user with the containers, which may have set mode 000.
     except PermissionError:
         looked = os.open(path, _LOOK, dir_fd=parent)
         try:
-            # By way of /proc, for an O_PATH descriptor; what it leads to cannot be swapped.
+            # fchmod(2) refuses O_PATH descriptors; the path in /proc cannot be replaced by a link.
             os.chmod(f"/proc/self/fd/{looked}", _ALL)
         finally:
             os.close(looked)
@@ -142,13 +140,13 @@ def _open(path: str | Path, parent: int | None = None) -> int:
 
 
 def _entries(directory: int) -> list[tuple[str, bool]]:
-    """Return some of a directory's entries, and which of them are directories."""
+    """Return a batch of a directory's entries, and whether each is a directory."""
     with os.scandir(directory) as scan:
         return [(e.name, e.is_dir(follow_symlinks=False)) for e in islice(scan, _BATCH)]
 
 
 def _fresh_names(top: int) -> Iterator[str]:
-    """Yield names that are free in `top`: an earlier removal may have been cut short."""
+    """Yield unused names in `top`; an interrupted removal may have left some."""
     for number in count():
         name = f"{_MOVED}{number}"
         try:

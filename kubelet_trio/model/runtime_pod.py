@@ -1,7 +1,7 @@
-"""What the runtime says exists of a pod: immutable snapshots, newest first.
+"""The actual state of a pod at the runtime: immutable snapshots, newest first.
 
-Made by `pleg` from CRI messages, read by the pure decisions (`plan_pod`, `pod_status`).
-Times are Unix seconds as floats, 0.0 where CRI says 0 (not yet).
+`pleg` creates them from CRI messages; pure functions (`plan_pod`, `pod_status`) read them. Times
+are Unix seconds as floats, 0.0 for "not yet", as in CRI.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kubelet_trio.model.ids import ContainerId, PodUid, SandboxId
 
 
 class ContainerState(enum.Enum):
-    """CRI's container states, under Kubernetes' names."""
+    """The container states of CRI."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -24,32 +24,32 @@ class ContainerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """One container instance in the runtime (a restart makes a new one)."""
+    """One container instance in the runtime (a restart creates a new one)."""
 
     id: ContainerId
     name: str
     sandbox_id: SandboxId
     state: ContainerState
-    attempt: int  # the restart count it was created with
+    attempt: int  # the restart count at its creation
     created_at: float
     started_at: float = 0.0
     finished_at: float = 0.0
     exit_code: int = 0
-    reason: str = ""  # the runtime's: Completed, Error, OOMKilled, ...
-    message: str = ""  # the runtime's, without the termination message
-    image: str = ""  # as the pod named it
-    image_id: str = ""  # what API status shows as imageID
+    reason: str = ""  # from the runtime: Completed, Error, OOMKilled, ...
+    message: str = ""  # from the runtime, without the termination message
+    image: str = ""  # as in the pod's spec
+    image_id: str = ""  # imageID in the API's status
     hash: str = ""  # annotation io.kubernetes.container.hash, lower-case hex
     log_path: str = ""  # absolute path on the host
     termination_message_path: str = ""  # path on the host of the mounted message file; "" if none
     annotations: Mapping[str, str] = field(default_factory=dict)
     user: tuple[int, int, tuple[int, ...]] | None = None  # uid, gid, supplemental groups
-    pid: int = 0  # 0 where the runtime does not tell
+    pid: int = 0  # 0 if the runtime does not report it
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """One sandbox of a pod; more than one only while an old one is being replaced."""
+    """One sandbox of a pod; there are several only while an old one is being replaced."""
 
     id: SandboxId
     ready: bool
@@ -57,24 +57,24 @@ class SandboxRecord:
     created_at: float
     host_network: bool
     ips: tuple[str, ...] = ()  # primary first; empty on the host's network
-    source: str = ""  # which of the agent's sources wanted the pod; "" where that is not told
+    source: str = ""  # the pod's source (file, http, api); "" if unknown
     handler: str = ""  # of its runtime class; "": the runtime's default
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePod:
-    """All that the runtime holds of one pod UID; both tuples are newest first."""
+    """All sandboxes and containers of one pod UID; both tuples are newest first."""
 
     uid: PodUid
     namespace: str = ""
     name: str = ""
     sandboxes: tuple[SandboxRecord, ...] = ()
     containers: tuple[ContainerRecord, ...] = ()
-    observed_at: float = 0.0  # trio time at which the question was asked
+    observed_at: float = 0.0  # trio time of the request to the runtime
 
     @property
     def handler(self) -> str:
-        """The runtime handler of the newest sandbox: what its containers can do depends on it."""
+        """The runtime handler of the newest sandbox; features of its containers depend on it."""
         return self.sandboxes[0].handler if self.sandboxes else ""
 
     def of(self, name: str) -> tuple[ContainerRecord, ...]:
@@ -86,7 +86,7 @@ class RuntimePod:
         return next((c for c in self.containers if c.name == name), None)
 
     def running(self) -> Iterator[ContainerRecord]:
-        """Yield instances that run or may run: what must be gone before the sandbox."""
+        """Yield instances that run or may run; they must end before the sandbox is stopped."""
         return (
             c
             for c in self.containers
@@ -95,5 +95,5 @@ class RuntimePod:
 
     @property
     def exists(self) -> bool:
-        """Whether the runtime holds anything at all of this pod."""
+        """Whether the runtime has any sandbox or container of this pod."""
         return bool(self.sandboxes or self.containers)

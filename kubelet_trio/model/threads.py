@@ -1,17 +1,16 @@
-"""Worker threads by purpose, and an end of the process that no hung thread holds up.
+"""Worker threads by purpose; a thread that hangs does not delay the end of the process.
 
-A thread in a system call that does not return (a hung NFS server, a dead disk) cannot be
-stopped. So each purpose has threads of its own: what hangs takes those, and every other room
-goes on. How a cancelled caller leaves depends on the purpose:
+A thread in a system call that does not return (an NFS server that is down, a dead disk) cannot be
+stopped. Each purpose therefore has its own threads, and a hang only affects that purpose. The
+effect of a cancellation depends on the purpose:
 
-- What only reads is abandoned at once. Most of it has a deadline too, after which it raises
-  TimeoutError (an OSError).
-- What changes something is waited for: a record or a mount that is finished behind its
-  caller's back could undo a later one. Only once `end_threads` was called, when the agent has
-  had its time to end in good order, is it abandoned as well.
+- A call that only reads is abandoned immediately. Most of them also have a deadline, after which
+  they raise TimeoutError (an OSError).
+- A call that changes something is waited for: a late write or mount could undo a newer one. Only
+  after `end_threads`, when the agent's time to end in order is over, it is abandoned as well.
 
-An abandoned thread keeps its place in its purpose until it returns. The threads are daemons:
-neither `trio.run` nor the interpreter waits for them.
+An abandoned thread counts towards its purpose's limit until it returns. The threads are daemon
+threads: neither `trio.run` nor the interpreter waits for them.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the threads of a purpose may do."""
+    """The limits of one purpose."""
 
     threads: int
     only_reads: bool = False
-    deadline: float = float("inf")  # seconds for a call; only for what only reads
+    deadline: float = float("inf")  # seconds per call; only together with `only_reads`
 
 
 BOUNDS = {
@@ -50,7 +49,7 @@ BOUNDS = {
     Purpose.CERTIFICATES: Bounds(4),
     Purpose.SOURCES: Bounds(4, only_reads=True),
     Purpose.VOLUMES: Bounds(16),
-    # One thread a pod, and a pod's volumes are walked for at most 45 s: what takes longer hangs.
+    # One thread per pod. A walk of a pod's volumes ends after 45 s: one that takes longer hangs.
     Purpose.VOLUME_STATS: Bounds(64, only_reads=True, deadline=60.0),
     Purpose.CGROUPS: Bounds(4),
     Purpose.SIGNALS: Bounds(2, only_reads=True, deadline=10.0),
@@ -63,8 +62,8 @@ BOUNDS = {
     Purpose.RUNTIME: Bounds(16),
 }
 
-# Calls whose thread has not returned, of every run in this process: also those that nobody
-# waits for any more. Threads take themselves out, so it outlives `trio.run`.
+# Calls whose thread has not returned, including abandoned ones. Not a RunVar: threads remove
+# themselves, also after their `trio.run` has ended.
 _busy: set[_Call] = set()
 
 
@@ -78,7 +77,7 @@ class _Pool:
     """The threads of one `trio.run`."""
 
     limiters: dict[Purpose, trio.CapacityLimiter] = field(default_factory=dict)
-    waiting: set[_Call] = field(default_factory=set)  # calls that somebody waits for
+    waiting: set[_Call] = field(default_factory=set)  # calls with a waiting task
     is_ending: bool = False
 
     def limiter(self, purpose: Purpose) -> trio.CapacityLimiter:
@@ -96,13 +95,13 @@ def _current_pool() -> _Pool:
     try:
         return _pool.get()
     except LookupError:
-        made = _Pool()
-        _pool.set(made)
-        return made
+        pool = _Pool()
+        _pool.set(pool)
+        return pool
 
 
 class _Call:
-    """One call: its thread, and the task that waits for it."""
+    """One call: its thread, and its waiting task."""
 
     def __init__(self, pool: _Pool, purpose: Purpose, name: str) -> None:
         self.name = f"{purpose.value}: {name}"
@@ -124,13 +123,13 @@ class _Call:
             lambda: run_in_context(fn), self._report_from_thread, self.name
         )
         await trio.lowlevel.wait_task_rescheduled(self._abort)
-        if self._result is None:  # let go by `leave`
+        if self._result is None:  # rescheduled by `abandon`
             assert self._raise_cancel is not None
             self._raise_cancel()
         return self._result.unwrap()
 
-    def leave(self) -> None:
-        """Let a caller go that was cancelled and still waits."""
+    def abandon(self) -> None:
+        """Raise Cancelled in a caller that was cancelled and still waits."""
         if self._raise_cancel is not None and self._task is not None:
             task, self._task = self._task, None
             self._pool.waiting.discard(self)
@@ -162,14 +161,14 @@ class _Call:
 
 
 def _close(result: Outcome[object]) -> None:
-    """Close a file that was opened for somebody who has gone meanwhile."""
+    """Close the result of an abandoned call, such as an open file."""
     value = getattr(result, "value", None)  # an error has none
     if isinstance(value, _Closable):
         value.close()
 
 
 class ThreadOffload:
-    """Runs what blocks in a thread of one purpose; see the module for cancellation."""
+    """Runs blocking functions in threads of one purpose; the module describes cancellation."""
 
     def __init__(self, purpose: Purpose = Purpose.OTHER) -> None:
         self._purpose = purpose
@@ -180,7 +179,7 @@ class ThreadOffload:
     async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
         deadline = BOUNDS[self._purpose].deadline
-        # A `partial` has no name of its own.
+        # A `partial` has no `__qualname__`.
         name: str = getattr(fn, "__qualname__", "") or getattr(
             getattr(fn, "func", fn), "__qualname__", "?"
         )
@@ -194,16 +193,16 @@ thread_offload = ThreadOffload()
 
 
 def end_threads() -> None:
-    """From now on let cancelled callers go at once, whatever their threads do.
+    """From now on raise Cancelled in cancelled callers immediately, whatever their threads do.
 
-    For the end of the process, after the agent has had its time to end in good order.
+    For the end of the process, when the agent's time to end in order is over.
     """
     pool = _current_pool()
     pool.is_ending = True
     for call in list(pool.waiting):
-        call.leave()
+        call.abandon()
 
 
 def busy_threads() -> list[str]:
-    """Return what threads are at work on, those that were abandoned included."""
+    """Return the names of running calls, including abandoned ones."""
     return sorted(call.name for call in list(_busy))

@@ -1,9 +1,9 @@
-"""Counting what a tree takes while a container goes on changing it.
+"""Disk usage of a directory tree that a container keeps changing.
 
-The walk goes by descriptors: no link is followed, however directories are swapped for links, and
-neither depth nor the length of a path hides anything. It holds two descriptors, and the names that
-are left of each level above. It comes back by `..`; where that is another directory meanwhile, it
-goes down again from the top, and what was moved elsewhere is left out.
+The walk uses descriptors: it follows no link, even if a directory is replaced by one meanwhile,
+and depth and path length do not matter. It holds two descriptors, and the remaining names of each
+level above. It returns by `..`; if that is another directory by now, it starts again from the top,
+and a directory that was moved elsewhere is not counted.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from dataclasses import dataclass
 from kubelet_trio.model.foreign import open_directory
 
 _LOOK_AT_CLOCK = 1000  # files
-_OWN = 2  # a pod's directory of logs, and a container's in it, may be others' by now
-_MOST_LINKED = 1_000_000  # files of several names that are remembered
+_OWN = 2  # components that a container may have replaced: a pod's log directory, and its own
+_MOST_LINKED = 1_000_000  # hard-linked files that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class TreeCount:
-    """What is in a directory, and below, takes."""
+    """The disk usage of a directory tree."""
 
     space: int = 0  # bytes
     inodes: int = 0
-    is_complete: bool = True  # not cut short
+    is_complete: bool = True  # False: `is_over` ended the count
 
 
 def count_tree(
     path: str, is_over: Callable[[], bool] = lambda: False, *, cross: bool = False
 ) -> TreeCount:
-    """Count what is in a directory; one that cannot be opened holds nothing. Blocks.
+    """Return the disk usage below a directory; zero if it cannot be opened. Blocks.
 
-    What vanishes meanwhile does not count. A file of several names counts once, up to a million
-    such files: beyond that each name counts, for a container must not make the agent remember more.
+    Files that are removed meanwhile do not count. A hard-linked file counts once. To bound the
+    agent's memory this holds for the first million of them; after that every name counts.
 
     Args:
-        path: the directory; no link.
-        is_over: asked now and then; once it says so, what was counted by then is returned.
-        cross: whether what is mounted in it counts too.
+        path: the directory; a link is not followed.
+        is_over: checked regularly; once it returns True, the count so far is returned.
+        cross: whether to count other file systems mounted below, too.
     """
     try:
         top = open_directory(path, own=_OWN)
@@ -62,7 +62,7 @@ def count_tree(
                     continue
                 if len(linked) < _MOST_LINKED:
                     linked.add(identity)
-            space += entry.st_blocks * 512
+            space += entry.st_blocks * 512  # st_blocks is in 512-byte units on every file system
             inodes += 1
         return TreeCount(space, inodes)
     finally:
@@ -71,7 +71,7 @@ def count_tree(
 
 @dataclass(slots=True)
 class _Level:
-    """A directory on the way down, and those of its directories that are still to be entered."""
+    """A directory on the current path, and its subdirectories that are still to be entered."""
 
     name: str
     found: os.stat_result
@@ -79,7 +79,7 @@ class _Level:
 
 
 class _Walk:
-    """See the module. `device`: of the only file system to be walked, None: any."""
+    """Walks a tree by descriptors; only on the file system `device`, unless it is None."""
 
     def __init__(self, top: int, device: int | None) -> None:
         self._top = top
@@ -88,7 +88,7 @@ class _Walk:
         self._levels = [_Level("", os.fstat(top), [])]
 
     def entries(self) -> Iterator[os.stat_result | None]:
-        """Yield everything below the top; None at each step."""
+        """Yield every entry below the top, and None after each directory."""
         try:
             yield from self._list()
             while self._levels:
@@ -117,7 +117,7 @@ class _Walk:
                     if stat.S_ISDIR(found.st_mode):
                         left.append(entry.name)
                     yield found
-        except OSError:  # it does not let itself be listed, or the disk fails
+        except OSError:  # not readable, or an I/O error
             return
 
     def _enter(self, name: str) -> bool:
@@ -142,6 +142,7 @@ class _Walk:
         except OSError:
             self._find()
             return
+        # `..` is another directory if this one was moved.
         if os.path.samestat(os.fstat(above), self._levels[-1].found):
             self._go(above)
         else:
@@ -149,7 +150,7 @@ class _Walk:
             self._find()
 
     def _find(self) -> None:
-        """Go down from the top to the last level, or as far as the levels are where they were."""
+        """Go down from the top to the last level, or as far as the path still exists."""
         self._go(os.dup(self._top))
         for depth, level in enumerate(self._levels[1:], start=1):
             try:

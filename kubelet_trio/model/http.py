@@ -1,0 +1,26 @@
+"""For HTTP clients: the TLS context, and URLs without secrets."""
+
+from __future__ import annotations
+
+import ssl
+
+
+def system_tls() -> ssl.SSLContext:
+    """Return a client context that trusts the system's certificate authorities. Blocks."""
+    context = ssl.create_default_context()
+    # Go does not verify so strictly, and Python does so only since 3.13: it then refuses CAs
+    # without a key identifier, which many companies have.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def without_user(url: str) -> str:
+    """Return a URL without user and password."""
+    scheme, slashes, rest = url.partition("//")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL for logs and pages: without user, password, query and fragment."""
+    return without_user(url).partition("?")[0].partition("#")[0]
