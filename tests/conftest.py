@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 import structlog
 from hypothesis import settings
 
@@ -19,3 +22,10 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the collected tests out of every later garbage collection: they live until the end."""
+    gc.collect()
+    gc.freeze()
