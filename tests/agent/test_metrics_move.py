@@ -30,7 +30,7 @@ from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_re
 from kubelet_trio.server import Port, open_tcp
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.stats import Filesystem
-from kubelet_trio.testing import FaultKind
+from kubelet_trio.testing import Behaviour, FaultKind
 from kubelet_trio.testing.objects import FakeContainer
 from tests.agent.node import Node as Host
 from tests.agent.node import make_pod, make_pods
@@ -76,6 +76,8 @@ async def totals(agent: Agent) -> dict[str, float]:
 async def a_pod_of_the_cluster_starts(base: Path) -> tuple[Totals, Totals]:
     world = World(base)
     world.host.runtime.events = True
+    world.host.runtime.node.write_logs = True
+    world.host.runtime.node.behave = lambda _config: Behaviour(output="a line of the log")
     async with world.running(make_pod("static")) as agent:
         await world.wait(world.is_node_ready)
         world.bind()

@@ -2,7 +2,7 @@
 
 The agent is a node of a `FakeKube`, on a root directory whose disk is a small tmpfs. `goes` is
 deleted, `stays` must not notice, `comes` is bound while the faults hold and runs at the latest
-after them. tests/agent/test_faults_without_server.py has all pairs in virtual time.
+after them. tests/simulation/test_faults_without_server.py has all pairs in virtual time.
 """
 
 from __future__ import annotations
