@@ -1,24 +1,31 @@
-"""The Container Runtime Interface: the protocol every room uses, its messages and errors."""
+"""The Container Runtime Interface (CRI): its protocol, messages, errors and implementations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.cri import _messages as _messages
-from kubelet_trio.cri._errors import (
+from kubelet_trio.cri.calls import CallsInFlight
+from kubelet_trio.cri.errors import (
     ImagePullError,
-    NotFoundError,
     RuntimeCallError,
+    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     RuntimeUnavailableError,
     UnsupportedCallError,
 )
-from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
-from kubelet_trio.cri._streaming import CommandStreams, LocalStreams, StreamOptions
-from kubelet_trio.cri.calls import CallsInFlight
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.guarded import PULL_SECONDS, GuardedRuntime
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
+from kubelet_trio.cri.protocol import (
+    CommandStreams,
+    ExecResult,
+    Listing,
+    LocalStreams,
+    Runtime,
+    StreamOptions,
+)
 
 if TYPE_CHECKING:
     from kubelet_trio.cri.process import ProcessRuntime
@@ -33,12 +40,12 @@ __all__ = [
     "ImagePullError",
     "Listing",
     "LocalStreams",
-    "NotFoundError",
     "ProcessRuntime",
     "RemoteRuntime",
     "Runtime",
     "RuntimeCallError",
     "RuntimeHealth",
+    "RuntimeObjectNotFoundError",
     "RuntimeState",
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
@@ -48,14 +55,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # HTTP/2 is loaded only by those who talk to a socket, the embedded runtime by its users.
-    if name == "RemoteRuntime":
-        from kubelet_trio.cri.remote import RemoteRuntime
-
-        return RemoteRuntime
-    if name == "ProcessRuntime":
-        from kubelet_trio.cri.process import ProcessRuntime
-
-        return ProcessRuntime
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# An agent uses one of the two; only the remote one needs HTTP/2.
+__getattr__ = names_on_demand(__name__, {"ProcessRuntime": "process", "RemoteRuntime": "remote"})

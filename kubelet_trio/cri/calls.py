@@ -1,14 +1,14 @@
-"""Calls that change something: each runs to its answer, whoever gives up on it.
+"""Runs calls that change something to their answer, even if their caller is cancelled.
 
-Runtimes leave things half done where such a call is cancelled. containerd kills a shim that
-is just starting, and the container ends as StartError, code 128, "context canceled". So a
-call is a task of this child, `runtime/calls` in the tree, and no part of the task that asked.
-Who asked and is cancelled waits on for the end, or leaves at once where the call allows it
-(`may_leave`); what the call did is then found by the next listing.
+A runtime that sees such a call cancelled may leave it half done. containerd kills a shim that is
+just starting, and the container ends as StartError, code 128, "context canceled". So each call
+is a task of this child, `runtime/calls` in the tree. A caller that is cancelled waits for the
+call's end, or leaves at once if the call allows it (`may_leave`); the next listing then shows
+what the call did.
 
-No call goes on for ever. Each has its own deadline in the runtime's client. One whose asker
-was cancelled has `limit` seconds more at most, and once the agent ends (`hurry`, or this
-child's own end) `LINGER` seconds: a runtime that hangs must not hold the agent.
+Every call is bounded: by its own deadline in the runtime's client, by `limit` seconds once its
+caller was cancelled, and by `LINGER` seconds once the agent ends (`hurry`, or the end of this
+child), since a runtime that hangs must not hold the agent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import trio
 
-from kubelet_trio.cri._errors import RuntimeCallError, RuntimeUnavailableError
+from kubelet_trio.cri.errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import get_logger
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -34,16 +34,14 @@ log = get_logger()
 
 T = TypeVar("T")
 
-# How long a call in flight may go on after the agent was told to end.
-LINGER = 5.0
-# Longer than any call's own deadline but those that are given a time of their own.
-_LIMIT = 300.0
+LINGER = 5.0  # s for calls in flight once the agent ends
+_LIMIT = 300.0  # s; longer than any deadline of a call that is not given its own
 _POLICY = RestartPolicy(limit=3)
 
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """One call, and whether anybody still wants its answer."""
+    """One call, and whether its caller still waits for the answer."""
 
     name: str
     began: float
@@ -54,19 +52,19 @@ class _InFlight:
     failure: Exception | None = None
 
     def limit(self, seconds: float) -> None:
-        """Let it go on for no more than this."""
+        """Give it at most so many seconds more."""
         self.scope.deadline = min(self.scope.deadline, trio.current_time() + seconds)
 
 
 class CallsInFlight:
-    """Owns every call that changes something. One child runs it; the runtime's users ask."""
+    """Owns the tasks of calls that change something. One supervised child runs it."""
 
     name = "calls"
 
     def __init__(self, limit: float = _LIMIT) -> None:
-        """Give a call whose asker was cancelled `limit` more seconds at most."""
+        """Give a call whose caller was cancelled at most `limit` seconds more."""
         self._limit = limit
-        self._calls: dict[_InFlight, None] = {}  # in the order of their beginning
+        self._calls: dict[_InFlight, None] = {}  # oldest first
         self._nursery: trio.Nursery | None = None
         self._began: float | None = None
 
@@ -79,31 +77,31 @@ class CallsInFlight:
                 try:
                     await trio.sleep_forever()
                 finally:
-                    self._nursery = None  # none begins any more
+                    self._nursery = None  # start no more calls
                     for call in self._calls:
                         call.limit(LINGER)
         finally:
             self._began = None
 
     def hurry(self) -> None:
-        """The agent ends: who is cancelled now waits `LINGER` s at most. Never blocks."""
+        """Bound calls whose caller is cancelled to `LINGER` s: the agent ends. Does not block."""
         self._limit = min(self._limit, LINGER)
         for call in self._calls:
             if call.is_left:
                 call.limit(LINGER)
 
     async def finish(self, name: str, call: Callable[[], Awaitable[T]], *, may_leave: bool) -> T:
-        """Make a call that runs to its end whether or not this task is cancelled.
+        """Make a call that runs to its end even if this task is cancelled.
 
         Args:
-            name: what the tree shows.
+            name: the call's name in the tree.
             call: the call.
-            may_leave: whether a cancelled asker goes at once, and the call ends by itself.
+            may_leave: whether a cancelled caller leaves at once instead of waiting for the end.
 
         Raises:
             RuntimeCallError: as the call does; `RuntimeUnavailableError` once the agent ends.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who has to go
+        await trio.lowlevel.checkpoint_if_cancelled()  # a cancelled task starts no call
         if self._nursery is None:
             raise RuntimeUnavailableError(name, "not made: the agent is ending")
         answers: list[T] = []
@@ -129,7 +127,8 @@ class CallsInFlight:
                 flight.is_left = True
                 flight.limit(self._limit)
                 if not may_leave:
-                    # Ends with the call's own scope, which `hurry` may cut shorter still.
+                    # Shielded: the caller must see what the call changed. Bounded by the call's own
+                    # deadline, which `hurry` may shorten further.
                     until = flight.scope.deadline + 1.0
                     with trio.CancelScope(shield=True, deadline=until):
                         await flight.ended.wait()
@@ -145,13 +144,13 @@ class CallsInFlight:
             log.warning("runtime.call_given_up", call=flight.name)
         if flight.is_left and flight.failure is not None:
             if not isinstance(flight.failure, RuntimeCallError):
-                raise flight.failure  # a bug, and nobody is left to hear of it
+                raise flight.failure  # a bug, which no caller is left to raise
             log.info("runtime.call_failed", call=flight.name, error=str(flight.failure))
 
-    # What the tree shows
+    # The supervision tree
 
     def tree(self) -> TreeNode:
-        """Return this child and the calls in flight, as of now."""
+        """Return this child's node with the calls in flight."""
         if self._began is None:
             return TreeNode(self.name, ChildState.STOPPED)
         now = trio.current_time()
@@ -167,9 +166,9 @@ class CallsInFlight:
         return TreeNode(self.name, state, age=now - self._began, children=calls)
 
     def declared(self) -> DeclaredNode:
-        """Return its name: its calls are not declared."""
+        """Return this child's node without calls: they are dynamic."""
         return DeclaredNode(self.name, "dynamic")
 
     def as_spec(self) -> ChildSpec:
-        """Return it as a supervisor's child, with the time to wait for calls in flight."""
+        """Return the spec of this child, whose stop waits for calls in flight."""
         return ChildSpec(self.name, self.run, policy=_POLICY, stop_grace=LINGER + 1.0)

@@ -1,9 +1,8 @@
-"""The runtime as the agent uses it: every call measured, every change carried to its answer.
+"""The runtime that the agent uses: it measures every call, and runs changes to their answer.
 
-The one place that says which of CRI's calls change something. Those go through
-`CallsInFlight` and are never cancelled in the middle; the others are cancelled with whoever
-asked. So is PullImage: a pull that is cut leaves nothing behind that runs. Calls are counted
-and timed under the Go kubelet's names for them.
+This module decides which calls of CRI change something. Those go through `CallsInFlight` and are
+not cancelled halfway; all others are cancelled with their caller. Calls are counted and timed
+under the Go kubelet's names for them.
 """
 
 from __future__ import annotations
@@ -15,31 +14,30 @@ from typing import TypeVar
 
 import trio
 
-from kubelet_trio.cri._errors import RuntimeCallError
-from kubelet_trio.cri._runtime import ExecResult, Listing, Runtime
-from kubelet_trio.cri._streaming import LocalStreams
 from kubelet_trio.cri.calls import CallsInFlight
+from kubelet_trio.cri.errors import RuntimeCallError
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams, Runtime
 from kubelet_trio.model import CALLS, ContainerId, Meter, PodUid, SandboxId
 
-# Not shown, but taken off the time that a pod needs to start.
+# An internal counter: pod start latency excludes the time of pulls.
 PULL_SECONDS = "pull_seconds"
-_ID_SHOWN = 13  # characters, as crictl shows them
+_ID_SHOWN = 13  # characters of an id, as crictl shows
 
 T = TypeVar("T")
 
 
 class GuardedRuntime:
-    """A `Runtime` on top of another. Operations are named as in kubelet_runtime_operations_*."""
+    """A `Runtime` on top of another. Operations have the names of kubelet_runtime_operations_*."""
 
     def __init__(self, runtime: Runtime, calls: CallsInFlight, meter: Meter) -> None:
-        """Use `runtime`; `calls` must run while anything is to be changed."""
+        """Use `runtime`; calls that change something need `calls` to run."""
         self._runtime = runtime
         self._calls = calls
         self._meter = meter
 
     async def _read(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that is cancelled with whoever asked, and measure it."""
+        """Make and measure a call that is cancelled with its caller."""
         meter, labels, began = self._meter, (operation,), trio.current_time()
         meter.count("kubelet_runtime_operations_total", labels)
         try:
@@ -63,7 +61,7 @@ class GuardedRuntime:
         *,
         may_leave: bool = False,
     ) -> T:
-        """Make a call that runs to its answer, and measure it."""
+        """Make and measure a call that runs to its answer even if its caller is cancelled."""
         name = f"{operation}@{target[:_ID_SHOWN]}"
         measured = partial(self._read, operation, call)
         return await self._calls.finish(name, measured, may_leave=may_leave)
@@ -74,15 +72,15 @@ class GuardedRuntime:
         return await self._read("version", self._runtime.version)
 
     async def status(self) -> v1.StatusResponse:
-        """Return the runtime's state, its handlers and its features: one call."""
+        """Return the runtime's conditions, handlers and features; `status` is never None."""
         return await self._read("status", self._runtime.status)
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
+        """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
         return await self._read("runtime_config", self._runtime.cgroup_driver)
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
-        """Tell the range of pods' addresses: one CIDR, or two separated by a comma."""
+        """Set the range of pod addresses: one CIDR, or two separated by a comma."""
         call = partial(self._runtime.update_runtime_config, pod_cidr)
         await self._change("update_runtime_config", pod_cidr, call)
 
@@ -110,12 +108,12 @@ class GuardedRuntime:
             self._meter.observe("kubelet_run_podsandbox_duration_seconds", took, labels)
 
     async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
-        """Stop a sandbox and what still runs in it; one that is gone is no error."""
+        """Stop a sandbox and its running containers; one that does not exist is no error."""
         call = partial(self._runtime.stop_pod_sandbox, sandbox_id)
         await self._change("stop_podsandbox", sandbox_id, call)
 
     async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
-        """Remove a sandbox and its containers; one that is gone is no error."""
+        """Remove a sandbox and its containers; one that does not exist is no error."""
         call = partial(self._runtime.remove_pod_sandbox, sandbox_id)
         await self._change("remove_podsandbox", sandbox_id, call)
 
@@ -146,22 +144,23 @@ class GuardedRuntime:
         await self._change("start_container", container_id, call)
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
-        """Stop a container, killed after `grace_period` s (deadline: that + the default).
+        """Stop a container, killing it after `grace_period` s (deadline: that + the default).
 
-        Cancelled, it goes on: a second call with a shorter grace may be made beside it.
+        If cancelled, the call goes on without its caller, which may then make a second one with a
+        shorter grace period.
         """
         call = partial(self._runtime.stop_container, container_id, grace_period)
         await self._change("stop_container", container_id, call, may_leave=True)
 
     async def remove_container(self, container_id: ContainerId) -> None:
-        """Remove a container, killing it if it runs; one that is gone is no error."""
+        """Remove a container, killing it if it runs; one that does not exist is no error."""
         call = partial(self._runtime.remove_container, container_id)
         await self._change("remove_container", container_id, call)
 
     async def container_status(
         self, container_id: ContainerId, *, verbose: bool = False
     ) -> tuple[v1.ContainerStatus, int]:
-        """Return a container's status and, if `verbose`, its PID (0 where not told)."""
+        """Return a container's status and, if `verbose`, its PID (0 if unknown)."""
         call = partial(self._runtime.container_status, container_id, verbose=verbose)
         return await self._read("container_status", call)
 
@@ -175,36 +174,38 @@ class GuardedRuntime:
     async def exec_sync(
         self, container_id: ContainerId, command: list[str], timeout_seconds: int
     ) -> ExecResult:
-        """Run a command to its end; 0 is no limit. Raises `RuntimeTimeoutError` at the limit.
+        """Run a command to its end. Timeout 0 is none; raises `RuntimeTimeoutError` at it.
 
-        Cancelled, it goes on by itself: who asked does not wait.
+        If cancelled, the call goes on without its caller.
         """
         call = partial(self._runtime.exec_sync, container_id, command, timeout_seconds)
         return await self._change("exec_sync", container_id, call, may_leave=True)
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
-        """Have a running container's log go on in a new file: the old one was renamed."""
+        """Continue a running container's log in a new file, after the old one was renamed."""
         call = partial(self._runtime.reopen_container_log, container_id)
         await self._change("reopen_container_log", container_id, call)
 
     def container_events(
         self,
     ) -> AbstractAsyncContextManager[AsyncIterator[v1.ContainerEventResponse]]:
-        """Open GetContainerEvents; iterating raises `UnsupportedCallError` where there is none."""
+        """Open GetContainerEvents; iterating raises `UnsupportedCallError` if it is missing."""
         return self._runtime.container_events()
 
     # Images
 
     async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
-        """Return the image, or None where it is not on the node."""
+        """Return the image, or None if it is not on the node."""
         return await self._read("get_image", partial(self._runtime.image_status, image))
 
     async def pull_image(
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
-        """Pull and return the image's ref. No deadline. Raises `ImagePullError`."""
+        """Pull an image and return its ref. No deadline. Raises `ImagePullError`."""
         began = trio.current_time()
         try:
+            # Cancelled with its caller although it changes something: a pull that is cut off
+            # leaves nothing that runs.
             call = partial(self._runtime.pull_image, image, auth, sandbox)
             return await self._read("pull_image", call)
         finally:
@@ -216,22 +217,22 @@ class GuardedRuntime:
         return await self._read("list_images", self._runtime.list_images)
 
     async def remove_image(self, image: v1.ImageSpec) -> None:
-        """Remove an image by id, with all its names; one that is gone is no error."""
+        """Remove an image by id, with all its names; one that does not exist is no error."""
         call = partial(self._runtime.remove_image, image)
         await self._change("remove_image", image.image, call)
 
     async def image_fs_info(self) -> v1.ImageFsInfoResponse:
-        """Return where images, and containers' writable layers, are kept, and what they take."""
+        """Return the file systems of images and writable layers, and their usage."""
         return await self._read("image_fs_info", self._runtime.image_fs_info)
 
     async def sandbox_image(self) -> str:
-        """Return the name of the image that sandboxes are made from; "" where it is not told."""
+        """Return the name of the image of sandboxes; "" if the runtime does not report it."""
         return await self._read("status", self._runtime.sandbox_image)
 
-    # What is used
+    # Usage
 
     async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return what running containers use, those of one pod if `uid` is given."""
+        """Return the usage of running containers, of one pod if `uid` is given."""
         call = partial(self._runtime.list_container_stats, uid)
         return await self._read("list_container_stats", call)
 
@@ -239,26 +240,26 @@ class GuardedRuntime:
 
     @property
     def local_streams(self) -> LocalStreams | None:
-        """The streams, where the runtime has no URLs for them."""
+        """The streams of a runtime that has no URLs for them; None if it has URLs."""
         return self._runtime.local_streams
 
     async def exec_url(self, request: v1.ExecRequest) -> str:
-        """Prepare a command in a running container; it starts when the URL is connected to."""
+        """Return the URL of a command in a running container; connecting to it starts it."""
         return await self._read("exec", partial(self._runtime.exec_url, request))
 
     async def attach_url(self, request: v1.AttachRequest) -> str:
-        """Prepare an attachment to a running container's streams."""
+        """Return the URL of a running container's streams."""
         return await self._read("attach", partial(self._runtime.attach_url, request))
 
     async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
-        """Prepare connections into a sandbox; WebSocket clients name their ports here."""
+        """Return the URL of connections into a sandbox; `ports` are for WebSocket clients."""
         call = partial(self._runtime.port_forward_url, sandbox_id, ports)
         return await self._read("port_forward", call)
 
     async def checkpoint_container(
         self, container_id: ContainerId, location: str, timeout_seconds: int
     ) -> None:
-        """Write a running container's state to an archive; 0 is the default deadline."""
+        """Write a running container's state to an archive; timeout 0 is the default deadline."""
         call = partial(self._runtime.checkpoint_container, container_id, location, timeout_seconds)
         await self._change("checkpoint_container", container_id, call)
 

@@ -1,10 +1,10 @@
-"""Whether the runtime answers and says it is ready: the state every pod worker waits on.
+"""Watches whether the runtime answers and is ready; pod workers wait for that.
 
-Pods are not synced (`is_usable`) at once where nobody answers or the runtime says that it is not
-ready, and after 30 s where Status is late or fails, as the Go kubelet waits in any case.
+One task calls `Status` every few seconds; pod workers, the health endpoint and `kubelet-trio
+status` read the result. A runtime that is down is a state here, never a failure.
 
-One task asks `Status` every few seconds; pod workers, the health endpoint and `kubelet-trio
-status` read the value. A runtime that is down is a state here, never a failure.
+Pods are no longer synced (`is_usable`) as soon as the runtime cannot be reached or reports that it
+is not ready. If Status is only slow or fails, that takes 30 s: other calls may still succeed.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from typing import Literal
 import trio
 from trio_util import AsyncValue
 
-from kubelet_trio.cri._errors import RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.cri._runtime import Runtime
+from kubelet_trio.cri.errors import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.cri.generated.runtime import v1
+from kubelet_trio.cri.protocol import Runtime
 from kubelet_trio.model import get_logger
 
 log = get_logger()
 
 _PERIOD = 5.0
-# While the runtime is away, ask often: a refused connection costs next to nothing.
+# While the runtime is down, ask often: a refused connection is cheap.
 _PERIOD_DOWN = 0.5
 _STATUS_DEADLINE = 10.0
-# For how long pods are still synced after the last good Status of a runtime that answers late or
-# with errors. Source: maxWaitForContainerRuntime in kubelet.go.
-_PATIENCE = 30.0
-# How long Version's answer holds: a runtime may be upgraded between two of our looks.
-_VERSION_HOLDS = 60.0
+# How long pods are still synced after the last good Status of a runtime that answers late or with
+# errors. Source: maxWaitForContainerRuntime in kubelet.go.
+_MAX_WAIT = 30.0
+_VERSION_PERIOD = 60.0  # s between calls of Version: a runtime may be upgraded unnoticed
 
 
 CgroupDriverName = Literal["cgroupfs", "systemd"]
-# Since which version a runtime mounts images as volumes; None: it never does.
+# The first version that mounts images as volumes (KEP-4639); None: none does.
 _IMAGE_VOLUMES_SINCE: dict[str, tuple[int, int] | None] = {
     "containerd": (2, 1),
     "cri-o": (1, 31),
@@ -51,18 +50,18 @@ _DRIVERS: dict[str, CgroupDriverName] = {  # by CRI's names
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState:
-    """The runtime as last seen. `problem` and `network_problem` are "" where all is well."""
+    """The runtime's last known state. Without a problem `problem` is ""."""
 
     problem: str = "container runtime status has not been read yet"
     network_problem: str = "container runtime network is not ready yet"
-    name: str = "containerd"  # as Version gives it: the prefix of container ids
+    name: str = "containerd"  # from Version; container ids in statuses begin with it
     version: str = ""
-    cgroup_driver: CgroupDriverName | None = None  # as RuntimeConfig gives it, if it does
-    recursive_read_only: frozenset[str] = frozenset()  # handlers ("": default) that can mount so
-    user_namespaces: frozenset[str] = frozenset()  # handlers that can give a pod its own users
-    handlers: frozenset[str] = frozenset()  # that runtime classes may name; "": the default
-    supplemental_groups_policy: bool = False  # whether Strict is obeyed
-    is_usable: bool = False  # whether pods may be synced; stays true for a while of `problem`
+    cgroup_driver: CgroupDriverName | None = None  # from RuntimeConfig; None: not reported
+    handlers: frozenset[str] = frozenset()  # names for runtime classes; "" is the default handler
+    recursive_read_only: frozenset[str] = frozenset()  # handlers with recursive read-only mounts
+    user_namespaces: frozenset[str] = frozenset()  # handlers with user namespaces
+    supplemental_groups_policy: bool = False  # whether the policy Strict is supported
+    is_usable: bool = False  # whether pods may be synced
 
     @property
     def is_ready(self) -> bool:
@@ -70,11 +69,9 @@ class RuntimeState:
 
     @property
     def no_image_volumes(self) -> str:
-        """Why the runtime cannot mount an image as a volume; "" where it can.
-
-        CRI has no word for it: it is told by name and version. One that cannot would take
-        the mount for one of an empty path.
-        """
+        """Why the runtime cannot mount an image as a volume; "" if it can."""
+        # CRI does not report this feature, so we go by name and version. An older runtime ignores
+        # the image in the mount and would mount an empty host path.
         needed = _IMAGE_VOLUMES_SINCE.get(self.name, (0, 0))
         if needed is None:
             return f"image volumes are not supported by the runtime {self.name}"
@@ -92,20 +89,20 @@ class RuntimeState:
 
 
 class RuntimeHealth:
-    """Keeps `state` true. One task runs it; anybody may read."""
+    """Keeps `state` up to date."""
 
     def __init__(
         self, runtime: Runtime, on_change: Callable[[RuntimeState], None] = lambda _state: None
     ) -> None:
         self._runtime = runtime
         self._on_change = on_change
-        self._introduce_at = -inf  # trio time at which it is asked again who it is
-        self._driver_told = ""  # one that we do not know, told of once
+        self._next_version_at = -inf  # trio time of the next call of Version
+        self._logged_driver = ""  # an unknown driver, logged once
         self._good_at = -inf  # trio time of the last good Status
         self.state: AsyncValue[RuntimeState] = AsyncValue(RuntimeState())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Ask until cancelled; ready after the first answer, or its absence."""
+        """Call Status until cancelled; ready after the first answer or failure."""
         await self._ask()
         task_status.started()
         while True:
@@ -130,7 +127,7 @@ class RuntimeHealth:
         try:
             with trio.fail_after(_STATUS_DEADLINE):
                 answer = await self._runtime.status()
-                known = await self._introduce(before)
+                known = await self._read_version(before)
         except trio.TooSlowError:
             return self._without_answer(before, f"no answer to Status within {_STATUS_DEADLINE:g}s")
         except RuntimeUnavailableError as exc:
@@ -160,21 +157,18 @@ class RuntimeHealth:
         )
 
     def _without_answer(self, before: RuntimeState, problem: str) -> RuntimeState:
-        """Return the state of a runtime that is there, and too busy or too ill to tell its own.
-
-        Other calls may well succeed: pods are synced on until it was silent for long.
-        """
-        is_usable = before.is_usable and trio.current_time() < self._good_at + _PATIENCE
+        """Return the state of a runtime that is reachable, but whose Status is late or fails."""
+        is_usable = before.is_usable and trio.current_time() < self._good_at + _MAX_WAIT
         return replace(before, problem=problem, is_usable=is_usable)
 
-    async def _introduce(self, before: RuntimeState) -> RuntimeState:
-        """Ask who it is: every minute, and when it was away, for it may come back another."""
+    async def _read_version(self, before: RuntimeState) -> RuntimeState:
+        """Call Version and RuntimeConfig, once a minute and after the runtime was not ready."""
         now = trio.current_time()
-        if now < self._introduce_at and before.is_ready:
+        if now < self._next_version_at and before.is_ready:
             return before
         version = await self._runtime.version()
         driver = self._known_driver(await self._runtime.cgroup_driver())
-        self._introduce_at = now + _VERSION_HOLDS
+        self._next_version_at = now + _VERSION_PERIOD
         return replace(
             before,
             name=version.runtime_name,
@@ -183,12 +177,12 @@ class RuntimeHealth:
         )
 
     def _known_driver(self, driver: v1.CgroupDriver | None) -> CgroupDriverName | None:
-        """Return the driver, None for one that CRI does not name: the configured one holds."""
+        """Return the driver; None if CRI has no such driver, so that the configured one is used."""
         if driver is None:
             return None
         known = _DRIVERS.get(driver.name or "")
-        if known is None and self._driver_told != repr(driver):
-            self._driver_told = repr(driver)
+        if known is None and self._logged_driver != repr(driver):
+            self._logged_driver = repr(driver)
             log.warning(
                 "runtime.cgroup_driver_unknown",
                 driver=int(driver),

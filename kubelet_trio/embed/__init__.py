@@ -2,7 +2,6 @@
 
 from kubelet_trio.cri import (
     ExecResult,
-    NotFoundError,
     Runtime,
     RuntimeCallError,
     RuntimeTimeoutError,
@@ -39,7 +38,6 @@ __all__ = [
     "KubeletFailedError",
     "LogLines",
     "ManifestError",
-    "NotFoundError",
     "PodChange",
     "PodEndedError",
     "PodExistsError",

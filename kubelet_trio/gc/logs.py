@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.cri import NotFoundError, Runtime, RuntimeCallError
+from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeObjectNotFoundError
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
 from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logger
 
@@ -113,7 +113,7 @@ class LogRotation:
                 elif failed := await self._rotate(entry):
                     self._tell(entry, "; ".join(map(str, failed)))
                     return
-            except NotFoundError:
+            except RuntimeObjectNotFoundError:
                 return  # it has just ended
             except (OSError, RuntimeCallError) as exc:
                 self._tell(entry, str(exc))

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from kubelet_trio.containers import PodIdentity, pod_identity
-from kubelet_trio.cri import Listing, NotFoundError, Runtime, RuntimeCallError, v1
+from kubelet_trio.cri import Listing, Runtime, RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.model import ContainerId, PodUid, RuntimePod, SandboxId
 from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.table import Asks, PodListing, is_final, lacks_status
@@ -143,7 +143,7 @@ class Inspector:
         ticket, verbose = book.ticket(), book.wants_pid(container_id)
         try:
             status, pid = await self._runtime.container_status(container_id, verbose=verbose)
-        except NotFoundError:
+        except RuntimeObjectNotFoundError:
             book.lose(container_id)
         else:
             book.learn_container(status, pid if verbose else None, ticket)
@@ -153,7 +153,7 @@ class Inspector:
             ticket = self._book.ticket()
             try:
                 status = await self._runtime.pod_sandbox_status(sandbox_id)
-            except NotFoundError:
+            except RuntimeObjectNotFoundError:
                 self._book.lose(sandbox_id)
             except RuntimeCallError as exc:
                 errors.append(exc)

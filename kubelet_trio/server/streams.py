@@ -18,8 +18,8 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cri import (
     CommandStreams,
-    NotFoundError,
     RuntimeCallError,
+    RuntimeObjectNotFoundError,
     StreamOptions,
     UnsupportedCallError,
     v1,
@@ -276,7 +276,7 @@ def runtime_refusals() -> Iterator[None]:
     except UnsupportedCallError as exc:
         message = f"{exc.call} is not supported by this container runtime: {exc.message}"
         raise _error(HTTPStatus.NOT_IMPLEMENTED, message) from exc
-    except NotFoundError as exc:
+    except RuntimeObjectNotFoundError as exc:
         raise _error(HTTPStatus.NOT_FOUND, exc.go_text) from exc
     except RuntimeCallError as exc:
         if exc.code == "ResourceExhausted":

@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.containers import TERMINATION_MESSAGE_PATH
-from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.model import INSTANCE, ContainerId, PodUid, SandboxId, WallClock
 from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave
 from kubelet_trio.testing.holdings import Holdings
@@ -79,9 +79,9 @@ class FakeNode:
     # Sandboxes
 
     def sandbox(self, call: str, sandbox_id: SandboxId) -> FakeSandbox:
-        """Return a sandbox or raise `NotFoundError`."""
+        """Return a sandbox or raise `RuntimeObjectNotFoundError`."""
         if sandbox_id not in self.sandboxes:
-            raise NotFoundError(call, f'sandbox "{sandbox_id}": not found')
+            raise RuntimeObjectNotFoundError(call, f'sandbox "{sandbox_id}": not found')
         return self.sandboxes[sandbox_id]
 
     def run_sandbox(self, config: v1.PodSandboxConfig, runtime_handler: str) -> FakeSandbox:
@@ -146,9 +146,9 @@ class FakeNode:
     # Containers
 
     def container(self, call: str, container_id: ContainerId) -> FakeContainer:
-        """Return a container or raise `NotFoundError`."""
+        """Return a container or raise `RuntimeObjectNotFoundError`."""
         if container_id not in self.containers:
-            raise NotFoundError(call, f'container "{container_id}": not found')
+            raise RuntimeObjectNotFoundError(call, f'container "{container_id}": not found')
         return self.containers[container_id]
 
     def create_container(

@@ -2,7 +2,7 @@
 
 `FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
 seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
-and removals idempotent, `NotFoundError` for what is gone. What breaks the *agent's*
+and removals idempotent, `RuntimeObjectNotFoundError` for what is gone. What breaks the *agent's*
 contract it carries out and writes to `violations`. A call that changes something and is
 cancelled in the middle does as much harm as in containerd: a start ends as StartError, a
 sandbox stays half made, a command runs on (`cuts`).
@@ -24,8 +24,8 @@ import trio
 from kubelet_trio.cri import (
     ExecResult,
     Listing,
-    NotFoundError,
     RuntimeCallError,
+    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     v1,
 )
@@ -326,7 +326,9 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             image = (config.image or v1.ImageSpec()).image
             found = self.images.find(image)
             if found is None:
-                raise NotFoundError("CreateContainer", f'failed to resolve image "{image}"')
+                raise RuntimeObjectNotFoundError(
+                    "CreateContainer", f'failed to resolve image "{image}"'
+                )
             image_id = self.images.image(found).id
             return self.node.create_container(sandbox, config, image_id).id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kubelet_trio.cri import NotFoundError, RuntimeCallError, RuntimeTimeoutError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeObjectNotFoundError, RuntimeTimeoutError, v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from tests.conformance.cases import (
     EXITED,
@@ -78,9 +78,9 @@ async def test_a_removed_sandbox_is_gone_and_may_be_removed_again(case: Case) ->
     await case.runtime.remove_pod_sandbox(box.id)
     await case.runtime.remove_pod_sandbox(box.id)
     await case.runtime.stop_pod_sandbox(box.id)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await case.runtime.pod_sandbox_status(box.id)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await case.runtime.container_status(container_id)
     assert box.id not in (await case.runtime.list_pod_sandboxes()).entries
 
@@ -116,15 +116,15 @@ async def test_a_stopped_sandbox_takes_no_container(case: Case) -> None:
 
 async def test_what_does_not_exist_is_not_found(case: Case) -> None:
     runtime = case.runtime
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.pod_sandbox_status(NO_SANDBOX)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.container_status(NO_CONTAINER)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.start_container(NO_CONTAINER)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.exec_sync(NO_CONTAINER, ["true"], 1)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.create_container(
             NO_SANDBOX, case.container_config(FOREVER), case.sandbox_config()
         )
@@ -278,7 +278,7 @@ async def test_a_removed_container_is_gone_running_or_not(case: Case) -> None:
     for container_id in (ended, running):
         await case.runtime.remove_container(container_id)
         await case.runtime.remove_container(container_id)
-        with pytest.raises(NotFoundError):
+        with pytest.raises(RuntimeObjectNotFoundError):
             await case.runtime.container_status(container_id)
     assert not {ended, running} & (await case.runtime.list_containers()).entries.keys()
     if "processes" not in case.lacks:

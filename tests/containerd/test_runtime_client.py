@@ -10,12 +10,13 @@ import trio
 
 from kubelet_trio.cri import (
     ImagePullError,
-    NotFoundError,
     RemoteRuntime,
+    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     UnsupportedCallError,
     v1,
 )
+from kubelet_trio.cri.remote.runtime import EncodedListing
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from tests.harness import Containerd
 from tests.harness.images import BUSYBOX
@@ -97,9 +98,9 @@ async def test_a_pod_from_beginning_to_end_and_beyond(containerd: Containerd) ->
             await runtime.remove_container(container)
             await runtime.stop_pod_sandbox(sandbox)
             await runtime.remove_pod_sandbox(sandbox)
-        with pytest.raises(NotFoundError):
+        with pytest.raises(RuntimeObjectNotFoundError):
             await runtime.container_status(container)
-        with pytest.raises(NotFoundError):
+        with pytest.raises(RuntimeObjectNotFoundError):
             await runtime.pod_sandbox_status(sandbox)
 
 
@@ -112,7 +113,9 @@ async def test_lists_that_did_not_change_cost_no_decoding(containerd: Containerd
         for _ in range(10):
             again = await runtime.list_containers(containers)
             assert all(again.entries[key] is containers.entries[key] for _, key in pods)
-            assert again.raw.keys() == containers.raw.keys()
+            assert isinstance(again, EncodedListing)
+            assert isinstance(containers, EncodedListing)
+            assert again.by_encoding.keys() == containers.by_encoding.keys()
             more = await runtime.list_pod_sandboxes(sandboxes)
             assert all(more.entries[key] is sandboxes.entries[key] for key, _ in pods)
         _, stopped = pods[0]

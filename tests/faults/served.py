@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.cri.generated.runtime.v1.server import ImageServiceBase, RuntimeServiceBase
 from kubelet_trio.grpc import GRPCError, Server, ServerStream, Status
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
@@ -31,7 +31,7 @@ async def _told(answer: Awaitable[T]) -> T:
     """Turn the fake's errors into those of gRPC."""
     try:
         return await answer
-    except NotFoundError as exc:
+    except RuntimeObjectNotFoundError as exc:
         raise GRPCError(Status.NOT_FOUND, str(exc)) from exc
     except RuntimeCallError as exc:
         raise GRPCError(Status.UNKNOWN, str(exc)) from exc

@@ -15,7 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from kubelet_trio.credentials.pull_files import PullFiles
 from kubelet_trio.credentials.pulled import file_name
 from kubelet_trio.cri import v1
-from kubelet_trio.cri.process.lives import read_life
+from kubelet_trio.cri.process.process_state import read_process_state
 from kubelet_trio.cri.process.store import load_containers, load_sandboxes
 from kubelet_trio.embed.source import read_kept
 from kubelet_trio.objects import ObjectKey
@@ -81,9 +81,9 @@ def _sealed(data: bytes) -> bytes:
     return json.dumps(head | {"sha256": hashlib.sha256(data).hexdigest()}).encode() + b"\n" + data
 
 
-def _life(root: Path) -> object:
+def _process_state(root: Path) -> object:
     directory = root / "container"
-    return read_life(directory, "0" * 64, "boot")
+    return read_process_state(directory, "0" * 64, "boot")
 
 
 def _sandboxes(root: Path) -> object:
@@ -160,12 +160,12 @@ TARGETS = [
     ),
     _record(
         "shim of a container",
-        _in_directory(_life, "container/shim.json"),
+        _in_directory(_process_state, "container/shim.json"),
         [{"shim": 2**22 + 1, "shim_start": 1, "boot": "boot", "pid": 0, "started_at": 1}],
     ),
     _record(
         "end of a container",
-        _in_directory(_life, "container/exit.json"),
+        _in_directory(_process_state, "container/exit.json"),
         [{"code": 1, "finished_at": 2, "reason": "r", "message": "m"}],
     ),
     _record(

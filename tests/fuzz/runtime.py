@@ -15,6 +15,7 @@ from kubelet_trio.containers.labels import container_info
 from kubelet_trio.containers.records import container_record, sandbox_record
 from kubelet_trio.cri import ImagePullError, RemoteRuntime, RuntimeCallError, v1
 from kubelet_trio.cri.generated.runtime.v1.server import ImageServiceBase, RuntimeServiceBase
+from kubelet_trio.cri.remote.runtime import EncodedListing
 from kubelet_trio.grpc import Handler, RawMessage, Server, unary_stream
 from kubelet_trio.grpc import ServerStream as Call
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
@@ -129,17 +130,22 @@ async def _sandbox_status(runtime: RemoteRuntime) -> object:
     return sandbox_record(await runtime.pod_sandbox_status(SandboxId("s")))
 
 
+def _by_encoding(listing: object) -> object:
+    assert isinstance(listing, EncodedListing)
+    return listing.by_encoding
+
+
 async def _containers(runtime: RemoteRuntime) -> object:
     first = await runtime.list_containers()
     again = await runtime.list_containers(first)
     assert again.entries == first.entries
     assert all(again.entries[key] is first.entries[key] for key in first.entries)
-    return [pod_identity(entry.labels) for entry in again], again.raw
+    return [pod_identity(entry.labels) for entry in again], _by_encoding(again)
 
 
 async def _sandboxes(runtime: RemoteRuntime) -> object:
     first = await runtime.list_pod_sandboxes(uid=PodUid("u"))
-    return [pod_identity(entry.labels) for entry in first], first.raw
+    return [pod_identity(entry.labels) for entry in first], _by_encoding(first)
 
 
 async def _stats(runtime: RemoteRuntime) -> object:

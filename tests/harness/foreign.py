@@ -217,7 +217,7 @@ ALLOWED: dict[str, str] = {
         _OWN,
         "containers/directories.py::make_directories Path.is_dir, Path.mkdir",
         "containers/termination.py::make_termination_log Path.chmod, Path.touch",
-        "cri/process/creation.py::Maker._open_way os.open",
+        "cri/process/creation.py::ContainerCreator._make_reachable os.open",
         "cri/process/store.py::_decode Path.read_bytes",
         "cri/process/store.py::_directories os.scandir",
         "cri/process/store.py::_load Path.read_bytes",

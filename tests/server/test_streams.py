@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from kubelet_trio.cri import NotFoundError, RuntimeCallError, v1
+from kubelet_trio.cri import RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.model import ContainerState, PodUid
 from kubelet_trio.server import (
     ApiOptions,
@@ -291,7 +291,7 @@ async def test_a_pod_whose_sandbox_is_gone_cannot_be_forwarded_to(
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (NotFoundError("Exec", "no container", code="NotFound"), 404),
+        (RuntimeObjectNotFoundError("Exec", "no container", code="NotFound"), 404),
         (RuntimeCallError("Exec", "too many", code="ResourceExhausted"), 429),
         (RuntimeCallError("Exec", "broken", code="Unknown"), 500),
     ],

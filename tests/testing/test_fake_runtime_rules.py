@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from kubelet_trio.containers import TERMINATION_MESSAGE_PATH
-from kubelet_trio.cri import ImagePullError, NotFoundError, RuntimeCallError, v1
+from kubelet_trio.cri import ImagePullError, RuntimeCallError, RuntimeObjectNotFoundError, v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.testing import Behaviour, FakeRuntime, behaviour_from_words
 from kubelet_trio.testing.fixtures import (
@@ -25,7 +25,7 @@ RUNNING = v1.ContainerState.CONTAINER_RUNNING
 async def test_a_container_needs_a_ready_sandbox(autojump_clock: object) -> None:
     runtime, config = FakeRuntime(), sandbox_config()
     runtime.images.present.add("run")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.create_container(SandboxId("none"), container_config(config), config)
     sandbox_id = await runtime.run_pod_sandbox(config)
     container_id = await runtime.create_container(sandbox_id, container_config(config), config)
@@ -40,7 +40,7 @@ async def test_a_container_needs_a_ready_sandbox(autojump_clock: object) -> None
 async def test_a_container_needs_its_image(autojump_clock: object) -> None:
     runtime, config = FakeRuntime(), sandbox_config()
     sandbox_id = await runtime.run_pod_sandbox(config)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.create_container(sandbox_id, container_config(config), config)
     image_id = await runtime.pull_image(v1.ImageSpec(image="run"), None, config)
     by_id = container_config(config)
@@ -73,9 +73,9 @@ async def test_stops_and_removals_are_idempotent(autojump_clock: object) -> None
         await runtime.stop_pod_sandbox(sandbox_id)
     for _ in range(2):
         await runtime.remove_pod_sandbox(sandbox_id)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.container_status(container_id)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.pod_sandbox_status(sandbox_id)
     assert (runtime.containers, runtime.sandboxes, runtime.violations) == ({}, {}, [])
 
@@ -252,7 +252,7 @@ async def test_a_container_unknown_to_the_runtime_is_not_found(autojump_clock: o
     runtime = FakeRuntime()
     _, [container_id] = await run_pod(runtime)
     runtime.forget(container_id)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RuntimeObjectNotFoundError):
         await runtime.container_status(ContainerId(container_id))
     assert not runtime.alive()
 

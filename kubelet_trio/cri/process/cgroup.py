@@ -1,8 +1,8 @@
-"""Resource limits of a container, where the agent may write cgroups: otherwise none.
+"""Resource limits of a container, applied where the agent may write cgroups.
 
 A container's cgroup is `<the pod's cgroup parent>/<container id>`, as with other runtimes.
-On version 1 it exists once for each controller. Only what the container starts is in it,
-never its shim. All of this blocks.
+On version 1 it exists once per controller. It holds the container's processes, never its shim.
+All functions block.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CONTROLLERS = ("cpu", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The cgroups of one container, and what could not be set in them."""
+class ContainerCgroup:
+    """The cgroup directories of one container, and the limits that could not be set in them."""
 
     directories: tuple[Path, ...]
     failures: tuple[str, ...] = ()
@@ -37,14 +37,14 @@ class Place:
 
     @property
     def oom_file(self) -> str:
-        """The file whose line `oom_kill` counts: see the shim."""
+        """The file whose line `oom_kill` counts OOM kills; the shim reads it at the end."""
         names = ("memory.events", "memory.oom_control")
         found = [d / n for d in self.directories for n in names if (d / n).exists()]
         return str(found[0]) if found else ""
 
 
 def cgroup_paths(parent: str, name: str, root: Path = _ROOT) -> list[Path]:
-    """Return where a container's cgroup is, in each hierarchy that limits something."""
+    """Return a container's cgroup directories, one per hierarchy that can limit something."""
     inside = f"{parent.strip('/')}/{name}".lstrip("/")
     if (root / "cgroup.controllers").exists():
         return [root / inside]
@@ -53,8 +53,8 @@ def cgroup_paths(parent: str, name: str, root: Path = _ROOT) -> list[Path]:
 
 def make_cgroup(
     parent: str, name: str, resources: v1.LinuxContainerResources, root: Path = _ROOT
-) -> Place:
-    """Make a container's cgroup and set its limits. Raises OSError where none can be made."""
+) -> ContainerCgroup:
+    """Create a container's cgroup and set its limits. Raises OSError if it cannot be created."""
     directories = cgroup_paths(parent, name, root)
     if not directories:
         raise FileNotFoundError(f"no cgroups at {root}")
@@ -66,11 +66,11 @@ def make_cgroup(
         raise
     unified = (root / "cgroup.controllers").exists()
     settings = settings_v2(resources) if unified else settings_v1(resources)
-    return Place(tuple(directories), tuple(_set(directories, settings)))
+    return ContainerCgroup(tuple(directories), tuple(_set(directories, settings)))
 
 
 def remove_cgroup(directories: Iterable[Path]) -> None:
-    """Remove a container's cgroups, as far as they are empty."""
+    """Remove those of a container's cgroups that are empty."""
     for directory in directories:
         with suppress(OSError):
             directory.rmdir()
@@ -83,12 +83,13 @@ def _make(directory: Path, root: Path) -> None:
     for parent in reversed(directory.parents):
         if parent == root or root in parent.parents:
             for controller in _CONTROLLERS:
-                with suppress(OSError):  # then the limits cannot be set, which is told
+                # If this fails, setting the limit fails as well, and `_set` reports it.
+                with suppress(OSError):
                     _write(parent / "cgroup.subtree_control", f"+{controller}")
 
 
 def _set(directories: Iterable[Path], settings: Mapping[str, str]) -> Iterator[str]:
-    """Write each setting where its file is; yield what did not work."""
+    """Write each setting to its file; yield a message for each one that failed."""
     for name, value in settings.items():
         files = [d / name for d in directories if (d / name).exists()]
         if not files:
@@ -109,7 +110,7 @@ def _write(path: Path, value: str) -> None:
 
 
 def settings_v1(resources: v1.LinuxContainerResources) -> dict[str, str]:
-    """Return what to write for limits, by file; swap after memory, whose limit bounds its."""
+    """Return the cgroup v1 files to write, in order, with their values."""
     settings: dict[str, str] = {}
     if resources.cpu_shares:
         settings["cpu.shares"] = str(resources.cpu_shares)
@@ -118,15 +119,17 @@ def settings_v1(resources: v1.LinuxContainerResources) -> dict[str, str]:
         settings["cpu.cfs_quota_us"] = str(resources.cpu_quota)
     if resources.memory_limit_in_bytes > 0:
         settings["memory.limit_in_bytes"] = str(resources.memory_limit_in_bytes)
+    # After memory: the kernel refuses a memory+swap limit below the memory limit.
     if resources.memory_swap_limit_in_bytes > 0:
         settings["memory.memsw.limit_in_bytes"] = str(resources.memory_swap_limit_in_bytes)
     return settings
 
 
 def settings_v2(resources: v1.LinuxContainerResources) -> dict[str, str]:
-    """Return what to write for limits, by file: shares 2 to 262144 become weights 1 to 10000."""
+    """Return the cgroup v2 files to write, with their values."""
     settings: dict[str, str] = {}
     if resources.cpu_shares:
+        # Shares 2..262144 map linearly to weights 1..10000: the formula of KEP-2254.
         settings["cpu.weight"] = str(1 + (resources.cpu_shares - 2) * 9999 // 262142)
     if resources.cpu_quota > 0 and resources.cpu_period > 0:
         settings["cpu.max"] = f"{resources.cpu_quota} {resources.cpu_period}"

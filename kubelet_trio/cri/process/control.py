@@ -1,4 +1,4 @@
-"""Talking to a container's shim through the socket in its directory."""
+"""The agent's side of a shim's control socket: requests, streams, commands."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import trio
 
-from kubelet_trio.cri._errors import RuntimeCallError
+from kubelet_trio.cri.errors import RuntimeCallError
 from kubelet_trio.cri.process.shim import protocol
 
 Stream = Literal["stdout", "stderr"]
 
 _STREAMS: dict[bytes, Stream] = {protocol.STDOUT: "stdout", protocol.STDERR: "stderr"}
 _BLOCK = 1 << 16
-_LEAVE_LIMIT = 10.0  # s for a command to be dead after we left it
-_KILLED = 137
+_LEAVE_LIMIT = 10.0  # s for a command to die after we hung up
+_KILLED = 137  # 128 + SIGKILL
 
 
 class Output(NamedTuple):
-    """Some bytes that a process wrote. A terminal's are all stdout."""
+    """Some bytes that a process wrote. All output of a terminal is stdout."""
 
     stream: Stream
     content: bytes
@@ -39,30 +39,28 @@ class _Exit(msgspec.Struct):
 
 
 class ShimConnection:
-    """One connection; one task at a time may receive, any may send."""
+    """A connection to a shim. One task at a time may receive; any task may send."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._received = b""
         self._sending = trio.Lock()
-        self._is_cut = False  # in the middle of a frame: nothing more can be said
+        self._is_cut = False  # a frame was sent in part: no further frame would be understood
 
     async def send(self, kind: bytes, content: bytes = b"") -> None:
-        """Send a frame; a shim that is gone is found out by `receive`."""
+        """Send a frame. Does not fail if the shim is gone: `receive` shows that."""
         async with self._sending:
             if self._is_cut:
                 return
-            self._is_cut = True
+            self._is_cut = True  # stays set if we are cancelled within `send_all`
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._stream.send_all(protocol.HEADER.pack(kind, len(content)) + content)
                 self._is_cut = False
 
-    def leave(self) -> None:
-        """Say that nobody is interested any more; a command is killed then.
-
-        By the end of what we send and not by a frame: that would wait behind input which the
-        command does not take, or come in the middle of a piece whose sender was cancelled.
-        """
+    def hang_up(self) -> None:
+        """Close our sending side; the shim then kills the command of this connection."""
+        # Not a frame: a frame would queue behind input that the command does not read, or land
+        # within a frame whose sender was cancelled.
         with suppress(OSError, trio.ClosedResourceError):
             self._stream.socket.shutdown(trio.socket.SHUT_WR)
 
@@ -87,14 +85,15 @@ class ShimConnection:
             self._received += block
 
     async def request(self, call: str, op: str, **values: Any) -> None:
-        """Ask for something and wait for the answer. Raises `RuntimeCallError`.
+        """Send a request and wait for the answer. Raises `RuntimeCallError`.
 
-        A shim that ends meanwhile gives none, which is no error: its container is over.
+        If the shim ends first, return without one: its container has exited.
         """
         await self.send(protocol.REQUEST, msgspec.json.encode({"op": op, **values}))
         while (frame := await self.receive()) is not None:
             kind, content = frame
             if kind == protocol.EXITED:
+                # Put it back: `wait_exited` or `ProcessStreams.receive` needs it.
                 self._received = protocol.HEADER.pack(kind, len(content)) + content
                 return
             if kind == protocol.ANSWER:
@@ -103,21 +102,22 @@ class ShimConnection:
                 return
 
     async def wait_exited(self) -> None:
-        """Return once the shim says that the container is over, or is gone itself."""
+        """Wait until the shim reports the container's exit, or is gone."""
         while (frame := await self.receive()) is not None:
             if frame[0] == protocol.EXITED:
                 return
 
 
 class ProcessStreams:
-    """A process' input and output: of a command that `open_exec` runs, or of a container."""
+    """Input and output of a command (`open_exec`) or of a container's process (`open_attach`)."""
 
     def __init__(self, connection: ShimConnection) -> None:
         self._connection = connection
-        self.exit_code: int | None = None  # once `receive` has returned None; 128 + n: signal n
+        # Set once `receive` has returned None; 128 + n after signal n.
+        self.exit_code: int | None = None
 
     async def receive(self) -> Output | None:
-        """Return what it writes next, None once it has ended and all is read."""
+        """Return the next output; None once the process has ended and all output is read."""
         while (frame := await self._connection.receive()) is not None:
             kind, content = frame
             if kind in _STREAMS:
@@ -126,7 +126,7 @@ class ProcessStreams:
                 self.exit_code = msgspec.json.decode(content, type=_Exit).code
                 return None
         if self.exit_code is None:
-            self.exit_code = _KILLED  # with its container
+            self.exit_code = _KILLED  # together with its container
         return None
 
     def __aiter__(self) -> ProcessStreams:
@@ -139,7 +139,7 @@ class ProcessStreams:
         return output
 
     async def send_stdin(self, content: bytes) -> None:
-        """Give it input; without an open stdin it goes nowhere."""
+        """Send input; a process without an open stdin does not receive it."""
         for start in range(0, len(content), _BLOCK):
             await self._connection.send(protocol.STDIN, content[start : start + _BLOCK])
 
@@ -147,12 +147,12 @@ class ProcessStreams:
         await self._connection.send(protocol.STDIN_END)
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Tell its terminal, if it has one, that it has another size now."""
+        """Set the size of its terminal, if it has one."""
         await self._connection.send(protocol.RESIZE, msgspec.json.encode([rows, columns]))
 
 
 class ShimGoneError(RuntimeCallError):
-    """There is no shim to talk to: the container is over, or about to be."""
+    """The shim does not answer: the container has exited, or is about to."""
 
 
 @asynccontextmanager
@@ -160,7 +160,7 @@ async def connect(directory: Path, call: str) -> AsyncIterator[ShimConnection]:
     """Connect to the shim of a container's directory. Raises `ShimGoneError`."""
     with trio.socket.socket(trio.socket.AF_UNIX) as connection:
         try:
-            # By way of a descriptor: the path itself may be longer than a socket's address.
+            # Through /proc/self/fd: the path may be longer than sun_path's 108 bytes, unix(7).
             fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 await connection.connect(f"/proc/self/fd/{fd}/{protocol.CONTROL}")
@@ -173,7 +173,7 @@ async def connect(directory: Path, call: str) -> AsyncIterator[ShimConnection]:
 
 @asynccontextmanager
 async def attach(directory: Path, call: str) -> AsyncIterator[ProcessStreams]:
-    """Join a container's own input and output. Raises `ShimGoneError`."""
+    """Attach to the input and output of a container's process. Raises `RuntimeCallError`."""
     async with connect(directory, call) as connection:
         await connection.request(call, "attach")
         yield ProcessStreams(connection)
@@ -183,9 +183,9 @@ async def attach(directory: Path, call: str) -> AsyncIterator[ProcessStreams]:
 async def run_command(
     directory: Path, command: Sequence[str], *, call: str, tty: bool, stdin: bool
 ) -> AsyncIterator[ProcessStreams]:
-    """Run a command beside a container's process; leaving kills it and what came of it.
+    """Run a command in a container; leaving the context kills it and its descendants.
 
-    Raises `RuntimeCallError` where it cannot be started.
+    Raises `RuntimeCallError` if it cannot be started.
     """
     async with connect(directory, call) as connection:
         streams = ProcessStreams(connection)
@@ -194,8 +194,9 @@ async def run_command(
             yield streams
         finally:
             if streams.exit_code is None:
-                # Shielded: nothing may be left behind. Bounded: by then it is the container's.
+                # Shielded: our own cancellation must not leave the command running. Bounded: an
+                # unkillable process must not hold us; the container's end kills it.
                 with trio.move_on_after(_LEAVE_LIMIT, shield=True):
-                    connection.leave()
+                    connection.hang_up()
                     while await connection.receive() is not None:
                         pass

@@ -1,6 +1,6 @@
-"""Making a container: all that has to be settled and on disk before it can be started.
+"""Creating a container: everything that must be decided and on disk before it can start.
 
-Blocking, and so called through `Offload`.
+Blocks: callers use an `Offload`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import cgroup, launch, store
-from kubelet_trio.cri.process.entries import Container, Sandbox
 from kubelet_trio.cri.process.identity import Identity, decide_identity
+from kubelet_trio.cri.process.registry import Container, Sandbox
 from kubelet_trio.model import ContainerId, open_directory
 
 _LIMITS = "CPU and memory limits"
@@ -25,16 +25,17 @@ _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """Makes containers under one root directory, as one user."""
+class ContainerCreator:
+    """Creates containers below one root directory."""
 
-    root_dir: Path  # the agent's own: below it other users find nothing that is not opened
-    own: Identity
+    root_dir: Path  # the agent's directory, closed to other users except where we open it
+    own: Identity  # the agent's user
     allow_root: bool
-    tell: Callable[[str, str], None]  # what of a container's wishes is not applied, and why
+    # Called with each setting of a container that is not applied, and the reason.
+    report_unapplied: Callable[[str, str], None]
 
-    def make(self, sandbox: Sandbox, config: v1.ContainerConfig) -> Container:
-        """Make a container. Raises `RefusedError`, or OSError."""
+    def create(self, sandbox: Sandbox, config: v1.ContainerConfig) -> Container:
+        """Create a container. Raises `RefusedError` and OSError."""
         container_id = ContainerId(store.new_id())
         directory = sandbox.directory / container_id
         security = launch.security_of(config)
@@ -49,9 +50,9 @@ class Maker:
             workdir=str(directory / store.WORK),
             switch_user=switch_user,
         )
-        for wish in launch.unapplied(config):
-            self.tell(wish, "containers are processes of this host")
-        place = self._make_cgroup(sandbox, container_id, config)
+        for setting in launch.unapplied(config):
+            self.report_unapplied(setting, "containers are processes of this host")
+        own_cgroup = self._make_cgroup(sandbox, container_id, config)
         facts = store.ContainerFacts(
             id=container_id,
             created_at=time.time_ns(),
@@ -59,23 +60,23 @@ class Maker:
             gid=identity.gid,
             groups=identity.groups,
             log_path=spec.log,
-            cgroups=tuple(map(str, place.directories)),
+            cgroups=tuple(map(str, own_cgroup.directories)),
         )
         spec = msgspec.structs.replace(
             spec,
-            cgroup_procs=place.procs,
-            cgroup_kill=place.kill_file,
-            oom_file=place.oom_file,
+            cgroup_procs=own_cgroup.procs,
+            cgroup_kill=own_cgroup.kill_file,
+            oom_file=own_cgroup.oom_file,
         )
         try:
             store.make_work_dir(directory, identity, switch_user=switch_user)
             store.write_container(directory, facts, config, spec)
             if identity.uid != self.own.uid:
-                self._open_way(directory)
+                self._make_reachable(directory)
                 for mount in config.mounts:
-                    self._open_way(Path(mount.host_path))
+                    self._make_reachable(Path(mount.host_path))
         except OSError:
-            cgroup.remove_cgroup(place.directories)
+            cgroup.remove_cgroup(own_cgroup.directories)
             with suppress(OSError):
                 store.remove(directory)
             raise
@@ -83,34 +84,35 @@ class Maker:
 
     def _make_cgroup(
         self, sandbox: Sandbox, container_id: ContainerId, config: v1.ContainerConfig
-    ) -> cgroup.Place:
+    ) -> cgroup.ContainerCgroup:
         linux = sandbox.config.linux or v1.LinuxPodSandboxConfig()
         resources = launch.resources_of(config)
         limited = resources.memory_limit_in_bytes > 0 or resources.cpu_quota > 0
         if not linux.cgroup_parent:
             if limited:
-                self.tell(_LIMITS, "the pod has no cgroup")
-            return cgroup.Place(())
+                self.report_unapplied(_LIMITS, "the pod has no cgroup")
+            return cgroup.ContainerCgroup(())
         try:
-            place = cgroup.make_cgroup(linux.cgroup_parent, container_id, resources)
+            made = cgroup.make_cgroup(linux.cgroup_parent, container_id, resources)
         except OSError as exc:
             if limited:
-                self.tell(_LIMITS, f"no cgroup can be made: {exc.strerror}")
-            return cgroup.Place(())
-        for failure in place.failures:
-            self.tell("a resource limit", failure)
-        return place
+                self.report_unapplied(_LIMITS, f"no cgroup can be made: {exc.strerror}")
+            return cgroup.ContainerCgroup(())
+        for failure in made.failures:
+            self.report_unapplied("a resource limit", failure)
+        return made
 
-    def _open_way(self, path: Path) -> None:
-        """Let another user reach something that lies under our own directory.
+    def _make_reachable(self, path: Path) -> None:
+        """Let another user reach a path below our root directory.
 
-        In a container it would be mounted where anybody can go. Here the way leads through
-        directories that are closed to all but root, so these become searchable (not listable).
+        With another runtime it would be mounted into the container. Here a process walks down
+        from our root directory, which is closed to all but root: the directories on the way
+        become searchable, not listable.
         """
         for parent in path.parents:
             if parent == self.root_dir or self.root_dir in parent.parents:
                 depth = len(parent.relative_to(self.root_dir).parts)
-                # Containers may write to some of these: no link leads to another directory.
+                # Containers can write to some of these directories: follow no symbolic link.
                 directory = open_directory(parent, own=depth) if depth else os.open(parent, _ROOT)
                 try:
                     mode = os.fstat(directory).st_mode

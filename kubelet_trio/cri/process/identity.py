@@ -1,8 +1,8 @@
-"""Whom a container's process runs as: what is asked for, if it is permitted here.
+"""The user and groups of a container's process: those the pod asks for, if permitted here.
 
-Only root may start processes as somebody else, and a container runs as root only where
-that was asked for: there is nothing between it and the host. What is not permitted is
-refused by the name of the field that asks for it.
+Only root may start processes as another user. A container runs as root only with
+`--process-allow-root`, since nothing isolates it from the host. A refusal names the field that
+asks for too much.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ROOT = 0
 
 
 class RefusedError(Exception):
-    """A container cannot be run as its config asks. The text names the field and the reason."""
+    """A container cannot run as its config asks. The text names the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user, a group, and further groups."""
+    """A user, a primary group, and supplementary groups."""
 
     uid: int
     gid: int
@@ -31,7 +31,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the host's user database says of a user."""
+    """A user's entry in the host's user database."""
 
     name: str
     gid: int
@@ -39,12 +39,12 @@ class Account:
 
 
 def own_identity() -> Identity:
-    """Return whom this process runs as."""
+    """Return the identity of this process."""
     return Identity(os.geteuid(), os.getegid(), tuple(os.getgroups()))
 
 
 def find_account(user: int | str) -> tuple[int, Account | None]:
-    """Return a user's number and account. Raises `RefusedError` for an unknown name. Blocks."""
+    """Return a user's UID and account. Raises `RefusedError` for an unknown name. Blocks."""
     try:
         entry = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
@@ -57,11 +57,9 @@ def find_account(user: int | str) -> tuple[int, Account | None]:
 def decide_identity(
     security: v1.LinuxContainerSecurityContext, own: Identity, *, allow_root: bool
 ) -> tuple[Identity, Account | None]:
-    """Return whom a container runs as, with the account if there is one. Blocks.
+    """Return the identity of a container's process, and its account if it has one. Blocks.
 
-    Raises `RefusedError`. Without a user of its own a container runs as the agent does;
-    without a group as the user's own, which for a number without an account is the
-    same number: CRI's group 0 would be the host's.
+    A container that names no user runs as the agent's. Raises `RefusedError`.
     """
     user: int | str = own.uid
     if security.run_as_user is not None:
@@ -85,6 +83,7 @@ def decide_identity(
         return _as_ourselves(security, own, asked_group), account
     gid = asked_group
     if gid is None:
+        # CRI's default, group 0, would be the host's root group here.
         gid = account.gid if account is not None else uid
     groups = set(security.supplemental_groups)
     merge = security.supplemental_groups_policy == v1.SupplementalGroupsPolicy.Merge

@@ -1,8 +1,8 @@
-"""From a container's config to the process that stands for it: words, variables, limits.
+"""Turns a container's config into the process to start: arguments, environment, limits.
 
-There are no mounts, so a container is told where its files are: every mount's place on the
-host is in the environment (`docs/process-runtime.md`), and `$(KUBELET_TRIO_…)` in the
-command, its arguments, other variables and the working directory is replaced by it.
+Nothing is mounted. Instead the environment holds the host path of every mount
+(`docs/process-runtime.md`), and `$(KUBELET_TRIO_…)` in the command, its arguments, other
+variables and the working directory is replaced by it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,21 +26,22 @@ TERMINATION_LOG = "KUBELET_TRIO_TERMINATION_LOG"
 CONTAINER_ID = "KUBELET_TRIO_CONTAINER_ID"
 RLIMITS = "process.kubelet-trio.io/rlimits"
 
-# What a process of this host cannot do without; nothing else of the agent's own is passed on.
+# The only variables of the agent's own environment that a container inherits.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 _TERMINATION_PATH = "io.kubernetes.container.terminationMessagePath"
 _REFERENCE = re.compile(r"\$\((KUBELET_TRIO_[A-Z0-9_]+)\)")
 _UNLIMITED = ("unlimited", "-1")
+_REAL_TIME = re.compile(r"SIGRT(MIN|MAX)(?:(PLUS|MINUS)(\d+))?")
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What the shim is told: see `shim.job` and `shim.container`."""
+    """The content of `spec.json`, which `shim.job` and `shim.container` read."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str
     log: str
-    uid: int | None = None  # None: as the agent
+    uid: int | None = None  # None: the agent's user
     gid: int | None = None
     groups: list[int] = []
     tty: bool = False
@@ -47,7 +49,7 @@ class Spec(msgspec.Struct, frozen=True):
     stdin_once: bool = False
     no_new_privs: bool = False
     oom_score_adj: int = 0
-    rlimits: dict[str, tuple[int, int]] = {}  # by the kernel's number
+    rlimits: dict[str, tuple[int, int]] = {}  # by RLIMIT number, as text for JSON
     cgroup_procs: list[str] = []
     cgroup_kill: str = ""
     oom_file: str = ""
@@ -74,17 +76,17 @@ def make_spec(
     switch_user: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> Spec:
-    """Return how a container's process is started. Raises `RefusedError`.
+    """Return the spec of a container's process. Raises `RefusedError`.
 
     Args:
-        container_id: its id, by which its processes can be told.
-        config: what CRI asks for.
+        container_id: goes into the environment, which marks the container's processes.
+        config: the container's CRI config.
         sandbox: the sandbox's config, for the log directory and the annotations.
-        identity: whom it runs as.
-        account: that user's account, if there is one.
-        workdir: its own directory, where its config names none.
-        switch_user: whether the shim has to change users.
-        environ: the agent's own variables.
+        identity: the user and groups to run as.
+        account: that user's account, if it has one.
+        workdir: the working directory if the config names none.
+        switch_user: whether the shim has to change the user.
+        environ: the agent's own environment.
     """
     if not config.command:
         given = f"args {config.args!r} but no command" if config.args else "no command"
@@ -114,18 +116,18 @@ def make_spec(
 
 
 def log_path(sandbox: v1.PodSandboxConfig, config: v1.ContainerConfig) -> str:
-    """Return a container's log file on the host; "" where the configs name none."""
+    """Return a container's log file on the host; "" if the configs name none."""
     if not sandbox.log_directory or not config.log_path:
         return ""
     return os.path.join(sandbox.log_directory, config.log_path)
 
 
 def mount_variables(config: v1.ContainerConfig) -> dict[str, str]:
-    """Return the variables that say where on the host a container's mounts are.
+    """Return the variables that hold the host paths of a container's mounts.
 
-    A mount at `/var/lib/data` is in `KUBELET_TRIO_MOUNT_VAR_LIB_DATA`; where two paths give
-    the same name the later ones get `_2`, `_3`, ... All are in `KUBELET_TRIO_MOUNTS` as a JSON
-    object, container path to host path.
+    The mount at `/var/lib/data` is `KUBELET_TRIO_MOUNT_VAR_LIB_DATA`; if two paths give the same
+    name, the later ones get `_2`, `_3`, ... `KUBELET_TRIO_MOUNTS` holds all as a JSON object,
+    container path to host path.
     """
     variables: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -170,7 +172,7 @@ def _replace(text: str, places: Mapping[str, str]) -> str:
 
 
 def _working_dir(config: v1.ContainerConfig, places: Mapping[str, str]) -> str:
-    """Return where on the host the working directory is: in a mount, if it lies in one."""
+    """Return the working directory on the host; one inside a mount is in its host path."""
     wanted = _replace(config.working_dir, places)
     best: v1.Mount | None = None
     for mount in config.mounts:
@@ -185,9 +187,9 @@ def _working_dir(config: v1.ContainerConfig, places: Mapping[str, str]) -> str:
 
 
 def parse_rlimits(text: str) -> dict[str, tuple[int, int]]:
-    """Return the limits of an annotation such as `nofile=1024:4096,core=0`, by number.
+    """Parse an annotation such as `nofile=1024:4096,core=0` into limits by RLIMIT number.
 
-    Raises `RefusedError` for a name that the kernel does not have and for what is no number.
+    Raises `RefusedError` for an unknown name and for a value that is not a number.
     """
     limits: dict[str, tuple[int, int]] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
@@ -212,7 +214,7 @@ def _rlimit(text: str) -> int:
 
 
 def unapplied(config: v1.ContainerConfig) -> Iterable[str]:
-    """Yield what a container asks for and a process of the host cannot have."""
+    """Return the settings of a container that a process of the host cannot have."""
     security = security_of(config)
     capabilities = security.capabilities or v1.Capability()
     asked: dict[str, Any] = {
@@ -227,3 +229,14 @@ def unapplied(config: v1.ContainerConfig) -> Iterable[str]:
         "devices": config.devices,
     }
     return (name for name, value in asked.items() if value)
+
+
+def stop_signal(config: v1.ContainerConfig) -> int:
+    """Return the number of a container's stop signal; SIGTERM if it names none."""
+    name = config.stop_signal.name or ""
+    # CRI names real-time signals SIGRTMINPLUS3; Python has names for the first and last only.
+    if match := _REAL_TIME.fullmatch(name):
+        base = signal.SIGRTMIN if match[1] == "MIN" else signal.SIGRTMAX
+        offset = int(match[3] or 0)
+        return base + (offset if match[2] == "PLUS" else -offset)
+    return signal.Signals.__members__.get(name, signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""The nursery of shims, seen from the agent: one child process, there once it is needed.
+"""The agent's side of the shims' nursery: a child process, started with the first container.
 
 `run` owns it. A start request names a container's directory and carries a socket for the
-answer; the shim that comes of it is nobody's child but init's once the agent is gone.
+answer. The shim that the nursery forks becomes a child of init once the agent is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kubelet_trio.cri._errors import (
+from kubelet_trio.cri.errors import (
     RuntimeCallError,
     RuntimeTimeoutError,
     RuntimeUnavailableError,
@@ -24,19 +24,19 @@ from kubelet_trio.model import get_logger
 
 log = get_logger()
 
-# Nothing of the agent's environment or packages reaches a shim.
+# A shim sees neither the agent's environment nor its packages.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from shim.nursery import main; main()"
 _OPTIONS = ("-I", "-S", "-E", "-X", "utf8")
 SHIM_LOG = "shim.log"
 _CALL = "StartContainer"
 _RESTART_DELAY = 0.5  # s
 _START_LIMIT = 10.0  # s for a shim to start its process
-_LEAVE_LIMIT = 5.0  # s for the nursery to end once its input has
+_LEAVE_LIMIT = 5.0  # s for the nursery to end once its stdin is closed
 _BLOCK = 1 << 16
 
 
 class StartReply(msgspec.Struct):
-    """What a shim says of its start: a PID, or why there is none."""
+    """A shim's answer to a start request: the PID, or the error."""
 
     pid: int = 0
     error: str = ""
@@ -46,7 +46,7 @@ class Launcher:
     """Starts shims."""
 
     def __init__(self, python: str, state_dir: Path) -> None:
-        """Take the interpreter that shims run on, and the directory for their last words."""
+        """Take the interpreter that shims run on, and the directory for their stderr."""
         self._python = python
         self._state_dir = state_dir
         self._channel: trio.socket.SocketType | None = None
@@ -57,11 +57,11 @@ class Launcher:
 
     @property
     def problem(self) -> str:
-        """Why no container could be started now, "" if one could."""
+        """Why no container can be started now; "" if one can."""
         return self._failure if self._running else "the runtime's own task does not run"
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a nursery from the first start on, a new one should it die, until cancelled."""
+        """From the first start request on, keep a nursery running until cancelled."""
         self._running = True
         task_status.started()
         try:
@@ -89,23 +89,23 @@ class Launcher:
             finally:
                 self._channel = None
                 channel.close()
-                # Bounded: it only has to read the end of its input.
+                # Shielded: we own the process. Bounded: it only has to read the end of its stdin.
                 with trio.move_on_after(_LEAVE_LIMIT, shield=True):
                     await process.wait()
 
     async def _open(self, channel: socket.socket) -> trio.Process | None:
-        """Start the interpreter; None, with `problem` set, where that is not possible."""
+        """Start the interpreter; return None, with `problem` set, if that fails."""
         command = [self._python, *_OPTIONS, "-c", _PROGRAM, str(Path(__file__).parent)]
-        command.append(str(self._state_dir))  # for whoever reads a process list
-        last_words = -1
+        command.append(str(self._state_dir))  # unused; shows in process lists whose nursery it is
+        stderr = -1
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            last_words = os.open(self._state_dir / SHIM_LOG, flags, 0o600)
+            stderr = os.open(self._state_dir / SHIM_LOG, flags, 0o600)
             process = await trio.lowlevel.open_process(
                 command,
                 stdin=channel,
                 stdout=subprocess.DEVNULL,
-                stderr=last_words,
+                stderr=stderr,
                 env={},
                 start_new_session=True,
             )
@@ -113,8 +113,8 @@ class Launcher:
             self._failure = f"cannot start {self._python or 'a Python interpreter'}: {exc}"
             return None
         finally:
-            if last_words >= 0:
-                os.close(last_words)
+            if stderr >= 0:
+                os.close(stderr)
         self._failure = ""
         return process
 
@@ -124,9 +124,10 @@ class Launcher:
         self._ready = trio.Event()
 
     async def start(self, directory: Path) -> StartReply:
-        """Start the container of a directory; return once its process runs or cannot.
+        """Start the container in a directory; return once its process runs or has failed to.
 
-        Raises `RuntimeUnavailableError` where there is nobody to do it.
+        Raises `RuntimeUnavailableError` without a nursery, `RuntimeTimeoutError` if the shim does
+        not answer, and `RuntimeCallError` if it dies.
         """
         channel = await self._get_channel()
         ours, theirs = socket.socketpair()
@@ -138,15 +139,16 @@ class Launcher:
                     await channel.sendmsg([os.fsencode(directory)], carried)
                 except OSError as exc:
                     raise RuntimeUnavailableError(_CALL, f"the shims' nursery: {exc}") from exc
-            # Shielded: who cancels a start goes on to tear down, and must find what it made.
+            # Shielded: a caller that is cancelled goes on to tear the pod down, and that must find
+            # the process which this start creates. Bounded by _START_LIMIT.
             with trio.CancelScope(deadline=trio.current_time() + _START_LIMIT, shield=True) as wait:
-                told = await _read_all(answer)
+                reply = await _read_all(answer)
             if wait.cancelled_caught:
                 raise RuntimeTimeoutError(_CALL, f"the shim did not answer in {_START_LIMIT:g}s")
-        if not told:
-            place = self._state_dir / SHIM_LOG
-            raise RuntimeCallError(_CALL, f"the shim died at its start: see {place}")
-        return msgspec.json.decode(told, type=StartReply)
+        if not reply:
+            log_file = self._state_dir / SHIM_LOG
+            raise RuntimeCallError(_CALL, f"the shim died at its start: see {log_file}")
+        return msgspec.json.decode(reply, type=StartReply)
 
     async def _get_channel(self) -> trio.socket.SocketType:
         if not self._running:
@@ -160,7 +162,7 @@ class Launcher:
 
 
 async def _read_all(answer: trio.socket.SocketType) -> bytes:
-    told = bytearray()
+    received = bytearray()
     while block := await answer.recv(_BLOCK):
-        told += block
-    return bytes(told)
+        received += block
+    return bytes(received)

@@ -1,13 +1,12 @@
-"""The embedded runtime: a container is a process of this host, and nothing else.
+"""The embedded runtime: a container is a process of this host, without images or isolation.
 
-No images (any name is accepted and means the host's own files) and no isolation: what a
-pod gets is supervision, logs, restarts and an ordered end. Everything that runs is watched by
-a shim of its own and known from the disk (`store`, `lives`), so that an agent may be
-killed and another finds all of it.
+A pod gets supervision, logs, restarts and an ordered termination. Each container has a shim of
+its own and its state on disk (`store`, `process_state`), so a later agent finds all of them even
+if this one is killed.
 
-`run` is the supervised child that owns the shims' nursery; all else is plain calls. The state
-in memory is this object's alone. Calls about one object may overlap: what they do to it
-can be done twice, and news of its life that comes late is dropped.
+`run` is the supervised child that owns the shims' nursery; the rest is plain calls. Only this
+object changes the state in memory. Calls about one container may overlap: each of their steps may
+run twice, and a state that arrives late is dropped.
 """
 
 from __future__ import annotations
@@ -22,23 +21,27 @@ import msgspec
 import trio
 
 import kubelet_trio
-from kubelet_trio.cri._errors import (
+from kubelet_trio.cri.errors import (
     RuntimeCallError,
     RuntimeTimeoutError,
     UnsupportedCallError,
 )
-from kubelet_trio.cri._runtime import ExecResult, Listing
-from kubelet_trio.cri._streaming import LocalStreams, NoStreaming
 from kubelet_trio.cri.generated.runtime import v1
-from kubelet_trio.cri.process import cgroup, control, entries, lives, stats, store
+from kubelet_trio.cri.process import cgroup, control, process_state, stats, store
 from kubelet_trio.cri.process.control import ProcessStreams
-from kubelet_trio.cri.process.creation import Maker
-from kubelet_trio.cri.process.entries import Container, Sandbox
+from kubelet_trio.cri.process.creation import ContainerCreator
 from kubelet_trio.cri.process.identity import RefusedError, own_identity
-from kubelet_trio.cri.process.images import HostImages
+from kubelet_trio.cri.process.launch import stop_signal
 from kubelet_trio.cri.process.launcher import Launcher
-from kubelet_trio.cri.process.registry import Registry
-from kubelet_trio.cri.process.signals import stop_signal
+from kubelet_trio.cri.process.registry import (
+    Container,
+    Registry,
+    Sandbox,
+    container_name,
+    sandbox_name,
+)
+from kubelet_trio.cri.process.unsupported import HostImages, NoStreamUrls
+from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams
 from kubelet_trio.model import (
     ContainerId,
     Offload,
@@ -56,12 +59,12 @@ NOTICE = (
     "containers are processes of this host: image names stand for the host's own files, and "
     "nothing isolates a container from the host or from another"
 )
-_MAX_EXEC_OUTPUT = 16 << 20  # bytes of each stream, as other runtimes have it
-_POLL = 0.01
-_SHIM_PATIENCE = 2.0  # s that a shim has to end once its container was stopped
+_MAX_EXEC_OUTPUT = 16 << 20  # bytes of each stream: containerd's and CRI-O's limit for ExecSync
+_POLL = 0.01  # s
+_SHIM_LIMIT = 2.0  # s for a shim to end once its container was stopped
 
 
-class ProcessRuntime(HostImages, NoStreaming):
+class ProcessRuntime(HostImages, NoStreamUrls):
     """`Runtime` on host processes."""
 
     def __init__(
@@ -73,22 +76,26 @@ class ProcessRuntime(HostImages, NoStreaming):
         offload: Offload = thread_offload.of(Purpose.RUNTIME),
         python: str = sys.executable,
     ) -> None:
-        """Use `root_dir/process-runtime`; nothing is read or made before the first call.
+        """Use `root_dir/process-runtime`; nothing is read or created before the first call.
 
         Args:
             root_dir: the agent's directory. Only one agent at a time may use it.
             allow_root: whether containers may run as root.
-            request_timeout: s that a call may take.
-            offload: where blocking work is done.
+            request_timeout: deadline of a call in seconds.
+            offload: runs blocking work.
             python: the interpreter that shims run on.
         """
         self._state_dir = root_dir.absolute() / "process-runtime"
         self._timeout = request_timeout
         self._offload = offload
         self._launcher = Launcher(python, self._state_dir)
-        self._maker = Maker(root_dir.absolute(), own_identity(), allow_root, self._tell)
-        super().__init__(self._maker.own.uid)
-        self._told: set[tuple[str, str]] = set()
+        own = own_identity()
+        super().__init__(own.uid)
+        self._is_root = own.uid == 0
+        self._creator = ContainerCreator(
+            root_dir.absolute(), own, allow_root, self._report_unapplied
+        )
+        self._reported: set[tuple[str, str]] = set()
         self._registry = Registry(self._state_dir, offload)
         self._starting: set[ContainerId] = set()
 
@@ -116,8 +123,8 @@ class ProcessRuntime(HostImages, NoStreaming):
         if problem:
             ready.reason = "NoShims"
         network = v1.RuntimeCondition(type="NetworkReady", status=True)
-        # Groups are set one by one here; only root may set any (`identity`).
-        features = v1.RuntimeFeatures(supplemental_groups_policy=self._maker.own.uid == 0)
+        # The shim sets exactly the groups we name, so Strict is obeyed; only root may set any.
+        features = v1.RuntimeFeatures(supplemental_groups_policy=self._is_root)
         status = v1.RuntimeStatus(conditions=[ready, network])
         return v1.StatusResponse(status=status, features=features)
 
@@ -126,7 +133,7 @@ class ProcessRuntime(HostImages, NoStreaming):
         return v1.CgroupDriver.CGROUPFS
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
-        """Take note of nothing: processes have the host's addresses."""
+        """Do nothing: processes have the host's addresses."""
         await trio.lowlevel.checkpoint()
 
     # Sandboxes
@@ -139,7 +146,7 @@ class ProcessRuntime(HostImages, NoStreaming):
             await self._registry.load()
             if runtime_handler:
                 raise RuntimeCallError(call, f'no runtime for "{runtime_handler}" is configured')
-            name = entries.sandbox_name(config)
+            name = sandbox_name(config)
             for other in self._registry.sandboxes.values():
                 if other.reserved_name == name:
                     raise RuntimeCallError(call, _reserved("sandbox", name, other.facts.id))
@@ -201,13 +208,13 @@ class ProcessRuntime(HostImages, NoStreaming):
             await self._registry.load()
             sandbox = self._registry.ready_sandbox(call, sandbox_id)
             metadata = config.metadata or v1.ContainerMetadata()
-            name = entries.container_name(metadata, sandbox)
+            name = container_name(metadata, sandbox)
             for other in sandbox.containers.values():
                 if other.metadata == metadata:
                     raise RuntimeCallError(call, _reserved("container", name, other.id))
             with self._registry.reserve(call, "container", f"{sandbox_id}/{name}"):
                 try:
-                    container = await self._offload(self._maker.make, sandbox, config)
+                    container = await self._offload(self._creator.create, sandbox, config)
                 except RefusedError as exc:
                     message = f'container "{metadata.name}" cannot be made: {exc}'
                     raise RuntimeCallError(call, message) from exc
@@ -218,9 +225,9 @@ class ProcessRuntime(HostImages, NoStreaming):
         call = "StartContainer"
         with self._call(call):
             container = await self._registry.find(call, container_id)
-            state = container.life.state
-            if state != lives.CREATED or container_id in self._starting:
-                name = state.name if state != lives.CREATED else "CONTAINER_STARTING"
+            state = container.process.state
+            if state != process_state.CREATED or container_id in self._starting:
+                name = state.name if state != process_state.CREATED else "CONTAINER_STARTING"
                 raise RuntimeCallError(call, f"container is in {name} state")
             self._registry.ready_sandbox(call, container.sandbox.facts.id)
             self._starting.add(container_id)
@@ -233,7 +240,7 @@ class ProcessRuntime(HostImages, NoStreaming):
             raise RuntimeCallError(call, reply.error)
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
-        """Send the stop signal to its process, and kill what still runs after `grace_period` s."""
+        """Send the stop signal to the main process; kill everything after `grace_period` s."""
         with self._call("StopContainer", max(grace_period, 0)):
             await self._registry.load()
             container = self._registry.containers.get(container_id)
@@ -252,7 +259,7 @@ class ProcessRuntime(HostImages, NoStreaming):
     ) -> tuple[v1.ContainerStatus, int]:
         with self._call("ContainerStatus"):
             container = await self._registry.find("ContainerStatus", container_id)
-            return container.status(), container.life.pid if verbose else 0
+            return container.status(), container.process.pid if verbose else 0
 
     async def list_containers(
         self, previous: Listing[v1.Container] | None = None, *, uid: PodUid | None = None
@@ -263,10 +270,10 @@ class ProcessRuntime(HostImages, NoStreaming):
     async def exec_sync(
         self, container_id: ContainerId, command: list[str], timeout_seconds: int
     ) -> ExecResult:
-        """Run a command as the container's user, with its environment and limits.
+        """Run a command with the container's user, environment and limits.
 
-        At the limit the command and all that came of it is killed. What a command that
-        ends by itself leaves running is the container's from then on.
+        After `timeout_seconds` the command and its descendants are killed. Processes that a
+        command leaves running when it ends by itself stay part of the container.
         """
         output = {"stdout": bytearray(), "stderr": bytearray()}
         with trio.move_on_after(timeout_seconds or float("inf")):
@@ -283,7 +290,7 @@ class ProcessRuntime(HostImages, NoStreaming):
 
     @asynccontextmanager
     async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
-        """Open nothing: exits are known from the processes themselves."""
+        """Open nothing: exits are seen through pidfds."""
         yield _no_events()
 
     # Streams
@@ -300,21 +307,21 @@ class ProcessRuntime(HostImages, NoStreaming):
         tty: bool = False,
         stdin: bool = False,
     ) -> AbstractAsyncContextManager[ProcessStreams]:
-        """Run a command in a container and talk to it; leaving the context kills it.
+        """Run a command in a container; leaving the context kills it.
 
-        Raises `RuntimeCallError` where it cannot be started.
+        Raises `RuntimeCallError` if it cannot be started.
         """
         return self._open_exec("Exec", container_id, command, tty=tty, stdin=stdin)
 
     @asynccontextmanager
     async def open_attach(self, container_id: ContainerId) -> AsyncIterator[ProcessStreams]:
-        """Join a running container's own input and output, from now on."""
+        """Attach to the input and output of a running container, from now on."""
         container = await self._registry.find_running("Attach", container_id)
         async with control.attach(container.directory, "Attach") as streams:
             yield streams
 
     async def open_port(self, sandbox_id: SandboxId, port: int) -> trio.SocketStream:
-        """Connect to a port of this host's loopback, which is the sandbox'. Raises OSError."""
+        """Connect to a port on this host's loopback. Raises OSError and `RuntimeCallError`."""
         await self._registry.load()
         self._registry.ready_sandbox("PortForward", sandbox_id)
         try:
@@ -325,7 +332,7 @@ class ProcessRuntime(HostImages, NoStreaming):
     # Logs and stats
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
-        """Have a container's log continued in a new file, after the old one was renamed."""
+        """Continue a container's log in a new file, after the old one was renamed."""
         call = "ReopenContainerLog"
         with self._call(call):
             container = await self._registry.find_running(call, container_id)
@@ -333,7 +340,7 @@ class ProcessRuntime(HostImages, NoStreaming):
                 await shim.request(call, "reopen")
 
     async def container_stats(self, container_id: ContainerId) -> v1.ContainerStats:
-        """Return what a running container uses of CPU and memory."""
+        """Return the CPU and memory usage of a running container."""
         call = "ContainerStats"
         with self._call(call):
             container = await self._registry.find_running(call, container_id)
@@ -341,16 +348,16 @@ class ProcessRuntime(HostImages, NoStreaming):
         return found[0]
 
     async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return the stats of all running containers, of one pod if `uid` is given."""
+        """Return the usage of all running containers, or of one pod's."""
         with self._call("ListContainerStats"):
             asked = await self._registry.of_pod(uid)
             return await self._offload(stats.container_stats, asked)
 
-    # How it is done
+    # Internals
 
     @contextmanager
     def _call(self, call: str, extra_time: float = 0.0) -> Iterator[None]:
-        """Bound a call in time, and raise what the disk raises as a failed call."""
+        """Give a call its deadline, and translate OSError into a `RuntimeCallError`."""
         try:
             with trio.fail_after(self._timeout + extra_time):
                 yield
@@ -359,10 +366,10 @@ class ProcessRuntime(HostImages, NoStreaming):
         except OSError as exc:
             raise RuntimeCallError(call, str(exc)) from exc
 
-    def _tell(self, what: str, why: str) -> None:
-        """Say once that something is not applied."""
-        if (what, why) not in self._told:
-            self._told.add((what, why))
+    def _report_unapplied(self, what: str, why: str) -> None:
+        """Log once that a setting is not applied."""
+        if (what, why) not in self._reported:
+            self._reported.add((what, why))
             log.warning("process.not_applied", what=what, reason=why)
 
     @asynccontextmanager
@@ -388,23 +395,25 @@ class ProcessRuntime(HostImages, NoStreaming):
         if not sandbox.facts.stopped:
             facts = msgspec.structs.replace(sandbox.facts, stopped=True)
             await self._offload(store.update_sandbox, sandbox.directory, facts)
-            sandbox.change(facts)
+            sandbox.update(facts)
 
     async def _stop(self, container: Container, grace_period: float) -> None:
-        """See that a container is over. One that was not started stays as it is."""
+        """Stop a container and wait until it has exited; do nothing if it was never started."""
         call = "StopContainer"
         await self._registry.observe([container])
-        if container.life.state == lives.RUNNING:
-            # Without a shim it is about to be over, or was: what is on disk will tell.
+        if container.process.state == process_state.RUNNING:
+            # A shim that is gone has written `exit.json`, or died: `observe` finds out below.
             with suppress(control.ShimGoneError):
                 async with control.connect(container.directory, call) as shim:
                     await self._end(shim, container, grace_period)
-        asked_at = trio.current_time()
+        stopped_at = trio.current_time()
         await self._registry.observe([container])
-        while container.life.state == lives.RUNNING:
-            if trio.current_time() > asked_at + _SHIM_PATIENCE:
-                # It runs and does not listen: a killed shim takes its container along.
-                await self._offload(lives.kill_shim, container.directory, self._registry.boot)
+        while container.process.state == process_state.RUNNING:
+            if trio.current_time() > stopped_at + _SHIM_LIMIT:
+                # The shim hangs. Killing it kills the container's main process as well.
+                await self._offload(
+                    process_state.kill_shim, container.directory, self._registry.boot
+                )
             await trio.sleep(_POLL)
             await self._registry.observe([container])
 
@@ -423,9 +432,10 @@ class ProcessRuntime(HostImages, NoStreaming):
 
     async def _remove(self, container: Container) -> None:
         await self._stop(container, 0)
-        while container.life.state == lives.CREATED:
-            # A start whose caller has given up may be under way: whoever comes first, wins.
-            if await self._offload(lives.forbid_start, container.directory):
+        while container.process.state == process_state.CREATED:
+            # A start may still be in progress although its caller gave up. Either its shim creates
+            # `shim.json` first, and we stop that container, or we do, and the shim ends.
+            if await self._offload(process_state.forbid_start, container.directory):
                 break
             await trio.sleep(_POLL)
             await self._stop(container, 0)
@@ -435,8 +445,8 @@ class ProcessRuntime(HostImages, NoStreaming):
 
 async def _no_events() -> AsyncIterator[v1.ContainerEventResponse]:
     await trio.lowlevel.checkpoint()
-    raise UnsupportedCallError("GetContainerEvents", "processes are watched, not told of")
-    yield v1.ContainerEventResponse()
+    raise UnsupportedCallError("GetContainerEvents", "the process runtime sends no events")
+    yield v1.ContainerEventResponse()  # makes this function a generator
 
 
 def _reserved(kind: str, name: str, owner: str) -> str:

@@ -1,8 +1,7 @@
-"""What containers use, added up over their processes from /proc.
+"""Resource usage of containers, summed over their processes from /proc.
 
-CPU time of processes that have ended is in their parents' account, and the orphans' in the
-shim's, so the sum never falls while nobody ignores SIGCHLD. Memory is the sum of resident
-pages, which counts shared pages more than once. All of this blocks.
+Memory is the sum of resident pages, which counts shared pages more than once. All functions
+block.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kubelet_trio.cri.generated.runtime import v1
-from kubelet_trio.cri.process.entries import Container
-from kubelet_trio.cri.process.lives import RUNNING
+from kubelet_trio.cri.process.process_state import RUNNING
+from kubelet_trio.cri.process.registry import Container
 from kubelet_trio.cri.process.shim.processes import children_by_parent, descendants, process_stat
 from kubelet_trio.cri.process.shim.protocol import NAME
 
 _NANO = 1_000_000_000
-# Of the fields that `process_stat` returns.
+# Indices into what `process_stat` returns.
 _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM, _RSS = (
     7,
     9,
@@ -33,34 +32,38 @@ _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM, _RSS =
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one container uses: nanoseconds, bytes, numbers."""
+    """Resource usage of one container."""
 
-    cpu: int = 0
-    memory: int = 0
+    cpu: int = 0  # nanoseconds
+    memory: int = 0  # bytes
     minor_faults: int = 0
     major_faults: int = 0
     processes: int = 0
 
 
 def container_stats(containers: Iterable[Container]) -> list[v1.ContainerStats]:
-    """Return the stats of those containers that run, from one look at /proc."""
-    running = [c for c in containers if c.life.state == RUNNING]
+    """Return the stats of the running ones among `containers`, from one scan of /proc."""
+    running = [c for c in containers if c.process.state == RUNNING]
     children = children_by_parent() if running else {}
     return [
         _message(
-            container, measure(container.life.shim, descendants(container.life.shim, children))
+            container,
+            measure(container.process.shim, descendants(container.process.shim, children)),
         )
         for container in running
     ]
 
 
 def measure(shim: int, processes: Iterable[int]) -> Usage:
-    """Add up the processes of a shim; its own count only with what it has reaped."""
+    """Add up the processes of a shim."""
+    # The time of an ended process counts for its parent once that has waited for it, proc(5), and
+    # orphans are children of the shim. So we add the shim's reaped time, and the sum never falls
+    # unless a process ignores SIGCHLD.
     ticks = _fields(shim, (_CHILD_USER, _CHILD_SYSTEM))
     cpu, memory, minor, major, count = sum(ticks), 0, 0, 0, 0
     for pid in processes:
         if _is_shim(pid):
-            continue  # it carries a command's output, which is our cost
+            continue  # forwards the output of an exec: the agent's cost, not the container's
         wanted = (_USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM, _RSS, _MINOR_FAULTS, _MAJOR_FAULTS)
         *times, pages, minor_faults, major_faults = _fields(pid, wanted)
         cpu += sum(times)

@@ -1,13 +1,14 @@
-"""What the runtime keeps on disk: everything that another agent must find.
+"""The runtime's state on disk: all that the next agent needs to take over.
 
     <state>/<sandbox id>/sandbox.json, sandbox.pb
-    <state>/<sandbox id>/<container id>/container.json, container.pb    what it is
-                                       /spec.json                       for its shim
-                                       /shim.json, exit.json, control   the shim's own
-                                       /work                            its directory
+    <state>/<sandbox id>/<container id>/container.json, container.pb    facts and CRI config
+                                       /spec.json                       read by the shim
+                                       /shim.json, exit.json, control   written by the shim
+                                       /work                            working directory
 
-The `.json` files come last and go first: a directory without one is half made or half
-removed, and is cleared away by the next start. All of this blocks.
+`sandbox.json` and `container.json` are written last and removed first. A directory without its
+`.json` was not completed or not removed completely; the next agent removes it. All functions
+block.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from kubelet_trio.model import (
 if TYPE_CHECKING:
     import betterproto2
 
-# Searchable by all, for containers of other users; listable and readable by none of them.
+# Searchable by everyone, for containers of other users; listable by the owner only.
 _DIRECTORY_MODE = 0o711
 _SANDBOX, _CONTAINER = "sandbox", "container"
 WORK = "work"
 
-# A crash of the machine may leave files empty or cut short.
+# A crash of the machine may leave files empty or truncated.
 _UNREADABLE = (FileNotFoundError, ValueError, EOFError, *JSON_ERRORS)
 
 _Facts = TypeVar("_Facts", bound="SandboxFacts | ContainerFacts")
@@ -48,16 +49,16 @@ _Config = TypeVar("_Config", bound="betterproto2.Message")
 
 
 class SandboxFacts(msgspec.Struct, frozen=True):
-    """A sandbox beside its config. Times are Unix nanoseconds."""
+    """A sandbox's own data; its config is in the `.pb`. Times are Unix nanoseconds."""
 
     id: SandboxId
     created_at: int
-    boot: str  # of the machine: after another one, nothing of it is there
+    boot: str  # id of the boot it was created in; it is not ready in any other
     stopped: bool = False
 
 
 class ContainerFacts(msgspec.Struct, frozen=True):
-    """A container beside its config. Times are Unix nanoseconds."""
+    """A container's own data; its config is in the `.pb`. Times are Unix nanoseconds."""
 
     id: ContainerId
     created_at: int
@@ -69,7 +70,7 @@ class ContainerFacts(msgspec.Struct, frozen=True):
 
 
 def new_id() -> str:
-    """Return an id as other runtimes have them: 64 hexadecimal digits."""
+    """Return a new id in the format of other runtimes: 64 hexadecimal digits."""
     return os.urandom(32).hex()
 
 
@@ -79,7 +80,7 @@ def make_state_dir(state_dir: Path) -> None:
 
 
 def write_sandbox(directory: Path, facts: SandboxFacts, config: v1.PodSandboxConfig) -> None:
-    """Make a sandbox's directory."""
+    """Create a sandbox's directory and write its files."""
     directory.mkdir(mode=_DIRECTORY_MODE)
     directory.chmod(_DIRECTORY_MODE)
     write_aside(directory / f"{_SANDBOX}.pb", bytes(config))
@@ -93,7 +94,7 @@ def update_sandbox(directory: Path, facts: SandboxFacts) -> None:
 def write_container(
     directory: Path, facts: ContainerFacts, config: v1.ContainerConfig, spec: Spec
 ) -> None:
-    """Fill a container's directory, whose work directory is there already."""
+    """Write the files of a container into the directory that `make_work_dir` created."""
     directory.chmod(_DIRECTORY_MODE)
     write_aside(directory / f"{_CONTAINER}.pb", bytes(config))
     write_aside(directory / protocol.SPEC, msgspec.json.encode(spec))
@@ -101,7 +102,7 @@ def write_container(
 
 
 def make_work_dir(directory: Path, identity: Identity, *, switch_user: bool) -> Path:
-    """Make a container's directory and in it its own, which belongs to its user."""
+    """Create a container's directory, and in it a working directory that its user owns."""
     directory.mkdir(mode=_DIRECTORY_MODE)
     work = directory / WORK
     work.mkdir(mode=0o755)
@@ -111,7 +112,7 @@ def make_work_dir(directory: Path, identity: Identity, *, switch_user: bool) -> 
 
 
 def remove(directory: Path) -> None:
-    """Remove a sandbox's or a container's directory, its record first; none is no error."""
+    """Remove a sandbox's or a container's directory, `.json` first; a missing one is no error."""
     for name in (_SANDBOX, _CONTAINER):
         (directory / f"{name}.json").unlink(missing_ok=True)
     remove_tree(directory)
@@ -120,14 +121,14 @@ def remove(directory: Path) -> None:
 def load_sandboxes(
     state_dir: Path,
 ) -> Iterator[tuple[Path, SandboxFacts, v1.PodSandboxConfig]]:
-    """Yield every sandbox, oldest first; what is half made or half removed is removed."""
+    """Yield every sandbox, oldest first. Remove directories that are incomplete."""
     return _load(state_dir, _SANDBOX, SandboxFacts, v1.PodSandboxConfig)
 
 
 def load_containers(
     sandbox: Path,
 ) -> Iterator[tuple[Path, ContainerFacts, v1.ContainerConfig]]:
-    """Yield every container of a sandbox's directory, oldest first; else as `load_sandboxes`."""
+    """Yield every container in a sandbox's directory; otherwise as `load_sandboxes`."""
     return _load(sandbox, _CONTAINER, ContainerFacts, v1.ContainerConfig)
 
 

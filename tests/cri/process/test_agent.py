@@ -22,7 +22,7 @@ import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod
 
 import kubelet_trio
-from kubelet_trio.cri.process.lives import kill_strays
+from kubelet_trio.cri.process.process_state import kill_marked
 from tests.cri.process.agent_program import open_agent
 from tests.cri.process.processes import processes_at
 
@@ -200,7 +200,7 @@ class Program:
         if self._process is not None:
             self.end(signal.SIGKILL)
         for container in (self.base / "root" / "process-runtime").glob("*/*/spec.json"):
-            kill_strays(container.parent.name)
+            kill_marked(container.parent.name)
 
     def wait_pods(self, check: Callable[[list[Any]], bool]) -> list[Any]:
         """Wait until what the agent says of its pods satisfies `check`."""

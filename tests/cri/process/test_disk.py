@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.cri import ProcessRuntime, v1
-from kubelet_trio.cri.process import lives
+from kubelet_trio.cri.process import process_state
 from kubelet_trio.cri.process.shim import protocol
 from kubelet_trio.cri.process.shim.files import fill_json, reserve, write_json
 from tests.conformance.cases import FOREVER, Box, exits
@@ -43,8 +43,8 @@ async def test_what_is_half_made_or_half_removed_is_cleared_away(
 def test_a_file_of_a_shim_that_is_no_text_counts_as_none(tmp_path: Path, name: str) -> None:
     (tmp_path / protocol.EXIT).write_bytes(b'{"code": 3, "finished_at": 1}')
     (tmp_path / name).write_bytes(b'{"reason": "\xff"}')
-    life = lives.read_life(tmp_path, "0" * 64, "boot")
-    assert (life.state, life.exit_code) in {(lives.EXITED, 3), (lives.CREATED, 0)}
+    state = process_state.read_process_state(tmp_path, "0" * 64, "boot")
+    assert (state.state, state.exit_code) in {(process_state.EXITED, 3), (process_state.CREATED, 0)}
 
 
 async def test_after_a_reboot_nothing_runs(
@@ -54,9 +54,9 @@ async def test_after_a_reboot_nothing_runs(
     await case.wait_exited(ended)
     await case.runtime.remove_container(await box.create(FOREVER, "gone"))
     with monkeypatch.context() as rebooted:
-        rebooted.setattr(lives, "boot_id", lambda: "another")
+        rebooted.setattr(process_state, "boot_id", lambda: "another")
         # Its PID may be somebody else's by now; here it stays what it was.
-        rebooted.setattr(lives, "kill_strays", lambda _id: None)
+        rebooted.setattr(process_state, "kill_marked", lambda _id: None)
         later = ProcessRuntime(case.logs / "root")
         assert (await later.pod_sandbox_status(box.id)).state == NOT_READY
         statuses = [(await later.container_status(c))[0] for c in (ended, running)]
@@ -72,13 +72,16 @@ async def test_a_number_that_has_become_another_process_is_not_the_shim(
     await case.wait_exited(container_id)
     directory = state_dir(case) / box.id / container_id
     told = (directory / protocol.SHIM).read_text()
-    assert lives.read_life(directory, container_id, lives.boot_id()).exit_code == 0
+    assert (
+        process_state.read_process_state(directory, container_id, process_state.boot_id()).exit_code
+        == 0
+    )
     (directory / protocol.EXIT).unlink()
     # PID 1 lives, and began at another time.
     text = told.replace(told.split('"shim": ')[1].split(",")[0], "1", 1)
     (directory / protocol.SHIM).write_text(text)
-    life = lives.read_life(directory, container_id, lives.boot_id())
-    assert (life.exit_code, life.reason) == (255, "Unknown")
+    state = process_state.read_process_state(directory, container_id, process_state.boot_id())
+    assert (state.exit_code, state.reason) == (255, "Unknown")
 
 
 async def test_an_end_that_was_cut_short_by_a_crash_is_unknown(case: ProcessCase, box: Box) -> None:
@@ -107,7 +110,7 @@ def test_what_room_was_taken_for_is_written_on_a_full_disk(
             with pytest.raises(OSError, match="No space left"):
                 write_json("other", {"code": 3})
             fill_json(room, protocol.EXIT, {"code": 3, "finished_at": 1})
-            ended = lives._read_exit(tmp_path)
+            ended = process_state._read_exit(tmp_path)
         assert ended is not None
         assert (ended.code, ended.finished_at) == (3, 1)
     finally:

@@ -15,9 +15,9 @@ from kubelet_trio.cri.process.launch import (
     make_spec,
     mount_variables,
     parse_rlimits,
+    stop_signal,
     unapplied,
 )
-from kubelet_trio.cri.process.signals import stop_signal
 
 ENVIRON = {"PATH": "/bin", "LANG": "C", "SECRET": "of the agent"}
 MESSAGE_FILE = {"io.kubernetes.container.terminationMessagePath": "/dev/termination-log"}

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from kubelet_trio.cri import RuntimeCallError, v1
-from kubelet_trio.cri.process import lives
+from kubelet_trio.cri.process import process_state
 from kubelet_trio.cri.process.launcher import Launcher
 from kubelet_trio.model import ContainerId
 from tests.conformance.cases import FOREVER, Box, Program, eventually, exits, wait_exited
@@ -189,8 +189,8 @@ async def test_a_start_that_was_cancelled_leaves_nothing_that_is_not_known(
 async def test_a_removed_container_does_not_start_any_more(case: ProcessCase, box: Box) -> None:
     container_id = await box.create(FOREVER)
     (directory,) = (case.logs / "root" / "process-runtime").glob(f"*/{container_id}")
-    assert lives.forbid_start(directory)
-    assert not lives.forbid_start(directory)
+    assert process_state.forbid_start(directory)
+    assert not process_state.forbid_start(directory)
     # As for a start that was sent before and is carried out only now.
     launcher = Launcher(sys.executable, directory.parent.parent)
     async with trio.open_nursery() as nursery:

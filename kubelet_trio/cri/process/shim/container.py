@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -9,13 +10,22 @@ import signal
 import socket
 import time
 
-from .execs import run_exec
 from .files import fill_json, reserve, write_json
-from .job import BLOCK, StartError, start_job
+from .job import BLOCK, Job, StartError, start_job
 from .log import Log
 from .peer import Peer, Wakeup
-from .processes import exit_code, kill_descendants, process_stat, reap, send_signal
+from .processes import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    exit_code,
+    kill_descendants,
+    prctl,
+    process_stat,
+    reap,
+    send_signal,
+)
 from .protocol import (
+    ANSWER,
     CONTROL,
     EXIT,
     EXITED,
@@ -30,13 +40,14 @@ from .protocol import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the shim is one program and pays for every import
+    from collections.abc import Mapping
     from typing import Any
 
-_ENDING_LIMIT = 10.0  # s for the descendants to die: what is unkillable is left behind
+_ENDING_LIMIT = 10.0  # s for the descendants to die; an unkillable one is left behind
 
 
 class Shim:
-    """One container's shim, from its start to `exit.json`."""
+    """Runs one container and serves its control socket."""
 
     def __init__(self, directory: str) -> None:
         os.chdir(directory)
@@ -55,15 +66,15 @@ class Shim:
         }
 
     def run(self, reply: int) -> None:
-        """Start the container, tell `reply`, and stay until it is over."""
+        """Start the container, answer on the descriptor `reply`, and stay until its end."""
         own = self._describe()
-        write_json(SHIM, own, only_new=True)  # a second start ends here
-        # The disk may be full when it ends, for that may be why: how it ended is told all the same.
+        write_json(SHIM, own, only_new=True)  # fails for a second start of the same container
+        # A full disk may be the reason for the exit; it must not prevent us from recording it.
         self._room = reserve(EXIT)
         try:
             self._start(own)
         except (StartError, OSError) as exc:
-            kill_descendants()  # a full disk may show when it runs already
+            kill_descendants()  # a full disk may show only after the process was started
             fill_json(self._room, EXIT, _ending(START_ERROR, "StartError", str(exc)))
             os.write(reply, json.dumps({"error": str(exc)}).encode())
             return
@@ -103,7 +114,7 @@ class Shim:
             self._wait()
             ended, left = reap()
             if self._job.pid in ended:
-                # As with a PID namespace's first process: all the others end with it.
+                # As in a PID namespace, where all processes die with PID 1, pid_namespaces(7).
                 self._status = ended[self._job.pid]
                 self._deadline = time.monotonic() + _ENDING_LIMIT
             if self._status is not None and left:
@@ -111,9 +122,9 @@ class Shim:
         for stream, content in self._job.drain():
             self._emit(stream, content)
         self._log.finish()
-        self._tell_end(left)
+        self._record_exit(left)
 
-    def _tell_end(self, left: bool) -> None:
+    def _record_exit(self, left: bool) -> None:
         assert self._status is not None
         code = exit_code(self._status)
         reason = "Error" if code else "Completed"
@@ -127,7 +138,7 @@ class Shim:
                 peer.finish(EXITED, json.dumps({"code": code}).encode())
 
     def _wait(self) -> None:
-        """Handle what comes next: output, input, a connection, a request or a signal."""
+        """Wait for and handle the next output, input, connection, request or signal."""
         poll = select.poll()
         poll.register(self._wakeup.fd, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
@@ -136,7 +147,7 @@ class Shim:
         for peer in self._peers:
             reads = 0 if peer.attached and input_full else select.POLLIN
             poll.register(peer, reads | (select.POLLOUT if peer.pending else 0))
-        # While its processes are being killed, look again soon: one may have escaped.
+        # Poll while descendants are killed: one that forked meanwhile needs another round.
         ready = {fd for fd, _ in poll.poll(None if self._status is None else 50)}
         self._wakeup.clear()
         self._job.flush()
@@ -193,7 +204,7 @@ class Shim:
             elif kind == RESIZE:
                 self._job.resize(*json.loads(content))
         except (ValueError, KeyError, TypeError):
-            peer.gone = True  # it does not speak our language
+            peer.gone = True  # a malformed request
 
     def _do_signal(self, peer: Peer, request: dict[str, Any]) -> None:
         if self._status is None:
@@ -219,7 +230,7 @@ class Shim:
         peer.attached = True
 
     def _do_exec(self, peer: Peer, request: dict[str, Any]) -> None:
-        """Hand the connection to a process of its own, which lives as long as the command."""
+        """Fork a process that serves this connection until the command ends."""
         if self._status is None and os.fork() == 0:
             code = 1
             try:
@@ -231,7 +242,7 @@ class Shim:
         peer.gone = True
 
     def _leave(self, kept: Peer) -> None:
-        """In a forked process: close what is the shim's."""
+        """In a forked process: close the shim's descriptors, except the connection `kept`."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._wakeup.close()
         self._listener.close()
@@ -253,9 +264,73 @@ def _ending(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def _was_oom_killed(path: str) -> bool:
-    """Whether a cgroup's memory.events (v2) or memory.oom_control (v1) counts a kill."""
+    """Return whether a cgroup's memory.events (v2) or memory.oom_control (v1) counts a kill."""
     try:
         with open(path) as file:
             return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in file)
     except OSError:
         return False
+
+
+def run_exec(peer: Peer, request: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+    """Run a command in the container for a client, and kill it if the client hangs up.
+
+    Processes that the command leaves running when it ends by itself become part of the container.
+    """
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # its orphans become our children, until we exit
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the shim
+    wakeup = Wakeup()
+    peer.socket.setblocking(True)
+    try:
+        job = start_job(spec, argv=request["argv"], tty=request["tty"], stdin=request["stdin"])
+    except (StartError, OSError) as exc:
+        peer.finish(ANSWER, json.dumps({"error": str(exc)}).encode())
+        return
+    peer.answer(pid=job.pid)
+    status = None
+    while status is None and not peer.gone:
+        _exec_step(peer, job, wakeup)
+        status = reap()[0].get(job.pid)
+    if status is None:
+        kill_descendants()
+        _reap_all()
+        return
+    for stream, content in job.drain():
+        peer.send(stream, content)
+    peer.finish(EXITED, json.dumps({"code": exit_code(status)}).encode())
+
+
+def _exec_step(peer: Peer, job: Job, wakeup: Wakeup) -> None:
+    poll = select.poll()
+    poll.register(wakeup.fd, select.POLLIN)
+    job.register(poll)
+    # While the command does not read its input, we read no more of it from the client. POLLRDHUP
+    # still shows a client that hangs up: its FIN would be hidden behind unread input.
+    is_read = len(job.pending) <= BLOCK
+    poll.register(peer, select.POLLIN if is_read else select.POLLRDHUP)
+    ready = {fd for fd, _ in poll.poll()}
+    wakeup.clear()
+    if not is_read and peer.fileno() in ready:
+        peer.gone = True
+        return
+    job.flush()
+    for fd in ready & job.outputs.keys():
+        stream = job.outputs[fd]
+        with contextlib.suppress(BlockingIOError):
+            if content := job.read(fd):
+                peer.send(stream, content)
+    if peer.fileno() in ready:
+        for kind, content in peer.frames():
+            if kind == STDIN:
+                job.feed(content)
+            elif kind == STDIN_END:
+                job.end_input()
+            elif kind == RESIZE:
+                job.resize(*json.loads(content))
+
+
+def _reap_all() -> None:
+    deadline = time.monotonic() + _ENDING_LIMIT
+    while reap()[1] and time.monotonic() < deadline:
+        time.sleep(0.005)
+        kill_descendants()

@@ -1,4 +1,4 @@
-"""Small files, written so that a reader never sees half of one."""
+"""Writing the small files of a container's directory so that readers never see a partial one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def write_file(path: str, text: str) -> bool:
-    """Write to a file that exists; return whether that worked."""
+    """Write to an existing file; return whether that succeeded."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -22,9 +22,9 @@ def write_file(path: str, text: str) -> bool:
 
 
 def write_json(name: str, value: object, *, only_new: bool = False) -> None:
-    """Replace a file of the working directory: readers see all of it or nothing.
+    """Replace a file of the working directory atomically.
 
-    Raises FileExistsError if it is to be new and is there.
+    With `only_new`, raises FileExistsError if it exists.
     """
     new = f"{name}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -37,11 +37,11 @@ def write_json(name: str, value: object, *, only_new: bool = False) -> None:
         os.rename(new, name)
 
 
-_ROOM = 1024  # bytes: more than what is told of an end takes
+_ROOM = 1024  # bytes; the record of an exit is smaller
 
 
 def reserve(name: str) -> str:
-    """Take room on the disk for a file of the working directory that is written later."""
+    """Reserve disk space for a file of the working directory that is written later."""
     room = f"{name}.room"
     fd = os.open(room, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w") as file:
@@ -50,8 +50,8 @@ def reserve(name: str) -> str:
 
 
 def fill_json(room: str, name: str, value: object) -> None:
-    """Write to the room, which a full disk takes too, and give it its name."""
+    """Write into the reserved space, which works on a full disk, and rename it."""
     fd = os.open(room, os.O_WRONLY | os.O_CLOEXEC)
     with open(fd, "w") as file:
-        file.write(json.dumps(value))  # the blanks that are left after it are JSON as well
+        file.write(json.dumps(value))  # the blanks that follow are valid JSON whitespace
     os.rename(room, name)

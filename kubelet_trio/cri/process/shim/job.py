@@ -1,4 +1,4 @@
-"""Starting a process as a container wants it, and holding our ends of its input and output."""
+"""Starting a process with a container's settings, and its input and output."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ BLOCK = 1 << 16
 
 
 class StartError(Exception):
-    """The process could not be started; the text is for the container's status."""
+    """The process could not be started. The text goes into the container's status."""
 
 
 class Job:
-    """A process that was started, and our ends of its stdin, stdout and stderr."""
+    """A started process, with our ends of its stdin, stdout and stderr."""
 
     def __init__(
         self, pid: int, outputs: dict[int, bytes], stdin: int | None, tty: int | None
     ) -> None:
         self.pid = pid
-        self.outputs = outputs  # fd -> the stream it carries
+        self.outputs = outputs  # descriptor to the stream it carries
         self.stdin = stdin
         self.tty = tty
-        self.pending = b""  # input that the process has not taken yet
+        self.pending = b""  # input that the process has not read yet
         self.input_ends = False
 
     def register(self, poll: select.poll) -> None:
-        """Have a poll wait for output, and for room for the input that is pending."""
+        """Register output, and stdin if input is pending, with a poll."""
         wanted = dict.fromkeys(self.outputs, select.POLLIN)
         if self.pending and self.stdin is not None:
             wanted[self.stdin] = wanted.get(self.stdin, 0) | select.POLLOUT
@@ -47,14 +47,15 @@ class Job:
             poll.register(fd, events)
 
     def feed(self, content: bytes) -> None:
+        """Queue input for the process."""
         if self.stdin is not None and not self.input_ends:
             self.pending += content
             self.flush()
 
     def end_input(self) -> None:
-        """Close stdin once it has taken what is pending; a terminal reads the end from ^D."""
+        """Close stdin once the pending input is written."""
         if self.tty is not None:
-            self.feed(b"\x04")
+            self.feed(b"\x04")  # ^D: a terminal has one descriptor for both directions
         else:
             self.input_ends = True
             self.flush()
@@ -68,7 +69,7 @@ class Job:
         except BlockingIOError:
             return
         except OSError:
-            self.pending, self.input_ends = b"", True  # nobody reads it any more
+            self.pending, self.input_ends = b"", True  # EPIPE: no process has its stdin open
         if self.input_ends:
             if self.stdin != self.tty:
                 os.close(self.stdin)
@@ -83,12 +84,12 @@ class Job:
             fcntl.ioctl(self.tty, termios.TIOCSWINSZ, size)
 
     def read(self, fd: int) -> bytes:
-        """Return what is there of an output; b"" and closed at its end. BlockingIOError: none."""
+        """Return available output; b"" at its end, which closes it. Raises BlockingIOError."""
         try:
             content = os.read(fd, BLOCK)
         except BlockingIOError:
             raise
-        except OSError:  # EIO: the last process has left the terminal
+        except OSError:  # EIO: no process has the terminal open any more
             content = b""
         if not content:
             del self.outputs[fd]
@@ -97,7 +98,7 @@ class Job:
         return content
 
     def drain(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what is left in the outputs, without waiting for more."""
+        """Yield the output that is available, without waiting for more."""
         for fd, stream in tuple(self.outputs.items()):
             try:
                 while content := self.read(fd):
@@ -107,7 +108,7 @@ class Job:
 
 
 def start_job(spec: Mapping[str, Any], *, argv: list[str], tty: bool, stdin: bool) -> Job:
-    """Start a process as `spec` wants it. Raises `StartError`."""
+    """Start a process with the settings in `spec`. Raises `StartError` and OSError."""
     uid = -1 if spec["uid"] is None else spec["uid"]
     theirs: list[int]
     if tty:
@@ -121,7 +122,7 @@ def start_job(spec: Mapping[str, Any], *, argv: list[str], tty: bool, stdin: boo
         theirs_in, stdin_fd = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
         theirs = [theirs_in, theirs_out, theirs_err]
         for fd in theirs[0 if stdin else 1 :]:
-            os.fchown(fd, uid, -1)  # else its /dev/stdout cannot be opened
+            os.fchown(fd, uid, -1)  # else another user could not open its own /dev/stdout
     failure, theirs_failure = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -130,20 +131,21 @@ def start_job(spec: Mapping[str, Any], *, argv: list[str], tty: bool, stdin: boo
         os.close(fd)
     for fd in (*outputs, *(() if stdin_fd is None else (stdin_fd,))):
         os.set_blocking(fd, False)
+    # The write end is closed by a successful execve (O_CLOEXEC), so this read ends then.
     with open(failure, "rb") as file:
-        told = file.read()
-    if told:
+        error = file.read()
+    if error:
         os.waitpid(pid, 0)
         for fd in {*outputs, *(() if stdin_fd is None else (stdin_fd,))}:
             os.close(fd)
-        raise StartError(told.decode(errors="replace"))
+        raise StartError(error.decode(errors="replace"))
     return Job(pid, outputs, stdin_fd, tty_fd)
 
 
 def _become(
     spec: Mapping[str, Any], argv: list[str], stdio: list[int], tty: bool, failure: int
 ) -> NoReturn:
-    """In the new process: turn into the container's program, or tell why not."""
+    """In the new process: execute the container's program, or write the error to `failure`."""
     try:
         for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
@@ -156,14 +158,15 @@ def _become(
             fcntl.ioctl(stdio[0], termios.TIOCSCTTY, 0)
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
-        _limit(spec)
+        _apply_limits(spec)  # before the user is switched: joining a cgroup needs our rights
         if spec["uid"] is not None:
             os.setgroups(spec["groups"])
             os.setresgid(spec["gid"], spec["gid"], spec["gid"])
             os.setresuid(spec["uid"], spec["uid"], spec["uid"])
-        # As the user: nothing of a path that a container chose is looked up with root's rights.
+        # After the user is switched: a path that the pod chose is not resolved as root.
         _enter(spec["cwd"])
-        # A container without its shim could be neither stopped nor read: they die together.
+        # Without its shim a container could neither be stopped nor logged: it dies with the shim.
+        # After the user is switched, since setresuid clears this setting, prctl(2).
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if spec["no_new_privs"]:
             prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -171,16 +174,16 @@ def _become(
         _execute(argv, spec["env"])
     except StartError as exc:
         os.write(failure, str(exc).encode())
-    finally:  # whatever happened: a forked process must not go back
-        if (trouble := sys.exc_info()[1]) is not None:
-            os.write(failure, f"starting {argv[0]!r}: {trouble!r}".encode())
+    finally:  # in every case: the forked process must not return into the shim's code
+        if (error := sys.exc_info()[1]) is not None:
+            os.write(failure, f"starting {argv[0]!r}: {error!r}".encode())
         os._exit(127)
 
 
-def _limit(spec: Mapping[str, Any]) -> None:
-    """Join the cgroups, and take the limits that are the process' own."""
+def _apply_limits(spec: Mapping[str, Any]) -> None:
+    """Join the container's cgroups, and set the OOM score and rlimits of this process."""
     for path in spec["cgroup_procs"]:
-        write_file(path, "0")
+        write_file(path, "0")  # 0: the writing process, cgroups(7)
     write_file("/proc/self/oom_score_adj", str(spec["oom_score_adj"]))
     if spec["rlimits"]:
         import resource

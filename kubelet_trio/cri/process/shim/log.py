@@ -9,17 +9,17 @@ import time
 
 from .protocol import STDERR, STDOUT
 
-_OWN = 3  # of the path: the pod's directory, the container's, the file
+_OWN = 3  # the last components of the path: the pod's directory, the container's, the file
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
-_MAX_LINE = 1 << 14  # containerd's: longer lines are written in parts
+_MAX_LINE = 1 << 14  # containerd's max_container_log_line_size: longer lines are split
 
 
 class Log:
-    """A log file in CRI's format; one that cannot be written loses lines and stops nobody."""
+    """A log file in CRI's format. Lines that cannot be written are dropped."""
 
     def __init__(self, path: str) -> None:
-        """Open the file (empty: none is kept). Raises OSError."""
+        """Open the file; an empty path keeps no log. Raises OSError."""
         self._path = path
         self._fd = -1
         self._rest = {STDOUT: b"", STDERR: b""}
@@ -28,7 +28,7 @@ class Log:
         self.reopen()
 
     def reopen(self) -> None:
-        """Go on in the file that has the path now, a new one after a rotation."""
+        """Continue in the file that is at the path now: a new one after a rotation."""
         if not self._path:
             return
         fd = _open(self._path)
@@ -37,7 +37,7 @@ class Log:
         self._fd = fd
 
     def close(self) -> None:
-        """Close the file. A forked process does so with its own copy."""
+        """Close the file; a forked process closes its copy."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -53,7 +53,7 @@ class Log:
         self._append(b"".join(out))
 
     def finish(self) -> None:
-        """Write what has no newline: it stays a part of a line that never ended."""
+        """Write what is left without a newline, as a partial line (P)."""
         for stream, rest in self._rest.items():
             if rest:
                 self._append(self._head(stream) + b"P " + rest + b"\n")
@@ -80,11 +80,14 @@ class Log:
             while content:
                 content = content[os.write(self._fd, content) :]
         except OSError:
-            pass  # a full disk: the container matters more than its log
+            pass  # a full disk: blocking or failing here would stop the container
 
 
 def _open(path: str) -> int:
-    """Open a log. Pods that collect logs may write there: no link is followed, no FIFO opened."""
+    """Open a log file without following links. Raises OSError for what is no regular file.
+
+    Pods that collect logs may mount this directory and plant links or FIFOs in it.
+    """
     top, *parents, name = path.rsplit("/", _OWN)
     here = os.open(top or "/", _DIRECTORY)
     try:
@@ -92,6 +95,7 @@ def _open(path: str) -> int:
             below = os.open(part, _DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
             os.close(here)
             here = below
+        # O_NONBLOCK: opening a FIFO without a reader would block, fifo(7).
         fd = os.open(name, _APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o640, dir_fd=here)
     finally:
         os.close(here)

@@ -1,4 +1,4 @@
-"""The nursery: a warm interpreter that forks a shim for every request on its stdin."""
+"""The nursery: a warm interpreter that forks a shim for every request from its stdin."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _BLOCK = 1 << 16
 
 
 def main() -> None:
-    """Fork a shim for every request (a directory, and where to answer), until the end."""
+    """Fork a shim for every request, which is a directory and a socket for the answer."""
     channel = socket.socket(fileno=os.dup(0))
-    os.dup2(1, 0)  # /dev/null
+    os.dup2(1, 0)  # stdin becomes /dev/null, as stdout is
     prctl(PR_SET_NAME, NAME)
     os.chdir("/")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the shims, sigaction(2)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # Without collections, and with all objects in the permanent generation, shims do not write to
+    # the pages that they share with us.
     gc.disable()
     gc.freeze()
     while True:
@@ -35,7 +37,7 @@ def main() -> None:
         if not directory:
             return
         for fd in fds:
-            os.set_inheritable(fd, False)  # else the container keeps it open
+            os.set_inheritable(fd, False)  # else the container's process inherits it
         if os.fork() == 0:
             _be_shim(channel, os.fsdecode(directory), fds[0])
         for fd in fds:
@@ -51,7 +53,7 @@ def _be_shim(channel: socket.socket, directory: str, reply: int) -> NoReturn:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         Shim(directory).run(reply)
         code = 0
-    finally:  # whatever happened: a forked process must not go back
+    finally:  # in every case: the forked process must not return into the nursery's loop
         if code:
             sys.excepthook(*sys.exc_info())
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The shim's side of its socket, and what wakes it when a child ends."""
+"""The shim's side of a control connection, and a pipe that reports ended children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the shim is one program and pays for every import
 
 _BLOCK = 1 << 16
 _MAX_FRAME = 1 << 20
-_MAX_PENDING = 1 << 20  # of output that an attached client does not take
+_MAX_PENDING = 1 << 20  # bytes of output that a client has not read
 
 
 class Peer:
@@ -35,7 +35,7 @@ class Peer:
         return self.socket.fileno()
 
     def frames(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the frames that have come in full; `gone` says that there will be no more."""
+        """Yield the complete frames received; `gone` is set at the end of the connection."""
         try:
             content = self.socket.recv(_BLOCK)
         except BlockingIOError:
@@ -58,7 +58,7 @@ class Peer:
             yield kind, body
 
     def send(self, kind: bytes, content: bytes) -> None:
-        """Send a frame, what does not fit now later. Who takes nothing is dropped."""
+        """Send a frame, and queue what does not fit. Drop a client that does not read."""
         self.pending += HEADER.pack(kind, len(content)) + content
         self.flush()
         self.gone = self.gone or len(self.pending) > _MAX_PENDING
@@ -76,10 +76,10 @@ class Peer:
         self.send(ANSWER, json.dumps(values).encode())
 
     def finish(self, kind: bytes, content: bytes) -> None:
-        """Send a last frame; a client that is slow to take it has a second."""
+        """Send a last frame; give a slow client one second to take it."""
         self.send(kind, content)
         self.socket.settimeout(1.0)
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the client is gone, or too slow
             self.socket.sendall(self.pending)
 
 
@@ -91,6 +91,7 @@ class Wakeup:
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write_fd, False)
         signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        # Python writes to the wakeup descriptor only for signals that have a handler.
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def clear(self) -> None:

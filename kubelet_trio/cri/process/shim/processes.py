@@ -1,4 +1,4 @@
-"""Processes as a shim needs them: finding, killing and reaping all that came of one."""
+"""Finding, killing and reaping the descendants of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the shim is one program and pays for every import
     from typing import Any
 
 _START_TIME = 19  # in `process_stat`
-_MOST_GENERATIONS = 100_000
+_MOST_GENERATIONS = 100_000  # ends the walk even if PIDs are reused in a circle
 
 _libc: list[Any] = []
 
@@ -22,10 +22,10 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 
 
 
 def prctl(option: int, argument: Any) -> None:
-    import ctypes  # not for the agent, which reads /proc through this module
+    import ctypes  # here, since the agent imports this module for /proc only
 
     if not _libc:
-        _libc.append(ctypes.CDLL(None, use_errno=True))  # once, for all that are forked
+        _libc.append(ctypes.CDLL(None, use_errno=True))  # once; forked processes inherit it
     if _libc[0].prctl(option, argument, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -44,7 +44,7 @@ def process_stat(pid: int | str) -> list[bytes] | None:
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Return every process that lives, by the PID of its parent."""
+    """Return the PIDs of all live processes, by the PID of their parent."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (stat := process_stat(name)) and stat[0] not in (b"Z", b"X"):
@@ -53,7 +53,7 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def descendants(root: int, children: Mapping[int, list[int]]) -> list[int]:
-    """Return all that came of a process and still hangs below it."""
+    """Return the descendants of a process."""
     found: list[int] = []
     new = list(children.get(root, ()))
     while new:
@@ -63,22 +63,20 @@ def descendants(root: int, children: Mapping[int, list[int]]) -> list[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a child that nobody has waited for: its number stays its own till then."""
-    # Dead already, or a setuid program that has become somebody else's.
+    """Send a signal to a child that was not reaped yet, so that its PID cannot be reused."""
+    # It is dead, or a setuid program that runs as another user.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def kill_descendants(cgroup_kill: str = "") -> None:
-    """Kill all that hangs below this process. None of it can run away while we look for it.
-
-    What is stopped does not fork: so everything is stopped first, until nothing new is found. A
-    number that was listed may be another's by the time of the signal: so each process is opened,
-    and must still come of this one then.
-    """
+    """Kill all descendants of this process, even if they fork meanwhile."""
     if cgroup_kill:
         write_file(cgroup_kill, "1")
-    held: dict[int, Process] = {}  # those that are stopped
+    # A stopped process cannot fork: stop all of them, round by round, until no new one is found.
+    # A listed PID may be reused before we signal it: hold each process by a pidfd, and check that
+    # it still is a descendant.
+    held: dict[int, Process] = {}  # stopped
     for _ in range(100):
         new = [p for p in descendants(os.getpid(), children_by_parent()) if p not in held]
         if not new:
@@ -96,15 +94,14 @@ def kill_descendants(cgroup_kill: str = "") -> None:
 
 
 class Process:
-    """One process, held so that its number cannot become another's: by a pidfd.
+    """One process, identified by a pidfd so that a reused PID is not mistaken for it.
 
-    Where there is none (a kernel before 5.3, no descriptors left) the time that it started at says
-    which it is.
+    Without pidfds (kernels before 5.3, no free descriptor) its start time identifies it.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._start = b""  # of a process that has ended meanwhile
+        self._start = b""  # stays empty for a process that has ended meanwhile
         try:
             self._fd = os.pidfd_open(pid)
         except OSError:
@@ -113,13 +110,13 @@ class Process:
                 self._start = stat[_START_TIME]
 
     def close(self) -> None:
-        """Hold it no longer; no signal reaches it any more."""
+        """Release it; later signals are not sent."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._start = -1, b""
 
     def comes_of(self, root: int) -> bool:
-        """Whether it still hangs below a process."""
+        """Return whether it is a descendant of the process `root`."""
         pid = self.pid
         for _ in range(_MOST_GENERATIONS):
             stat = process_stat(pid)
@@ -134,7 +131,7 @@ class Process:
 
     def send(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        # Dead already, or a setuid program that has become somebody else's.
+        # It is dead, or a setuid program that runs as another user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
@@ -143,7 +140,7 @@ class Process:
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Return the wait statuses of children that ended, and whether any child is left."""
+    """Reap ended children; return their wait statuses, and whether any child is left."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -156,6 +153,6 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def exit_code(status: int) -> int:
-    """Return a wait status as runtimes tell it: 128 + n for signal n."""
+    """Return the exit code of a wait status in the runtimes' convention: 128 + n for signal n."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

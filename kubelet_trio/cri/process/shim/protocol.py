@@ -1,17 +1,16 @@
-"""What agent and shims agree on: files in a container's directory, and frames on its socket.
+"""The protocol of agent and shim: files in a container's directory, frames on its socket.
 
-A frame is a kind (one byte), a length (four), and the content. Requests and answers are
-JSON; what comes of a terminal or a pipe goes as it is. After a request a client sends
-nothing until it has the answer.
+A frame is a kind (one byte), a length (four bytes), and the content. Requests and answers are
+JSON, input and output are raw bytes. After a request a client sends nothing until the answer.
 """
 
 from __future__ import annotations
 
 import struct
 
-SPEC = "spec.json"  # what to run: written by the agent, read at every start of a process
-SHIM = "shim.json"  # who watches and what runs: written by the shim at the start
-EXIT = "exit.json"  # how it ended: written once, last
+SPEC = "spec.json"  # how to start processes: written by the agent
+SHIM = "shim.json"  # PIDs of the shim and the main process: written by the shim at the start
+EXIT = "exit.json"  # the exit of the main process: written by the shim, once, last
 CONTROL = "control"
 
 REQUEST, ANSWER = b"q", b"a"
@@ -22,4 +21,4 @@ EXITED = b"x"
 NAME = b"kt-shim"  # as process lists show it
 
 HEADER = struct.Struct(">cI")
-START_ERROR = 128  # the exit code of what could not be started, as containerd has it
+START_ERROR = 128  # containerd's exit code of a container that could not be started

@@ -1,12 +1,12 @@
-"""How a container stands: read from what its shim wrote, and from whether the shim lives.
+"""The state of a container's process, read from its shim's files and from /proc.
 
-    created     no `shim.json`, or a shim that has just begun
-    running     `shim.json` names a process, and its shim lives
-    exited      `exit.json` is there
+    created     no `shim.json`, or a shim that has not started the process yet
+    running     `shim.json` names a process, and its shim is alive
+    exited      `exit.json` exists
 
-A shim that is dead without an `exit.json` (the machine was rebooted, or somebody killed it)
-has taken the exit code with it: what is left of the container is killed, and the end
-is written down as unknown, 255, as containerd does. All of this blocks.
+A shim that died without writing `exit.json` (reboot, SIGKILL) takes the exit code with it. The
+rest of the container is then killed, and its exit is recorded as 255, reason Unknown, as
+containerd does. All functions block.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kubelet_trio.cri.process.shim.processes import process_stat
 from kubelet_trio.model import JSON_ERRORS, write_aside
 
 UNKNOWN_EXIT = 255
-_START_TIME = 19  # of the fields that `process_stat` returns
-_ROUNDS = 200  # of looking for what is left, 10 ms each
+_START_TIME = 19  # index into what `process_stat` returns
+_KILL_ROUNDS = 200  # of 10 ms each
 
 CREATED = v1.ContainerState.CONTAINER_CREATED
 RUNNING = v1.ContainerState.CONTAINER_RUNNING
@@ -36,12 +36,12 @@ EXITED = v1.ContainerState.CONTAINER_EXITED
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """A container's state. Times are Unix nanoseconds, 0 for never."""
+class ProcessState:
+    """The state of one container's process. Times are Unix nanoseconds, 0 for never."""
 
     state: v1.ContainerState = CREATED
-    pid: int = 0  # of the main process, while it runs
-    shim: int = 0  # the shim's, while it lives
+    pid: int = 0  # PID of the main process while it runs
+    shim: int = 0  # PID of the shim while it is alive
     started_at: int = 0
     finished_at: int = 0
     exit_code: int = 0
@@ -69,31 +69,34 @@ _decode_exit = msgspec.json.Decoder(_ExitFile).decode
 
 
 def boot_id() -> str:
-    """Return what names this boot of the machine."""
+    """Return the kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def read_life(directory: Path, container_id: str, boot: str) -> Life:
-    """Return how the container of a directory stands; one whose shim has died is ended."""
-    life = _told(directory, boot)
-    if life is None:
-        # It may have written its last word just before it went.
-        life = _told(directory, boot)
-    if life is None:
-        kill_strays(container_id)
+def read_process_state(directory: Path, container_id: str, boot: str) -> ProcessState:
+    """Return the state of the container in a directory.
+
+    If its shim has died, kill what is left of the container and record its exit first.
+    """
+    state = _read_files(directory, boot)
+    if state is None:
+        # The shim may have written `exit.json` between our two reads, just before it ended.
+        state = _read_files(directory, boot)
+    if state is None:
+        kill_marked(container_id)
         _write_unknown(directory)
-        life = _told(directory, boot)
-    assert life is not None
-    return life
+        state = _read_files(directory, boot)
+    assert state is not None
+    return state
 
 
-def _told(directory: Path, boot: str) -> Life | None:
-    """Return what the files say; None where a shim was there and is not any more."""
+def _read_files(directory: Path, boot: str) -> ProcessState | None:
+    """Return the state that the files describe; None if the shim is dead and left no exit."""
     ended = _read_exit(directory)
     shim = _read_shim(directory)
     started_at = shim.started_at if shim is not None else 0
     if ended is not None:
-        return Life(
+        return ProcessState(
             EXITED,
             started_at=started_at,
             finished_at=ended.finished_at,
@@ -102,15 +105,16 @@ def _told(directory: Path, boot: str) -> Life | None:
             message=ended.message,
         )
     if shim is None:
-        return None if (directory / protocol.SHIM).exists() else Life()
+        return None if (directory / protocol.SHIM).exists() else ProcessState()
     stat = process_stat(shim.shim)
+    # The same PID is the same process only within one boot and with the same start time.
     if shim.boot != boot or stat is None or int(stat[_START_TIME]) != shim.shim_start:
         return None
     if stat[0] == b"Z":
         return None
     if not shim.pid:
-        return Life(shim=shim.shim)
-    return Life(RUNNING, pid=shim.pid, shim=shim.shim, started_at=started_at)
+        return ProcessState(shim=shim.shim)
+    return ProcessState(RUNNING, pid=shim.pid, shim=shim.shim, started_at=started_at)
 
 
 def _read_shim(directory: Path) -> _ShimFile | None:
@@ -118,7 +122,7 @@ def _read_shim(directory: Path) -> _ShimFile | None:
     try:
         return None if content is None else _decode_shim(content)
     except JSON_ERRORS:
-        return None  # cut short by a crash of the machine, or being written for the first time
+        return None  # truncated by a crash of the machine, or being written for the first time
 
 
 def _read_exit(directory: Path) -> _ExitFile | None:
@@ -142,48 +146,53 @@ def _read(path: Path) -> bytes | None:
 
 def _write_unknown(directory: Path) -> None:
     ending = _ExitFile(
-        UNKNOWN_EXIT, time.time_ns(), "Unknown", "its shim ended without telling how it ended"
+        UNKNOWN_EXIT, time.time_ns(), "Unknown", "its shim ended without recording the exit"
     )
     write_aside(directory / protocol.EXIT, msgspec.json.encode(ending))
 
 
 def forbid_start(directory: Path) -> bool:
-    """Take the place of a container's shim for good; False where there is one already."""
+    """Make sure that no shim can start a container any more; False if one has started already.
+
+    A shim creates its `shim.json` as its first step and ends if the file exists.
+    """
     new = directory / f"{protocol.SHIM}.agent"
     try:
         new.write_bytes(msgspec.json.encode(_ShimFile(0, 0, "")))
+        # link(2) fails if the name exists: either the shim or we create it, never both.
         os.link(new, directory / protocol.SHIM)
     except FileExistsError:
         return False
     except FileNotFoundError:
-        return True  # its directory is gone: no shim can begin there
+        return True  # the directory is gone: no shim can start in it
     finally:
         new.unlink(missing_ok=True)
     return True
 
 
 def kill_shim(directory: Path, boot: str) -> None:
-    """Kill the shim of a directory, and with it the container's main process."""
-    life = _told(directory, boot)
-    if life is None or not life.shim:
+    """Kill the shim of a container. The kernel then kills the main process (PR_SET_PDEATHSIG)."""
+    state = _read_files(directory, boot)
+    if state is None or not state.shim:
         return
     with suppress(OSError):
-        process = os.pidfd_open(life.shim)
+        process = os.pidfd_open(state.shim)
         try:
-            # Asked again: the number may have become another's before it was opened.
-            if _told(directory, boot) == life:
+            # The PID may have been reused before pidfd_open: check again with the pidfd held.
+            if _read_files(directory, boot) == state:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
 
 
-def kill_strays(container_id: str) -> None:
-    """Kill every process with a container's mark in its environment, until none is left.
+def kill_marked(container_id: str) -> None:
+    """Kill every process whose environment names a container, until none is left.
 
-    For containers whose shim is dead: nothing else tells whose processes they were.
+    For containers whose shim is dead: only the environment still tells which processes are
+    theirs.
     """
     mark = f"{CONTAINER_ID}={container_id}".encode()
-    for _ in range(_ROUNDS):
+    for _ in range(_KILL_ROUNDS):
         found = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name))]
         if not [pid for pid in found if _kill_marked(pid, mark)]:
             return
@@ -198,7 +207,7 @@ def _kill_marked(pid: int, mark: bytes) -> bool:
     except OSError:
         return False
     try:
-        # Asked again through the descriptor's eyes: the number may be another's by now.
+        # The PID may have been reused before pidfd_open: check again with the pidfd held.
         if _is_marked(pid, mark):
             signal.pidfd_send_signal(process, signal.SIGKILL)
     except OSError:

@@ -1,6 +1,7 @@
-"""The seam's words: gRPC statuses become CRI errors, and half-filled answers are refused.
+"""Translates gRPC errors into CRI errors, and refuses incomplete answers.
 
-What an answer must have set is what the Go kubelet's CRI client asks for.
+The fields that an answer must set are those that the Go kubelet's CRI client checks
+(k8s.io/cri-client).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from kubelet_trio.cri._errors import (
+from kubelet_trio.cri.errors import (
     ImagePullError,
-    NotFoundError,
     RuntimeCallError,
+    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     RuntimeUnavailableError,
     UnsupportedCallError,
@@ -25,16 +26,16 @@ from kubelet_trio.model import JSON_ERRORS
 _ERRORS: dict[Status, type[RuntimeCallError]] = {
     Status.UNAVAILABLE: RuntimeUnavailableError,
     Status.DEADLINE_EXCEEDED: RuntimeTimeoutError,
-    Status.NOT_FOUND: NotFoundError,
+    Status.NOT_FOUND: RuntimeObjectNotFoundError,
     Status.UNIMPLEMENTED: UnsupportedCallError,
 }
-# What a runtime starts its message with, by CRI's convention, and Kubernetes' reason for it.
+# Reasons with which a runtime may begin the message of a failed pull, by CRI's convention.
 _PULL_REASONS = ("RegistryUnavailable", "SignatureValidationFailed")
 
 
 @contextmanager
 def runtime_errors(call: str) -> Iterator[None]:
-    """Raise transport errors as CRI's, with the cause kept."""
+    """Raise gRPC errors as CRI errors, with their cause."""
     try:
         yield
     except GRPCError as exc:
@@ -44,13 +45,14 @@ def runtime_errors(call: str) -> Iterator[None]:
 
 @contextmanager
 def pull_errors() -> Iterator[None]:
-    """Raise whatever makes a pull fail as `ImagePullError`."""
+    """Raise gRPC errors of a pull as `ImagePullError`."""
     try:
         yield
     except GRPCError as exc:
         message = exc.message or ""
         code = "" if exc.status is Status.UNKNOWN else _go_name(exc.status)
-        # A prefix counts only where the Go kubelet sees the bare message.
+        # The Go kubelet finds the reason only at the start of the error's text, and with any status
+        # but Unknown that text begins with "rpc error: code = ...".
         reasons = [] if code else [reason for reason in _PULL_REASONS if message.startswith(reason)]
         reason = reasons[0] if reasons else "ErrImagePull"
         raise ImagePullError("PullImage", message, reason, code=code) from exc
@@ -58,7 +60,7 @@ def pull_errors() -> Iterator[None]:
 
 @contextmanager
 def malformed_answer(call: str) -> Iterator[None]:
-    """Raise what comes of bytes that are not the message they should be as a failed call."""
+    """Raise errors of decoding an answer as a `RuntimeCallError`."""
     try:
         yield
     except (ValueError, EOFError) as exc:
@@ -68,7 +70,7 @@ def malformed_answer(call: str) -> Iterator[None]:
 def _go_name(status: Status) -> str:
     """Return the name that Go prints for a status code."""
     if status is Status.CANCELLED:
-        return "Canceled"
+        return "Canceled"  # Go spells it with one l
     return "".join(word.capitalize() for word in status.name.split("_"))
 
 
@@ -80,18 +82,18 @@ _decode_info = msgspec.json.Decoder(_ContainerInfo).decode
 
 
 def container_pid(info: dict[str, str]) -> int:
-    """Return the PID in a verbose ContainerStatus of containerd or CRI-O, 0 where there is none."""
+    """Return the PID in a verbose ContainerStatus of containerd or CRI-O; 0 if it has none."""
     text = info.get("info", "")
     if not text:
         return 0
     try:
         return _decode_info(text).pid
     except JSON_ERRORS:
-        return 0  # another runtime's own format; the PID is a help, never a need
+        return 0  # another runtime's format; without a PID the relist finds the exit
 
 
 class _RuntimeConfig(msgspec.Struct):
-    """The `config` of a verbose Status: containerd has the name there, newer ones deeper down."""
+    """The `config` in a verbose Status; containerd 1 has the name at its top level."""
 
     sandbox_image: str = msgspec.field(default="", name="sandboxImage")
 
@@ -100,14 +102,14 @@ _decode_config = msgspec.json.Decoder(_RuntimeConfig).decode
 
 
 def sandbox_image(info: dict[str, str]) -> str:
-    """Return the sandbox image that a verbose Status names, "" where it names none.
+    """Return the sandbox image that a verbose Status names; "" if it names none.
 
-    Runtimes that do not say it pin the image instead, which ListImages tells.
+    Runtimes that do not report it pin the image instead, which ListImages shows.
     """
     try:
         return _decode_config(info.get("config") or "{}").sandbox_image
     except JSON_ERRORS:
-        return ""  # another runtime's own format
+        return ""  # another runtime's format
 
 
 def checked_version(version: v1.VersionResponse) -> v1.VersionResponse:
@@ -162,13 +164,13 @@ def checked_image(image: v1.Image | None) -> v1.Image | None:
 
 
 def required(call: str, name: str, value: str) -> str:
-    """Return a value that an answer must have. Raises `RuntimeCallError`."""
+    """Return a value that an answer must set. Raises `RuntimeCallError` if it is empty."""
     _require(call, {name: value})
     return value
 
 
 def pulled_ref(image: v1.ImageSpec, ref: str) -> str:
-    """Return the ref that a pull answered with. Raises `ImagePullError` if it is empty."""
+    """Return the ref in the answer to a pull. Raises `ImagePullError` if it is empty."""
     if not ref:
         raise ImagePullError("PullImage", f'imageRef of image "{image.image}" is not set')
     return ref

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.cri import v1
-from kubelet_trio.cri._wire import canonical, decode_changed, split_fields
+from kubelet_trio.cri.remote.wire import canonical, decode_changed, split_fields
 
 TEXTS = st.text(max_size=200)
 CONTAINERS = st.builds(

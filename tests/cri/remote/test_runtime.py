@@ -11,10 +11,10 @@ from trio.testing import MockClock, memory_stream_pair
 
 from kubelet_trio.cri import (
     ImagePullError,
-    NotFoundError,
     RemoteRuntime,
     Runtime,
     RuntimeCallError,
+    RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     RuntimeUnavailableError,
     UnsupportedCallError,
@@ -309,7 +309,7 @@ async def test_one_hanging_call_holds_up_no_other(autojump_clock: MockClock) -> 
     [
         (Status.UNAVAILABLE, RuntimeUnavailableError, "Unavailable"),
         (Status.DEADLINE_EXCEEDED, RuntimeTimeoutError, "DeadlineExceeded"),
-        (Status.NOT_FOUND, NotFoundError, "NotFound"),
+        (Status.NOT_FOUND, RuntimeObjectNotFoundError, "NotFound"),
         (Status.UNIMPLEMENTED, UnsupportedCallError, "Unimplemented"),
         (Status.UNKNOWN, RuntimeCallError, "Unknown"),
         (Status.CANCELLED, RuntimeCallError, "Canceled"),

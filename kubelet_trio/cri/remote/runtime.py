@@ -1,30 +1,34 @@
 """A runtime behind a socket: containerd, CRI-O, or any other that speaks CRI v1.
 
-`run` is the supervised child that owns the connections. It is ready at once, runtime or
-no runtime, and keeps trying with a back-off; `connected` says how it stands. A call made
-meanwhile tries by itself and fails at once with `RuntimeUnavailableError` if nobody
-answers. Calls share a connection and never wait for each other.
+`run` is the supervised child that owns the connections. It is ready at once, even if the runtime
+is down, and reconnects with a back-off; `connected` shows the state. A call without a connection
+dials once and fails with `RuntimeUnavailableError` if that fails. Calls share a connection and
+do not wait for each other.
 
-Deadlines are the Go kubelet's: `request_timeout` (2 min) unless the method says otherwise.
+Deadlines are the Go kubelet's: `request_timeout` (2 min) unless a method says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import trio
 from trio_util import AsyncValue
 
-from kubelet_trio.cri import _translate as translate
-from kubelet_trio.cri._errors import NotFoundError, RuntimeTimeoutError, UnsupportedCallError
-from kubelet_trio.cri._remote_streaming import RemoteStreaming
-from kubelet_trio.cri._runtime import ExecResult, Listing
-from kubelet_trio.cri._translate import runtime_errors
-from kubelet_trio.cri._wire import decode_changed
+from kubelet_trio.cri.errors import (
+    RuntimeObjectNotFoundError,
+    RuntimeTimeoutError,
+    UnsupportedCallError,
+)
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, RuntimeServiceStub
+from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams
+from kubelet_trio.cri.remote import translate
+from kubelet_trio.cri.remote.translate import runtime_errors
+from kubelet_trio.cri.remote.wire import decode_changed
 from kubelet_trio.grpc import Channel, Dial, Message, RawMessage, UnaryUnaryMethod
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, parse_message
 
@@ -33,6 +37,23 @@ _UID_LABEL = "io.kubernetes.pod.uid"
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
+Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedListing(Listing[Entry]):
+    """A listing that keeps its entries by their encoding, for `decode_changed`."""
+
+    by_encoding: Mapping[bytes, Entry] = field(default_factory=dict, repr=False)
+
+
+def _list(
+    data: bytes, parse: Callable[[bytes], Entry], previous: Listing[Entry] | None
+) -> Listing[Entry]:
+    """Decode a list answer, taking over the entries of `previous` that did not change."""
+    last = previous or Listing()
+    known = last.by_encoding if isinstance(last, EncodedListing) else {}
+    return EncodedListing(*decode_changed(data, parse, known, last.entries))
 
 
 def _parse_sandbox(data: bytes) -> v1.PodSandbox:
@@ -43,8 +64,8 @@ def _parse_container(data: bytes) -> v1.Container:
     return parse_message(v1.Container, data)
 
 
-class RemoteRuntime(RemoteStreaming):
-    """`Runtime` over gRPC; endpoints are `unix:///path`, or what else `Channel` dials."""
+class RemoteRuntime:
+    """`Runtime` over gRPC. Endpoints are `unix:///path`, or another target of `Channel`."""
 
     def __init__(
         self,
@@ -53,7 +74,7 @@ class RemoteRuntime(RemoteStreaming):
         *,
         request_timeout: float = REQUEST_TIMEOUT,
     ) -> None:
-        """Make a runtime; `image_endpoint` is the runtime's own where it is empty."""
+        """Make a runtime; an empty `image_endpoint` means the runtime's own."""
         runtime = Channel(runtime_endpoint, keep_connected=True)
         images = runtime
         if image_endpoint not in ("", runtime_endpoint):
@@ -90,12 +111,12 @@ class RemoteRuntime(RemoteStreaming):
         )
 
     async def status(self) -> v1.StatusResponse:
-        """Return the runtime's state, its handlers and its features; `status` is set."""
+        """Return the runtime's conditions, handlers and features; `status` is never None."""
         answer = await self._call("Status", self._runtime.status, v1.StatusRequest())
         return translate.checked_status(answer)
 
     async def cgroup_driver(self) -> v1.CgroupDriver | None:
-        """Return the driver RuntimeConfig names; None where the runtime lacks the call."""
+        """Return the driver that RuntimeConfig names; None if the runtime lacks the call."""
         try:
             request = v1.RuntimeConfigRequest()
             answer = await self._call("RuntimeConfig", self._runtime.runtime_config, request)
@@ -104,7 +125,7 @@ class RemoteRuntime(RemoteStreaming):
         return answer.linux.cgroup_driver if answer.linux else None
 
     async def update_runtime_config(self, pod_cidr: str) -> None:
-        """Tell the range of pods' addresses: one CIDR, or two separated by a comma."""
+        """Set the range of pod addresses: one CIDR, or two separated by a comma."""
         network = v1.NetworkConfig(pod_cidr=pod_cidr)
         request = v1.UpdateRuntimeConfigRequest(
             runtime_config=v1.RuntimeConfig(network_config=network)
@@ -127,15 +148,15 @@ class RemoteRuntime(RemoteStreaming):
         return SandboxId(sandbox_id)
 
     async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
-        """Stop a sandbox and what still runs in it; one that is gone is no error."""
+        """Stop a sandbox and its running containers; one that does not exist is no error."""
         request = v1.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
-        with suppress(NotFoundError):
+        with suppress(RuntimeObjectNotFoundError):
             await self._call("StopPodSandbox", self._runtime.stop_pod_sandbox, request)
 
     async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
-        """Remove a sandbox and its containers; one that is gone is no error."""
+        """Remove a sandbox and its containers; one that does not exist is no error."""
         request = v1.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
-        with suppress(NotFoundError):
+        with suppress(RuntimeObjectNotFoundError):
             await self._call("RemovePodSandbox", self._runtime.remove_pod_sandbox, request)
 
     async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
@@ -150,10 +171,9 @@ class RemoteRuntime(RemoteStreaming):
         request = v1.ListPodSandboxRequest()
         if uid is not None:
             request.filter = v1.PodSandboxFilter(label_selector={_UID_LABEL: uid})
-        last = previous or Listing()
         answer = await self._call("ListPodSandbox", self._list_sandboxes, request)
         with translate.malformed_answer("ListPodSandbox"):
-            return Listing(*decode_changed(answer, _parse_sandbox, last.raw, last.entries))
+            return _list(answer, _parse_sandbox, previous)
 
     # Containers
 
@@ -178,12 +198,12 @@ class RemoteRuntime(RemoteStreaming):
         await self._call("StartContainer", self._runtime.start_container, request)
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
-        """Stop a container, killed after `grace_period` s (deadline: that + the default).
+        """Stop a container, killing it after `grace_period` s (deadline: that + the default).
 
-        One that is gone is no error.
+        A container that does not exist is no error.
         """
         request = v1.StopContainerRequest(container_id=container_id, timeout=grace_period)
-        with suppress(NotFoundError):
+        with suppress(RuntimeObjectNotFoundError):
             await self._call(
                 "StopContainer",
                 self._runtime.stop_container,
@@ -192,15 +212,15 @@ class RemoteRuntime(RemoteStreaming):
             )
 
     async def remove_container(self, container_id: ContainerId) -> None:
-        """Remove a container, killing it if it runs; one that is gone is no error."""
+        """Remove a container, killing it if it runs; one that does not exist is no error."""
         request = v1.RemoveContainerRequest(container_id=container_id)
-        with suppress(NotFoundError):
+        with suppress(RuntimeObjectNotFoundError):
             await self._call("RemoveContainer", self._runtime.remove_container, request)
 
     async def container_status(
         self, container_id: ContainerId, *, verbose: bool = False
     ) -> tuple[v1.ContainerStatus, int]:
-        """Return a container's status and, if `verbose`, its PID (0 where not told)."""
+        """Return a container's status and, if `verbose`, its PID (0 if unknown)."""
         request = v1.ContainerStatusRequest(container_id=container_id, verbose=verbose)
         answer = await self._call("ContainerStatus", self._runtime.container_status, request)
         status = translate.checked_container_status(answer.status)
@@ -213,18 +233,18 @@ class RemoteRuntime(RemoteStreaming):
         request = v1.ListContainersRequest()
         if uid is not None:
             request.filter = v1.ContainerFilter(label_selector={_UID_LABEL: uid})
-        last = previous or Listing()
         answer = await self._call("ListContainers", self._list_containers, request)
         with translate.malformed_answer("ListContainers"):
-            return Listing(*decode_changed(answer, _parse_container, last.raw, last.entries))
+            return _list(answer, _parse_container, previous)
 
     async def exec_sync(
         self, container_id: ContainerId, command: list[str], timeout_seconds: int
     ) -> ExecResult:
-        """Run a command to its end; 0 is no limit. Raises `RuntimeTimeoutError` at the limit."""
+        """Run a command to its end. Timeout 0 is none; raises `RuntimeTimeoutError` at it."""
         request = v1.ExecSyncRequest(
             container_id=container_id, cmd=command, timeout=timeout_seconds
         )
+        # The runtime enforces the command's own timeout, then answers; our deadline is later.
         extra_time = timeout_seconds or None
         try:
             answer = await self._call(
@@ -237,13 +257,13 @@ class RemoteRuntime(RemoteStreaming):
         return ExecResult(answer.stdout, answer.stderr, answer.exit_code)
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
-        """Have a running container's log go on in a new file: the old one was renamed."""
+        """Continue a running container's log in a new file, after the old one was renamed."""
         request = v1.ReopenContainerLogRequest(container_id=container_id)
         await self._call("ReopenContainerLog", self._runtime.reopen_container_log, request)
 
     @asynccontextmanager
     async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
-        """Open GetContainerEvents; iterating raises `UnsupportedCallError` where there is none."""
+        """Open GetContainerEvents; iterating raises `UnsupportedCallError` if it is missing."""
         with runtime_errors("GetContainerEvents"):
             async with self._runtime.get_container_events.open() as call:
                 await call.send_message(v1.GetEventsRequest(), end=True)
@@ -252,7 +272,7 @@ class RemoteRuntime(RemoteStreaming):
     # Images
 
     async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
-        """Return the image, or None where it is not on the node."""
+        """Return the image, or None if it is not on the node."""
         request = v1.ImageStatusRequest(image=image)
         answer = await self._call("ImageStatus", self._images.image_status, request)
         return translate.checked_image(answer.image)
@@ -260,7 +280,7 @@ class RemoteRuntime(RemoteStreaming):
     async def pull_image(
         self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
     ) -> str:
-        """Pull and return the image's ref. No deadline. Raises `ImagePullError`."""
+        """Pull an image and return its ref. No deadline. Raises `ImagePullError`."""
         request = v1.PullImageRequest(image=image, auth=auth, sandbox_config=sandbox)
         with translate.pull_errors():
             answer = await self._images.pull_image(request)
@@ -272,30 +292,59 @@ class RemoteRuntime(RemoteStreaming):
         return (await self._call("ListImages", self._images.list_images, request)).images
 
     async def remove_image(self, image: v1.ImageSpec) -> None:
-        """Remove an image by id, with all its names; one that is gone is no error."""
+        """Remove an image by id, with all its names; one that does not exist is no error."""
         request = v1.RemoveImageRequest(image=image)
-        with suppress(NotFoundError):
+        with suppress(RuntimeObjectNotFoundError):
             await self._call("RemoveImage", self._images.remove_image, request)
 
     async def image_fs_info(self) -> v1.ImageFsInfoResponse:
-        """Return where images, and containers' writable layers, are kept, and what they take."""
+        """Return the file systems of images and writable layers, and their usage."""
         return await self._call("ImageFsInfo", self._images.image_fs_info, v1.ImageFsInfoRequest())
 
     async def sandbox_image(self) -> str:
-        """Return the name of the image that sandboxes are made from; "" where it is not told."""
+        """Return the name of the image of sandboxes; "" if the runtime does not report it."""
         request = v1.StatusRequest(verbose=True)
         answer = await self._call("Status", self._runtime.status, request)
         return translate.sandbox_image(answer.info)
 
-    # What is used
+    # Usage
 
     async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
-        """Return what running containers use, those of one pod if `uid` is given."""
+        """Return the usage of running containers, of one pod if `uid` is given."""
         request = v1.ListContainerStatsRequest()
         if uid is not None:
             request.filter = v1.ContainerStatsFilter(label_selector={_UID_LABEL: uid})
         call = self._runtime.list_container_stats
         return (await self._call("ListContainerStats", call, request)).stats
+
+    # Streams
+
+    @property
+    def local_streams(self) -> LocalStreams | None:
+        return None
+
+    async def exec_url(self, request: v1.ExecRequest) -> str:
+        with runtime_errors("Exec"):
+            return (await self._runtime.exec(request, timeout=self._timeout)).url
+
+    async def attach_url(self, request: v1.AttachRequest) -> str:
+        with runtime_errors("Attach"):
+            return (await self._runtime.attach(request, timeout=self._timeout)).url
+
+    async def port_forward_url(self, sandbox_id: SandboxId, ports: Sequence[int]) -> str:
+        request = v1.PortForwardRequest(pod_sandbox_id=sandbox_id, port=list(ports))
+        with runtime_errors("PortForward"):
+            return (await self._runtime.port_forward(request, timeout=self._timeout)).url
+
+    async def checkpoint_container(
+        self, container_id: ContainerId, location: str, timeout_seconds: int
+    ) -> None:
+        request = v1.CheckpointContainerRequest(
+            container_id=container_id, location=location, timeout=timeout_seconds
+        )
+        limit = max(self._timeout, timeout_seconds)
+        with runtime_errors("CheckpointContainer"):
+            await self._runtime.checkpoint_container(request, timeout=limit)
 
     async def _call(
         self,
@@ -305,7 +354,7 @@ class RemoteRuntime(RemoteStreaming):
         *,
         extra_time: float | None = 0.0,
     ) -> ReplyT:
-        """Make a call; its deadline is `extra_time` s later than the default, None for none."""
+        """Make a call with the default deadline plus `extra_time` s; None means no deadline."""
         timeout = None if extra_time is None else self._timeout + extra_time
         with runtime_errors(name):
             return await method(request, timeout=timeout)
