@@ -1,14 +1,8 @@
-"""gRPC on trio, client and server: grpclib's names, h2's frames, no event loop but trio's."""
+"""gRPC on Trio, client and server, on top of h2. The API has grpclib's names."""
 
 from kubelet_trio.grpc._call import ClientStream
 from kubelet_trio.grpc._channel import Channel, Dial, open_channel
 from kubelet_trio.grpc._codec import MAX_MESSAGE_BYTES, Codec, Message, ProtoCodec, RawMessage
-from kubelet_trio.grpc._handlers import (
-    stream_stream,
-    stream_unary,
-    unary_stream,
-    unary_unary,
-)
 from kubelet_trio.grpc._metadata import Metadata, MetadataLike
 from kubelet_trio.grpc._methods import (
     StreamStreamMethod,
@@ -16,7 +10,15 @@ from kubelet_trio.grpc._methods import (
     UnaryStreamMethod,
     UnaryUnaryMethod,
 )
-from kubelet_trio.grpc._server import Servable, Server, ServerStream
+from kubelet_trio.grpc._server import (
+    Servable,
+    Server,
+    ServerStream,
+    stream_stream,
+    stream_unary,
+    unary_stream,
+    unary_unary,
+)
 from kubelet_trio.grpc._status import (
     Cardinality,
     GRPCError,

@@ -1,11 +1,11 @@
-"""A client's call: the protocol gRPC speaks within one HTTP/2 stream.
+"""A client's call: gRPC within one HTTP/2 stream.
 
-    call = ClientStream(...)        headers are queued, nothing is sent before the first await
-    send_message* -> end            messages out
-    recv_message* -> None           messages in; the end raises the call's status if not OK
+    call = ClientStream(...)        headers are queued; nothing is sent before the first await
+    send_message* -> end            messages to the peer
+    recv_message* -> None           messages from the peer; its end raises a status other than OK
 
-Whatever goes wrong becomes a `GRPCError` here: resets, lost connections, answers that
-are HTTP and not gRPC, messages that do not parse.
+All failures become a `GRPCError` here: resets, lost connections, HTTP answers that are not gRPC,
+messages that do not parse.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
-_CANCEL = 0x8
+_CANCEL = 0x8  # RFC 9113, section 7
 
 
 class UnprocessedError(GRPCError):
-    """UNAVAILABLE, and the peer never looked at the call: asking again is safe."""
+    """UNAVAILABLE for a call that the peer never processed: a retry is safe."""
 
 
 class ClientStream(Generic[RequestT, ReplyT]):
     """One call, open within `async with method.open(...)`.
 
-    All methods but `cancel` may raise `GRPCError`, and may be cancelled: a cancelled
-    `send_message` leaves the call fit for `cancel` only, anything else loses nothing.
+    All methods but `cancel` may raise `GRPCError`. All may be cancelled: after a cancelled
+    `send_message` the call can only be cancelled, the others lose nothing.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     @property
     def initial_metadata(self) -> Metadata:
-        """The peer's metadata ahead of its messages; empty until they have arrived."""
+        """The peer's metadata before its messages; empty until it has arrived."""
         return decode_pairs(self._stream.headers or ())
 
     @property
@@ -82,8 +82,8 @@ class ClientStream(Generic[RequestT, ReplyT]):
     async def send_message(self, message: RequestT, *, end: bool = False) -> None:
         """Send a message, the last one if `end`.
 
-        Raises `StreamTerminatedError` if the peer has ended the call (`recv_message` tells
-        how), RESOURCE_EXHAUSTED for a message too large.
+        Raises `StreamTerminatedError` if the peer has ended the call (`recv_message` then raises
+        its status), RESOURCE_EXHAUSTED for a message that is too large.
         """
         data = self._codec.encode(message, self._request_type)
         await self.send_frame(frame_message(data, self._limit), end=end)
@@ -91,7 +91,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
             await trio.lowlevel.checkpoint()
 
     async def end(self) -> None:
-        """Say that no more messages come."""
+        """Half-close the call: no more messages follow."""
         if not self._stream.finished:
             with self._translate():
                 await self._stream.send(b"", end=True)
@@ -113,7 +113,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
         return self.trailing_metadata
 
     def cancel(self) -> None:
-        """End the call now; the peer is told with RST_STREAM."""
+        """End the call now, with RST_STREAM to the peer."""
         self._stream.close(_CANCEL)
 
     def __aiter__(self) -> Self:
@@ -125,7 +125,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
             raise StopAsyncIteration
         return message
 
-    # The same without a checkpoint, for calls that are sure to wait somewhere
+    # The same without a checkpoint of its own, for unary calls, which always wait for the reply
 
     async def send_frame(self, frame: bytes, *, end: bool) -> None:
         with self._translate():
@@ -162,7 +162,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
         self._checked = True
         fields = dict(headers)
         if b"grpc-status" in fields and self._stream.ended:
-            return  # trailers only: its status is read at the end
+            return  # a Trailers-Only response: `_check_status` reads it at the end
         http = fields.get(b":status", b"")
         if http != b"200":
             code = int(http) if http.isdigit() else 0
@@ -203,6 +203,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
             return UnprocessedError(Status.UNAVAILABLE, exc.message)
         if exc.code is None:
             return GRPCError(Status.UNAVAILABLE, exc.message)
+        # A server resets with CANCEL at the deadline, which our own timer may see a moment later.
         if exc.code == _CANCEL and trio.current_time() >= self._deadline:
             return GRPCError(Status.DEADLINE_EXCEEDED, "the deadline passed")
         return GRPCError(status_of_reset(exc.code), exc.message)

@@ -1,12 +1,11 @@
-"""The client's way to one address: connects when a call wants to go, and again after a loss.
+"""A client's channel to one address: it dials on demand, and again after a connection is lost.
 
-`Channel.run` is a task body and owns every connection of the channel; a call only
-borrows one. Without it running, or with nobody at the address, a call fails at once
-with UNAVAILABLE: callers have their own back-off. A dial that is under way is shared by
-all who wait for it.
+`Channel.run` is a task body that owns all connections of the channel; calls only borrow one. If
+it does not run, or the dial fails, a call fails with UNAVAILABLE: callers have their own back-off.
+Calls that wait for a connection share one dial.
 
-A connection that is going away (GOAWAY) keeps its streams and gets no new ones: the
-next call dials a new one. A connection that is lost fails its calls with UNAVAILABLE.
+A connection that is going away (GOAWAY) keeps its streams and gets no new ones: the next call
+dials a new connection. The calls of a lost connection fail with UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from kubelet_trio.model import Backoff
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
 
-CONNECT_TIMEOUT = 5.0  # s, as the Go kubelet's
-MIN_BACKOFF = 0.1  # s, between attempts that no call asked for
-MAX_BACKOFF = 3.0
+CONNECT_TIMEOUT = 5.0  # s, as in the Go kubelet
+MIN_BACKOFF = 0.1  # s, between dials that no call asked for
+MAX_BACKOFF = 3.0  # s
 USER_AGENT = b"kubelet-trio"
 
 
 @dataclass(eq=False, slots=True)
 class _Attempt:
-    """One dial, shared by every call that waits for it."""
+    """One dial, shared by all calls that wait for it."""
 
     done: trio.Event = field(default_factory=trio.Event)
     error: str = "the channel was closed"
@@ -58,8 +57,8 @@ class Channel:
     ) -> None:
         """Make a channel; nothing happens before `run`.
 
-        With `keep_connected` it dials without waiting for a call and, after a loss,
-        again with a growing delay, so that `connected` tells the truth.
+        With `keep_connected` it dials without waiting for a call, and again with a growing delay
+        after a loss, so that `connected` shows whether the peer can be reached.
         """
         self.codec = codec or ProtoCodec()
         self.max_message_bytes = max_message_bytes
@@ -70,7 +69,7 @@ class Channel:
         self._connect_timeout = connect_timeout
         self._current: Http2Connection | None = None
         self._attempt: _Attempt | None = None
-        self._nursery: trio.Nursery | None = None
+        self._dials: trio.MemorySendChannel[_Attempt] | None = None  # to `run`; None: not running
         self._headers = [
             (b":method", b"POST"),
             (b":scheme", b"http"),
@@ -82,24 +81,36 @@ class Channel:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the channel's connections until cancelled; ready at once."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                if self._keep_connected:
-                    await self._stay_connected()
-                else:
-                    await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        # `_begin` starts an attempt only when none is pending, so one slot never blocks it.
+        dials, attempts = trio.open_memory_channel[_Attempt](1)
+        with dials, attempts:
+            async with trio.open_nursery() as connections:
+                connections.start_soon(self._connect_each, attempts, connections)
+                self._dials = dials
+                try:
+                    task_status.started()
+                    if self._keep_connected:
+                        await self._stay_connected()
+                    else:
+                        await trio.sleep_forever()
+                finally:
+                    self._dials = None
+                    if self._attempt is not None:  # callers wait for it, and it may never start
+                        self._finish(self._attempt)
+
+    async def _connect_each(
+        self, attempts: trio.MemoryReceiveChannel[_Attempt], connections: trio.Nursery
+    ) -> None:
+        async for attempt in attempts:
+            connections.start_soon(self._connect, attempt)
 
     async def open_stream(
         self,
         path: str,
-        timeout: float | None,  # noqa: ASYNC109  # only told to the peer; the caller has the scope
+        timeout: float | None,  # noqa: ASYNC109  # only sent to the peer; the caller has the scope
         metadata: MetadataLike,
     ) -> Http2Stream:
-        """Open a stream for a call, on a connection that has room for it."""
+        """Open a stream for a call, on a connection that has room for it. Raises `GRPCError`."""
         headers = [*self._headers[:3], (b":path", path.encode()), *self._headers[3:]]
         if timeout is not None:
             headers.append((b"grpc-timeout", encode_timeout(timeout)))
@@ -121,21 +132,21 @@ class Channel:
                 raise GRPCError(Status.UNAVAILABLE, attempt.error)
 
     def _begin(self) -> _Attempt:
-        if self._nursery is None:
+        if self._dials is None:
             raise GRPCError(Status.UNAVAILABLE, "the channel is not running")
         self._attempt = attempt = _Attempt()
-        self._nursery.start_soon(self._live, attempt)
+        self._dials.send_nowait(attempt)
         return attempt
 
     def _cannot_connect(self, exc: OSError) -> str:
-        """Say what was dialed, why that failed, and what to look at."""
+        """Return the error text of a failed dial, with a hint at the likely cause."""
         where = f" to {self._target}" if self._target else ""
-        nobody = isinstance(exc, FileNotFoundError | ConnectionRefusedError)
-        cure = "; is the program that serves it running?" if nobody else ""
-        return f"cannot connect{where}: {exc.strerror or exc}{cure}"
+        is_absent = isinstance(exc, FileNotFoundError | ConnectionRefusedError)
+        hint = "; is the program that serves it running?" if is_absent else ""
+        return f"cannot connect{where}: {exc.strerror or exc}{hint}"
 
-    async def _live(self, attempt: _Attempt) -> None:
-        """One connection's life, from dialing to its end."""
+    async def _connect(self, attempt: _Attempt) -> None:
+        """Dial, and run the connection to its end."""
         try:
             with trio.move_on_after(self._connect_timeout) as dialing:
                 try:
@@ -180,14 +191,15 @@ class Channel:
             await attempt.done.wait()
             if attempt.succeeded:
                 backoff.reset()
-            # Even a peer that accepts and hangs up is asked ten times a second at most.
+            # After a success too: a peer that accepts and hangs up is dialed ten times a second at
+            # most. The jitter keeps clients of a restarted server apart.
             await trio.sleep(backoff.next_delay() * random.uniform(0.8, 1.2))
 
 
 def dialer(target: str) -> tuple[Dial, str]:
-    """Return how to reach a target, and the `:authority` to call it by.
+    """Return the function that dials a target, and the value of `:authority`.
 
-    Raises ValueError for what is neither a socket path nor `host:port`.
+    Raises ValueError for a target that is neither a socket path nor `host:port`.
     """
     path = target.removeprefix("unix://") if target.startswith("unix://") else target
     if path.startswith("/"):
@@ -206,7 +218,7 @@ async def open_channel(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     connect_timeout: float = CONNECT_TIMEOUT,
 ) -> AsyncIterator[Channel]:
-    """Give a channel for the length of a block."""
+    """Open a channel that runs within a block."""
     channel = Channel(
         target,
         codec=codec,

@@ -16,7 +16,7 @@ PREFIX_BYTES = _PREFIX.size
 
 
 class Message(Protocol):
-    """What a message must offer: betterproto2's messages do, and so does `RawMessage`."""
+    """What the codec needs of a message; betterproto2's messages and `RawMessage` have it."""
 
     def __bytes__(self) -> bytes: ...
 
@@ -28,7 +28,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class RawMessage(bytes):
-    """A message left encoded, for callers that read the wire format themselves."""
+    """A message that stays encoded, for callers that read the wire format themselves."""
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -36,7 +36,7 @@ class RawMessage(bytes):
 
 
 class Codec(Protocol):
-    """How messages are written; `content_subtype` is what follows `application/grpc+`."""
+    """Encodes and decodes messages; `content_subtype` follows `application/grpc+`."""
 
     content_subtype: str
 
@@ -51,7 +51,7 @@ class ProtoCodec:
     content_subtype = "proto"
 
     def encode(self, message: Any, message_type: type[Any]) -> bytes:
-        """Encode a message. Raises TypeError for one of another type."""
+        """Encode a message. Raises TypeError for a message of another type."""
         if not isinstance(message, message_type):
             raise TypeError(f"{message_type.__name__} expected, not {type(message).__name__}")
         return bytes(message)
@@ -71,7 +71,7 @@ def frame_message(data: bytes, limit: int) -> bytes:
 
 
 async def read_frame(read: Callable[[int], Awaitable[bytes]], limit: int) -> bytes | None:
-    """Read one message's bytes; None at the end. `read(n)` gives n bytes, or b"" at the end.
+    """Read one message's bytes; None at the end. `read(n)` returns n bytes, or b"" at the end.
 
     Raises RESOURCE_EXHAUSTED for a message beyond `limit`, UNIMPLEMENTED for a compressed one.
     """

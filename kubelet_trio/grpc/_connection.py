@@ -1,16 +1,11 @@
-"""One HTTP/2 connection on a trio stream, either side of it.
+"""One HTTP/2 connection on a Trio stream, as client or server.
 
-Two tasks: the caller of `run` reads, a child writes. Others never touch the transport:
-they change h2's state without an await and leave the bytes to the writer, so that a
-cancelled task cannot leave half a frame on the wire, and frames queued together leave
-in one send.
+Two tasks use the transport: the caller of `run` reads, a child writes. Other tasks change h2's
+state without an await and leave the bytes to the writer. So a cancelled task cannot leave half a
+frame on the wire, and frames that are queued together are sent together.
 
-The connection's own window is given back as data arrives, a stream's only as somebody
-reads it: one slow reader holds up its stream and no other.
-
-Ends when the peer hangs up, breaks the protocol, or, once draining (GOAWAY), with its
-last stream. Streams still in flight are lost. Nothing here restarts anything: that is
-the channel's work, or the peer's.
+A connection ends when the peer hangs up or breaks the protocol or, once draining (GOAWAY), with
+its last stream. Streams in flight are lost. Reconnecting is the channel's or the peer's task.
 """
 
 from __future__ import annotations
@@ -23,14 +18,13 @@ import h2.events
 import h2.exceptions
 import trio
 
-from kubelet_trio.grpc._frames import GoAway, GoAwayFilter, goaway_frame
-from kubelet_trio.grpc._h2 import CONNECTION_WINDOW, open_h2
+from kubelet_trio.grpc._h2 import CONNECTION_WINDOW, GoAway, GoAwayFilter, goaway_frame, open_h2
 from kubelet_trio.grpc._metadata import Headers
 from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 
-CONGESTED = 1 << 20  # bytes to send, beyond which senders of data wait
-FLOODED = 1 << 24  # bytes to send, beyond which the peer asks and never reads
-FLUSH_SECONDS = 1.0
+CONGESTED = 1 << 20  # queued bytes from which on senders of data wait
+FLOODED = 1 << 24  # queued bytes from which on the peer evidently sends requests and never reads
+FLUSH_SECONDS = 1.0  # to send what is queued when the connection ends
 _LAST_STREAM_ID = 2**31 - 1
 _REFUSED_STREAM = 0x7
 
@@ -38,8 +32,8 @@ _REFUSED_STREAM = 0x7
 class Http2Connection:
     """HTTP/2 over `transport`.
 
-    A server's `on_request` is handed every stream that the client opens; a client's
-    `on_draining` hears when the connection takes no more of them.
+    A server's `on_request` is called with every stream that the client opens; a client's
+    `on_draining` is called once when the connection takes no more streams.
     """
 
     def __init__(
@@ -54,7 +48,7 @@ class Http2Connection:
         self.streams: dict[int, Http2Stream] = {}
         self.draining = False  # no new streams
         self.closed = False
-        self.reason = "the connection was closed"  # why it ended, for those who lose by it
+        self.reason = "the connection was closed"  # why it ended, for the errors of its streams
         self._transport = transport
         self._on_request = on_request
         self._on_draining = on_draining
@@ -62,17 +56,17 @@ class Http2Connection:
         self._filter = GoAwayFilter(preface=not client)
         self._output = bytearray()
         self._sending = False
-        self._uncredited = 0  # received, and not yet given back to the connection's window
+        self._uncredited = 0  # bytes received and not yet given back to the connection's window
         self._ready = trio.Event()
         self._wake_writer = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
 
-    # Life
+    # Running and ending
 
     async def run(self) -> None:
-        """Serve the connection to its end, then fail what is left of its streams."""
+        """Serve the connection to its end, then fail its remaining streams."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -80,7 +74,8 @@ class Http2Connection:
                     self.flush()
                     await self._read()
                     self._shut()
-                    with trio.move_on_after(FLUSH_SECONDS):  # our last words, if any
+                    # The peer may still read: our GOAWAY names the error that it made.
+                    with trio.move_on_after(FLUSH_SECONDS):
                         await self._wait_flushed()
                     nursery.cancel_scope.cancel()
         finally:
@@ -88,11 +83,11 @@ class Http2Connection:
             await trio.aclose_forcefully(self._transport)
 
     async def wait_ready(self) -> None:
-        """Wait for the peer's SETTINGS, so for proof of HTTP/2, or for the end (see `closed`)."""
+        """Wait for the peer's SETTINGS, which prove HTTP/2, or for the end (see `closed`)."""
         await self._ready.wait()
 
     def drain(self) -> None:
-        """Take no further streams, tell the peer so, and end with the last one."""
+        """Send GOAWAY, take no further streams, and end with the last one."""
         self._output += goaway_frame(self._h2.highest_inbound_stream_id)
         self._take_no_more()
         self._end_if_drained()
@@ -107,7 +102,7 @@ class Http2Connection:
 
     def _end_if_drained(self) -> None:
         if self.draining and not self.streams:
-            # A server's peer hangs up by itself once it has read our GOAWAY.
+            # A client hangs up by itself once it has read our GOAWAY.
             grace = 0 if self.client else FLUSH_SECONDS
             self._scope.deadline = min(self._scope.deadline, trio.current_time() + grace)
 
@@ -129,7 +124,7 @@ class Http2Connection:
 
     @property
     def has_room(self) -> bool:
-        """Whether the peer allows one more stream now."""
+        """Whether the peer allows one more stream now (MAX_CONCURRENT_STREAMS)."""
         return len(self.streams) < self._h2.remote_settings.max_concurrent_streams
 
     async def wait_room(self) -> None:
@@ -137,11 +132,11 @@ class Http2Connection:
         await self._room.park()
 
     def open_stream(self, headers: Headers) -> Http2Stream:
-        """Open a stream; only while `is_usable` and `has_room`."""
+        """Open a stream. Call it only while `is_usable` and `has_room`."""
         stream_id = self._h2.get_next_available_stream_id()
         self._h2.send_headers(stream_id, headers)
         stream = self.streams[stream_id] = Http2Stream(self, stream_id)
-        if stream_id + 2 > _LAST_STREAM_ID:
+        if stream_id + 2 > _LAST_STREAM_ID:  # ids are used once, RFC 9113, section 5.1.1
             self._take_no_more()
         self.flush()
         return stream
@@ -151,7 +146,7 @@ class Http2Connection:
         if self.streams.pop(stream.id, None) is None:
             return
         self._h2.reset_stream(stream.id, code)
-        stream.on_lost = None
+        stream.on_lost = None  # we end it ourselves
         stream.lose(StreamLostError("the call was ended here", code=code))
         self._stream_gone()
         self.flush()
@@ -168,7 +163,7 @@ class Http2Connection:
     # Sending: called by streams, never blocks
 
     def send_room(self, stream_id: int) -> int:
-        """How many bytes of data may be queued for a stream in one frame now."""
+        """Return how many bytes of data may be queued for a stream in one frame now."""
         if self.is_congested:
             return 0
         window = self._h2.local_flow_control_window(stream_id)
@@ -195,7 +190,7 @@ class Http2Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Hand what h2 wants sent to the writer."""
+        """Pass what h2 wants to send to the writer."""
         self._output += self._h2.data_to_send()
         self._wake_writer.unpark_all()
 
@@ -242,8 +237,8 @@ class Http2Connection:
             self.reason = "the peer closed the connection"
 
     def _receive(self, data: bytes) -> None:
-        # h2 has taken in all of `data` before we see its first event, so nothing may be
-        # asked of h2 about a stream until the last one is dealt with.
+        # h2 has processed all of `data` before we see its first event: a stream may be closed in
+        # h2 already. So h2 is not asked about a stream before all events are handled.
         fed: list[Http2Stream] = []
         for event in self._h2.receive_data(data):
             if isinstance(event, h2.events.DataReceived):
@@ -257,14 +252,16 @@ class Http2Connection:
         for stream in fed:
             stream.credit()
             stream.wake()
+        # The connection's window is given back as data arrives, a stream's only as a task reads
+        # it: a slow reader holds up its own stream and no other.
         if self._uncredited >= CONNECTION_WINDOW // 4:
             self.widen_window(self._uncredited)
             self._uncredited = 0
         self.flush()
         if len(self._output) > FLOODED:
-            raise h2.exceptions.ProtocolError("it asks for answers and does not read them")
+            raise h2.exceptions.ProtocolError("it requests answers and does not read them")
 
-    # What the peer says, by event
+    # Events of the peer
 
     def _on_headers(self, event: Any) -> None:
         if (stream := self.streams.get(event.stream_id)) is not None:
@@ -283,6 +280,7 @@ class Http2Connection:
 
     def _on_request_received(self, event: Any) -> None:
         if self.draining or self._on_request is None:
+            # REFUSED_STREAM tells the client that a retry elsewhere is safe, RFC 9113, section 8.7.
             with contextlib.suppress(h2.exceptions.StreamClosedError):
                 self._h2.reset_stream(event.stream_id, _REFUSED_STREAM)
             return
@@ -320,7 +318,7 @@ class Http2Connection:
 
     def _go_away(self, frame: GoAway) -> None:
         if not self.client:
-            return  # a client says so before it hangs up; it opens our streams, not we its
+            return  # a client's GOAWAY needs no action: we open no streams towards it
         debug = frame.debug.decode("utf-8", "replace")
         reason = f"the peer is going away with error code {frame.error_code} {debug}".rstrip()
         self.reason = reason

@@ -1,4 +1,4 @@
-"""Header values: metadata, `grpc-timeout`, `grpc-message`; bytes on the wire, str outside."""
+"""Encodes and decodes header values: metadata, `grpc-timeout`, `grpc-message`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _encode_value(key: str, value: Value) -> bytes:
 
 
 def decode_metadata(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
-    """Return the caller's part of a header block. Binary values that do not decode are dropped."""
+    """Return the metadata in a header block, without binary values that do not decode."""
     found: list[tuple[str, Value]] = []
     for raw_key, raw in headers:
         key = raw_key.decode("ascii", "replace")
@@ -52,7 +52,7 @@ def decode_metadata(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
         if not key.endswith("-bin"):
             found.append((key, raw.decode("utf-8", "replace")))
             continue
-        # Peers may join several binary values with commas.
+        # The gRPC protocol allows peers to join several binary values with commas.
         values = [decode_bin(part) for part in raw.split(b",")]
         found.extend((key, value) for value in values if value is not None)
     return tuple(found)
@@ -67,8 +67,9 @@ def decode_bin(value: bytes) -> bytes | None:
 
 
 def encode_timeout(seconds: float) -> bytes:
-    """Return `grpc-timeout`, rounded up so that the peer never gives up before us."""
+    """Return `grpc-timeout`, rounded up so that the peer never times out before us."""
     for unit in (b"n", b"u", b"m", b"S", b"M"):
+        # round() removes the float's error, which ceil would turn into one unit more.
         count = max(0, math.ceil(round(seconds / _UNITS[unit], 3)))
         if count <= _LARGEST:
             return b"%d%b" % (_simplify(count, unit))
@@ -76,7 +77,7 @@ def encode_timeout(seconds: float) -> bytes:
 
 
 def _simplify(count: int, unit: bytes) -> tuple[int, bytes]:
-    """Use the largest unit that says the same, so that equal deadlines index well in HPACK."""
+    """Return the same time in its largest exact unit, so that HPACK finds equal headers."""
     for larger, factor in ((b"u", 1000), (b"m", 1000), (b"S", 1000)):
         if _UNITS[larger] > _UNITS[unit] and count and count % factor == 0:
             count, unit = count // factor, larger
@@ -92,10 +93,10 @@ def decode_timeout(value: bytes) -> float:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message: UTF-8, all but printable ASCII, and `%`, escaped."""
+    """Percent-encode a status message: all bytes of UTF-8 but printable ASCII, and `%`."""
     return quote(message, safe=_PLAIN, encoding="utf-8", errors="replace").encode()
 
 
 def decode_message(value: bytes) -> str:
-    """Decode a status message; what is not valid stays as near to the original as it can."""
+    """Decode a status message; invalid escapes are kept, invalid UTF-8 is replaced."""
     return unquote_to_bytes(value).decode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""Callable methods in the four shapes; generated stubs are made of them.
+"""Callable methods of the four cardinalities; generated stubs consist of them.
 
-Each has `open()` for the call as a stream, and is itself callable for the simple case.
-`timeout` is the call's deadline in seconds: it is sent as `grpc-timeout` and enforced
-here, with DEADLINE_EXCEEDED. Cancelling the caller resets the stream.
+Each has `open()`, which gives the call as a stream, and is itself callable for the simple case.
+`timeout` is the call's deadline in seconds. It is sent as `grpc-timeout` and enforced here, with
+DEADLINE_EXCEEDED. Cancelling the caller resets the stream.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kubelet_trio.grpc._codec import frame_message
 from kubelet_trio.grpc._metadata import MetadataLike
 from kubelet_trio.grpc._status import GRPCError, Status, StreamTerminatedError
 
-_CANCEL = 0x8
-_RETRIES = 3
+_CANCEL = 0x8  # RFC 9113, section 7
+_RETRIES = 3  # of calls that the peer never processed
 T = TypeVar("T")
 
 
@@ -46,7 +46,10 @@ class _Method(Generic[RequestT, ReplyT]):
         timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline, sent to the peer
         metadata: MetadataLike = (),
     ) -> AsyncIterator[ClientStream[RequestT, ReplyT]]:
-        """Open the call as a stream. On the way out, what has not ended is reset."""
+        """Open the call as a stream. At the end of the block, a call that has not ended is reset.
+
+        Raises `GRPCError`.
+        """
         start = trio.current_time()
         deadline = float("inf") if timeout is None else start + timeout
         with trio.CancelScope(deadline=deadline) as scope:
@@ -84,14 +87,15 @@ class UnaryUnaryMethod(_Method[RequestT, ReplyT]):
         timeout: float | None = None,  # noqa: ASYNC109  # a gRPC deadline
         metadata: MetadataLike = (),
     ) -> ReplyT:
-        """Make the call and return the reply; raises `GRPCError`."""
+        """Make the call and return the reply. Raises `GRPCError`."""
         data = self._channel.codec.encode(message, self._request_type)
         frame = frame_message(data, self._channel.max_message_bytes)
         deadline = None if timeout is None else trio.current_time() + timeout
         for _ in range(_RETRIES):
             try:
                 return await self._call(frame, timeout, metadata)
-            except UnprocessedError:  # the peer was going away: it never saw the call
+            # gRPC's transparent retry: the server was going away and never processed the call.
+            except UnprocessedError:
                 timeout = None if deadline is None else max(0, deadline - trio.current_time())
         return await self._call(frame, timeout, metadata)
 
@@ -102,7 +106,7 @@ class UnaryUnaryMethod(_Method[RequestT, ReplyT]):
         metadata: MetadataLike,
     ) -> ReplyT:
         async with self.open(timeout=timeout, metadata=metadata) as call:
-            # Refused before it was read? The status says why.
+            # A peer may end the call before it reads the request; `receive` raises its status.
             with suppress(StreamTerminatedError):
                 await call.send_frame(frame, end=True)
             reply = await call.receive()
@@ -174,8 +178,8 @@ class StreamStreamMethod(_Method[RequestT, ReplyT]):
                     nursery.start_soon(receive)
                     await _send_all(call, messages)
             except BaseExceptionGroup as group:
-                # Callers want one error, as from every other shape: that of their own
-                # messages, or else the call's, which both directions may have met.
+                # As every other method, raise one error instead of a group: that of the caller's
+                # own `messages`, or else the call's, which both directions may have raised.
                 calls, own = group.split(GRPCError)
                 errors = (own or calls or group).exceptions
                 if own is not None and len(errors) > 1:
@@ -189,7 +193,7 @@ async def _send_all(
     call: ClientStream[RequestT, ReplyT],
     messages: Iterable[RequestT] | AsyncIterable[RequestT],
 ) -> None:
-    """Send until the messages end or the peer has had enough; its status is for the receiver."""
+    """Send until the messages end or the peer ends the call; the receiver raises its status."""
     with suppress(StreamTerminatedError):
         if isinstance(messages, AsyncIterable):
             async for message in messages:

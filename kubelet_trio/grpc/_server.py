@@ -1,13 +1,13 @@
-"""The serving side: one task a connection, one a call, all below `Server.serve`.
+"""The server: one task per connection, one per call, all below `Server.serve`.
 
-A call ends with its handler: returning is OK, `GRPCError` its status, and any other
-exception UNKNOWN, logged; it never reaches the caller's other calls. The caller's
-cancellation, its deadline and the loss of its connection cancel the handler.
+A call ends with its handler. A return is status OK, a `GRPCError` is its status, any other
+exception is logged and becomes UNKNOWN; other calls do not notice. The handler is cancelled when
+the caller cancels, when its deadline passes, and when its connection is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, Self
 
 import trio
@@ -41,7 +41,7 @@ _NO_ERROR = 0x0
 
 
 class Servable(Protocol):
-    """A service: generated `...Base` classes are."""
+    """A service, as the generated `...Base` classes are."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """Return the handlers by path (`/package.Service/Method`)."""
@@ -62,7 +62,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
         self.metadata: Metadata = decode_metadata(stream.headers or ())
 
     async def recv_message(self) -> RequestT | None:
-        """Receive the next message; None once the caller has sent them all."""
+        """Receive the next message; None once the caller has sent all. Raises `GRPCError`."""
         await trio.lowlevel.checkpoint()
         data = await read_frame(self._stream.read, self._limit)
         if data is None:
@@ -74,7 +74,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
         return request
 
     async def send_initial_metadata(self, metadata: MetadataLike = ()) -> None:
-        """Send headers now, rather than with the first message."""
+        """Send headers now instead of with the first message."""
         self._send_headers(metadata)
         await trio.lowlevel.checkpoint()
 
@@ -90,7 +90,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
         metadata: MetadataLike = (),
         details: bytes | None = None,
     ) -> None:
-        """End the call; what the handler does afterwards, the caller does not see."""
+        """End the call; the caller sees nothing of what the handler does afterwards."""
         self.finish(GRPCError(status, message, details), metadata)
         await trio.lowlevel.checkpoint()
 
@@ -104,7 +104,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
         return message
 
     async def reply(self, message: ReplyT) -> None:
-        """Send the only message, in one piece with headers and trailers."""
+        """Send the only message, with headers and trailers in one write."""
         await self._send(message)
         self.finish(GRPCError(Status.OK))
 
@@ -122,7 +122,8 @@ class ServerStream(Generic[RequestT, ReplyT]):
             trailers += encode_metadata({"status-details-bin": outcome.details})
             trailers[-1] = (b"grpc-status-details-bin", trailers[-1][1])
         stream.send_headers(trailers, end=True)
-        stream.close(_NO_ERROR)  # the rest of the request is of no interest
+        # NO_ERROR: the client need not send the rest of its request, RFC 9113, section 8.1.
+        stream.close(_NO_ERROR)
 
     async def _send(self, message: ReplyT) -> None:
         frame = frame_message(self._codec.encode(message, self._handler.reply_type), self._limit)
@@ -163,7 +164,7 @@ class Server:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept connections until cancelled; ready as soon as they can come."""
+        """Accept connections until cancelled; ready once the listeners accept."""
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self.serve_stream, listeners)
             task_status.started()
@@ -184,7 +185,7 @@ class Server:
             calls.cancel_scope.cancel()
 
     def drain(self) -> None:
-        """Send GOAWAY to all who are connected: calls in flight go on, new ones go elsewhere."""
+        """Send GOAWAY on all connections: calls in flight go on, new ones are refused."""
         for connection in self._connections:
             connection.drain()
 
@@ -220,7 +221,7 @@ async def _run_handler(
         stream.on_lost = scope.cancel
         if stream.lost:
             return
-        # One call's bug is that call's failure, and leaves the connection's others alone.
+        # Contained: a bug in one handler fails its own call, not the others of the connection.
         failure = await run_contained(handler.func, call)
         if isinstance(failure, StreamLostError):
             return
@@ -243,7 +244,7 @@ _UNKNOWN = Handler(_unknown, Cardinality.STREAM_STREAM, bytes, bytes)
 
 
 def _refusal(fields: Mapping[bytes, bytes]) -> Headers | None:
-    """Return the HTTP answer to a request that is not gRPC's; None if it is."""
+    """Return the HTTP answer to a request that is not gRPC; None if it is."""
     if fields.get(b":method") != b"POST":
         return [(b":status", b"405")]
     if not fields.get(b"content-type", b"").startswith(CONTENT_TYPE):
@@ -252,3 +253,61 @@ def _refusal(fields: Mapping[bytes, bytes]) -> Headers | None:
         message = encode_message("the header te: trailers is missing")
         return [(b":status", b"400"), (b"grpc-status", b"13"), (b"grpc-message", message)]
     return None
+
+
+# Handlers from functions; generated service bases use these.
+
+
+def unary_unary(
+    func: Callable[[RequestT], Awaitable[ReplyT]],
+    request_type: type[RequestT],
+    reply_type: type[ReplyT],
+) -> Handler:
+    """Return a handler from a function that takes the request and returns the reply."""
+
+    async def serve(call: ServerStream[RequestT, ReplyT]) -> None:
+        await call.reply(await func(await _request(call)))
+
+    return Handler(serve, Cardinality.UNARY_UNARY, request_type, reply_type)
+
+
+def unary_stream(
+    func: Callable[[RequestT, ServerStream[RequestT, ReplyT]], Awaitable[None]],
+    request_type: type[RequestT],
+    reply_type: type[ReplyT],
+) -> Handler:
+    """Return a handler from a function that takes the request and sends replies to the stream."""
+
+    async def serve(call: ServerStream[RequestT, ReplyT]) -> None:
+        await func(await _request(call), call)
+
+    return Handler(serve, Cardinality.UNARY_STREAM, request_type, reply_type)
+
+
+def stream_unary(
+    func: Callable[[ServerStream[RequestT, ReplyT]], Awaitable[ReplyT]],
+    request_type: type[RequestT],
+    reply_type: type[ReplyT],
+) -> Handler:
+    """Return a handler from a function that reads the stream and returns the reply."""
+
+    async def serve(call: ServerStream[RequestT, ReplyT]) -> None:
+        await call.reply(await func(call))
+
+    return Handler(serve, Cardinality.STREAM_UNARY, request_type, reply_type)
+
+
+def stream_stream(
+    func: Callable[[ServerStream[RequestT, ReplyT]], Awaitable[None]],
+    request_type: type[RequestT],
+    reply_type: type[ReplyT],
+) -> Handler:
+    """Return a handler from a function that reads and writes the stream."""
+    return Handler(func, Cardinality.STREAM_STREAM, request_type, reply_type)
+
+
+async def _request(call: ServerStream[RequestT, ReplyT]) -> RequestT:
+    request = await call.recv_message()
+    if request is None:
+        raise GRPCError(Status.INTERNAL, "the call came without a request")
+    return request

@@ -1,7 +1,7 @@
-"""Status codes, call shapes and the one error that calls raise: grpclib's names for them.
+"""Status codes, cardinalities, and the errors of calls, with grpclib's names.
 
-GRPCError               a call ended with another status than OK, or could not be made
-StreamTerminatedError   the peer ended the call while we still wanted to send
+GRPCError               a call ended with a status other than OK, or could not be made
+StreamTerminatedError   the peer ended the call while we were still sending
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Status(enum.Enum):
 
 
 class Cardinality(enum.Enum):
-    """How many messages go each way; `(client_streaming, server_streaming)`."""
+    """How many messages go each way. The value is `(client_streaming, server_streaming)`."""
 
     UNARY_UNARY = (False, False)
     UNARY_STREAM = (False, True)
@@ -53,7 +53,7 @@ class Cardinality(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One method of a service: what serves it, given the call's `ServerStream`."""
+    """One method of a service. `func` serves a call, given its `ServerStream`."""
 
     func: Callable[[Any], Awaitable[None]]
     cardinality: Cardinality
@@ -64,9 +64,9 @@ class Handler:
 class GRPCError(Exception):
     """A call's status other than OK.
 
-    A server's handler raises it to end the call so; a client's call raises it for the
-    peer's status, and for what went wrong on the way (UNAVAILABLE, DEADLINE_EXCEEDED,
-    INTERNAL, ...). `details` is the raw `grpc-status-details-bin`, if there was one.
+    A server's handler raises it to end the call with that status. A client's call raises it for
+    the peer's status and for its own failures (UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL, ...).
+    `details` is the raw `grpc-status-details-bin`, if the peer sent one.
     """
 
     def __init__(
@@ -82,9 +82,10 @@ class GRPCError(Exception):
 
 
 class StreamTerminatedError(Exception):
-    """The peer has ended the call already; what it said is there to be received."""
+    """The peer has ended the call; receive to get its replies and its status."""
 
 
+# Source: "HTTP to gRPC Status Code Mapping" (http-grpc-status-mapping.md) in grpc/grpc.
 _HTTP_STATUS = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -96,7 +97,7 @@ _HTTP_STATUS = {
     504: Status.UNAVAILABLE,
 }
 
-# RFC 9113's error codes, as the gRPC protocol document maps those of RST_STREAM.
+# RFC 9113's error codes of RST_STREAM, as PROTOCOL-HTTP2.md in grpc/grpc maps them.
 _RESET_STATUS = {
     0x7: Status.UNAVAILABLE,  # REFUSED_STREAM
     0x8: Status.CANCELLED,  # CANCEL
@@ -106,10 +107,10 @@ _RESET_STATUS = {
 
 
 def status_of_http(code: int) -> Status:
-    """Map an HTTP status that came without `grpc-status`."""
+    """Return the status for an HTTP status without `grpc-status`."""
     return _HTTP_STATUS.get(code, Status.UNKNOWN)
 
 
 def status_of_reset(code: int) -> Status:
-    """Map the error code of a RST_STREAM that ended a call."""
+    """Return the status for the error code of a RST_STREAM that ended a call."""
     return _RESET_STATUS.get(code, Status.INTERNAL)

@@ -1,30 +1,26 @@
-"""One HTTP/2 stream: bytes both ways under flow control.
+"""One HTTP/2 stream: bytes in both directions under flow control.
 
-Tasks wait here and nowhere else. Every wait is a loop around one `ParkingLot`, every
-change to h2 is made without an await in between, so a cancelled task leaves a stream
-as consistent as any other; whoever opened it must `close` it, which resets what is
-still open. What arrives is put in by the connection's reader.
+The connection's reader puts in what arrives; tasks wait here for it. Every wait is a loop around
+one `ParkingLot`, and no change to h2 has an await in between, so a cancelled task leaves the
+stream consistent. The task that opened a stream must `close` it, which resets it if it is open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
 from kubelet_trio.grpc._h2 import STREAM_WINDOW
 from kubelet_trio.grpc._metadata import Headers
 
-if TYPE_CHECKING:
-    from kubelet_trio.grpc._connection import Http2Connection
-
 
 class StreamLostError(Exception):
-    """The stream was reset by the peer, or its connection is gone.
+    """The peer reset the stream, or its connection is lost.
 
-    `code` is RST_STREAM's error code, None for a lost connection. `unprocessed`: the
-    peer has said that it never looked at this stream, so asking again is safe.
+    `code` is RST_STREAM's error code, None for a lost connection. `unprocessed`: the peer
+    declared that it did not process this stream, so a retry is safe.
     """
 
     def __init__(self, message: str, *, code: int | None = None, unprocessed: bool = False) -> None:
@@ -34,8 +30,46 @@ class StreamLostError(Exception):
         self.unprocessed = unprocessed
 
 
+class StreamConnection(Protocol):
+    """What a stream needs of its connection. No method but `wait_drained` blocks."""
+
+    @property
+    def client(self) -> bool:
+        """Whether we are the client of this connection."""
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether so much is queued that senders of data must wait."""
+        ...
+
+    async def wait_drained(self) -> None:
+        """Wait until the writer has sent what was queued, or the connection is gone."""
+        ...
+
+    def send_room(self, stream_id: int) -> int:
+        """Return how many bytes of data may be queued for a stream in one frame now."""
+        ...
+
+    def send_data(self, stream: Http2Stream, data: memoryview, *, end: bool) -> None:
+        """Queue a frame of data."""
+        ...
+
+    def send_headers(self, stream: Http2Stream, headers: Headers, *, end: bool) -> None:
+        """Queue a header block."""
+        ...
+
+    def widen_window(self, amount: int, stream_id: int | None = None) -> None:
+        """Let the peer send `amount` bytes more, on a stream or on the connection."""
+        ...
+
+    def close_stream(self, stream: Http2Stream, code: int) -> None:
+        """Reset a stream that has not ended in both directions; otherwise do nothing."""
+        ...
+
+
 class Http2Stream:
-    """A stream of a connection; at most one task reads it, at most one writes."""
+    """A stream of a connection. At most one task reads it, at most one writes."""
 
     __slots__ = (
         "_arrived",
@@ -52,24 +86,24 @@ class Http2Stream:
         "trailers",
     )
 
-    def __init__(self, connection: Http2Connection, stream_id: int) -> None:
+    def __init__(self, connection: StreamConnection, stream_id: int) -> None:
         self.id = stream_id
         self.headers: Headers | None = None  # the peer's first header block
         self.trailers: Headers | None = None  # its second
         self.ended = False  # the peer has sent everything
-        self.finished = False  # we have
+        self.finished = False  # we have sent everything
         self.on_lost: Callable[[], object] | None = None
         self._connection = connection
         self._changed = trio.lowlevel.ParkingLot()
         self._arrived = bytearray()
-        self._wanted = 0  # how many bytes a waiting reader needs in all
-        self._uncredited = 0  # received, and not yet given back to the peer's window
+        self._wanted = 0  # bytes that a waiting reader needs in all
+        self._uncredited = 0  # bytes received and not yet given back to the peer's window
         self._lost: StreamLostError | None = None
 
     # Called by the reading side of the connection
 
     def feed(self, data: bytes, counted: int) -> None:
-        """Take data in; `counted` is what it weighs in flow control."""
+        """Add received data; `counted` is its size in flow control, padding included."""
         self._arrived += data
         self._uncredited += counted
 
@@ -85,9 +119,9 @@ class Http2Stream:
         self._changed.unpark_all()
 
     def credit(self) -> None:
-        """Widen the peer's window while a reader needs more than has arrived.
+        """Widen the peer's window while a reader waits for more than has arrived.
 
-        What nobody waits for stays uncredited: that is the back-pressure.
+        Data that no task waits for stays uncredited: that is the back-pressure.
         """
         if (
             self._wanted > len(self._arrived)
@@ -112,15 +146,15 @@ class Http2Stream:
         return self.headers
 
     async def wait_end(self) -> None:
-        """Wait until the peer has sent everything; data still to be read stays unread."""
+        """Wait until the peer has sent everything; unread data stays unread."""
         while not self.ended:
             self._check_lost()
             await self._changed.park()
 
     async def read(self, size: int) -> bytes:
-        """Return exactly `size` bytes, or b"" at the end, even if fewer are left over.
+        """Return exactly `size` bytes, or b"" at the end, even if fewer are left.
 
-        What has arrived is handed out even if the stream was lost afterwards.
+        Data that arrived before the stream was lost is still returned. Raises `StreamLostError`.
         """
         arrived = self._arrived
         if len(arrived) < size:
@@ -139,12 +173,13 @@ class Http2Stream:
         return data
 
     async def send(self, data: bytes, *, end: bool = False) -> None:
-        """Queue data as the peer's windows allow; returns at once where they do.
+        """Queue data as the peer's windows allow.
 
-        Raises `StreamLostError`; returns early if the peer has ended the stream.
+        Returns early if the peer has ended the stream. Raises `StreamLostError`.
         """
         connection = self._connection
         rest = memoryview(data)
+        # A server that has ended the stream ignores what its client still sends, RFC 9113, 8.1.
         while not (self.finished or (self.ended and connection.client)):
             self._check_lost()
             room = connection.send_room(self.id)
@@ -160,16 +195,20 @@ class Http2Stream:
                 await self._changed.park()
 
     def send_headers(self, headers: Headers, *, end: bool = False) -> None:
-        """Queue a header block (the second one is trailers and needs `end`)."""
+        """Queue a header block; a second one is the trailers and needs `end`.
+
+        Raises `StreamLostError`.
+        """
         self._check_lost()
         self._connection.send_headers(self, headers, end=end)
 
     def close(self, code: int) -> None:
-        """Reset what is still open in either direction; nothing if all went its way."""
+        """Reset the stream unless it has ended in both directions."""
         self._connection.close_stream(self, code)
 
     def _check_lost(self) -> None:
         if self._lost is not None:
+            # A new one for each waiter: a raised exception collects tracebacks.
             raise StreamLostError(
                 self._lost.message, code=self._lost.code, unprocessed=self._lost.unprocessed
             )

@@ -9,7 +9,7 @@ from hyperframe.frame import DataFrame, Frame, GoAwayFrame, PingFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.grpc._frames import GoAway, GoAwayFilter, goaway_frame
+from kubelet_trio.grpc._h2 import GoAway, GoAwayFilter, goaway_frame
 
 FRAMES = st.one_of(
     st.builds(lambda data: DataFrame(1, data), st.binary(max_size=300)),
