@@ -15,17 +15,17 @@ from collections.abc import Mapping
 
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
-CPUCFSQuotaPeriod                       containers.resources
+CPUCFSQuotaPeriod                       containers.resources.container
 ContainerCheckpoint                     server.commands
 ContainerRestartRules                   pods.plan.restart
 ContextualLogging                       supervision.child
 DisableNodeKubeProxyVersion             node.machine
-EnvFiles                                containers.env_file
+EnvFiles                                containers.env.files
 ExecProbeTimeout                        probes.exec
 ExtendWebSocketsToKubelet               streaming.websocket
 GracefulNodeShutdown                    shutdown.manager
 GracefulNodeShutdownBasedOnPodPriority  shutdown.plan
-HostnameOverride                        containers.hostname
+HostnameOverride                        containers.hosts
 ImageMaximumGCAge                       gc.images
 ImageVolume                             pods.images.images
 KubeletCgroupDriverFromCRI              cri.health
@@ -38,9 +38,9 @@ KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
 NodeDeclaredFeatures                    pods.admission.declared
 NodeLogQuery                            server.node_log_query
-NodeSwap                                containers.resources
+NodeSwap                                containers.resources.container
 PLEGOnDemandRelist                      pleg.relist
-PodLevelResources                       containers.pod_cgroup
+PodLevelResources                       containers.resources.cgroups
 PodLifecycleSleepAction                 pods.steps.hooks
 PodLifecycleSleepActionAllowZero        pods.steps.hooks
 PodObservedGenerationTracking           pods.status.status

@@ -1,6 +1,60 @@
-"""A v1.Container becomes a CRI config, and a CRI status becomes a record."""
+"""Turns pods and containers into CRI configs, and CRI statuses into records."""
 
-from kubelet_trio.containers.amounts import (
+from kubelet_trio.containers.config import ContainerInputs, container_config
+from kubelet_trio.containers.dns import pod_dns, resolv_conf_problem
+from kubelet_trio.containers.env.downward import PodFacts, field_value, resource_value
+from kubelet_trio.containers.env.expansion import expand_from
+from kubelet_trio.containers.env.files import MAX_ENV_FILE, EnvFileValues, parse_env_file
+from kubelet_trio.containers.env.services import service_variables
+from kubelet_trio.containers.env.variables import Environment, container_env, sub_path
+from kubelet_trio.containers.errors import ConfigError, ContainerConfigError, SandboxConfigError
+from kubelet_trio.containers.hosts import (
+    has_hosts,
+    hosts_content,
+    hosts_mount,
+    mounts_own_hosts,
+    write_hosts,
+)
+from kubelet_trio.containers.labels import (
+    CONTAINER_NAME,
+    POD_NAME,
+    POD_NAMESPACE,
+    POD_UID,
+    TERMINATION_MESSAGE_PATH,
+    PodIdentity,
+    container_hash,
+    container_info,
+    owned_by,
+    pod_identity,
+)
+from kubelet_trio.containers.logs.cri_log import LogFile, LogOptions, LogRenderer
+from kubelet_trio.containers.logs.files import (
+    OWN_DIRECTORY,
+    OWN_LOG,
+    link_log,
+    make_log_directory,
+    next_restart_count,
+    remove_links,
+    remove_pod_logs,
+    unlink_logs,
+)
+from kubelet_trio.containers.logs.follow import LogWatch, follow_log, inotify_watch, poll_watch
+from kubelet_trio.containers.node import (
+    NodeSettings,
+    hugepage_sizes,
+    is_selinux_on,
+    masked_paths,
+    memory_capacity,
+    read_resolv_conf,
+)
+from kubelet_trio.containers.paths import (
+    container_log_path,
+    log_link,
+    make_directories,
+    pod_log_directory,
+)
+from kubelet_trio.containers.records import container_record, container_state, sandbox_record
+from kubelet_trio.containers.resources.amounts import (
     amounts,
     container_amounts,
     pod_limits,
@@ -8,107 +62,14 @@ from kubelet_trio.containers.amounts import (
     pod_requests,
     total_amounts,
 )
-from kubelet_trio.containers.config import ContainerInputs, container_config
-from kubelet_trio.containers.cri_log import (
-    LogEntry,
-    LogFile,
-    LogOptions,
-    LogRenderer,
-    format_line,
-    parse_line,
-    read_log,
-    time_nanoseconds,
-)
-from kubelet_trio.containers.directories import make_directories
-from kubelet_trio.containers.dns import (
-    DnsWarning,
-    PodDns,
-    ResolvConf,
-    parse_resolv_conf,
-    pod_dns,
-    resolv_conf_problem,
-)
-from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
-from kubelet_trio.containers.env import Environment, container_env, sub_path
-from kubelet_trio.containers.env_file import MAX_ENV_FILE, EnvFileValues, parse_env_file
-from kubelet_trio.containers.errors import ConfigError, ContainerConfigError, SandboxConfigError
-from kubelet_trio.containers.expansion import expand, expand_from
-from kubelet_trio.containers.facts import (
-    hugepage_sizes,
-    is_selinux_on,
-    masked_paths,
-    memory_capacity,
-    read_resolv_conf,
-)
-from kubelet_trio.containers.hashing import container_hash
-from kubelet_trio.containers.hostname import PodHostname, kernel_hostname, pod_hostname
-from kubelet_trio.containers.hosts import (
-    HOSTS,
-    has_hosts,
-    hosts_content,
-    hosts_mount,
-    managed_hosts,
-    mounts_own_hosts,
-    write_hosts,
-)
-from kubelet_trio.containers.labels import (
-    CONTAINER_HASH,
-    CONTAINER_NAME,
-    CONTAINER_PORTS,
-    POD_DELETION_GRACE_PERIOD,
-    POD_NAME,
-    POD_NAMESPACE,
-    POD_TERMINATION_GRACE_PERIOD,
-    POD_UID,
-    PRE_STOP_HANDLER,
-    RESTART_COUNT,
-    TERMINATION_MESSAGE_PATH,
-    TERMINATION_MESSAGE_POLICY,
-    ContainerInfo,
-    PodIdentity,
-    container_annotations,
-    container_info,
-    container_labels,
-    owned_by,
-    pod_identity,
-    pod_labels_of,
-    sandbox_annotations,
-    sandbox_labels,
-)
-from kubelet_trio.containers.log_files import (
-    OWN_DIRECTORY,
-    OWN_LOG,
-    link_log,
-    make_log_directory,
-    newest_log,
-    next_restart_count,
-    remove_links,
-    remove_pod_logs,
-    unlink_logs,
-)
-from kubelet_trio.containers.log_follow import LogWatch, follow_log, inotify_watch, poll_watch
-from kubelet_trio.containers.node import NodeSettings
-from kubelet_trio.containers.paths import (
-    container_dir,
-    container_log_path,
-    hosts_path,
-    log_link,
-    pod_log_directory,
-)
-from kubelet_trio.containers.pod_cgroup import (
+from kubelet_trio.containers.resources.cgroups import (
     node_cgroup_limits,
     pod_cgroup_limits,
     qos_cgroup_limits,
 )
-from kubelet_trio.containers.records import container_record, container_state, sandbox_record
-from kubelet_trio.containers.resources import (
-    container_resources,
-    oom_score_adj,
-    pod_memory_limit,
-)
-from kubelet_trio.containers.sandbox import cgroup_parent, dotted_sysctl, sandbox_config
+from kubelet_trio.containers.resources.container import pod_memory_limit
+from kubelet_trio.containers.sandbox import dotted_sysctl, sandbox_config
 from kubelet_trio.containers.security import apparmor_profile
-from kubelet_trio.containers.service_env import service_variables
 from kubelet_trio.containers.termination import (
     cut_message,
     make_termination_log,
@@ -117,94 +78,64 @@ from kubelet_trio.containers.termination import (
 )
 
 __all__ = [
-    "CONTAINER_HASH",
     "CONTAINER_NAME",
-    "CONTAINER_PORTS",
-    "HOSTS",
     "MAX_ENV_FILE",
     "OWN_DIRECTORY",
     "OWN_LOG",
-    "POD_DELETION_GRACE_PERIOD",
     "POD_NAME",
     "POD_NAMESPACE",
-    "POD_TERMINATION_GRACE_PERIOD",
     "POD_UID",
-    "PRE_STOP_HANDLER",
-    "RESTART_COUNT",
     "TERMINATION_MESSAGE_PATH",
-    "TERMINATION_MESSAGE_POLICY",
     "ConfigError",
     "ContainerConfigError",
-    "ContainerInfo",
     "ContainerInputs",
-    "DnsWarning",
     "EnvFileValues",
     "Environment",
-    "LogEntry",
     "LogFile",
     "LogOptions",
     "LogRenderer",
     "LogWatch",
     "NodeSettings",
-    "PodDns",
     "PodFacts",
-    "PodHostname",
     "PodIdentity",
-    "ResolvConf",
     "SandboxConfigError",
     "amounts",
     "apparmor_profile",
-    "cgroup_parent",
     "container_amounts",
-    "container_annotations",
     "container_config",
-    "container_dir",
     "container_env",
     "container_hash",
     "container_info",
-    "container_labels",
     "container_log_path",
     "container_record",
-    "container_resources",
     "container_state",
     "cut_message",
     "dotted_sysctl",
-    "expand",
     "expand_from",
     "field_value",
     "follow_log",
-    "format_line",
     "has_hosts",
     "hosts_content",
     "hosts_mount",
-    "hosts_path",
     "hugepage_sizes",
     "inotify_watch",
     "is_selinux_on",
-    "kernel_hostname",
     "link_log",
     "log_link",
     "make_directories",
     "make_log_directory",
     "make_termination_log",
-    "managed_hosts",
     "masked_paths",
     "memory_capacity",
     "message_limit",
     "mounts_own_hosts",
-    "newest_log",
     "next_restart_count",
     "node_cgroup_limits",
-    "oom_score_adj",
     "owned_by",
     "parse_env_file",
-    "parse_line",
-    "parse_resolv_conf",
     "pod_cgroup_limits",
     "pod_dns",
-    "pod_hostname",
     "pod_identity",
-    "pod_labels_of",
     "pod_limits",
     "pod_log_directory",
     "pod_memory_limit",
@@ -212,20 +143,16 @@ __all__ = [
     "pod_requests",
     "poll_watch",
     "qos_cgroup_limits",
-    "read_log",
     "read_resolv_conf",
     "read_termination_message",
     "remove_links",
     "remove_pod_logs",
     "resolv_conf_problem",
     "resource_value",
-    "sandbox_annotations",
     "sandbox_config",
-    "sandbox_labels",
     "sandbox_record",
     "service_variables",
     "sub_path",
-    "time_nanoseconds",
     "total_amounts",
     "unlink_logs",
     "write_hosts",

@@ -1,7 +1,6 @@
-"""A container of a pod becomes the config the runtime creates it from.
+"""Turns a container of a pod into its CRI config. Pure.
 
-Pure: what must be known of the world besides the node comes in as `ContainerInputs`,
-made by the pod's executor.
+Everything besides the pod and the node's settings comes in as `ContainerInputs`.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers.env import command_line, container_env, encode_value
+from kubelet_trio.containers.env.variables import command_line, container_env, encode_value
 from kubelet_trio.containers.errors import ContainerConfigError
 from kubelet_trio.containers.labels import container_annotations, container_labels
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.paths import container_log_path
-from kubelet_trio.containers.resources import container_resources
+from kubelet_trio.containers.resources.container import container_resources
 from kubelet_trio.containers.security import container_security
 from kubelet_trio.cri import v1
 from kubelet_trio.model import ContainerId, PodContainer
@@ -24,28 +23,24 @@ from kubelet_trio.model import ContainerId, PodContainer
 
 @dataclass(frozen=True, slots=True)
 class ContainerInputs:
-    """What a container's config needs beyond pod and node."""
+    """What a container's config needs besides the pod and the node's settings."""
 
     restart_count: int = 0
-    image_ref: str = ""  # what the image service calls the image that was ensured
-    image_uid: int | None = None  # the user the image names, if by number
-    image_username: str = ""  # the user the image names, if by name
+    image_ref: str = ""  # the image service's name of the image
+    image_uid: int | None = None  # the image's user, if it is given by number
+    image_username: str = ""  # the image's user, if it is given by name
     pod_ips: tuple[str, ...] = ()
-    variables: Mapping[str, str] | None = None  # its environment; None: what `pod` alone tells
+    variables: Mapping[str, str] | None = None  # its environment; None: made from `pod` alone
     mounts: tuple[v1.Mount, ...] = ()  # volumes and the hosts file
-    termination_log_host_path: str = ""  # the message file; empty: none is mounted
-    target_container_id: ContainerId | None = None  # whose processes to see, if ephemeral
+    termination_log_host_path: str = ""  # the termination message file; empty: none is mounted
+    target_container_id: ContainerId | None = None  # of an ephemeral container
     users: v1.UserNamespace | None = None  # the pod's own user namespace, if it has one
 
 
 def container_config(
     pod: Pod, container: PodContainer, node: NodeSettings, inputs: ContainerInputs
 ) -> v1.ContainerConfig:
-    """Return the config of one instance of a container.
-
-    Raises `ContainerConfigError`, whose text is the message of the container's
-    CreateContainerConfigError.
-    """
+    """Return the config of one instance of a container. Raises `ContainerConfigError`."""
     spec = container.spec
     variables = inputs.variables
     if variables is None:
@@ -89,7 +84,7 @@ def _termination_log(
 
 
 def _mapped(mounts: list[v1.Mount], users: v1.UserNamespace | None) -> list[v1.Mount]:
-    """Show files in a user namespace with the owners they have outside of it."""
+    """Map the owners of files so that they look the same inside the pod's user namespace."""
     if users is None:
         return mounts
     return [replace(m, uid_mappings=users.uids, gid_mappings=users.gids) for m in mounts]

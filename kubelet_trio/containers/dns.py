@@ -1,31 +1,27 @@
-"""A pod's resolver settings: the four policies, `dnsConfig`, and the resolvers' limits.
+"""A pod's resolver settings: `dnsPolicy`, `dnsConfig`, and the limits of resolvers. Pure.
 
-Pure, and lenient as the Go kubelet: what exceeds a limit is cut and comes back as a
-warning for an event, never an error. Settings of the host come in as a `ResolvConf`;
-`None` in its place means that the host's are not to be used at all.
+As in the Go kubelet, a value beyond a limit is cut and reported by a warning event; it is no
+error. The host's settings come in as `NodeSettings.resolv_conf`; None means not to use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lightkube.models.core_v1 import Pod, PodDNSConfig, PodDNSConfigOption
 
+from kubelet_trio.containers.node import NodeSettings, ResolvConf
 from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 
-if TYPE_CHECKING:
-    from kubelet_trio.containers.node import NodeSettings
-
 MAX_NAMESERVERS = 3
 MAX_SEARCHES = 32
 MAX_SEARCH_CHARS = 2048
-MAX_SEARCH_LENGTH = 253  # of one search domain: glibc aborts on longer ones
+MAX_SEARCH_LENGTH = 253  # characters of one domain; glibc 2.28 aborts beyond 255 (upstream dns.go)
 CLUSTER_OPTIONS = ("ndots:5",)
-_CLUSTER_SEARCHES = 3  # that the cluster's domain adds
+_CLUSTER_SEARCHES = 3  # search domains that the cluster domain adds
 
 _NO_CLUSTER_DNS = (
     "kubelet does not have ClusterDNS IP configured and cannot create Pod using "
@@ -34,61 +30,24 @@ _NO_CLUSTER_DNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvConf:
-    """A resolv.conf, parsed."""
-
-    nameservers: tuple[str, ...] = ()
-    searches: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class DnsWarning:
     """A Warning event to be recorded on the pod."""
 
     reason: str  # DNSConfigForming or MissingClusterDNS
     message: str
-    node_message: str = ""  # of the same event on the node; empty: there is none
+    node_message: str = ""  # message of the same event on the node; empty: no such event
 
 
 @dataclass(frozen=True, slots=True)
 class PodDns:
-    """What a pod resolves names with."""
+    """A pod's resolver settings, and what was cut from them."""
 
     config: v1.DnsConfig
     warnings: tuple[DnsWarning, ...] = ()
 
 
-def parse_resolv_conf(text: str) -> ResolvConf:
-    """Parse a resolv.conf: nameservers add up, of search and options the last line wins.
-
-    A search domain loses its trailing dot, so that both spellings count as one; the root
-    (`.`) stays. Raises ValueError for a nameserver line without a server.
-    """
-    nameservers: list[str] = []
-    searches: Sequence[str] = ()
-    options: Sequence[str] = ()
-    for line in text.splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        keyword, values = words[0], words[1:]
-        if keyword == "nameserver":
-            if not values:
-                raise ValueError("nameserver list is empty")
-            nameservers.append(values[0])
-        elif keyword == "search":
-            searches = [s if s == "." else s.removesuffix(".") for s in values]
-        elif keyword == "options":
-            options = values
-    return ResolvConf(tuple(nameservers), tuple(searches), tuple(options))
-
-
 def resolv_conf_problem(conf: ResolvConf, path: str, cluster_domain: str) -> str | None:
-    """Return what of the host's search line is cut for pods, in upstream's words, or None.
-
-    The message of a `CheckLimitsForResolvConf` event.
-    """
+    """Return the message of a `CheckLimitsForResolvConf` event; None if nothing is cut for pods."""
     limit = MAX_SEARCHES - (_CLUSTER_SEARCHES if cluster_domain else 0)
     if len(conf.searches) > limit:
         what = f"search line consisting of more than {limit} domains!"
@@ -138,7 +97,7 @@ def _base(pod: Pod, node: NodeSettings, warnings: list[DnsWarning]) -> ResolvCon
 def _host(node: NodeSettings) -> ResolvConf:
     if node.resolv_conf is not None:
         return node.resolv_conf
-    # Without the host's file, lookups are switched off by pointing them at the pod itself.
+    # `resolvConf: ""`: as the Go kubelet, disable lookups by pointing them at the pod itself.
     local = tuple("::1" if ":" in ip else "127.0.0.1" for ip in node.host_ips)
     return ResolvConf(local or ("127.0.0.1",), (".",))
 
@@ -162,7 +121,7 @@ def _merged(base: ResolvConf, extra: PodDNSConfig) -> ResolvConf:
 def _merged_options(
     existing: Iterable[str], extra: Iterable[PodDNSConfigOption]
 ) -> tuple[str, ...]:
-    """Return the options with the pod's overriding by name, each where it first stood."""
+    """Return the options; the pod's replace others of the same name, in the same position."""
     merged = dict(option.partition(":")[::2] for option in existing)
     merged.update((option.name or "", option.value or "") for option in extra)
     return tuple(f"{name}:{value}" if value else name for name, value in merged.items())

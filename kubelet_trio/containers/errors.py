@@ -1,15 +1,15 @@
-"""What turning a pod into runtime configs may raise.
+"""The errors of turning a pod into runtime configs.
 
-ConfigError                  the pod asks for what cannot be had as written
-├── ContainerConfigError     one container: its waiting reason is CreateContainerConfigError
-└── SandboxConfigError       the whole pod: no sandbox can be made of it
+ConfigError                  the pod cannot run as written
+├── ContainerConfigError     one container; its waiting reason is CreateContainerConfigError
+└── SandboxConfigError       the pod's sandbox
 """
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """A pod cannot be turned into a runtime's config. The text is for its status and event."""
+    """A pod cannot be turned into a runtime's config. The text goes into its status and event."""
 
 
 class ContainerConfigError(ConfigError):

@@ -1,9 +1,8 @@
-"""The labels and annotations by which a runtime's objects are known as a pod's.
+"""Labels and annotations that tie a runtime's sandboxes and containers to their pod.
 
-They are the Go kubelet's, key for key and value for value, so that either agent finds
-what the other has started. Labels identify (and are what a runtime can filter by);
-annotations carry what a container must still be known by once its pod is gone from
-the API: hash, restart count, grace periods, hooks.
+Keys and values are the Go kubelet's, so that each agent finds what the other has started. Labels
+identify an object, and runtimes filter by them. Annotations hold what the agent needs of a
+container after its pod is gone from the API: hash, restart count, grace periods, hooks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 from lightkube.models.core_v1 import Container, ContainerPort, LifecycleHandler, Pod
 
-from kubelet_trio.containers.hashing import container_hash
 from kubelet_trio.model import (
     INSTANCE,
     JSON_ERRORS,
@@ -42,11 +40,23 @@ CONTAINER_PORTS = "io.kubernetes.container.ports"
 POD_TERMINATION_GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
 POD_DELETION_GRACE_PERIOD = "io.kubernetes.pod.deletionGracePeriod"
 
+_OFFSET_BASIS = 0x811C9DC5
+_PRIME = 0x01000193
+
+# What Go's JSON encoder escapes and others do not.
+_GO_ESCAPES = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
 _SANDBOX_KEYS = frozenset((POD_NAME, POD_NAMESPACE, POD_UID))
 
 
 class PodIdentity(NamedTuple):
-    """Whose an object of the runtime is."""
+    """The pod that an object of the runtime belongs to."""
 
     uid: PodUid
     namespace: str
@@ -55,7 +65,7 @@ class PodIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """What a container's annotations say, for one whose pod's spec may be gone."""
+    """The parsed annotations of a container, whose pod may be gone."""
 
     hash: str = ""
     restart_count: int = 0
@@ -68,7 +78,7 @@ class ContainerInfo:
 
 
 def pod_identity(labels: Mapping[str, str]) -> PodIdentity | None:
-    """Return whose object bears these labels, None where it is no pod's."""
+    """Return the pod of an object with these labels; None if they name none."""
     uid = labels.get(POD_UID)
     if not uid:
         return None
@@ -76,21 +86,21 @@ def pod_identity(labels: Mapping[str, str]) -> PodIdentity | None:
 
 
 def owned_by(instance: str) -> Callable[[Mapping[str, str]], bool]:
-    """Return what tells by an object's annotations whether it is this agent's.
+    """Return a predicate on an object's annotations: whether this agent owns it.
 
-    An embedded agent owns what bears its own instance; the daemon (instance "") owns
-    what bears none, the Go kubelet's included.
+    An embedded agent owns objects with its instance name. The daemon (instance "") owns objects
+    without one, including those of a Go kubelet.
     """
     return lambda annotations: annotations.get(INSTANCE, "") == instance
 
 
 def sandbox_labels(pod: Pod) -> dict[str, str]:
-    """Return the pod's own labels and the three that name it."""
+    """Return the pod's own labels, and the three that identify it."""
     return {**(metadata(pod).labels or {}), **_identity_labels(pod)}
 
 
 def pod_labels_of(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return what was in the pod's own metadata of a sandbox's labels."""
+    """Return those labels of a sandbox that are the pod's own."""
     return {key: value for key, value in labels.items() if key not in _SANDBOX_KEYS}
 
 
@@ -100,12 +110,12 @@ def sandbox_annotations(pod: Pod) -> dict[str, str]:
 
 
 def container_labels(pod: Pod, container: Container) -> dict[str, str]:
-    """Return exactly the four labels that name a container."""
+    """Return the four labels that identify a container, without the pod's own."""
     return {**_identity_labels(pod), CONTAINER_NAME: container.name}
 
 
 def container_annotations(pod: Pod, container: PodContainer, restart_count: int) -> dict[str, str]:
-    """Return what a container must be known by later, in the Go kubelet's encoding."""
+    """Return the annotations of a container, in the Go kubelet's encoding."""
     spec = container.spec
     annotations = {
         CONTAINER_HASH: f"{container_hash(spec):x}",
@@ -130,7 +140,7 @@ def container_annotations(pod: Pod, container: PodContainer, restart_count: int)
 
 
 def container_info(annotations: Mapping[str, str]) -> ContainerInfo:
-    """Read a container's annotations back; one that does not parse counts as absent."""
+    """Parse a container's annotations; one that does not parse counts as absent."""
     return ContainerInfo(
         hash=annotations.get(CONTAINER_HASH, ""),
         restart_count=_int(annotations.get(RESTART_COUNT)) or 0,
@@ -149,7 +159,7 @@ def _identity_labels(pod: Pod) -> dict[str, str]:
 
 
 def _json(value: object) -> str:
-    """Encode as the API does: unset fields are left out, at every depth."""
+    """Encode as the API does: without unset fields, at every depth."""
     return msgspec.json.encode(_without_unset(msgspec.to_builtins(value))).decode()
 
 
@@ -180,3 +190,27 @@ def _ports(text: str | None) -> tuple[ContainerPort, ...]:
         return () if text is None else msgspec.json.decode(text, type=tuple[ContainerPort, ...])
     except JSON_ERRORS:
         return ()
+
+
+def container_hash(container: Container) -> int:
+    """Return the 32-bit hash of a container's definition; a changed hash restarts the container.
+
+    Only name and image count, so that defaults added by a newer agent and in-place resize restart
+    nothing. The number must equal the Go kubelet's: on a node taken over from it, every container
+    has the Go kubelet's hash in its annotations.
+    """
+    # Source: HashContainer since 1.31. It hashes with FNV-1a what Go's deep printer makes of the
+    # JSON's bytes, `([]uint8)[123 34 ...]`, with the fields in alphabetical order.
+    text = msgspec.json.encode({"image": container.image or "", "name": container.name}).decode()
+    for plain, escaped in _GO_ESCAPES.items():
+        text = text.replace(plain, escaped)
+    printed = "([]uint8)[" + " ".join(str(byte) for byte in text.encode()) + "]"
+    return fnv1a_32(printed.encode())
+
+
+def fnv1a_32(data: bytes) -> int:
+    """Return the 32-bit FNV-1a hash of `data`."""
+    value = _OFFSET_BASIS
+    for byte in data:
+        value = ((value ^ byte) * _PRIME) & 0xFFFFFFFF
+    return value

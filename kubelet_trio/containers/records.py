@@ -1,7 +1,4 @@
-"""From a runtime's messages to the records that decisions are made of.
-
-Times come as nanoseconds since the epoch, 0 (or below, from some runtimes) for never.
-"""
+"""Turns the runtime's status messages into the records that decisions use."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _STATES = {  # by CRI's names
 
 
 def container_state(state: v1.ContainerState) -> ContainerState:
-    """Return our name of a state; what CRI does not name yet is UNKNOWN."""
+    """Return the state of a record; a value that CRI does not define is UNKNOWN."""
     return _STATES.get(state.name or "", ContainerState.UNKNOWN)
 
 
@@ -33,11 +30,10 @@ def container_record(
 ) -> ContainerRecord:
     """Return the record of one container instance.
 
-    What only holds of an exited container (exit code, reason, message) is taken from an
-    exited one only, as the Go kubelet does. `image_id` is the image's reference by
-    digest, as API statuses show it.
+    `image_id` is the image's reference by digest, as API statuses show it.
     """
     state = container_state(status.state)
+    # As the Go kubelet, take exit code, reason and message from an exited container only.
     exited = state is ContainerState.EXITED
     info = container_info(status.annotations)
     return ContainerRecord(
@@ -64,7 +60,7 @@ def container_record(
 
 
 def sandbox_record(status: v1.PodSandboxStatus) -> SandboxRecord:
-    """Return the record of one sandbox; it has no IPs of its own on the host's network."""
+    """Return the record of one sandbox; on the host's network it has no IPs."""
     host_network = _on_host_network(status)
     return SandboxRecord(
         id=SandboxId(status.id),
@@ -91,7 +87,7 @@ def _attempt(
 
 
 def _host_path(status: v1.ContainerStatus, container_path: str) -> str:
-    """Return where on the host the container's termination message file is mounted from."""
+    """Return the host path of the container's termination message file; "" if it is not mounted."""
     if not container_path:
         return ""
     return next((m.host_path for m in status.mounts if m.container_path == container_path), "")
@@ -116,4 +112,5 @@ def _ips(network: v1.PodSandboxNetworkStatus | None) -> tuple[str, ...]:
 
 
 def _seconds(nanoseconds: int) -> float:
+    # "Never" is 0, or negative from some runtimes.
     return nanoseconds / 1e9 if nanoseconds > 0 else 0.0

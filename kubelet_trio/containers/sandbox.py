@@ -1,4 +1,4 @@
-"""A pod becomes the config of its sandbox."""
+"""Turns a pod into the CRI config of its sandbox. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from lightkube.models.core_v1 import Container, ContainerPort, Pod
 
 from kubelet_trio.cgroups import pod_cgroup_parent
-from kubelet_trio.containers.amounts import pod_qos
 from kubelet_trio.containers.dns import pod_dns
 from kubelet_trio.containers.errors import SandboxConfigError
-from kubelet_trio.containers.hostname import kernel_hostname, pod_hostname
+from kubelet_trio.containers.hosts import kernel_hostname, pod_hostname
 from kubelet_trio.containers.labels import sandbox_annotations, sandbox_labels
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.paths import pod_log_directory
-from kubelet_trio.containers.resources import overhead_resources, sandbox_resources
+from kubelet_trio.containers.resources.amounts import pod_qos
+from kubelet_trio.containers.resources.container import overhead_resources, sandbox_resources
 from kubelet_trio.containers.security import sandbox_security
 from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_key, pod_uid
@@ -24,19 +24,17 @@ from kubelet_trio.model import spec as pod_spec
 def sandbox_config(
     pod: Pod, node: NodeSettings, *, attempt: int, users: v1.UserNamespace | None = None
 ) -> v1.PodSandboxConfig:
-    """Return the config of a pod's sandbox: the same for the same pod, node and attempt.
+    """Return the config of a pod's sandbox; it is equal for equal arguments.
 
-    `users` is the pod's user namespace, if it has one of its own.
-
-    What had to be cut from its resolver settings is told by `pod_dns(...).warnings`.
-    Raises `SandboxConfigError` for a name or quantity that cannot be.
+    `users` is the pod's own user namespace, if it has one. `pod_dns(...).warnings` reports what is
+    cut from its resolver settings. Raises `SandboxConfigError` for an invalid name or quantity.
     """
     key, spec = pod_key(pod), pod_spec(pod)
     return v1.PodSandboxConfig(
         metadata=v1.PodSandboxMetadata(
             name=key.name, namespace=key.namespace, uid=pod_uid(pod), attempt=attempt
         ),
-        # The host's own name is the runtime's to set where the pod is on the host's network.
+        # On the host's network the runtime sets the host's name.
         hostname="" if spec.hostNetwork else _hostname(pod, node),
         log_directory=str(pod_log_directory(node.pod_logs_dir, pod)),
         dns_config=pod_dns(pod, node).config,
@@ -48,7 +46,7 @@ def sandbox_config(
 
 
 def port_mappings(pod: Pod) -> Iterator[v1.PortMapping]:
-    """Yield the ports of the main containers, those without a host port included."""
+    """Yield the ports of the main containers, including those without a host port."""
     for container in pod_spec(pod).containers or ():
         for port in _distinct_ports(container):
             yield v1.PortMapping(
@@ -80,7 +78,7 @@ def _linux(
 
 
 def cgroup_parent(pod: Pod, node: NodeSettings) -> str:
-    """Return the pod's cgroup as CRI is told it; empty without `cgroupsPerQOS`."""
+    """Return the pod's cgroup in the form that CRI expects; "" without `cgroupsPerQOS`."""
     return pod_cgroup_parent(
         pod_uid(pod),
         pod_qos(pod),
@@ -96,16 +94,17 @@ def _sysctls(pod: Pod) -> dict[str, str]:
 
 
 def dotted_sysctl(name: str) -> str:
-    """Return a sysctl's name with dots, as runtimes know it: `net/ipv4/x` is `net.ipv4.x`.
+    """Return a sysctl's name with dots, as runtimes expect it: `net/ipv4/x` is `net.ipv4.x`.
 
-    Where slashes separate, a dot is part of a name (an interface's) and becomes a slash.
+    In a name with slashes a dot is part of a component (of an interface's name) and becomes a
+    slash, sysctl.d(5).
     """
     first = next((char for char in name if char in "./"), ".")
     return name if first == "." else name.translate(str.maketrans("./", "/."))
 
 
 def _distinct_ports(container: Container) -> Iterator[ContainerPort]:
-    """Yield a container's ports, each name (or combination, where unnamed) once."""
+    """Yield a container's ports, each name once; unnamed ones each combination of fields once."""
     seen: set[str] = set()
     for port in container.ports or ():
         name = port.name or _port_name(port)

@@ -1,8 +1,8 @@
-"""Whom a container runs as and what it may do: the pod's security context, as CRI has it.
+"""Turns security contexts into CRI's: users, capabilities, namespaces, profiles.
 
-A container's own setting goes before the pod's, the pod's before the image's. Where
-nobody names a user none is told, and the runtime takes the image's, or root. Nothing here
-decides whether a pod may ask for what it asks.
+A container's own setting overrides the pod's, the pod's overrides the image's. If no user is set
+anywhere, the config names none, and the runtime takes the image's, or root. Whether a pod may have
+what it asks for is not decided here.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ _APPARMOR_NAMES = {"RuntimeDefault": "runtime/default", "Unconfined": "unconfine
 def namespace_options(
     pod: Pod, target: ContainerId | None = None, users: v1.UserNamespace | None = None
 ) -> v1.NamespaceOption:
-    """Return which namespaces are the node's, the pod's or the container's own.
+    """Return the namespaces: the node's, the pod's or the container's own.
 
-    `target` is the container whose processes an ephemeral container shall see; it has no
-    effect where the pod shares its processes anyway. `users` is the user namespace of a pod
-    that has one of its own.
+    `target` is the container whose PID namespace an ephemeral container joins; it has no effect if
+    the pod shares one PID namespace. `users` is the pod's own user namespace, if it has one.
     """
     spec = pod_spec(pod)
     modes = v1.NamespaceMode
@@ -70,7 +69,7 @@ def namespace_options(
 def sandbox_security(
     pod: Pod, users: v1.UserNamespace | None = None
 ) -> v1.LinuxSandboxSecurityContext:
-    """Return the sandbox's own context: always under the runtime's seccomp profile."""
+    """Return the sandbox's security context; its seccomp profile is always RuntimeDefault."""
     context = pod_spec(pod).securityContext or PodSecurityContext()
     return v1.LinuxSandboxSecurityContext(
         namespace_options=namespace_options(pod, users=users),
@@ -94,13 +93,16 @@ def container_security(
     target: ContainerId | None = None,
     users: v1.UserNamespace | None = None,
 ) -> v1.LinuxContainerSecurityContext:
-    """Return a container's context. Raises `ContainerConfigError` where it must not run.
+    """Return a container's security context. Raises `ContainerConfigError` if it must not run.
 
     Args:
-        image_uid: the user the image names by number; None where it names none.
-        image_username: the user the image names by name.
+        pod: the pod.
+        container: the container.
+        node: the node's settings.
+        image_uid: the image's user, if it is given by number.
+        image_username: the image's user, if it is given by name.
         target: the container whose PID namespace this one joins.
-        users: the pod's user namespace, if it has one of its own.
+        users: the pod's own user namespace, if it has one.
     """
     pod_context = pod_spec(pod).securityContext or PodSecurityContext()
     own = container.spec.securityContext or SecurityContext()
@@ -129,10 +131,10 @@ def container_security(
 
 
 def apparmor_profile(pod: Pod, container: PodContainer) -> AppArmorProfile | None:
-    """Return the AppArmor profile of a container: its own, its annotation's, then the pod's.
+    """Return the AppArmor profile of a container: its own, that of the annotation, or the pod's.
 
-    An annotation names `runtime/default`, `unconfined` or `localhost/<name>`; any other is no
-    profile, as with the Go kubelet.
+    The annotation is `runtime/default`, `unconfined` or `localhost/<name>`; as in the Go kubelet,
+    another value counts as none.
     """
     own = container.spec.securityContext
     if own is not None and own.appArmorProfile is not None:
@@ -157,7 +159,7 @@ def _set_apparmor(made: v1.LinuxContainerSecurityContext, profile: AppArmorProfi
         made.apparmor = v1.SecurityProfile(
             profile_type=v1.SecurityProfileProfileType.Localhost, localhost_ref=name
         )
-        made.apparmor_profile = _LOCALHOST + name  # for runtimes from before the field above
+        made.apparmor_profile = _LOCALHOST + name  # deprecated; older runtimes read only this
         return
     made.apparmor = v1.SecurityProfile(
         profile_type=v1.SecurityProfileProfileType.from_string(profile.type)
@@ -183,7 +185,7 @@ def _verify_non_root(
             f"container has runAsNonRoot and image has non-numeric user ({image_username}), "
             f"cannot verify user is non-root {where}"
         )
-    elif not image_uid:  # root, or an image that names no user and so runs as root
+    elif not image_uid:  # 0, or None: an image without a user runs as root
         raise ContainerConfigError(f"container has runAsNonRoot and image will run as root {where}")
     elif not 0 <= image_uid <= _MAX_UID:
         raise ContainerConfigError(

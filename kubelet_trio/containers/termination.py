@@ -1,9 +1,8 @@
-"""The termination message: what a container left behind to explain its end.
+"""The termination message of a container.
 
-A file of the host's is mounted at the container's `terminationMessagePath`; a new one for
-each instance, so that an instance never shows another's words. Where the policy is
-FallbackToLogsOnError and the file is empty, the end of the log of a failed container
-stands in. Functions here block: callers hand them to a thread.
+A host file is mounted at the container's `terminationMessagePath`, a new one for each instance.
+With the policy FallbackToLogsOnError, if the file is empty and the container failed, the message is
+the end of its log. All functions that read or write files block.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from pathlib import Path
 
 from lightkube.models.core_v1 import Container, Pod
 
-from kubelet_trio.containers.cri_log import LogOptions, read_log
-from kubelet_trio.containers.directories import make_directories
 from kubelet_trio.containers.labels import TERMINATION_MESSAGE_POLICY
-from kubelet_trio.containers.paths import container_dir
+from kubelet_trio.containers.logs.cri_log import LogOptions, read_log
+from kubelet_trio.containers.paths import container_dir, make_directories
 from kubelet_trio.model import ContainerRecord, open_regular, pod_containers
 
 MAX_MESSAGE = 4096  # bytes of the file's end
@@ -29,20 +27,20 @@ _NEVER_RAN = "ContainerCannotRun"
 
 
 def make_termination_log(pod_dir: Path, container: str) -> Path:
-    """Make an empty message file for a new instance of a container, writable by any user."""
+    """Create an empty message file for a new instance of a container. Raises OSError."""
     directory = container_dir(pod_dir, container)
     make_directories(directory)
     path = directory / os.urandom(4).hex()
     path.touch()
-    path.chmod(0o666)
+    path.chmod(0o666)  # the container may run as any user
     return path
 
 
 def read_termination_message(record: ContainerRecord, container: Container | None = None) -> str:
-    """Return an ended container's message, empty if it left none.
+    """Return the message of an exited container; "" if it left none.
 
-    The policy it was started with is its record's; `container` is asked only where the
-    record has none. A file that cannot be read says so in the message.
+    The policy is that in the record, which the container was started with, else `container`'s.
+    If the file cannot be read, the message says so.
     """
     policy = record.annotations.get(TERMINATION_MESSAGE_POLICY) or (
         container.terminationMessagePolicy if container is not None else None
@@ -63,7 +61,7 @@ def read_termination_message(record: ContainerRecord, container: Container | Non
 
 
 def message_limit(pod: Pod) -> int:
-    """Return how many bytes each container's message may have in the pod's status."""
+    """Return the limit of each container's message in the pod's status, in bytes."""
     return MAX_POD_MESSAGES // max(sum(1 for _ in pod_containers(pod)), 1)
 
 
@@ -74,7 +72,7 @@ def cut_message(message: str, limit: int) -> str:
 
 
 def _file_end(path: str) -> str:
-    # A volume mounted there may hold anything: a FIFO, or a link to a file of the host.
+    # A volume mounted over it may have put anything there: a FIFO, or a link to a host file.
     with open(open_regular(path), "rb", buffering=0) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - MAX_MESSAGE, 0))
         return file.read(MAX_MESSAGE).decode(errors="replace")

@@ -1,8 +1,8 @@
 """What probes and hooks do: connections, a GET, a port by its name. Decides nothing."""
 
 from kubelet_trio.handlers._errors import BodyError, DialError, HandlerError
-from kubelet_trio.handlers.http import BODY_LIMIT, HttpResponse, http_get
-from kubelet_trio.handlers.http_action import HttpRequest, container_port, http_request
+from kubelet_trio.handlers.http import BODY_LIMIT, http_get
+from kubelet_trio.handlers.http_action import container_port, http_request
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
 from kubelet_trio.handlers.texts import join_host_port, quoted, seconds_text
 
@@ -12,8 +12,6 @@ __all__ = [
     "Connection",
     "DialError",
     "HandlerError",
-    "HttpRequest",
-    "HttpResponse",
     "Wire",
     "connect",
     "container_port",

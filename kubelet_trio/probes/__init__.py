@@ -1,24 +1,16 @@
 """Liveness, readiness and startup probes: who is asked, how, and what it comes to."""
 
 from kubelet_trio.probes.orphans import ExecOrphans, ProcOrphans
-from kubelet_trio.probes.pod_probes import (
-    FAILED_LIVENESS,
-    FAILED_STARTUP,
-    Adopted,
-    PodProbes,
-    adopted_from,
-)
+from kubelet_trio.probes.pod_probes import FAILED_LIVENESS, FAILED_STARTUP, PodProbes, adopted_from
 from kubelet_trio.probes.runner import ProbeServices
-from kubelet_trio.probes.types import ProbeKind, ProbeResult
+from kubelet_trio.probes.types import ProbeKind
 
 __all__ = [
     "FAILED_LIVENESS",
     "FAILED_STARTUP",
-    "Adopted",
     "ExecOrphans",
     "PodProbes",
     "ProbeKind",
-    "ProbeResult",
     "ProbeServices",
     "ProcOrphans",
     "adopted_from",

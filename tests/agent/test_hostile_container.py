@@ -40,13 +40,13 @@ from kubelet_trio.containers import (
     make_log_directory,
     next_restart_count,
     poll_watch,
-    read_log,
     read_termination_message,
     remove_links,
     remove_pod_logs,
     unlink_logs,
     write_hosts,
 )
+from kubelet_trio.containers.logs.cri_log import read_log
 from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
 from kubelet_trio.gc.old_logs import (
     pod_log_directories,

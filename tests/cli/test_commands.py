@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.main import cli
-from kubelet_trio.containers import format_line
+from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import Event, pod_ref
 from tests.cli.running import ServedView, served
 from tests.server.fake_view import FakeView, make_pod

@@ -19,7 +19,8 @@ from kubelet_trio.cli.host import apply_to_process, host_facts
 from kubelet_trio.cli.notify import Notifier
 from kubelet_trio.cli.run import run, run_until_signal
 from kubelet_trio.config import KubeletConfiguration
-from kubelet_trio.containers import NodeSettings, ResolvConf
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.containers.node import ResolvConf
 from kubelet_trio.daemon.run import tell_limits, tell_swap
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.host import TUNABLES

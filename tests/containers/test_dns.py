@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from lightkube.models.core_v1 import PodDNSConfig, PodDNSConfigOption
 
-from kubelet_trio.containers import ResolvConf, parse_resolv_conf, pod_dns, resolv_conf_problem
+from kubelet_trio.containers import pod_dns, resolv_conf_problem
+from kubelet_trio.containers.node import ResolvConf, parse_resolv_conf
 from tests.containers.make import NODE, pod
 
 HOST = ResolvConf(("192.168.1.1",), ("example.org",), ("timeout:2",))

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubelet_trio.containers import (
-    PodHostname,
-    SandboxConfigError,
-    kernel_hostname,
-    pod_hostname,
-)
+from kubelet_trio.containers import SandboxConfigError
+from kubelet_trio.containers.hosts import PodHostname, kernel_hostname, pod_hostname
 from tests.containers.make import pod
 
 DOMAIN = "cluster.local"

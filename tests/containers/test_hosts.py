@@ -8,14 +8,13 @@ import pytest
 from lightkube.models.core_v1 import HostAlias, VolumeMount
 
 from kubelet_trio.containers import (
-    PodHostname,
     has_hosts,
     hosts_content,
     hosts_mount,
-    managed_hosts,
     mounts_own_hosts,
     write_hosts,
 )
+from kubelet_trio.containers.hosts import PodHostname, managed_hosts
 from tests.containers.make import NODE, container, pod
 from tests.harness.hostile import small_memory
 

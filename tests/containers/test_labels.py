@@ -7,13 +7,12 @@ from lightkube.models.core_v1 import (
     LifecycleHandler,
 )
 
-from kubelet_trio.containers import (
+from kubelet_trio.containers import container_info, pod_identity
+from kubelet_trio.containers.labels import (
     CONTAINER_PORTS,
     PRE_STOP_HANDLER,
     container_annotations,
-    container_info,
     container_labels,
-    pod_identity,
     pod_labels_of,
     sandbox_annotations,
     sandbox_labels,

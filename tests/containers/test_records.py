@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from kubelet_trio.containers import (
-    container_annotations,
-    container_labels,
-    container_record,
-    sandbox_record,
-)
+from kubelet_trio.containers import container_record, sandbox_record
+from kubelet_trio.containers.labels import container_annotations, container_labels
 from kubelet_trio.cri import v1
 from kubelet_trio.model import ContainerState, SandboxId
 from tests.containers.make import container, main, pod

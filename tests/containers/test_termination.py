@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.containers import (
-    TERMINATION_MESSAGE_POLICY,
     cut_message,
-    format_line,
     make_termination_log,
     message_limit,
     read_termination_message,
 )
+from kubelet_trio.containers.labels import TERMINATION_MESSAGE_POLICY
+from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import ContainerId, ContainerRecord, ContainerState, SandboxId
 from tests.containers.make import container, pod
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kubelet_trio.cri.generated.runtime.v1 import client, server
-from kubelet_trio.grpc import Cardinality, Channel, Servable
+from kubelet_trio.grpc import Channel
+from kubelet_trio.grpc._server import Servable
+from kubelet_trio.grpc._status import Cardinality
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GENERATED = (Path("kubelet_trio/cri/generated"), Path("kubelet_trio/probes/generated"))

@@ -15,9 +15,9 @@ from kubelet_trio.config import ConfigError
 from kubelet_trio.config.flags import parse_flags
 from kubelet_trio.config.host import parse_swaps
 from kubelet_trio.containers import parse_env_file
-from kubelet_trio.containers.cri_log import LogOptions, parse_line, read_log, tail_offset
-from kubelet_trio.containers.dns import parse_resolv_conf
-from kubelet_trio.containers.expansion import expand_from
+from kubelet_trio.containers.env.expansion import expand_from
+from kubelet_trio.containers.logs.cri_log import LogOptions, parse_line, read_log, tail_offset
+from kubelet_trio.containers.node import parse_resolv_conf
 from kubelet_trio.credentials.matching import Login, lookup, matches, repository
 from kubelet_trio.credentials.provider_config import cache_duration
 from kubelet_trio.cri.process.identity import RefusedError

@@ -9,8 +9,9 @@ import structlog
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.grpc import GRPCError, Status, StreamTerminatedError
+from kubelet_trio.grpc import GRPCError, Status
 from kubelet_trio.grpc import RawMessage as Raw
+from kubelet_trio.grpc._status import StreamTerminatedError
 from tests.grpc.echo import Echo, echo_wire
 
 

@@ -14,8 +14,9 @@ import pytest
 import trio
 from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
-from kubelet_trio.grpc import Channel, GRPCError, Server, Status, StreamTerminatedError
+from kubelet_trio.grpc import Channel, GRPCError, Server, Status
 from kubelet_trio.grpc import RawMessage as Raw
+from kubelet_trio.grpc._status import StreamTerminatedError
 from tests.grpc.echo import Echo, EchoStub, Wire
 
 Scenario = Callable[[EchoStub], Awaitable[None]]

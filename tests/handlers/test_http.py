@@ -13,11 +13,11 @@ from kubelet_trio.handlers import (
     BODY_LIMIT,
     BodyError,
     HandlerError,
-    HttpRequest,
     container_port,
     http_get,
     http_request,
 )
+from kubelet_trio.handlers.http_action import HttpRequest
 from tests.handlers.server import http, serving
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from kubelet_trio.handlers import DialError, HttpRequest, connect, http_get
+from kubelet_trio.handlers import DialError, connect, http_get
+from kubelet_trio.handlers.http_action import HttpRequest
 from tests.handlers.server import http, serving
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 
 # What works below pods' directories, their logs and their volumes.
 MODULES = (
-    "containers/cri_log.py",
-    "containers/directories.py",
-    "containers/env_file.py",
+    "containers/logs/cri_log.py",
+    "containers/paths.py",
+    "containers/env/files.py",
     "containers/hosts.py",
-    "containers/log_files.py",
-    "containers/log_follow.py",
+    "containers/logs/files.py",
+    "containers/logs/follow.py",
     "containers/termination.py",
     "cri/process/creation.py",
     "cri/process/shim/log.py",
@@ -170,7 +170,7 @@ def _all(reason: str, *entries: str) -> dict[str, str]:
 ALLOWED: dict[str, str] = {
     **_all(
         _FD,
-        "containers/log_files.py::next_restart_count os.listdir",
+        "containers/logs/files.py::next_restart_count os.listdir",
         "gc/log_files.py::make_room os.listdir",
         "gc/log_files.py::set_aside os.listdir",
         "gc/old_logs.py::remove_old_logs os.listdir",
@@ -215,7 +215,7 @@ ALLOWED: dict[str, str] = {
     ),
     **_all(
         _OWN,
-        "containers/directories.py::make_directories Path.is_dir, Path.mkdir",
+        "containers/paths.py::make_directories Path.is_dir, Path.mkdir",
         "containers/termination.py::make_termination_log Path.chmod, Path.touch",
         "cri/process/creation.py::ContainerCreator._make_reachable os.open",
         "cri/process/store.py::_decode Path.read_bytes",
@@ -257,11 +257,11 @@ ALLOWED: dict[str, str] = {
     ),
     **_all(
         _LINKS,
-        "containers/log_files.py::_links os.scandir",
-        "containers/log_files.py::_target os.readlink",
-        "containers/log_files.py::link_log Path.symlink_to, Path.unlink",
-        "containers/log_files.py::remove_links Path.unlink",
-        "containers/log_files.py::unlink_logs Path.unlink",
+        "containers/logs/files.py::_links os.scandir",
+        "containers/logs/files.py::_target os.readlink",
+        "containers/logs/files.py::link_log Path.symlink_to, Path.unlink",
+        "containers/logs/files.py::remove_links Path.unlink",
+        "containers/logs/files.py::unlink_logs Path.unlink",
     ),
 }
 

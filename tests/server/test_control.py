@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import trio
 
-from kubelet_trio.containers import format_line
+from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import Event, pod_ref
 from kubelet_trio.server import (
     SOCKET_NAME,

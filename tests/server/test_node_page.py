@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubelet_trio.containers import format_line
+from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import Event, pod_ref
 from kubelet_trio.server import Handler, HttpError, Request, loopback_only, node_page_router
 from kubelet_trio.server.node_page import is_loopback_host

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.containers import LogOptions, parse_line, read_log
+from kubelet_trio.containers import LogOptions
+from kubelet_trio.containers.logs.cri_log import parse_line, read_log
 from kubelet_trio.cri.process.shim.log import Log
 from kubelet_trio.cri.process.shim.protocol import STDERR, STDOUT
 from tests.harness.hostile import no_hang

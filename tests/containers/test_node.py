@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.containers import (
-    ResolvConf,
     hugepage_sizes,
     is_selinux_on,
     masked_paths,
     memory_capacity,
     read_resolv_conf,
 )
+from kubelet_trio.containers.node import ResolvConf
 
 
 def test_memory_is_in_bytes(tmp_path: Path) -> None:

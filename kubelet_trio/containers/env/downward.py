@@ -1,7 +1,7 @@
-"""What a container may be told of its own pod: fieldRef and resourceFieldRef.
+"""The downward API: values of fieldRef and resourceFieldRef.
 
-The same values stand in environment variables and in files of downwardAPI volumes; which
-paths each of the two allows is the validation's business (`sources`).
+Environment variables and files of downwardAPI volumes have the same values; validation
+(`sources`) checks which paths each of them allows.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 
 from lightkube.models.core_v1 import Container, Pod, ResourceFieldSelector
 
-from kubelet_trio.containers.amounts import amounts
 from kubelet_trio.containers.errors import ContainerConfigError
+from kubelet_trio.containers.resources.amounts import amounts
 from kubelet_trio.model import metadata, pod_containers, pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
-# Where a container has no limit, it may use all that pods may use of the node.
+# Without a limit a container may use all that the node has for pods.
 _DEFAULTED = ("cpu", "memory", "ephemeral-storage")
 _MILLI = 10**6  # nano-units
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What a pod is told beside its own manifest. Amounts in nano-units by resource name."""
+    """Facts for the downward API besides the manifest. Amounts in nano-units by resource name."""
 
     pod_ips: tuple[str, ...] = ()
     host_ips: tuple[str, ...] = ()
@@ -61,10 +61,14 @@ def resource_value(
     """Return a container's request or limit in units of the divisor, rounded up.
 
     Args:
+        pod: the pod.
         own: the container that asks, for a selector that names none.
+        selector: the resource, the container and the divisor.
+        facts: the node's allocatable resources.
 
     Raises:
-        ContainerConfigError: for another container than the pod has, or another resource.
+        ContainerConfigError: the pod has no such container, or there is no such resource.
+        ValueError: for a quantity that does not parse.
     """
     container = _named(pod, selector.containerName) if selector.containerName else own
     if container is None:
@@ -78,12 +82,12 @@ def resource_value(
         amount = _pod_limit(pod, name) or facts.allocatable.get(name, 0)
     divisor = amounts({"divisor": selector.divisor}).get("divisor", 0) if selector.divisor else 0
     unit = _MILLI if name == "cpu" else 1000 * _MILLI
-    # Both are rounded up to what their resource is counted in before they are divided.
+    # As upstream, round both up to the resource's unit (milli-CPU, bytes) before dividing.
     return str(-(-_rounded(amount, unit) // (_rounded(divisor, unit) or 1000 * _MILLI // unit)))
 
 
 def format_map(values: Mapping[str, str]) -> str:
-    """Return labels or annotations as lines `key="value"`, sorted, values quoted as in Go."""
+    """Return labels or annotations as sorted lines `key="value"`, quoted as in Go."""
     return "\n".join(f"{key}={quote(values[key])}" for key in sorted(values))
 
 

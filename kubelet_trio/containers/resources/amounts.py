@@ -1,11 +1,10 @@
-"""What a pod asks for as a whole: the sums that its cgroup, its class and admission rest on.
+"""Requests and limits of a whole pod: its cgroup, its QoS class and admission depend on them.
 
-Containers that run at the same time add up, and the pod's worst moment counts: an init
-container runs beside the sidecars before it, main containers beside all sidecars. What the
-pod says itself (`spec.resources`) replaces the sum; what its runtime class needs
-(`spec.overhead`) comes on top.
+Containers that run at the same time add up, and the pod's highest sum counts: an init container
+runs together with the sidecars before it, main containers with all sidecars. The pod's own
+`spec.resources` replaces the sum; its runtime class' `spec.overhead` is added.
 
-Amounts are integers in nano-units by resource name. Rules: PodRequests and PodLimits of
+Amounts are integers in nano-units by resource name. Source: PodRequests and PodLimits of
 k8s.io/component-helpers/resource, GetPodQOS of pkg/apis/core/v1/helper/qos.
 """
 
@@ -33,21 +32,22 @@ def amounts(resources: Mapping[str, object] | None) -> Amounts:
 
 
 def container_amounts(container: Container, which: Which) -> Amounts:
-    """Return what one container requests or is limited to."""
+    """Return the requests or limits of one container. Raises ValueError."""
     return amounts(getattr(container.resources, which) if container.resources else None)
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """Return what the pod requests as a whole, its runtime class' overhead included."""
+    """Return the pod's requests, including its runtime class' overhead. Raises ValueError."""
     total = {**total_amounts(pod, "requests"), **pod_level(pod, "requests")}
     _add(total, amounts(pod_spec(pod).overhead))
     return total
 
 
 def pod_limits(pod: Pod) -> Amounts:
-    """Return the sum of its limits; overhead raises a limit that there is, and sets none.
+    """Return the sum of the pod's limits. Raises ValueError.
 
-    A container without a limit adds nothing: see `declares_limit`.
+    Overhead raises an existing limit and sets none. A container without a limit adds nothing: see
+    `declares_limit`.
     """
     total = {**total_amounts(pod, "limits"), **pod_level(pod, "limits")}
     overhead = amounts(pod_spec(pod).overhead)
@@ -56,7 +56,7 @@ def pod_limits(pod: Pod) -> Amounts:
 
 
 def declares_limit(pod: Pod, name: str) -> bool:
-    """Whether a resource of the pod is limited at every moment of its life."""
+    """Return whether all containers that can use a resource limit it."""
     if pod_level(pod, "limits").get(name):
         return True
     main = pod_spec(pod).containers or ()
@@ -66,10 +66,10 @@ def declares_limit(pod: Pod, name: str) -> bool:
 
 
 def pod_qos(pod: Pod) -> QosClass:
-    """Return the QoS class: of `spec.resources` if set, else of init and main containers.
+    """Return the QoS class, from `spec.resources` if set, else from init and main containers.
 
-    Guaranteed is a pod whose every container limits both CPU and memory, with requests
-    equal to the limits; BestEffort one that asks for neither anywhere.
+    Guaranteed: every container limits CPU and memory, with requests equal to the limits.
+    BestEffort: no container requests or limits either. Raises ValueError.
     """
     requests: Amounts = {}
     limits: Amounts = {}
@@ -85,14 +85,14 @@ def pod_qos(pod: Pod) -> QosClass:
 
 
 def pod_level(pod: Pod, which: Which) -> Amounts:
-    """Return what `spec.resources` says of the resources that it may name."""
+    """Return the amounts of `spec.resources`, for resources that may be set on a pod (KEP-2837)."""
     own = pod_spec(pod).resources
     found = amounts(getattr(own, which)) if own is not None else {}
     return {n: a for n, a in found.items() if n in _QOS_RESOURCES or n.startswith(HUGEPAGES)}
 
 
 def total_amounts(pod: Pod, which: Which) -> Amounts:
-    """Sum what containers that run at the same time ask for, at the pod's worst moment."""
+    """Return the highest sum over the containers that run at the same time."""
     total: Amounts = {}
     for container in pod_spec(pod).containers or ():
         _add(total, container_amounts(container, which))
@@ -105,7 +105,7 @@ def total_amounts(pod: Pod, which: Which) -> Amounts:
 
 
 def _init_moments(pod: Pod, which: Which) -> Iterator[Amounts]:
-    """Yield, for each init container, the sum with the sidecars that run by then."""
+    """Yield, for each init container, its amounts plus those of the sidecars that run by then."""
     sidecars: Amounts = {}
     for init in pod_spec(pod).initContainers or ():
         now = dict(sidecars)

@@ -1,7 +1,7 @@
-"""Variables that tell a container of the services around it, as Docker's links once did.
+"""Environment variables with the addresses of services, in the format of Docker links. Pure.
 
-Pure, and after upstream's rules: the services of the pod's namespace if it asks for links
-(`enableServiceLinks`), and the API server's own (`default/kubernetes`) for every pod.
+A pod gets those of its namespace if `enableServiceLinks` is on, and those of the API server
+(`default/kubernetes`) in any case. Source: getServiceEnvVarMap in kubelet_pods.go.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _MASTER = ("default", "kubernetes")
 def service_variables(
     services: Iterable[ServiceFacts], namespace: str, *, links: bool
 ) -> dict[str, str]:
-    """Return the variables of a pod of that namespace."""
+    """Return the variables of a pod in a namespace."""
     chosen: dict[str, ServiceFacts] = {}
     for service in sorted(services, key=lambda s: (s.namespace, s.name)):
         is_own = links and service.namespace == namespace
         is_master = (service.namespace, service.name) == _MASTER
-        # A namespace's own service of that name hides the API server's.
+        # A service `kubernetes` in the pod's own namespace hides the API server's.
         if is_own or (is_master and service.name not in chosen):
             chosen[service.name] = service
     variables: dict[str, str] = {}

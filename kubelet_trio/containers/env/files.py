@@ -1,10 +1,10 @@
-"""Variables from a file that a container wrote: `KEY='value'`, as a shell reads it.
+"""Parses the variables in a file that a container wrote (`fileKeyRef`): `KEY='value'`.
 
-The strict part of the shell's syntax that the Go kubelet takes (pkg/kubelet/util/env): values in
-single quotes, literally and over several lines if need be; comments and blank lines between.
-A space after `=` makes an empty value, as in a shell.
+The syntax is the part of a shell's that the Go kubelet accepts (pkg/kubelet/util/env): values in
+single quotes, taken literally, possibly over several lines; comments and blank lines. A space
+after `=` means an empty value, as in a shell.
 
-A container wrote the file: it is read in one pass, once for all the variables that refer to it.
+The content is untrusted: it is read in one pass, once for all variables that refer to it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass
 
 _BLANK = " \t"
 
-# The Go kubelet reads lines of 64 KiB at most (bufio.MaxScanTokenSize); here it is the whole file.
+# The Go kubelet limits a line to 64 KiB (bufio.MaxScanTokenSize); this limits the whole file.
 MAX_ENV_FILE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class EnvFileValues:
-    """What a file says: the first value of each key, up to what cannot be read."""
+    """The first value of each key in a file, up to the first syntax error."""
 
     values: Mapping[str, str]
-    problem: str = ""  # names the line; what comes after it is not known
+    problem: str = ""  # the syntax error, with its line; "" if there is none
 
     def get(self, key: str) -> str | None:
-        """Return a key's value; None where the file has no such key.
+        """Return a key's value; None if the file has no such key.
 
-        Raises ValueError where it is not before what cannot be read.
+        Raises ValueError if the key is not found before a syntax error.
         """
         value = self.values.get(key)
         if value is None and self.problem:
@@ -37,7 +37,7 @@ class EnvFileValues:
 
 
 def parse_env_file(text: str) -> EnvFileValues:
-    """Read a file of variables."""
+    """Parse a file of variables."""
     values: dict[str, str] = {}
     try:
         for name, value in _assignments(text):
@@ -48,7 +48,7 @@ def parse_env_file(text: str) -> EnvFileValues:
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str]]:
-    # A line ends at \n or \r\n and nothing else: `splitlines` knows ten more characters.
+    # A line ends at \n or \r\n only; `splitlines` would split at ten more characters.
     split = (line.removesuffix("\r") for line in text.split("\n"))
     lines = iter(enumerate(split, start=1))
     for number, line in lines:

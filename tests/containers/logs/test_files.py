@@ -6,13 +6,13 @@ from kubelet_trio.containers import (
     link_log,
     log_link,
     make_log_directory,
-    newest_log,
     next_restart_count,
     pod_log_directory,
     remove_links,
     remove_pod_logs,
     unlink_logs,
 )
+from kubelet_trio.containers.logs.files import newest_log
 from kubelet_trio.model import ContainerId
 from tests.containers.make import pod
 

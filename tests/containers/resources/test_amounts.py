@@ -7,7 +7,7 @@ import pytest
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_limits, pod_requests
-from kubelet_trio.containers.amounts import declares_limit
+from kubelet_trio.containers.resources.amounts import declares_limit
 from kubelet_trio.model import NANO
 
 

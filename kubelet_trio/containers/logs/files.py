@@ -1,8 +1,8 @@
-"""Log files and the links to them, on disk. Everything blocks: callers use a thread.
+"""Log directories, log files, and the links to them. All functions block.
 
-A pod that collects logs may write to all of it. So from the pod's log directory downwards no link
-is followed (containerd and CRI-O make none), and nothing is changed by a path: a directory is
-opened first, and what is in it goes by its descriptor.
+Pods that collect logs may write to these directories. So from a pod's log directory on, no link
+is followed (containerd and CRI-O create none), and files are accessed relative to the descriptor
+of their opened directory, not by path.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers.directories import make_directories
+from kubelet_trio.containers.paths import make_directories
 from kubelet_trio.model import make_directory, open_directory, pod_key, remove_tree, stat_own
 
 _ATTEMPT = re.compile(r"(\d+)\.log(\..*)?")
 _LOG = ".log"
 
-# Of a path below the pods' log directory, how many components a pod that collects logs may have
-# made: a pod's directory, a container's in it, a log in that.
+# How many components of a path below the pods' log directory a pod may have created: the pod's
+# directory and the container's, and the log file.
 OWN_DIRECTORY, OWN_LOG = 2, 3
-_MOST_ATTEMPTS = 2**31 - 1  # a status has no more room for a restart count
+_MOST_ATTEMPTS = 2**31 - 1  # restartCount is an int32
 
 
 def next_restart_count(directory: Path) -> int:
-    """Return the restart count for a container of which the runtime knows no instance.
+    """Return the restart count for a container of which the runtime has no instance.
 
-    It is one more than the highest attempt that has left a log (rotated ones count), so
-    that a restart count survives a runtime that lost its state; 0 without any. Raises OSError.
+    It is the highest attempt with a log (rotated ones included) plus one, so the restart count
+    survives a runtime that lost its state; 0 without any log. Raises OSError.
     """
     try:
         opened = open_directory(directory, own=OWN_DIRECTORY)
@@ -45,23 +45,24 @@ def next_restart_count(directory: Path) -> int:
 
 
 def newest_log(directory: Path) -> Path | None:
-    """Return the log of a container's latest attempt, None if there is none."""
+    """Return the log of a container's latest attempt; None if there is none. Raises OSError."""
     attempt = next_restart_count(directory) - 1
     return directory / f"{attempt}{_LOG}" if attempt >= 0 else None
 
 
 def make_log_directory(directory: Path, *, own: int = OWN_DIRECTORY) -> None:
-    """Make a container's log directory; the runtime makes the files in it.
+    """Create a container's log directory; the runtime creates the files in it. Raises OSError.
 
     Args:
-        own: how many components of the path lie below the pods' log directory.
+        directory: the container's log directory.
+        own: how many components of the path are below the pods' log directory.
     """
     make_directories(directory.parents[own - 1], 0o755)
     os.close(make_directory(directory, 0o755, own=own))
 
 
 def link_log(link: Path, log: Path) -> None:
-    """Link to a log, if the runtime has written it; a link of the same name gives way."""
+    """Link to a log if it exists; replace a link of the same name. Raises OSError."""
     if not _is_there(log):
         return
     make_directories(link.parent, 0o755)
@@ -74,22 +75,19 @@ def link_log(link: Path, log: Path) -> None:
 
 
 def unlink_logs(container_logs_dir: Path, pod: Pod, log_directory: Path) -> None:
-    """Remove the links into a pod's log directory.
-
-    The name says which links may be a pod's, the target which are: another pod's name may
-    begin like this one's.
-    """
+    """Remove the links into a pod's log directory. Raises OSError."""
     key = pod_key(pod)
     for link in _links(container_logs_dir, f"{key.name}_{key.namespace}_"):
+        # By the target too: the name of another pod may begin with this prefix.
         target = _target(link)
         if target is not None and log_directory in target.parents:
             link.unlink(missing_ok=True)
 
 
 def remove_links(container_logs_dir: Path, running: Collection[str] = ()) -> int:
-    """Remove links whose log is gone, unless a running container is to write it again.
+    """Remove links whose log is gone; return how many. Raises OSError.
 
-    A log that is being rotated is gone for a moment. Returns how many are gone.
+    Links to logs in `running` stay: a log that is being rotated is missing for a moment.
     """
     removed = 0
     for link in _links(container_logs_dir):
@@ -114,7 +112,7 @@ def _is_there(log: Path) -> bool:
 
 
 def _target(link: Path) -> Path | None:
-    """Return what a link says; None where there is none any more."""
+    """Return the target of a link; None if the link is gone."""
     try:
         return Path(os.readlink(link))
     except OSError:
@@ -122,9 +120,10 @@ def _target(link: Path) -> Path | None:
 
 
 def _links(directory: Path, prefix: str = "") -> list[Path]:
-    """Return the links to logs; by name first, for there are as many as containers."""
+    """Return the links to logs whose names begin with `prefix`."""
     try:
         with os.scandir(directory) as entries:
+            # By name first: `is_symlink` may need a system call for each entry.
             named = (e for e in entries if e.name.startswith(prefix) and e.name.endswith(_LOG))
             return [Path(e.path) for e in named if e.is_symlink()]
     except FileNotFoundError:

@@ -1,9 +1,8 @@
-"""From requests and limits to what a cgroup is set to: the Go kubelet's numbers.
+"""Turns a container's requests and limits into cgroup settings, with the Go kubelet's numbers.
 
-CPU becomes shares and a CFS quota, memory a limit, and both together a QoS class and an
-oom_score_adj: whom the kernel kills first when the node's memory is gone. Resources on
-the pod itself (`spec.resources`) decide the class where they are set, and stand in for a
-container's missing limits.
+CPU becomes shares and a CFS quota, memory a limit. The QoS class and the memory request become the
+oom_score_adj, which decides what the kernel kills first when the node's memory is exhausted.
+Resources on the pod (`spec.resources`) replace a container's missing limits.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
 from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares, page_size_name
-from kubelet_trio.containers.amounts import (
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.resources.amounts import (
     HUGEPAGES,
     amounts,
     container_amounts,
@@ -24,8 +24,7 @@ from kubelet_trio.containers.amounts import (
     pod_qos,
     total_amounts,
 )
-from kubelet_trio.containers.node import NodeSettings
-from kubelet_trio.containers.pod_cgroup import reserved_memory
+from kubelet_trio.containers.resources.cgroups import reserved_memory
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, is_critical, parse_quantity, to_milli, to_units
 from kubelet_trio.model import spec as pod_spec
@@ -40,9 +39,7 @@ _PAGE = resource.getpagesize()
 def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> int:
     """Return a container's oom_score_adj on a node of `memory_capacity` bytes.
 
-    What a Burstable container requests protects it in proportion; an unrequested rest of
-    a pod-level request is shared out evenly. A sidecar is never killed before the
-    smallest main container.
+    The more memory a Burstable container requests, the lower its score. Raises ValueError.
     """
     if pod_spec(pod).priorityClassName == SYSTEM_NODE_CRITICAL:
         return GUARANTEED_OOM_SCORE_ADJ
@@ -52,17 +49,19 @@ def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> in
     if qos == "BestEffort":
         return BEST_EFFORT_OOM_SCORE_ADJ
     request = _memory_request(container.spec)
+    # KEP-753: a sidecar is not killed before the main containers it serves.
     if container.is_sidecar:
         request = max(request, min(_memory_request(c) for c in pod_spec(pod).containers))
     protected = request + _spare_memory_request(pod)
     score = 1000 - 1000 * protected // max(memory_capacity, 1)
+    # Burstable stays between Guaranteed and BestEffort, whatever it requests.
     return min(max(score, _MIN_BURSTABLE_OOM_SCORE_ADJ), BEST_EFFORT_OOM_SCORE_ADJ - 1)
 
 
 def container_resources(
     pod: Pod, container: PodContainer, node: NodeSettings
 ) -> v1.LinuxContainerResources:
-    """Return what a container's own cgroup is set to."""
+    """Return the settings of a container's own cgroup. Raises ValueError."""
     own = container.spec.resources or ResourceRequirements()
     requests, limits = amounts(own.requests), amounts(own.limits)
     pod_limits = pod_level(pod, "limits")
@@ -80,14 +79,14 @@ def container_resources(
 
 
 def sandbox_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResources:
-    """Return the sum of what the pod's containers may use, for sandboxes that are VMs."""
+    """Return the sum over the pod's containers; sandboxes that are VMs are sized by it."""
     requests = {**total_amounts(pod, "requests"), **pod_level(pod, "requests")}
     limits = {**total_amounts(pod, "limits"), **pod_level(pod, "limits")}
     return _linux_resources(requests, limits, node)
 
 
 def overhead_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResources:
-    """Return the runtime class' own needs (`spec.overhead`), as request and limit alike."""
+    """Return the runtime class' `spec.overhead`, as request and as limit."""
     overhead = amounts(pod_spec(pod).overhead)
     if not overhead:
         return v1.LinuxContainerResources()
@@ -95,7 +94,7 @@ def overhead_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResourc
 
 
 def hugepage_limits(limits: Mapping[str, int], sizes: Iterable[str]) -> list[v1.HugepageLimit]:
-    """Return a limit for every page size the node has: 0 where the container names none."""
+    """Return a limit for every page size of the node: 0 if the container names none."""
     wanted = dict.fromkeys(sizes, 0)
     for name, nano in limits.items():
         if name.startswith(HUGEPAGES):
@@ -108,7 +107,7 @@ def _linux_resources(
     requests: Mapping[str, int], limits: Mapping[str, int], node: NodeSettings
 ) -> v1.LinuxContainerResources:
     cpu_limit = to_milli(limits.get("cpu", 0))
-    # A limit without a request is its own request.
+    # A limit without a request is the request, as the API server defaults it.
     cpu_request = to_milli(requests["cpu"]) if "cpu" in requests else cpu_limit
     resources = v1.LinuxContainerResources(
         cpu_shares=milli_cpu_to_shares(cpu_request),
@@ -117,6 +116,8 @@ def _linux_resources(
     if node.cpu_cfs_quota:
         resources.cpu_period = round(node.cpu_cfs_quota_period * 1_000_000)
         resources.cpu_quota = milli_cpu_to_quota(cpu_limit, resources.cpu_period)
+    # Since Kubernetes 1.28: an OOM kill ends all processes of the container, unless the setting
+    # `singleProcessOOMKill` keeps the kernel's default.
     if node.cgroup_version == 2 and not node.single_process_oom_kill:
         resources.unified["memory.oom.group"] = "1"
     return resources
@@ -128,15 +129,16 @@ def _limit_swap(
     if node.cgroup_version == 2:
         resources.unified["memory.swap.max"] = str(swap_limit(pod, container, node))
     else:
-        # v1 limits memory and swap together: no more of both than of memory alone.
+        # Version 1 limits the sum of memory and swap: this allows no swap.
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
 
 
 def swap_limit(pod: Pod, container: PodContainer, node: NodeSettings) -> int:
-    """Return the bytes of swap a container may use: under LimitedSwap its memory's share.
+    """Return the bytes of swap that a container may use (KEP-2400).
 
-    None for whoever has memory of its own for certain (guaranteed, or request and limit are
-    equal), nothing to reckon with (no request), or is critical.
+    With LimitedSwap that is the share of the node's swap that its memory request is of the node's
+    memory. Critical pods, Guaranteed and BestEffort pods, and containers whose request equals
+    their limit get none.
     """
     own = container.spec.resources or ResourceRequirements()
     request = to_units(amounts(own.requests).get("memory", 0))
@@ -154,11 +156,11 @@ def swap_limit(pod: Pod, container: PodContainer, node: NodeSettings) -> int:
 
 
 def memory_protection(pod: Pod, container: PodContainer, node: NodeSettings) -> dict[str, str]:
-    """Return what the MemoryQoS gate sets on a container, by the file's name.
+    """Return the cgroup v2 files that the MemoryQoS gate sets on a container (KEP-2570).
 
-    `memory.high` lies between request and limit (or what the node has for pods, without one):
-    above it the kernel throttles before it kills. A container whose request is its limit is
-    never throttled.
+    `memory.high` lies between request and limit (without one, the node's allocatable memory):
+    above it the kernel throttles the container before it would kill it. A container whose request
+    equals its limit is not throttled.
     """
     own = container.spec.resources or ResourceRequirements()
     request = to_units(amounts(own.requests).get("memory", 0))
@@ -167,7 +169,7 @@ def memory_protection(pod: Pod, container: PodContainer, node: NodeSettings) -> 
     top = limit or to_units(node.allocatable.get("memory", 0))
     if (request != limit or not request) and top:
         high = int(request + (top - request) * node.memory_throttling_factor)
-        high = high // _PAGE * _PAGE
+        high = high // _PAGE * _PAGE  # the kernel counts whole pages
         if high > request:
             found["memory.high"] = str(high)
     return found
@@ -178,7 +180,7 @@ def _memory_request(container: Container) -> int:
 
 
 def _spare_memory_request(pod: Pod) -> int:
-    """Return each container's share of a pod-level memory request that none of them names."""
+    """Return each container's equal share of the pod-level request beyond their own requests."""
     requested = pod_level(pod, "requests")
     if not requested.get("memory"):
         return 0
@@ -191,5 +193,5 @@ def _spare_memory_request(pod: Pod) -> int:
 
 
 def pod_memory_limit(pod: Pod) -> int:
-    """Return the bytes that the pod's own cgroup is limited to; 0 where it is not."""
+    """Return the memory limit of the pod's cgroup in bytes; 0 if it has none."""
     return to_units(pod_limits(pod).get("memory", 0)) if declares_limit(pod, "memory") else 0

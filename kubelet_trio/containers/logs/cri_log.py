@@ -1,13 +1,11 @@
-"""The log format of CRI: parsing, the end of a file, and rendering for a reader.
+"""CRI's log format: parsing, finding the last lines of a file, and rendering for a reader.
 
-A line is `<RFC 3339 time> <stream> <tags> <text>`, with the first of the tags (they are
-separated by colons) `F` for a whole line or `P` for a part whose rest follows. Texts of
-parts join without a newline between them. Docker's own format, a JSON object a line, is read as
-well. Lines that do not parse are left out.
+A line is `<RFC 3339 time> <stream> <tags> <text>`. Tags are separated by colons; the first is `F`
+for a full line or `P` for a part that the next line continues. Docker's format, one JSON object per
+line, is read as well. Lines that do not parse are left out.
 
-Memory is bounded whatever a file holds: it is read in blocks, from the end for `tail`. So is time:
-holes, which no runtime writes, are stepped over.
-Everything here blocks on the disk; `follow` (beside) does it off the event loop.
+Memory is bounded whatever a file contains: it is read in blocks, from its end for `tail`. All
+functions that use files block.
 """
 
 from __future__ import annotations
@@ -23,22 +21,22 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from kubelet_trio.containers.log_files import OWN_DIRECTORY
+from kubelet_trio.containers.logs.files import OWN_DIRECTORY
 from kubelet_trio.model import JSON_ERRORS, last_data, next_data, open_directory, open_regular
 
 BLOCK = 64 * 1024
-MAX_LINE = 1024 * 1024  # a longer one is passed on in pieces
+MAX_LINE = 1024 * 1024  # longer lines are passed on in pieces
 
 _TIME = re.compile(
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
 _NANO = 10**9
-# What cri-dockerd's links lead to, below Docker's own directory. Nothing else is named so.
+# Logs of cri-dockerd are links to Docker's log files, which have names of this form.
 _DOCKERS = re.compile(r"/.*/([0-9a-f]{64})/\1-json\.log", re.ASCII)
 
 
 class LogEntry(NamedTuple):
-    """One entry. `text` ends in a newline unless the entry is partial."""
+    """One log entry. `text` ends with a newline unless the entry is partial."""
 
     time: bytes  # as written
     stream: str  # stdout or stderr
@@ -48,17 +46,17 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What part of a log is wanted, and how."""
+    """Which part of a log to render, and how."""
 
-    tail: int | None = None  # only the last lines of the file, parts counted singly
-    since: float | None = None  # Unix seconds: only entries written then or later
+    tail: int | None = None  # only so many last lines; each part of a line counts
+    since: float | None = None  # Unix seconds; only entries from then on
     limit: int | None = None  # bytes of output
-    timestamps: bool = False  # each line begins with its time
+    timestamps: bool = False  # begin each line with its time
     streams: frozenset[str] = field(default=frozenset(("stdout", "stderr")))
 
 
 def parse_line(line: bytes) -> LogEntry | None:
-    """Parse a line, with or without its newline; None if it is in neither format."""
+    """Parse a line of either format, with or without its newline; None if it does not parse."""
     if line.startswith(b"{"):
         return _docker_entry(line)
     parts = line.rstrip(b"\n").split(b" ", 3)
@@ -79,22 +77,22 @@ class _DockerLine(msgspec.Struct):
 
 
 def _docker_entry(line: bytes) -> LogEntry | None:
-    """Parse a line of Docker's json-file driver, whose text has its newline if it is whole.
+    """Parse a line of Docker's json-file driver; its text ends with a newline if it is complete.
 
     Source: parseDockerJSONLog in k8s.io/cri-client/pkg/logs.
     """
     try:
-        told = msgspec.json.decode(line, type=_DockerLine)
+        parsed = msgspec.json.decode(line, type=_DockerLine)
     except JSON_ERRORS:
         return None
-    time, text = told.time.encode(), told.log.encode()
-    if told.stream not in ("stdout", "stderr") or _TIME.fullmatch(time) is None:
+    time, text = parsed.time.encode(), parsed.log.encode()
+    if parsed.stream not in ("stdout", "stderr") or _TIME.fullmatch(time) is None:
         return None
-    return LogEntry(time, told.stream, bool(text) and not text.endswith(b"\n"), text)
+    return LogEntry(time, parsed.stream, bool(text) and not text.endswith(b"\n"), text)
 
 
 def format_line(time: str, stream: str, text: bytes, *, partial: bool = False) -> bytes:
-    """Return an entry as a runtime writes it; `text` is without a newline."""
+    """Return an entry in the runtime's format; `text` has no newline."""
     return f"{time} {stream} {'P' if partial else 'F'} ".encode() + text + b"\n"
 
 
@@ -106,13 +104,13 @@ def time_nanoseconds(time: bytes) -> int:
     seconds, fraction, zone = match.groups(b"")
     try:
         moment = datetime.datetime.fromisoformat((seconds + zone).decode())
-    except ValueError as exc:  # the 30th of February
+    except ValueError as exc:  # it matches, but is no date: the 30th of February
         raise ValueError(f"{time!r} is not an RFC 3339 time: {exc}") from exc
     return int(moment.timestamp()) * _NANO + int(fraction.ljust(9, b"0") or b"0")
 
 
 def fixed_time(time: bytes) -> bytes:
-    """Return a time with all nine digits of its fraction, so that columns line up."""
+    """Return a time with nine fractional digits, so that columns are aligned."""
     match = _TIME.fullmatch(time)
     if match is None:
         return time
@@ -121,7 +119,7 @@ def fixed_time(time: bytes) -> bytes:
 
 
 class LogRenderer:
-    """Turns entries into what a reader wants to see. Keeps only where it is in a line."""
+    """Renders entries according to `LogOptions`. Its only state is the position in a line."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -131,11 +129,11 @@ class LogRenderer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit is reached: nothing more will be rendered."""
+        """Whether the output limit is reached."""
         return self._left is not None and self._left <= 0
 
     def render(self, entries: Iterable[LogEntry]) -> bytes:
-        """Return the text of the entries that are wanted."""
+        """Return the text of those entries that the options select."""
         return b"".join(self._render(entry) for entry in entries)
 
     def _render(self, entry: LogEntry) -> bytes:
@@ -156,22 +154,20 @@ class LogRenderer:
         try:
             return time_nanoseconds(entry.time) < self._since
         except ValueError:
-            return True  # a line that does not parse, which is left out
+            return True  # leave out a line whose time is invalid
 
 
 class LogFile:
     """An open log, read forward in blocks. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path, tail: int | None = None) -> None:
-        """Open at the beginning, or at the last `tail` lines. Raises OSError.
+        """Open at the beginning, or at the last `tail` lines.
 
-        It must be a regular file, and from the pod's log directory downwards no link is followed:
-        a pod that collects logs could have it lead to any file of the host. Only a log itself may
-        be a link, to one of Docker's.
+        Raises OSError, also for what is no regular file.
         """
         self.path = path
         self._file: BinaryIO = os.fdopen(_open_log(path), "rb", buffering=0)
-        self._rest = b""  # of a line whose end is not read yet
+        self._rest = b""  # the beginning of a line whose end is not read yet
         if tail is not None:
             self._file.seek(tail_offset(self._file, tail))
 
@@ -185,7 +181,7 @@ class LogFile:
         self._file.close()
 
     def read(self) -> list[LogEntry] | None:
-        """Return the entries of the next block, None at the end of what is there now."""
+        """Return the entries of the next block; None at the current end of the file."""
         block = self._file.read(BLOCK)
         if not block:
             return None
@@ -201,34 +197,36 @@ class LogFile:
         return [entry for line in lines if (entry := parse_line(line)) is not None]
 
     def read_unfinished(self) -> list[LogEntry]:
-        """Return the last entry if the file ends without a newline: nobody will finish it."""
+        """Return the last entry of a file that ends without a newline and will not be continued."""
         entry = parse_line(self._rest)
         self._rest = b""
         return [] if entry is None else [entry]
 
     def has_more(self) -> bool:
-        """Whether something was written beyond what was read."""
+        """Return whether the file has grown beyond what was read."""
         return os.fstat(self._file.fileno()).st_size > self._file.tell()
 
     def is_replaced(self) -> bool:
-        """Whether the path now is another file than this one, as after a rotation."""
+        """Return whether another file is at the path now, as after a rotation."""
         try:
-            there = _open_log(self.path)
+            current = _open_log(self.path)
         except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:  # no log at all
+            return False  # between the two renames of a rotation, or removed
+        except OSError:  # something else than a log
             return True
         try:
-            return not os.path.samestat(os.fstat(self._file.fileno()), os.fstat(there))
+            return not os.path.samestat(os.fstat(self._file.fileno()), os.fstat(current))
         finally:
-            os.close(there)
+            os.close(current)
 
     def is_truncated(self) -> bool:
-        """Whether the file has become shorter than what was read of it."""
+        """Return whether the file is shorter now than what was read of it."""
         return os.fstat(self._file.fileno()).st_size < self._file.tell()
 
 
 def _open_log(path: Path) -> int:
+    # From the pod's log directory on, links are not followed: a pod that collects logs could
+    # point one at any file of the host. Only the log itself may be a link, to one of Docker's.
     directory = open_directory(path.parent, own=OWN_DIRECTORY)
     try:
         return open_regular(path.name, directory=directory)
@@ -248,11 +246,11 @@ def _open_log(path: Path) -> int:
 
 
 def tail_offset(file: BinaryIO, lines: int) -> int:
-    """Return where the last `lines` lines of a file begin, reading blocks from its end."""
+    """Return the offset of the last `lines` lines of a file, reading blocks from its end."""
     position = file.seek(0, os.SEEK_END)
     if lines <= 0:
         return position
-    missing = lines + 1  # newlines to find: the one that ends the line before the first wanted
+    missing = lines + 1  # newlines to find: also the one before the first of these lines
     if position and _read_at(file, position - 1, 1) != b"\n":
         missing -= 1  # the last line has no newline of its own
     while position > 0:
@@ -273,7 +271,7 @@ def tail_offset(file: BinaryIO, lines: int) -> int:
 
 
 def read_log(path: Path, options: LogOptions) -> Iterator[bytes]:
-    """Yield what a log holds now, rendered, in pieces of bounded size. Raises OSError."""
+    """Yield the current content of a log, rendered, in pieces of bounded size. Raises OSError."""
     renderer = LogRenderer(options)
     with LogFile(path, options.tail) as log:
         while not renderer.is_full and (entries := log.read()) is not None:
@@ -282,7 +280,10 @@ def read_log(path: Path, options: LogOptions) -> Iterator[bytes]:
 
 
 def _is_hole(block: bytes) -> bool:
-    """Whether it may be part of a hole: no runtime writes such a block."""
+    """Return whether a block may be part of a hole, which is skipped to bound the time.
+
+    Runtimes write no blocks of zeros, but a pod may truncate a log to a huge size.
+    """
     return len(block) == BLOCK and not any(block)
 
 

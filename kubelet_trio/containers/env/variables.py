@@ -1,8 +1,8 @@
-"""A container's environment, and its command and args expanded with it.
+"""A container's environment, and its command and args expanded with it. Pure.
 
-Pure: the objects that variables come from were read before (`objects.ObjectView`). What
-`envFrom` brings comes first, `env` after it, in the order of declaration; a later variable
-of a name wins and may refer to any before it.
+Objects that variables come from are passed in (`objects.ObjectView`). `envFrom` comes first, then
+`env`, each in the order of declaration. A variable may refer to earlier ones; the last one of a
+name wins.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lightkube.models.core_v1 import (
     VolumeMount,
 )
 
-from kubelet_trio.containers.downward import PodFacts, field_value, resource_value
-from kubelet_trio.containers.env_file import EnvFileValues
+from kubelet_trio.containers.env.downward import PodFacts, field_value, resource_value
+from kubelet_trio.containers.env.expansion import MAX_VALUE, MAX_VALUES, expand, expand_from
+from kubelet_trio.containers.env.files import EnvFileValues
 from kubelet_trio.containers.errors import ContainerConfigError
-from kubelet_trio.containers.expansion import MAX_VALUE, MAX_VALUES, expand, expand_from
 from kubelet_trio.model import pod_key
 from kubelet_trio.objects import (
     NO_OBJECTS,
@@ -46,7 +46,7 @@ EnvFile = tuple[str, str]  # volume and path in it
 
 
 class CommandLine(NamedTuple):
-    """What replaces an image's entrypoint and its default arguments; empty: the image's own."""
+    """Replaces an image's entrypoint and default arguments; an empty list keeps the image's."""
 
     command: list[str]
     args: list[str]
@@ -54,9 +54,9 @@ class CommandLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A container's variables, and a line for the pod's events on each source cut short.
+    """A container's variables, and an event message for each source with invalid names.
 
-    A byte that is no UTF-8 (of a secret) is a lone surrogate here: `encode_value` restores it.
+    Bytes of a secret that are not UTF-8 are lone surrogates here: `encode_value` restores them.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -73,29 +73,34 @@ def container_env(
 ) -> Environment:
     """Return the environment of a container.
 
-    `files` are those that variables come from, as far as they are there.
+    Args:
+        pod: the pod.
+        container: the container.
+        facts: values for the downward API.
+        objects: config maps and secrets.
+        services: variables of services; other variables may refer to them or replace them.
+        files: the files of `fileKeyRef` that exist.
 
-    `services` are the variables of the services around the pod: others may refer to them, and
-    any other of a name replaces one.
-
-    Raises `ContainerConfigError` where something that a variable needs is not there (its
-    text is the one of the Go kubelet), or the variables are larger than a program can be given.
+    Raises:
+        ContainerConfigError: something that a variable needs is missing (the text is the Go
+            kubelet's), or the variables are larger than Linux allows.
     """
     warnings: list[str] = []
     sources = _Sources(pod, container, facts or PodFacts(), objects, files or {})
     try:
         variables = _Variables(services or {})
-        around = set(variables)
+        of_services = set(variables)
         for source in container.envFrom or ():
             added, skipped = _named_values(source, sources)
-            around.difference_update(added)
+            of_services.difference_update(added)
             for name, value in added.items():
                 variables.put(name, value)
             if skipped:
                 warnings.append(_skipped(source, sources.namespace, skipped))
         for variable in container.env or ():
-            if variable.name in around:
-                around.remove(variable.name)
+            # As upstream, `$(NAME)` in the value of NAME does not see the service's variable.
+            if variable.name in of_services:
+                of_services.remove(variable.name)
                 variables.drop(variable.name)
             expanded = _value(variable, variables, sources)
             if expanded is not None:
@@ -106,16 +111,16 @@ def container_env(
 
 
 class _Variables(dict[str, str]):
-    """Variables, as many as a program can be started with: execve(2) says less of more."""
+    """Variables with the size limits of execve(2), so that an error names the variable."""
 
-    def __init__(self, around: Mapping[str, str]) -> None:
+    def __init__(self, initial: Mapping[str, str]) -> None:
         super().__init__()
         self._left = MAX_VALUES
-        for name, value in around.items():
+        for name, value in initial.items():
             self.put(name, value)
 
     def put(self, name: str, value: str) -> None:
-        """Set a variable. Raises `ContainerConfigError` naming the one that is too large."""
+        """Set a variable. Raises `ContainerConfigError` if it is too large."""
         if _size(value) > MAX_VALUE:
             raise ContainerConfigError(f"env {name}: has more than {MAX_VALUE} bytes")
         before = _entry_size(name, self[name]) if name in self else 0
@@ -127,13 +132,13 @@ class _Variables(dict[str, str]):
         self[name] = value
 
     def drop(self, name: str) -> None:
-        """Take a variable away; none of that name is no error."""
+        """Remove a variable if it exists."""
         if name in self:
             self._left += _entry_size(name, self.pop(name))
 
 
 def _entry_size(name: str, value: str) -> int:
-    return len(name) + _size(value) + 2  # "=" and the byte at its end
+    return len(name) + _size(value) + 2  # "=" and the final null byte
 
 
 def _size(value: str) -> int:
@@ -141,13 +146,13 @@ def _size(value: str) -> int:
 
 
 def encode_value(value: str) -> bytes:
-    """Return a variable's value as the runtime is given it."""
+    """Return a variable's value as bytes for the runtime."""
     return value.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """What `valueFrom` and `envFrom` of one container may lead to."""
+    """The sources of `valueFrom` and `envFrom` of one container."""
 
     pod: Pod
     container: Container
@@ -160,12 +165,13 @@ class _Sources:
         return pod_key(self.pod).namespace
 
     def config_map(self, name: str | None, optional: bool | None) -> dict[str, str] | None:
-        """Return the text of a config map (binary data is for volumes), None if it may lack."""
+        """Return a config map's `data`, without `binaryData`; None if optional and missing."""
         key = config_map_key(self.namespace, name)
         found = self.objects.get_optional(key, ConfigMap, optional=optional)
         return None if found is None else dict(found.data or {})
 
     def secret(self, name: str | None, optional: bool | None) -> dict[str, str] | None:
+        """Return a secret's content; None if optional and missing."""
         key = secret_key(self.namespace, name)
         found = self.objects.get_optional(key, Secret, optional=optional)
         if found is None:
@@ -174,7 +180,7 @@ class _Sources:
 
 
 def _named_values(source: EnvFromSource, sources: _Sources) -> tuple[dict[str, str], list[str]]:
-    """Return the variables that one `envFrom` item brings, and the names that are none."""
+    """Return the variables of one `envFrom` item, and the keys that are no valid names."""
     values: dict[str, str] | None = None
     if source.configMapRef is not None:
         values = sources.config_map(source.configMapRef.name, source.configMapRef.optional)
@@ -197,7 +203,7 @@ def _skipped(source: EnvFromSource, namespace: str, names: list[str]) -> str:
 
 
 def _value(variable: EnvVar, variables: Mapping[str, str], sources: _Sources) -> str | None:
-    """Return a variable's value; None where it is optional and there is none."""
+    """Return a variable's value; None if it is optional and missing."""
     if variable.value or variable.valueFrom is None:
         try:
             return expand_from(variable.value or "", variables)
@@ -252,7 +258,7 @@ def _key_value(variable: EnvVar, source: EnvVarSource, sources: _Sources) -> str
 def command_line(container: Container, variables: Mapping[str, str]) -> CommandLine:
     """Return command and args with references to the container's variables expanded.
 
-    Raises `ContainerConfigError` naming the word that becomes longer than Linux takes.
+    Raises `ContainerConfigError` naming a word that becomes longer than Linux allows.
     """
     return CommandLine(
         list(_expanded("command", container.command, variables)),
@@ -272,9 +278,9 @@ def _expanded(field: str, words: list[str] | None, variables: Mapping[str, str])
 
 
 def sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
-    """Return a volume mount's path inside its volume, `subPathExpr` expanded; empty: all of it.
+    """Return a volume mount's path in its volume, with `subPathExpr` expanded; "": the volume.
 
-    Raises `ContainerConfigError` where the expression names a variable without a value.
+    Raises `ContainerConfigError` if the expression names a variable without a value.
     """
     if not mount.subPathExpr:
         return mount.subPath or ""

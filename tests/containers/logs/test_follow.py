@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.containers import LogOptions, follow_log, format_line, inotify_watch
+from kubelet_trio.containers import LogOptions, follow_log, inotify_watch
+from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import inline_offload, thread_offload
 
 TIME = "2024-05-01T10:00:00Z"

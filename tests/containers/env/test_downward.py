@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kubelet_trio.containers import PodFacts, field_value
-from kubelet_trio.containers.downward import format_map, quote
+from kubelet_trio.containers.env.downward import format_map, quote
 from tests.containers.make import pod
 
 

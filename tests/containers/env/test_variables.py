@@ -21,7 +21,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import ContainerConfigError, PodFacts, container_env, sub_path
-from kubelet_trio.containers.env import command_line, encode_value
+from kubelet_trio.containers.env.variables import command_line, encode_value
 from kubelet_trio.objects import ObjectView, config_map_key, secret_key
 from tests.containers.make import container, pod, sized
 

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.containers import (
+from kubelet_trio.containers import LogFile, LogOptions
+from kubelet_trio.containers.logs.cri_log import (
+    BLOCK,
+    MAX_LINE,
     LogEntry,
-    LogFile,
-    LogOptions,
     format_line,
     parse_line,
     read_log,
+    tail_offset,
     time_nanoseconds,
 )
-from kubelet_trio.containers.cri_log import BLOCK, MAX_LINE, tail_offset
 from kubelet_trio.model import last_data
 from tests.harness.hostile import no_hang
 

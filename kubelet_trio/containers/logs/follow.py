@@ -1,10 +1,8 @@
-"""Following a log while it is written, across rotation and on to the next attempt.
+"""Follows a log while it is written, across rotations and restarts of the container.
 
-inotify wakes the reader, a slow poll is the net below it: an event that is lost costs a
-second. At the end of what is there, the caller's `current` says where the container
-writes now: the same path (perhaps a new file, if it was rotated), the next attempt's,
-or None when nothing will be written any more. It is asked before the last read, so
-what was written before the end is never missed.
+inotify wakes the reader; a slow poll covers lost events. At the end of a file the caller's
+`current` returns the path that the container writes to now: the same one (a new file after a
+rotation), that of the next attempt, or None if nothing will be written any more.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from typing import Protocol
 
 import trio
 
-from kubelet_trio.containers.cri_log import LogFile, LogOptions, LogRenderer
+from kubelet_trio.containers.logs.cri_log import LogFile, LogOptions, LogRenderer
 from kubelet_trio.model import Offload
 
-POLL = 0.2  # seconds between looks without inotify
-NET = 1.0  # seconds between looks with it
-LINGER = 0.1  # seconds that a log may still be written to after it was replaced
+POLL = 0.2  # s between checks without inotify
+POLL_WITH_INOTIFY = 1.0  # s
+LINGER = 0.1  # s in which a log may still be written to after it was replaced
 
 
 class LogWatch(Protocol):
-    """Waits until something has happened to the files of a directory, or a while."""
+    """Waits until a file of a directory may have changed."""
 
     async def wait_change(self) -> None: ...
 
@@ -44,7 +42,7 @@ async def follow_log(
 ) -> AsyncIterator[AsyncGenerator[bytes, None]]:
     """Open an iterator over rendered pieces of a log; iterating raises OSError.
 
-    `tail` counts back from the end of `path` only; later files are read whole.
+    `tail` applies to `path` only; later files are read from their beginning.
     """
     pieces = _follow(path, options, current, offload, open_watch or poll_watch)
     try:
@@ -65,12 +63,13 @@ async def _follow(
     try:
         async with open_watch(path.parent) as watch:
             while not renderer.is_full:
+                # Before the last read: what was written before the end is then never missed.
                 writing_to = current()
                 replaced = await offload(_is_replaced, log)
                 while not renderer.is_full and (entries := await offload(log.read)) is not None:
                     yield renderer.render(entries)  # noqa: ASYNC119  # see `follow_log`
                 if replaced and not lingered:
-                    # A runtime makes the new file before it lets go of this one.
+                    # A runtime creates the new file before it stops writing to this one.
                     lingered = True
                     await trio.sleep(LINGER)
                     continue
@@ -106,14 +105,14 @@ class _Poll:
 
 @asynccontextmanager
 async def poll_watch(directory: Path) -> AsyncIterator[LogWatch]:
-    """Look again every fifth of a second: where there is no inotify, and in virtual time."""
+    """Poll every 0.2 s: for machines without inotify, and for virtual time."""
     await trio.lowlevel.checkpoint()
     yield _Poll()
 
 
 @asynccontextmanager
 async def inotify_watch(directory: Path) -> AsyncIterator[LogWatch]:
-    """Be woken when a file of the directory is written, made or renamed."""
+    """Wake when a file of the directory is written, created or renamed. Raises OSError."""
     from inotify_simple import INotify, flags
 
     await trio.lowlevel.checkpoint()
@@ -130,6 +129,6 @@ class _Inotify:
         self._drain = drain
 
     async def wait_change(self) -> None:
-        with trio.move_on_after(NET):
+        with trio.move_on_after(POLL_WITH_INOTIFY):
             await trio.lowlevel.wait_readable(self._descriptor)
             self._drain(0)

@@ -1,27 +1,27 @@
-"""`$(VAR)` in command, args, env values and subPathExpr.
+"""Expands `$(VAR)` in command, args, env values and subPathExpr.
 
-`$(NAME)` becomes the value of NAME, or stays as it is where NAME is not defined; `$$`
-becomes `$`, so `$$(NAME)` yields the text `$(NAME)`. A `$` before anything else, or an
-opening that is never closed, is plain text. What a value expands to is not looked at again.
+`$(NAME)` becomes the value of NAME, or stays if NAME is not defined. `$$` becomes `$`, so
+`$$(NAME)` yields the text `$(NAME)`. A `$` before another character and an unclosed `$(` are plain
+text. Values are not expanded again.
 
-The text is a pod's, and so is what its variables hold: the work is linear in both, and a result
-that no command could be given anyway is not made.
+Text and values come from a pod: the work is linear in both, and a result that is too long for any
+command is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-# Linux gives a program no argument and no variable above this (MAX_ARG_STRLEN, execve(2)).
+# The longest single argument or variable of a program on Linux: MAX_ARG_STRLEN, execve(2).
 MAX_VALUE = 128 * 1024
-# ... nor more than this of all together, where the stack is unlimited by default (8 MiB).
+# All arguments and variables together: a quarter of the default stack limit of 8 MiB, execve(2).
 MAX_VALUES = 2 * 1024 * 1024
 
 
 def expand(text: str, lookup: Callable[[str], str | None], limit: int = MAX_VALUE) -> str:
-    """Expand references; `lookup` returns None for what is not defined.
+    """Expand references; `lookup` returns None for an undefined name.
 
-    Raises ValueError where the result has more than `limit` characters.
+    Raises ValueError if the result has more than `limit` characters.
     """
     parts: list[str] = []
     size = 0
@@ -41,7 +41,8 @@ def expand_from(text: str, variables: Mapping[str, str], limit: int = MAX_VALUE)
 def _parts(text: str, lookup: Callable[[str], str | None]) -> Iterator[str]:
     """Yield the pieces that the expanded text consists of."""
     start = 0
-    last_close = text.rfind(")")  # beyond it nothing is searched for: no opening is closed there
+    # No opening after this is closed. Knowing it keeps a text of many `$(` linear.
+    last_close = text.rfind(")")
     while 0 <= (dollar := text.find("$", start)) < len(text) - 1:
         yield text[start:dollar]
         following = text[dollar + 1]

@@ -6,7 +6,7 @@ import pytest
 from lightkube.models.core_v1 import EnvVar, EnvVarSource, FileKeySelector
 
 from kubelet_trio.containers import ContainerConfigError, container_env
-from kubelet_trio.containers.env_file import parse_env_file
+from kubelet_trio.containers.env.files import parse_env_file
 from tests.containers.make import container, pod
 
 FILE = """

@@ -6,13 +6,8 @@ import pytest
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
 from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares
-from kubelet_trio.containers import (
-    container_resources,
-    oom_score_adj,
-    pod_memory_limit,
-    pod_qos,
-    sandbox_config,
-)
+from kubelet_trio.containers import pod_memory_limit, pod_qos, sandbox_config
+from kubelet_trio.containers.resources.container import container_resources, oom_score_adj
 from tests.containers.make import NODE, container, init, main, pod, sized
 
 GIB = 1 << 30

@@ -1,11 +1,10 @@
-"""What the cgroups above containers are limited to: a pod's own, its QoS class', the node's.
+"""Limits of the cgroups above containers: of a pod, of a QoS class, of the node. Pure.
 
-Pure. The pod's cgroup holds all its containers to the pod's sum, its runtime class' overhead
-included. The burstable class weighs as much as its pods request together, the best-effort
-one as little as can be; guaranteed pods stand beside both. Huge pages are limited on pods
-and unbounded on classes.
+A pod's cgroup limits its containers to the pod's sum, including the runtime class' overhead. The
+CPU weight of the Burstable class is the sum of its pods' requests, that of BestEffort the minimum;
+Guaranteed pods are siblings of both classes. Huge pages are limited on pods, not on classes.
 
-Rules: ResourceConfigForPod, qosContainerManagerImpl and getCgroupConfig of pkg/kubelet/cm.
+Source: ResourceConfigForPod, qosContainerManagerImpl and getCgroupConfig of pkg/kubelet/cm.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from kubelet_trio.cgroups import (
     milli_cpu_to_shares,
     page_size_name,
 )
-from kubelet_trio.containers.amounts import (
+from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.resources.amounts import (
     HUGEPAGES,
     declares_limit,
     pod_limits,
     pod_qos,
     pod_requests,
 )
-from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.model import parse_quantity, to_milli, to_units
 
 _PID = "pid"
@@ -41,8 +40,8 @@ MEMORY_MIN, MEMORY_LOW = "memory.min", "memory.low"
 def pod_cgroup_limits(pod: Pod, node: NodeSettings, pids_limit: int = UNLIMITED) -> CgroupLimits:
     """Return the limits of a pod's own cgroup; `pids_limit` is `podPidsLimit`.
 
-    CPU and memory of a burstable pod are limited only if they are at every moment of its life.
-    Raises ValueError for a quantity that does not parse.
+    CPU and memory of a Burstable pod are limited only if all its containers limit them. Raises
+    ValueError for a quantity that does not parse.
     """
     qos = pod_qos(pod)
     requests, limits = pod_requests(pod), pod_limits(pod)
@@ -72,11 +71,16 @@ def qos_cgroup_limits(
     allocatable_memory: int = 0,
     reserve_percent: int | None = None,
 ) -> dict[QosClass, CgroupLimits]:
-    """Return the limits of the classes for the pods that are there (those that ended are not).
+    """Return the limits of the QoS classes.
 
-    `reserve_percent` of what better classes request (`qosReserved`) is kept from the memory
-    of the worse ones; `allocatable_memory` is in bytes. Of Guaranteed, which is the node's own
-    cgroup, only what the pods decide is returned.
+    Args:
+        pods: the pods on the node, without those that have ended.
+        node: the node's settings.
+        allocatable_memory: in bytes.
+        reserve_percent: `qosReserved`: so much of the memory that higher classes request is
+            taken off the limit of lower classes; None: no limit.
+
+    Guaranteed is the cgroup of all pods: only the settings that depend on pods are returned.
     """
     cpu = 0
     memory: dict[QosClass, int] = {"Guaranteed": 0, "Burstable": 0, "BestEffort": 0}
@@ -106,9 +110,10 @@ def qos_cgroup_limits(
 def node_cgroup_limits(
     budget: Mapping[str, int], sizes: Iterable[str] = (), *, compressible_only: bool = False
 ) -> CgroupLimits:
-    """Return the limits of a cgroup that may use `budget` (nano-units): CPU is only a weight.
+    """Return the limits of a cgroup that may use `budget` (nano-units).
 
-    For the cgroup of all pods, and those that `kubeReserved` and `systemReserved` name.
+    For the cgroup of all pods and for those of `kubeReserved` and `systemReserved`. CPU becomes a
+    weight, not a quota: it may use idle CPU.
     """
     shares = _shares(budget) if "cpu" in budget else None
     if compressible_only:
@@ -122,14 +127,15 @@ def node_cgroup_limits(
 
 
 def reserved_memory(qos: QosClass, request: int, node: NodeSettings) -> dict[str, str]:
-    """Return what of `request` bytes the kernel shall not reclaim (the MemoryQoS gate).
+    """Return the files that protect `request` bytes from reclaim (the MemoryQoS gate).
 
-    Under TieredReservation a guaranteed pod's memory is never taken, a burstable one's only
-    for want of any other. Both are written, so that no older value stays.
+    With TieredReservation the kernel never reclaims a Guaranteed pod's memory (memory.min), and a
+    Burstable pod's only if there is no other (memory.low).
     """
     if not node.memory_qos or node.cgroup_version != 2:
         return {}
     kept = request if node.memory_reservation else 0
+    # Both, so that no value from an earlier configuration remains.
     return {
         MEMORY_MIN: str(kept if qos == "Guaranteed" else 0),
         MEMORY_LOW: str(kept if qos == "Burstable" else 0),
@@ -145,7 +151,7 @@ def _shares(amounts: Mapping[str, int]) -> int:
 
 
 def _hugepages(amounts: Mapping[str, int], sizes: Iterable[str]) -> dict[str, int]:
-    """Return a limit for every page size the node has: 0 where none is asked for."""
+    """Return a limit for every page size of the node: 0 if none is requested."""
     wanted = dict.fromkeys(sizes, 0)
     for name, nano in amounts.items():
         if name.startswith(HUGEPAGES):

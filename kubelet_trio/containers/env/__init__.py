@@ -1,0 +1,1 @@
+"""A container's environment: its variables, their sources, and references to them."""

@@ -1,0 +1,1 @@
+"""What containers, pods and cgroups are limited to, computed from requests and limits."""
