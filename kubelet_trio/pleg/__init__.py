@@ -1,4 +1,4 @@
-"""PLEG: knows at once what happens in the runtime, and pays nothing while nothing happens."""
+"""The pod lifecycle event generator (PLEG): it notices changes in the runtime at little cost."""
 
 from kubelet_trio.pleg.exits import ExitWaiter, PidfdExitWaiter
 from kubelet_trio.pleg.pleg import Pleg

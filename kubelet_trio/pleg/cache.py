@@ -1,12 +1,11 @@
-"""The newest complete snapshot of every pod in the runtime, and how old it may be.
+"""The newest complete snapshot of every pod in the runtime, and its age.
 
-Readers get immutable values and never wait for a lock; `wait_newer` waits until the
-runtime has been asked after a given time. That counts for pods that were not asked about
-one by one too: a relist that shows nothing new of a pod confirms what is known of it, and
-one that does not show a pod at all confirms that there is none.
+Readers get immutable values. `wait_newer` waits for a snapshot from after a given time. A relist
+makes snapshots newer without a query for each pod: one that shows no change of a pod confirms its
+snapshot, and one that does not show a pod confirms that it does not exist.
 
-A pod is *pending* while something about it is known to be missing (its status is being
-asked, or could not be asked): a relist does not make the snapshot of a pending pod newer.
+A pod is *pending* while a status query of it is in flight or has failed: a relist does not make
+its snapshot newer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from kubelet_trio.model import PodUid, RuntimePod
 
 
 class PodStatusCache:
-    """What readers see of the runtime. `put` and the like are for the PLEG alone."""
+    """The snapshots of all pods. Only the PLEG writes to it."""
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, RuntimePod] = {}
@@ -30,44 +29,44 @@ class PodStatusCache:
         self._first_relist = trio.Event()
         self._news: dict[PodUid, trio.Event] = {}
 
-    # Read
+    # Reading
 
     def get(self, uid: PodUid) -> RuntimePod:
-        """Return the newest snapshot; an empty one for a pod the runtime does not hold.
+        """Return the newest snapshot; an empty one for a pod that is not in the runtime.
 
-        Before the first relist that is said of every pod: who acts on it waits for
-        `wait_newer` first.
+        Before the first relist every pod's is empty: wait for `wait_newer` or `wait_synced` before
+        you act on it.
         """
         return self._pods.get(uid) or RuntimePod(uid, observed_at=max(self._relisted_at, 0.0))
 
     def pods(self) -> Iterator[RuntimePod]:
-        """Yield the snapshots of the pods that the runtime holds something of."""
+        """Return the snapshots of the pods that have a sandbox or container in the runtime."""
         return iter([pod for pod in self._pods.values() if pod.exists])
 
     def observed_at(self, uid: PodUid) -> float:
-        """Return the trio time as of which `get` tells the truth, -inf if it does not yet."""
+        """Return the Trio time as of which the result of `get` is true; -inf if it is not yet."""
         pod = self._pods.get(uid)
         own = -math.inf if pod is None else pod.observed_at
         return own if uid in self._pending else max(own, self._relisted_at)
 
     async def wait_newer(self, uid: PodUid, than: float) -> RuntimePod:
-        """Wait for a snapshot that was asked for at `than` (trio time) or later."""
+        """Wait for a snapshot whose queries were sent at `than` (Trio time) or later."""
         await trio.lowlevel.checkpoint()
         while self.observed_at(uid) < than:
             await self._news.setdefault(uid, trio.Event()).wait()
         return self.get(uid)
 
     async def wait_synced(self, uid: PodUid | None = None) -> None:
-        """Wait until the runtime has been listed once, and what it holds of `uid` is known."""
+        """Wait for the first relist and, if `uid` is given, for that pod's first snapshot."""
         await self._first_relist.wait()
         if uid is not None:
             while self.observed_at(uid) == -math.inf:
                 await self._news.setdefault(uid, trio.Event()).wait()
 
-    # Write
+    # Writing
 
     def put(self, pod: RuntimePod) -> bool:
-        """Take a snapshot; return whether it differs from the last in more than its age."""
+        """Store a snapshot; return whether it differs from the last one in more than its age."""
         before = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         self._announce(pod.uid)
@@ -76,7 +75,7 @@ class PodStatusCache:
         return replace(before, observed_at=pod.observed_at) != pod
 
     def set_pending(self, uid: PodUid, pending: bool) -> None:
-        """Say whether something is missing in what is known of a pod."""
+        """Set whether a pod is pending."""
         if pending:
             self._pending.add(uid)
         elif uid in self._pending:
@@ -84,7 +83,7 @@ class PodStatusCache:
             self._announce(uid)
 
     def relisted(self, asked_at: float) -> None:
-        """Say that all pods not pending are as they were known at `asked_at` (trio time)."""
+        """Confirm the snapshots of all pods that are not pending as of `asked_at` (Trio time)."""
         self._relisted_at = asked_at
         self._first_relist.set()
         empty = [uid for uid, pod in self._pods.items() if not pod.exists]

@@ -1,22 +1,34 @@
-"""Knowing at once that a process has ended: the seam, and pidfds behind it.
+"""Exit watchers: they wait on a container's process, so that its end is known at once.
 
-A pidfd becomes readable when its process dies, so trio waits for it like for a socket:
-no thread, no polling. It names the process and not the number, so once it is open the
-PID may be reused without harm; that it was the right process when it was opened is for
-the caller to ask.
+One task per running container, in a nursery of its own. A pidfd becomes readable when its process
+ends, so Trio waits for it as for a socket, without threads or polling. A container whose process
+cannot be watched is *unguarded*: the relist then comes every second.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
 import trio
 
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import Backoff, Bell, ContainerId, PodUid, get_logger
+from kubelet_trio.pleg.inspector import Inspector
+from kubelet_trio.pleg.state import PlegState
+
+log = get_logger()
+
+FIRST_DELAY = 0.005  # s
+LONGEST_DELAY = 0.64  # s
+WRONG_PID_AFTER = 5.0  # s
+RETRY_DELAY = 1.0  # s
+
 
 class ExitWatch(Protocol):
-    """A watch on one process; leaving the context closes it."""
+    """A watch on one process. The end of the context closes it."""
 
     def __enter__(self) -> ExitWatch: ...
 
@@ -38,8 +50,8 @@ class ExitWaiter(Protocol):
     def open(self, pid: int) -> ExitWatch:
         """Watch the process that has this PID now.
 
-        Raises `ProcessLookupError` where there is none, another `OSError` where
-        processes cannot be watched here at all.
+        Raises `ProcessLookupError` if there is none, another `OSError` if processes cannot be
+        watched on this machine.
         """
         ...
 
@@ -67,7 +79,166 @@ class PidfdWatch:
 
 
 class PidfdExitWaiter:
-    """Watches processes through `pidfd_open` (Linux 5.3 and later)."""
+    """Watches processes through pidfds (Linux 5.3 and later)."""
 
     def open(self, pid: int) -> PidfdWatch:
+        # From here on the pidfd names this process, even if its PID is reused. Whether it is the
+        # right process is for the caller to check afterwards.
         return PidfdWatch(os.pidfd_open(pid))
+
+
+class ExitWatchers:
+    """Watches every running container whose PID is known."""
+
+    def __init__(
+        self, waiter: ExitWaiter | None, state: PlegState, on_unguarded: Callable[[], None]
+    ) -> None:
+        """Take what is needed to watch.
+
+        Args:
+            waiter: opens the watches; None: every container is unguarded.
+            state: what runs; exits are written to it.
+            on_unguarded: called when a container cannot be watched.
+        """
+        self._waiter = waiter
+        self._state = state
+        self._on_unguarded = on_unguarded
+        self._watches: dict[ContainerId, trio.CancelScope] = {}
+        self._unwatchable: set[ContainerId] = set()
+        self._changed: dict[PodUid, None] = {}  # pods to check, in order, each once
+        self._woken = Bell()
+        self._logged: set[str] = set()
+
+    def is_guarded(self, container_id: ContainerId) -> bool:
+        """Return whether a task watches for this container's exit."""
+        return container_id in self._watches
+
+    @property
+    def count(self) -> int:
+        return len(self._watches)
+
+    def has_unguarded(self) -> bool:
+        """Return whether the exit of some running container shows only in a relist."""
+        return any(
+            not self._can_watch(record.id, record.pid) for _, record in self._state.running()
+        )
+
+    def look_at(self, uid: PodUid) -> None:
+        """Start and end watches for a pod whose records changed."""
+        self._changed[uid] = None
+        self._woken.ring()
+
+    async def run(self, inspector: Inspector) -> None:
+        """Keep one watch per running container, until cancelled."""
+        self._changed.update(dict.fromkeys(self._state.tables))
+        try:
+            async with trio.open_nursery() as watches:
+                while True:
+                    for container_id in [c for c in self._watches if self._state.has_ended(c)]:
+                        self._watches[container_id].cancel()
+                    for uid in self._take_changed():
+                        self._watch_pod(uid, watches, inspector)
+                    await self._woken.wait_ring()
+        finally:
+            self._watches.clear()
+
+    def _take_changed(self) -> tuple[PodUid, ...]:
+        changed = tuple(self._changed)
+        self._changed.clear()
+        return changed
+
+    def _watch_pod(self, uid: PodUid, watches: trio.Nursery, inspector: Inspector) -> None:
+        table = self._state.tables.get(uid)
+        for record in tuple(table.running()) if table else ():
+            if record.id in self._watches:
+                continue
+            if self._can_watch(record.id, record.pid):
+                scope = self._watches[record.id] = trio.CancelScope()
+                watches.start_soon(
+                    self._watch, uid, record.id, record.pid, scope, inspector, name=record.id
+                )
+            else:
+                self._on_unguarded()
+
+    def _can_watch(self, container_id: ContainerId, pid: int) -> bool:
+        return self._waiter is not None and pid > 0 and container_id not in self._unwatchable
+
+    async def _watch(
+        self,
+        uid: PodUid,
+        container_id: ContainerId,
+        pid: int,
+        scope: trio.CancelScope,
+        inspector: Inspector,
+    ) -> None:
+        assert self._waiter is not None
+        is_visible = True
+        with scope:
+            try:
+                with self._waiter.open(pid) as watch:
+                    await self._confirm_running(uid, container_id, inspector)
+                    await watch.wait_exited()
+            except ProcessLookupError:
+                pass  # it has ended already, or is in a PID namespace that we cannot see
+            except OSError as exc:
+                self._give_up(container_id, f"cannot watch processes: {exc}")
+                return
+            is_visible = await self._wait_exit_visible(uid, container_id, inspector)
+        self._watches.pop(container_id, None)
+        if not is_visible and not self._state.has_ended(container_id):
+            self._give_up(container_id, "it still runs although its PID has ended")
+
+    async def _confirm_running(
+        self, uid: PodUid, container_id: ContainerId, inspector: Inspector
+    ) -> None:
+        """Query the status after the watch was opened, until the runtime answers.
+
+        If the container still runs, the watched process is its own and not a later one with the
+        same PID. If it does not, publishing that cancels this task.
+        """
+        while True:
+            if await self._ask(uid, container_id, inspector):
+                break
+            await trio.sleep(RETRY_DELAY)
+        await trio.lowlevel.checkpoint()
+
+    async def _wait_exit_visible(
+        self, uid: PodUid, container_id: ContainerId, inspector: Inspector
+    ) -> bool:
+        """Query the status until the runtime shows the exit; return whether it does.
+
+        A runtime notices an exit some time after the kernel: containerd about 60 ms, up to 0.5 s
+        under load. One that still shows the container running after 5 s has reported a wrong PID,
+        for instance one of another PID namespace.
+        """
+        backoff, patience = Backoff(FIRST_DELAY, LONGEST_DELAY), WRONG_PID_AFTER
+        while not self._state.has_ended(container_id):
+            if patience <= 0:
+                return False
+            delay = backoff.next_delay()
+            await trio.sleep(delay)
+            if self._state.has_ended(container_id):
+                break
+            # A failed query says nothing about the PID, so it does not count.
+            if await self._ask(uid, container_id, inspector):
+                patience -= delay
+        return True
+
+    async def _ask(self, uid: PodUid, container_id: ContainerId, inspector: Inspector) -> bool:
+        """Query once and publish the answer; return whether there was one."""
+        try:
+            await inspector.ask_container(container_id)
+        except RuntimeCallError:
+            return False
+        self._state.publish(uid)
+        return True
+
+    def _give_up(self, container_id: ContainerId, why: str) -> None:
+        self._watches.pop(container_id, None)
+        self._unwatchable.add(container_id)
+        self._unwatchable = {c for c in self._unwatchable if not self._state.has_ended(c)}
+        # Once per reason: on a node without pidfds it holds for every container.
+        if why not in self._logged:
+            self._logged.add(why)
+            log.warning("pleg.unguarded", container_id=container_id, reason=why)
+        self._on_unguarded()

@@ -1,11 +1,10 @@
-"""The pod lifecycle event generator: knows at once what happens in the runtime.
+"""The pod lifecycle event generator (PLEG).
 
-It puts together the exit watchers, the runtime's events and the relist below both, and
-owns the cache that everyone reads. A pod whose snapshot changed is woken; what changed is
-for its worker to see in the cache. Losing an event costs time, never correctness.
+It combines exit watchers, the runtime's events and the relist, which finds what the other two
+miss, and owns the cache of pod snapshots. When a snapshot changes, the pod's worker is woken and
+reads the cache. A lost event costs time, never correctness.
 
-`run` fails only by a bug, and may then be run again: what was learnt is kept, watches are
-opened anew.
+`run` fails only because of a bug. It may be run again: the state is kept, watches are reopened.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from kubelet_trio.model import (
     RuntimePod,
     SandboxId,
 )
-from kubelet_trio.pleg.book import Book
 from kubelet_trio.pleg.cache import PodStatusCache
 from kubelet_trio.pleg.evented import EventListener
-from kubelet_trio.pleg.exits import ExitWaiter
+from kubelet_trio.pleg.exits import ExitWaiter, ExitWatchers
 from kubelet_trio.pleg.inspector import Inspector, Owns
 from kubelet_trio.pleg.relist import SHORT_PERIOD, UNHEALTHY_AFTER, Relister
-from kubelet_trio.pleg.watch import ExitWatchers
+from kubelet_trio.pleg.state import PlegState
 
-RELIST_PERIOD = 10.0
+RELIST_PERIOD = 10.0  # s
 
 
 class Pleg:
@@ -51,45 +49,52 @@ class Pleg:
         meter: Meter | None = None,
         recovered: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the seams.
+        """Take what is needed to watch.
 
         Args:
             runtime: the container runtime.
-            wake: told of each pod whose snapshot changed, known to the agent or not; not
-                of changes that the pod's worker found itself, by `refresh`.
-            exit_waiter: watches processes; None where that is impossible.
-            relist_period: s between relists while every exit would be noticed without
-                them; it is 1 s (or this, if less) otherwise.
-            events: whether to ask for the runtime's events.
-            owns: tells by a sandbox's or container's annotations whether it is this
-                agent's. What is not does not exist here: it is neither watched nor ended.
-            meter: told of relists, and of the runtime's events.
-            recovered: called when the runtime was listed after so long that `healthy` denied it.
+            wake: called with each pod whose snapshot changed, whether the agent knows the pod or
+                not; not for changes that the pod's worker finds itself by `refresh`.
+            exit_waiter: watches processes; None if that is impossible.
+            relist_period: s between relists while exit watchers or events report every exit;
+                otherwise it is 1 s (or this, if less).
+            events: whether to listen to the runtime's events.
+            owns: whether a sandbox or container with these annotations belongs to this agent.
+                Others are ignored: neither watched nor stopped.
+            meter: receives metrics of relists and events.
+            recovered: called after the first relist since `healthy` reported a problem.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
         self._events = events
-        self._book = Book(self.cache)
-        self._watchers = ExitWatchers(exit_waiter, self._book, self._recheck)
-        self._inspector = Inspector(runtime, self._book, self._watchers.is_guarded, owns)
-        self._relister = Relister(runtime, self._book, self._inspector, self._period, owns)
-        self._relister.meter = meter
-        self._relister.on_recovered = recovered
+        # The parts need each other: the state reports to watchers and relister through methods of
+        # this class, which run only once all parts are made.
+        self._state = PlegState(
+            self.cache, on_change=wake, on_records=self._watch_pod, on_dirty=self._recheck
+        )
+        self._watchers = ExitWatchers(exit_waiter, self._state, self._recheck)
+        self._inspector = Inspector(runtime, self._state, self._watchers.is_guarded, owns)
+        self._relister = Relister(
+            runtime,
+            self._state,
+            self._inspector,
+            self._period,
+            owns,
+            meter=meter,
+            on_recovered=recovered,
+        )
         self._listener = EventListener(
             runtime,
-            self._book,
+            self._state,
             self._inspector,
             is_guarded=self._watchers.is_guarded,
             relist_soon=self._relister.relist_soon,
             on_live=self._recheck,
+            meter=meter,
         )
-        self._listener.meter = meter
-        self._book.on_change = wake
-        self._book.on_dirty = self._recheck
-        self._book.on_records = self._watchers.look_at
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Watch for ever. Ready at once: a runtime that is down is no failure."""
+        """Watch until cancelled. Ready at once: a runtime that is down is no failure."""
         async with trio.open_nursery() as parts:
             parts.start_soon(self._watchers.run, self._inspector, name="exit watchers")
             if self._events:
@@ -102,27 +107,26 @@ class Pleg:
         return self.cache.get(uid)
 
     def is_certain(self, uid: PodUid) -> bool:
-        """Whether `get` may be acted upon.
+        """Return whether the pod's worker may act on the result of `get`.
 
-        It may not after a refresh that failed: what the worker's last call left behind is not
-        known then, and a plan made from the old snapshot would do it again. The relist that
-        clears it up comes within a second of the runtime's return, and wakes the pod.
+        It may not after a failed refresh: the result of the worker's last call is unknown then,
+        and a plan made from the old snapshot would repeat that call. A relist resolves this within
+        a second after the runtime is back, and wakes the worker.
         """
-        return not self._book.is_dirty(uid)
+        return not self._state.is_dirty(uid)
 
     def trouble(self, uid: PodUid) -> str:
-        """Return the runtime's error for which a pod is uncertain; "" if there is none."""
-        return self._book.trouble(uid)
+        """Return the runtime's error that makes a pod uncertain; "" if there is none."""
+        return self._state.error(uid)
 
     def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
-        """Return the pods of a name, but of another UID, of which something runs, or may."""
-        return frozenset(self._book.namesakes(key, uid))
+        """Return the other pods (UIDs) of a name that have something running, or may have."""
+        return frozenset(self._state.namesakes(key, uid))
 
     async def wait_synced(self, uid: PodUid | None = None) -> None:
-        """Wait until the runtime was listed once since the start.
+        """Wait for the first relist since the start.
 
-        With a `uid`, also until what it holds of that pod is known in full: only then may
-        `get` be acted upon.
+        With a `uid`, also wait for that pod's first complete snapshot: only then act on `get`.
         """
         await self.cache.wait_synced(uid)
 
@@ -135,38 +139,38 @@ class Pleg:
         removed: Iterable[SandboxId | ContainerId] = (),
         listing: bool = False,
     ) -> RuntimePod:
-        """Ask about a pod now and return its snapshot; called by the pod's worker.
+        """Query a pod now and return its snapshot; called by the pod's worker.
 
-        With ids: asks about those, and about whatever else of the pod would change
-        unnoticed. Without any: about all that may still change.
+        With ids, query those objects, and others of the pod whose changes no watcher would report.
+        Without ids, query all objects that may still change.
 
         Args:
             uid: the pod.
-            sandboxes: those the caller has just made or stopped.
-            containers: those the caller has just made, started or stopped.
-            removed: what the caller has removed; it is not asked about. A sandbox takes
-                its containers along.
-            listing: list the pod's objects afresh. For a caller that does not know what
-                its own last act left behind: a call failed, was cancelled, lost its reply.
+            sandboxes: those that the caller has just created or stopped.
+            containers: those that the caller has just created, started or stopped.
+            removed: objects that the caller has removed; they are not queried. A sandbox includes
+                its containers.
+            listing: list the pod's objects first. For a caller that does not know the result of
+                its own last call, because it failed, was cancelled or lost its reply.
 
         Raises:
-            RuntimeCallError: the runtime did not answer. The snapshot in the cache is then
-                not to be acted upon: see `is_certain`.
+            RuntimeCallError: the runtime did not answer. Do not act on the cached snapshot then:
+                see `is_certain`.
         """
         return await self._inspector.refresh(
             uid, sandboxes=sandboxes, containers=containers, removed=removed, listing=listing
         )
 
     def relist_soon(self) -> None:
-        """Relist now, e.g. because the runtime is back."""
+        """Relist now, for instance because the runtime is back."""
         self._relister.relist_soon()
 
     def find(self, uid: PodUid, container_id: ContainerId) -> ContainerRecord | None:
-        """Return what the runtime holds of a pod's container, as last seen."""
+        """Return the record of a pod's container; None if it is not in the runtime."""
         return next((c for c in self.get(uid).containers if c.id == container_id), None)
 
     def running_pods(self) -> Iterator[RuntimePod]:
-        """Yield what the runtime holds of each pod of which something runs."""
+        """Yield the snapshots of the pods with a running container or a ready sandbox."""
         for uid in sorted(self.known_uids):
             pod = self.get(uid)
             if any(pod.running()) or any(sandbox.ready for sandbox in pod.sandboxes):
@@ -174,21 +178,21 @@ class Pleg:
 
     @property
     def known_uids(self) -> frozenset[PodUid]:
-        """Every pod that something is left of in the runtime, inspected yet or not."""
-        return frozenset(uid for uid, table in self._book.tables.items() if table)
+        """All pods with an object in the runtime, also those whose status is not known yet."""
+        return frozenset(uid for uid, table in self._state.tables.items() if table)
 
     @property
     def watched(self) -> int:
-        """How many containers have an exit watcher."""
+        """The number of containers with an exit watcher."""
         return self._watchers.count
 
     @property
     def relisted_at(self) -> float | None:
-        """When the runtime was last listed (trio time)."""
+        """The Trio time of the last successful relist."""
         return self._relister.relisted_at
 
     def healthy(self, now: float) -> str | None:
-        """Return why the PLEG is not healthy at `now` (trio time), None if it is."""
+        """Return why the PLEG is not healthy at `now` (Trio time); None if it is."""
         last = self._relister.relisted_at
         if last is None:
             return "PLEG is not healthy: pleg has yet to be successful"
@@ -207,3 +211,6 @@ class Pleg:
 
     def _recheck(self) -> None:
         self._relister.recheck()
+
+    def _watch_pod(self, uid: PodUid) -> None:
+        self._watchers.look_at(uid)

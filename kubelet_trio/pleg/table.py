@@ -1,9 +1,9 @@
-"""What has been learnt of the runtime's objects, question by question. Pure.
+"""The known objects of one pod, from answers that may arrive out of order. Pure.
 
-Answers overtake each other: a relist may be in flight while a worker creates, starts and
-asks for itself. So every question draws a ticket when it is *asked*, and an answer counts
-only against what was asked before it. An object may vanish for good (ids are never used
-again); one that a listing does not show has vanished unless something asked later saw it.
+A relist may be in flight while a worker creates, starts and queries a container. So every query
+takes a ticket when it is *sent*, and an answer replaces only what was queried before it. Ids are
+never reused: an object that is gone stays gone. An object that a listing does not show is gone,
+unless a query that was sent later has seen it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ R = TypeVar("R", SandboxRecord, ContainerRecord)
 
 
 @dataclass(slots=True)
-class Known(Generic[R]):
-    """One object: seen by a listing or its maker, and perhaps asked about since."""
+class Tracked(Generic[R]):
+    """One object that a listing or its creator has shown, and its status if it is known."""
 
-    seen: Ticket  # of the newest question that showed it
+    seen: Ticket  # of the newest query that showed it
     record: R | None = None
-    asked: Ticket = NEVER  # of the question that `record` answers
-    pid_asked: bool = False  # whether a verbose status was asked while it ran
+    asked: Ticket = NEVER  # of the status query that `record` answers
+    pid_asked: bool = False  # whether a verbose status was queried while it ran
 
 
 @dataclass(slots=True)
-class Asks:
-    """The objects of one pod whose status is to be asked."""
+class Queries:
+    """The objects of one pod whose status to query."""
 
     sandboxes: set[SandboxId] = field(default_factory=set)
     containers: set[ContainerId] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class PodListing:
-    """What a listing shows of one pod, with the tickets of the two list calls."""
+    """One pod's entries in a listing, with the tickets of the two list calls."""
 
     sandboxes: Mapping[str, v1.PodSandbox]
     containers: Mapping[str, v1.Container]
@@ -70,7 +70,7 @@ class PodListing:
 
     @property
     def is_live(self) -> bool:
-        """Whether anything in it runs, or may."""
+        """Whether anything in it runs, or may run."""
         ready = v1.PodSandboxState.SANDBOX_READY
         return any(entry.state == ready for entry in self.sandboxes.values()) or any(
             container_state(entry.state) in _LIVE for entry in self.containers.values()
@@ -82,26 +82,26 @@ class PodTable:
 
     def __init__(self, uid: PodUid) -> None:
         self.identity = PodIdentity(uid, "", "")
-        self.sandboxes: dict[SandboxId, Known[SandboxRecord]] = {}
-        self.containers: dict[ContainerId, Known[ContainerRecord]] = {}
+        self.sandboxes: dict[SandboxId, Tracked[SandboxRecord]] = {}
+        self.containers: dict[ContainerId, Tracked[ContainerRecord]] = {}
         self.sandbox_of: dict[ContainerId, SandboxId] = {}
-        self.is_listed_live = False  # whether the last listing showed anything that runs
+        self.is_listed_live = False  # `PodListing.is_live` of the last listing
 
     def __bool__(self) -> bool:
         return bool(self.sandboxes or self.containers)
 
-    # Learn
+    # Answers
 
     def see_sandbox(self, sandbox_id: SandboxId, ticket: Ticket) -> None:
-        """Note that a sandbox exists."""
-        known = self.sandboxes.setdefault(sandbox_id, Known(ticket))
+        """Record that a sandbox exists."""
+        known = self.sandboxes.setdefault(sandbox_id, Tracked(ticket))
         known.seen = max(known.seen, ticket)
 
     def see_container(
         self, container_id: ContainerId, ticket: Ticket, sandbox_id: SandboxId | None = None
     ) -> None:
-        """Note that a container exists; its sandbox is the newest one until it is told."""
-        known = self.containers.setdefault(container_id, Known(ticket))
+        """Record that a container exists, and in which sandbox if that is known."""
+        known = self.containers.setdefault(container_id, Tracked(ticket))
         known.seen = max(known.seen, ticket)
         if sandbox_id is not None:
             self.sandbox_of[container_id] = sandbox_id
@@ -109,7 +109,7 @@ class PodTable:
                 known.record = replace(known.record, sandbox_id=sandbox_id)
 
     def learn_sandbox(self, status: v1.PodSandboxStatus, ticket: Ticket) -> None:
-        """Take a sandbox's status."""
+        """Store a sandbox's status, unless a newer one is known."""
         known = self.sandboxes.get(SandboxId(status.id))
         if known is None or known.asked > ticket:
             return
@@ -118,13 +118,18 @@ class PodTable:
         known.seen = max(known.seen, ticket)
 
     def learn_container(self, status: v1.ContainerStatus, pid: int | None, ticket: Ticket) -> None:
-        """Take a container's status; `pid` is None where it was not asked, 0 if not told."""
+        """Store a container's status, unless a newer one is known.
+
+        `pid` is None if it was not queried, 0 if the runtime does not report it.
+        """
         container_id = ContainerId(status.id)
         known = self.containers.get(container_id)
         if known is None or known.asked > ticket or is_final(known.record):
             return
         self.identity = pod_identity(status.labels) or self.identity
         known_pid = pid or (known.record.pid if known.record else 0)
+        # A status does not name the sandbox. Until a listing does, take the newest: the worker
+        # that queries a new container has created it in that one.
         sandbox_id = self.sandbox_of.setdefault(container_id, self._newest_sandbox())
         record = container_record(status, sandbox_id, pid=known_pid)
         known.record, known.asked = record, ticket
@@ -132,16 +137,16 @@ class PodTable:
         if pid is not None and record.state is ContainerState.RUNNING:
             known.pid_asked = True
 
-    def lose(self, object_id: str) -> None:
-        """Drop an object that is no more."""
+    def mark_gone(self, object_id: str) -> None:
+        """Remove an object."""
         self.sandboxes.pop(SandboxId(object_id), None)
         self.containers.pop(ContainerId(object_id), None)
         self.sandbox_of.pop(ContainerId(object_id), None)
 
-    # Ask
+    # Comparing with a listing
 
     def unlisted(self, listing: PodListing) -> Iterator[str]:
-        """Yield what a listing proves gone."""
+        """Yield the objects that are gone according to a listing."""
         for sandbox_id, sandbox in self.sandboxes.items():
             if sandbox_id not in listing.sandboxes and sandbox.seen < listing.sandboxes_asked:
                 yield sandbox_id
@@ -149,9 +154,9 @@ class PodTable:
             if container_id not in listing.containers and container.seen < listing.containers_asked:
                 yield container_id
 
-    def to_ask(self, listing: PodListing) -> Asks:
-        """Return what a listing shows otherwise than the records have it."""
-        asks = Asks()
+    def queries(self, listing: PodListing) -> Queries:
+        """Return the objects without a status, or whose status differs from a listing."""
+        queries = Queries()
         for sandbox_id, sandbox in self.sandboxes.items():
             entry = listing.sandboxes.get(sandbox_id)
             if lacks_status(sandbox.record) or (
@@ -159,7 +164,7 @@ class PodTable:
                 and sandbox.asked < listing.sandboxes_asked
                 and _differs_sandbox(entry, sandbox.record)
             ):
-                asks.sandboxes.add(sandbox_id)
+                queries.sandboxes.add(sandbox_id)
         for container_id, container in self.containers.items():
             listed = listing.containers.get(container_id)
             if container.record is None or (
@@ -167,11 +172,11 @@ class PodTable:
                 and container.asked < listing.containers_asked
                 and _differs_container(listed, container.record)
             ):
-                asks.containers.add(container_id)
-        return asks
+                queries.containers.add(container_id)
+        return queries
 
-    def settled(self, listing: PodListing) -> bool:
-        """Whether the records say what the listing says."""
+    def matches(self, listing: PodListing) -> bool:
+        """Return whether the records agree with a listing."""
         for sandbox_id, sandbox in self.sandboxes.items():
             entry = listing.sandboxes.get(sandbox_id)
             if entry is None or lacks_status(sandbox.record):
@@ -184,20 +189,20 @@ class PodTable:
                 return False
         return True
 
-    def contents(self, sandbox_id: SandboxId) -> list[ContainerId]:
-        """Return the containers known to be in a sandbox."""
+    def containers_in(self, sandbox_id: SandboxId) -> list[ContainerId]:
+        """Return the known containers in a sandbox."""
         return [c for c, sandbox in self.sandbox_of.items() if sandbox == sandbox_id]
 
     def wants_pid(self, container_id: ContainerId) -> bool:
-        """Whether the next status of a container should be a verbose one."""
+        """Return whether the next status query of a container should be verbose, for its PID."""
         known = self.containers.get(container_id)
         return known is None or not (known.pid_asked or (known.record and known.record.pid))
 
-    # Tell
+    # Reading
 
     @property
     def complete(self) -> bool:
-        """Whether the status of every object is known: only then a snapshot is true."""
+        """Whether the status of every object is known. Only then may a snapshot be published."""
         return all(k.record is not None for k in self.sandboxes.values()) and all(
             k.record is not None for k in self.containers.values()
         )
@@ -209,7 +214,7 @@ class PodTable:
 
     @property
     def is_live(self) -> bool:
-        """Whether anything of the pod runs, or may: a sandbox, or a container of any."""
+        """Whether a sandbox is ready or a container runs, or may."""
         if not self.complete and self.is_listed_live:
             return True
         sandboxes = (known.record for known in self.sandboxes.values())
@@ -219,10 +224,7 @@ class PodTable:
         )
 
     def snapshot(self, observed_at: float) -> RuntimePod:
-        """Return the pod, newest first.
-
-        By attempt before creation time: attempts only grow, wall clocks may step back.
-        """
+        """Return the pod, with the newest sandboxes and containers first."""
         sandboxes = [k.record for k in self.sandboxes.values() if k.record is not None]
         containers = [k.record for k in self.containers.values() if k.record is not None]
         return RuntimePod(
@@ -242,12 +244,12 @@ class PodTable:
 
 
 def is_final(record: ContainerRecord | None) -> bool:
-    """Whether a container's status can never change again."""
+    """Return whether a container has exited, so that its status cannot change any more."""
     return record is not None and record.state is ContainerState.EXITED
 
 
 def lacks_status(record: SandboxRecord | None) -> bool:
-    """Whether a sandbox's status is unknown, or was asked before it had an address."""
+    """Return whether a sandbox's status is unknown, or was queried before it had an address."""
     return record is None or (record.ready and not record.ips and not record.host_network)
 
 
@@ -262,4 +264,5 @@ def _differs_container(entry: v1.Container, record: ContainerRecord | None) -> b
 
 
 def _age(record: SandboxRecord | ContainerRecord) -> tuple[int, float, str]:
+    # By attempt before creation time: attempts only grow, wall clocks may step back.
     return record.attempt, record.created_at, record.id

@@ -1,7 +1,7 @@
-"""The PLEG's memory: a table per pod, what is missing in it, and the cache it publishes to.
+"""The PLEG's state: a table per pod, which queries failed, and the cache that it publishes to.
 
-Written by relists, exit watchers, runtime events and workers that ask for themselves, all
-in one thread and without awaiting in between; the tables' tickets sort out who asked last.
+Relists, exit watchers, runtime events and refreshes of pod workers write to it, all in the Trio
+thread and without an await in between. The tables' tickets order their answers.
 """
 
 from __future__ import annotations
@@ -22,67 +22,78 @@ from kubelet_trio.model import (
     SandboxRecord,
 )
 from kubelet_trio.pleg.cache import PodStatusCache
-from kubelet_trio.pleg.table import Asks, Known, PodListing, PodTable, Ticket, is_final
+from kubelet_trio.pleg.table import PodListing, PodTable, Queries, Ticket, Tracked, is_final
 
 
-class Book:
-    """Everything learnt so far.
+class PlegState:
+    """What is known of all pods in the runtime."""
 
-    `on_change` hears of every pod whose published snapshot changed otherwise than by its
-    own worker's refresh, `on_records` of every pod whose records were touched, `on_dirty`
-    when something is missing.
-    """
+    def __init__(
+        self,
+        cache: PodStatusCache,
+        *,
+        on_change: Callable[[PodUid], None],
+        on_records: Callable[[PodUid], None],
+        on_dirty: Callable[[], None],
+    ) -> None:
+        """Start without pods.
 
-    def __init__(self, cache: PodStatusCache) -> None:
+        Args:
+            cache: receives the snapshots.
+            on_change: called with every pod whose published snapshot changed, unless by its own
+                worker's refresh.
+            on_records: called with every pod whose records may have changed.
+            on_dirty: called when a query about a pod failed.
+        """
         self.cache = cache
         self.tables: dict[PodUid, PodTable] = {}
-        self.on_change: Callable[[PodUid], None] = lambda _uid: None
-        self.on_records: Callable[[PodUid], None] = lambda _uid: None
-        self.on_dirty: Callable[[], None] = lambda: None
-        # Whether the next listing must be compared even if it shows what the last one did.
-        self.unsettled = True
-        self._homes: dict[str, PodUid] = {}
+        # Whether the next listing must be compared even if it equals the last one.
+        self.must_compare = True
+        self.on_change = on_change
+        self._on_records = on_records
+        self._on_dirty = on_dirty
+        self._pods: dict[str, PodUid] = {}  # by id of a sandbox or container
         self._gone: dict[str, Ticket] = {}
         self._dirty: dict[PodUid, Ticket] = {}
-        self._trouble: dict[PodUid, str] = {}  # of dirty pods: what went wrong
+        self._errors: dict[PodUid, str] = {}  # of dirty pods
         self._inspections: Counter[PodUid] = Counter()
         self._tickets = itertools.count()
 
     def ticket(self) -> Ticket:
-        """Number a question that is about to be asked."""
+        """Return the ticket of a query that is about to be sent."""
         return Ticket(next(self._tickets))
 
     # Objects
 
-    def home(self, object_id: str) -> PodUid | None:
-        """Return whose sandbox or container this is, None if it is not known."""
-        return self._homes.get(object_id)
+    def pod_of(self, object_id: str) -> PodUid | None:
+        """Return the pod of a sandbox or container; None if it is not known."""
+        return self._pods.get(object_id)
 
     def container(self, container_id: ContainerId) -> ContainerRecord | None:
-        """Return a container's record, None if it is gone or nothing was learnt yet."""
+        """Return a container's record; None if it is gone or its status is not known yet."""
         known = self._known(container_id)
         record = known.record if known else None
         return record if isinstance(record, ContainerRecord) else None
 
-    def is_over(self, container_id: ContainerId) -> bool:
-        """Whether a container has exited or gone: nothing about it can change any more."""
-        return container_id not in self._homes or is_final(self.container(container_id))
+    def has_ended(self, container_id: ContainerId) -> bool:
+        """Return whether a container has exited or is gone: it cannot change any more."""
+        return container_id not in self._pods or is_final(self.container(container_id))
 
     def is_gone(self, object_id: str) -> bool:
-        """Whether an object was known and is no more."""
+        """Return whether an object was known and is gone."""
         return object_id in self._gone
 
-    def is_asked(self, object_id: str) -> bool:
-        """Whether a status of an object was ever learnt."""
+    def has_status(self, object_id: str) -> bool:
+        """Return whether a status of an object is known."""
         known = self._known(object_id)
         return known is not None and known.record is not None
 
     def is_sandbox(self, object_id: str) -> bool:
-        table = self.tables.get(self._homes.get(object_id, PodUid("")))
+        table = self.tables.get(self._pods.get(object_id, PodUid("")))
         return table is not None and object_id in table.sandboxes
 
     def is_stopped(self, object_id: str) -> bool:
-        """Whether an object is known to have stopped for good."""
+        """Return whether a container has exited, or a sandbox is not ready any more."""
         known = self._known(object_id)
         record = known.record if known else None
         if isinstance(record, SandboxRecord):
@@ -90,8 +101,8 @@ class Book:
         return is_final(record)
 
     def wants_pid(self, container_id: ContainerId) -> bool:
-        """Whether the next status of a container should be a verbose one."""
-        table = self.tables.get(self._homes.get(container_id, PodUid("")))
+        """Return whether the next status query of a container should be verbose, for its PID."""
+        table = self.tables.get(self._pods.get(container_id, PodUid("")))
         return table is not None and table.wants_pid(container_id)
 
     def running(self) -> Iterator[tuple[PodUid, ContainerRecord]]:
@@ -100,7 +111,7 @@ class Book:
                 yield uid, record
 
     def namesakes(self, key: PodKey, uid: PodUid) -> Iterator[PodUid]:
-        """Yield the other pods of a name of which something runs, or may."""
+        """Yield the other pods of a name that have something running, or may have."""
         for other, table in self.tables.items():
             identity = table.identity
             if other != uid and (identity.namespace, identity.name) == tuple(key) and table.is_live:
@@ -108,7 +119,7 @@ class Book:
 
     def see_sandbox(self, uid: PodUid, sandbox_id: SandboxId, ticket: Ticket) -> None:
         if sandbox_id not in self._gone:
-            self._homes[sandbox_id] = uid
+            self._pods[sandbox_id] = uid
             self._table(uid).see_sandbox(sandbox_id, ticket)
 
     def see_container(
@@ -119,33 +130,33 @@ class Book:
         sandbox_id: SandboxId | None = None,
     ) -> None:
         if container_id not in self._gone:
-            self._homes[container_id] = uid
+            self._pods[container_id] = uid
             self._table(uid).see_container(container_id, ticket, sandbox_id)
 
     def learn_sandbox(self, status: v1.PodSandboxStatus, ticket: Ticket) -> None:
-        if table := self.tables.get(self._homes.get(status.id, PodUid(""))):
+        if table := self.tables.get(self._pods.get(status.id, PodUid(""))):
             table.learn_sandbox(status, ticket)
 
     def learn_container(self, status: v1.ContainerStatus, pid: int | None, ticket: Ticket) -> None:
-        if table := self.tables.get(self._homes.get(status.id, PodUid(""))):
+        if table := self.tables.get(self._pods.get(status.id, PodUid(""))):
             table.learn_container(status, pid, ticket)
 
-    def lose(self, object_id: str) -> None:
-        """Take note that an object is no more; listings asked before cannot bring it back."""
-        uid = self._homes.pop(object_id, None)
+    def mark_gone(self, object_id: str) -> None:
+        """Record that an object is gone; answers to earlier listings cannot bring it back."""
+        uid = self._pods.pop(object_id, None)
         self._gone[object_id] = self.ticket()
         if uid is not None and (table := self.tables.get(uid)):
-            table.lose(object_id)
+            table.mark_gone(object_id)
 
     def remove(self, object_id: str) -> None:
-        """Take note of a removal that was carried out: a sandbox takes its containers along."""
-        table = self.tables.get(self._homes.get(object_id, PodUid("")))
-        for container_id in table.contents(SandboxId(object_id)) if table else ():
-            self.lose(container_id)
-        self.lose(object_id)
+        """Record a completed removal; that of a sandbox includes its containers."""
+        table = self.tables.get(self._pods.get(object_id, PodUid("")))
+        for container_id in table.containers_in(SandboxId(object_id)) if table else ():
+            self.mark_gone(container_id)
+        self.mark_gone(object_id)
 
-    def apply(self, uid: PodUid, listing: PodListing, identity: PodIdentity) -> Asks:
-        """Take what a listing shows of a pod; return what must be asked now."""
+    def apply(self, uid: PodUid, listing: PodListing, identity: PodIdentity) -> Queries:
+        """Apply what a listing shows of a pod; return the status queries to send now."""
         for sandbox_id in listing.sandboxes:
             self.see_sandbox(uid, SandboxId(sandbox_id), listing.sandboxes_asked)
         for entry in listing.containers.values():
@@ -153,24 +164,24 @@ class Book:
             self.see_container(uid, ContainerId(entry.id), listing.containers_asked, sandbox_id)
         table = self.tables.get(uid)
         if table is None:
-            return Asks()
+            return Queries()
         table.identity = identity if identity.name else table.identity
         table.is_listed_live = listing.is_live
         for object_id in tuple(table.unlisted(listing)):
-            self.lose(object_id)
-        return table.to_ask(listing)
+            self.mark_gone(object_id)
+        return table.queries(listing)
 
-    def settled(self, uid: PodUid, listing: PodListing) -> bool:
-        """Whether what is known of a pod is what the listing says."""
+    def matches(self, uid: PodUid, listing: PodListing) -> bool:
+        """Return whether the records of a pod agree with a listing."""
         table = self.tables.get(uid)
-        return table is None or table.settled(listing)
+        return table is None or table.matches(listing)
 
     def forget_gone(self, before: Ticket) -> None:
-        """Drop the memory of objects that a full listing asked later did not show."""
+        """Forget gone objects, once a full listing that was sent later did not show them."""
         self._gone = {key: ticket for key, ticket in self._gone.items() if ticket > before}
 
-    def _known(self, object_id: str) -> Known[SandboxRecord] | Known[ContainerRecord] | None:
-        table = self.tables.get(self._homes.get(object_id, PodUid("")))
+    def _known(self, object_id: str) -> Tracked[SandboxRecord] | Tracked[ContainerRecord] | None:
+        table = self.tables.get(self._pods.get(object_id, PodUid("")))
         if table is None:
             return None
         sandbox = table.sandboxes.get(SandboxId(object_id))
@@ -181,37 +192,37 @@ class Book:
             self.tables[uid] = PodTable(uid)
         return self.tables[uid]
 
-    # What is missing
+    # Pods with failed or pending queries
 
     @property
     def dirty(self) -> tuple[PodUid, ...]:
-        """The pods that a question about failed since they were last listed in full."""
+        """The pods with a failed query since they were last listed in full."""
         return tuple(self._dirty)
 
     def is_dirty(self, uid: PodUid) -> bool:
         return uid in self._dirty
 
-    def trouble(self, uid: PodUid) -> str:
-        """Return the runtime's error for which a pod is dirty; "" if there is none."""
-        return self._trouble.get(uid, "")
+    def error(self, uid: PodUid) -> str:
+        """Return the runtime's error of a dirty pod; "" if there is none."""
+        return self._errors.get(uid, "")
 
     def mark_dirty(self, uid: PodUid, error: RuntimeCallError | None = None) -> None:
-        """Take note that a question about a pod failed, or was given up (no `error`)."""
+        """Record that a query about a pod failed, or was cancelled (no `error`)."""
         self._dirty[uid] = self.ticket()
         if error is not None:
-            self._trouble[uid] = error.go_text
+            self._errors[uid] = error.go_text
         self._update_pending(uid)
-        self.on_dirty()
+        self._on_dirty()
 
-    def clean(self, uid: PodUid, asked: Ticket) -> bool:
-        """Take note that all of a pod is known again, from a listing of that ticket.
+    def mark_clean(self, uid: PodUid, asked: Ticket) -> bool:
+        """Record that a listing of that ticket shows all of a pod again.
 
-        Returns whether something was missing before.
+        Returns whether the pod was dirty before.
         """
         if uid not in self._dirty or self._dirty[uid] >= asked:
             return False
         del self._dirty[uid]
-        self._trouble.pop(uid, None)
+        self._errors.pop(uid, None)
         self._update_pending(uid)
         return True
 
@@ -231,20 +242,20 @@ class Book:
     def _update_pending(self, uid: PodUid) -> None:
         self.cache.set_pending(uid, uid in self._dirty or self._inspections[uid] > 0)
 
-    # Publish
+    # Publishing
 
     def publish(
         self, uid: PodUid, observed_at: float | None = None, *, quiet: bool = False
     ) -> None:
-        """Hand the pod's snapshot to the cache, if nothing is missing in it.
+        """Put the pod's snapshot into the cache, if it is complete.
 
         Args:
             uid: the pod.
-            observed_at: trio time as of which all of the pod is known; None: some of it was
-                asked anew, which makes the whole no newer.
-            quiet: do not tell of a change; for a worker that gets the snapshot returned.
+            observed_at: Trio time as of which the whole pod is known; None if only a part of it
+                was queried, which makes the snapshot no newer.
+            quiet: do not call `on_change`: the pod's worker gets the snapshot returned.
         """
-        self.on_records(uid)
+        self._on_records(uid)
         table = self.tables.get(uid)
         if table is not None and not table.complete:
             return
