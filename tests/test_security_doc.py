@@ -14,8 +14,8 @@ from kubelet_trio.agent import node_api_settings
 from kubelet_trio.config import Settings, load_settings
 from kubelet_trio.config.show import encode_config
 from kubelet_trio.server import Guard, HttpError, NodeAuthenticator, Request, Response, allow_all
-from kubelet_trio.server.http import Peer
-from kubelet_trio.server.tls import CIPHERS, TlsSettings, _make_context
+from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.tls.serving import CIPHERS, TlsSettings, _make_context
 from kubelet_trio.testing import TrioClock
 from tests.harness.authority import Authority
 

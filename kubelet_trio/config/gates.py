@@ -16,7 +16,7 @@ from collections.abc import Mapping
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources.container
-ContainerCheckpoint                     server.commands
+ContainerCheckpoint                     server.routes.commands
 ContainerRestartRules                   pods.plan.restart
 ContextualLogging                       supervision.child
 DisableNodeKubeProxyVersion             node.machine
@@ -31,13 +31,13 @@ ImageVolume                             pods.images.images
 KubeletCgroupDriverFromCRI              cri.health
 KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
-KubeletFineGrainedAuthz                 server.access
+KubeletFineGrainedAuthz                 server.access.authorization
 KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
 NodeDeclaredFeatures                    pods.admission.declared
-NodeLogQuery                            server.node_log_query
+NodeLogQuery                            server.logs.node_query
 NodeSwap                                containers.resources.container
 PLEGOnDemandRelist                      pleg.relist
 PodLevelResources                       containers.resources.cgroups
@@ -51,8 +51,8 @@ ProcMountType                           containers.security
 RecursiveReadOnlyMounts                 volumes.container_mounts
 RelaxedDNSSearchValidation              sources.validation.pod
 RelaxedEnvironmentVariableValidation    sources.validation.env
-ReloadKubeletClientCAFile               server.tls
-ReloadKubeletServerCertificateFile      server.tls
+ReloadKubeletClientCAFile               server.tls.serving
+ReloadKubeletServerCertificateFile      server.tls.serving
 RestartAllContainersOnContainerExits    pods.plan.restart_all
 RotateKubeletServerCertificate          kube.rotation
 SidecarContainers                       pods.plan.plan_init

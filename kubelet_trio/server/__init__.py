@@ -1,45 +1,63 @@
-"""Servers of the agent: the HTTP core, health, and the control socket."""
+"""The servers of the agent: health, the control socket, the kubelet API, the node page."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from kubelet_trio.server.control import LOCK_NAME, SOCKET_NAME, add_exec, add_stats, control_router
-from kubelet_trio.server.health import Check, health_router, is_healthy
-from kubelet_trio.server.http import (
-    Handler,
-    HttpError,
-    Limits,
-    Request,
-    Response,
-    Upgrade,
-)
-from kubelet_trio.server.listeners import SocketInUseError, open_tcp, open_unix, root_lock
-from kubelet_trio.server.options import ApiOptions
+from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.server.errors import HttpError, SocketInUseError, TlsError
+from kubelet_trio.server.http.router import Router
+from kubelet_trio.server.http.serve import serve_http
+from kubelet_trio.server.http.types import Handler, Limits, Request, Response, Upgrade
+from kubelet_trio.server.http.wire import serve_connection
 from kubelet_trio.server.ports import SERVING, Port, Ports
-from kubelet_trio.server.router import Router
-from kubelet_trio.server.serve import serve_http
+from kubelet_trio.server.routes.control import (
+    LOCK_NAME,
+    SOCKET_NAME,
+    add_exec,
+    add_stats,
+    control_router,
+)
+from kubelet_trio.server.routes.health import Check, health_router, is_healthy
+from kubelet_trio.server.sockets import open_tcp, open_unix, root_lock
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
-    NodeView,
+    ApiOptions,
+    KubeletApiView,
     PortInfo,
     ProblemInfo,
     RuntimeInfo,
     SourceInfo,
 )
-from kubelet_trio.server.wire import serve_connection
 
 if TYPE_CHECKING:
-    from kubelet_trio.server.access import AccessReviews, Authorizer, Guard, allow_all
-    from kubelet_trio.server.identity import NodeAuthenticator, Reviewer, TokenReviews
-    from kubelet_trio.server.kubelet_api import ApiParts, kubelet_router
-    from kubelet_trio.server.node_page import loopback_only, node_page_router
-    from kubelet_trio.server.request_meter import measured
-    from kubelet_trio.server.selfsigned import ensure_self_signed
-    from kubelet_trio.server.system_logs import SYSTEM_LOGS
-    from kubelet_trio.server.tls import ServerTls, TlsError, TlsSettings
+    from kubelet_trio.server.access.authentication import NodeAuthenticator, TokenReviews
+    from kubelet_trio.server.access.authorization import AccessReviews, Authorizer, Guard, allow_all
+    from kubelet_trio.server.logs.system import SYSTEM_LOGS
+    from kubelet_trio.server.routes.kubelet import ApiParts, kubelet_router, measured
+    from kubelet_trio.server.routes.node_page import loopback_only, node_page_router
+    from kubelet_trio.server.tls.self_signed import ensure_self_signed
+    from kubelet_trio.server.tls.serving import ServerTls, TlsSettings
+
+# Loaded where the kubelet API or the node page is served: most standalone nodes serve neither.
+_DEFERRED = {
+    "AccessReviews": "access.authorization",
+    "ApiParts": "routes.kubelet",
+    "Authorizer": "access.authorization",
+    "Guard": "access.authorization",
+    "NodeAuthenticator": "access.authentication",
+    "SYSTEM_LOGS": "logs.system",
+    "ServerTls": "tls.serving",
+    "TlsSettings": "tls.serving",
+    "TokenReviews": "access.authentication",
+    "allow_all": "access.authorization",
+    "ensure_self_signed": "tls.self_signed",
+    "kubelet_router": "routes.kubelet",
+    "loopback_only": "routes.node_page",
+    "measured": "routes.kubelet",
+    "node_page_router": "routes.node_page",
+}
 
 __all__ = [
     "LOCK_NAME",
@@ -56,16 +74,15 @@ __all__ = [
     "Guard",
     "Handler",
     "HttpError",
+    "KubeletApiView",
     "Limits",
     "NodeAuthenticator",
-    "NodeView",
     "Port",
     "PortInfo",
     "Ports",
     "ProblemInfo",
     "Request",
     "Response",
-    "Reviewer",
     "Router",
     "RuntimeInfo",
     "ServerTls",
@@ -93,30 +110,4 @@ __all__ = [
     "serve_http",
 ]
 
-# The kubelet API and the node page, loaded where they are served: most nodes on their own do not.
-_DEFERRED = {
-    "AccessReviews": "access",
-    "ApiParts": "kubelet_api",
-    "Authorizer": "access",
-    "Guard": "access",
-    "NodeAuthenticator": "identity",
-    "Reviewer": "identity",
-    "SYSTEM_LOGS": "system_logs",
-    "ServerTls": "tls",
-    "TlsError": "tls",
-    "TlsSettings": "tls",
-    "TokenReviews": "identity",
-    "allow_all": "access",
-    "ensure_self_signed": "selfsigned",
-    "kubelet_router": "kubelet_api",
-    "loopback_only": "node_page",
-    "measured": "request_meter",
-    "node_page_router": "node_page",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _DEFERRED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"kubelet_trio.server.{_DEFERRED[name]}")
-    return getattr(module, name)
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -1,31 +1,42 @@
-"""Questions about a snapshot of pods: which one is meant, and whose log to read."""
+"""Lookups in a snapshot of pods: the pod and the container that a request names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
 
 from lightkube.models.core_v1 import Container, ContainerStatus, Pod
 
-from kubelet_trio.model import ContainerId, metadata, pod_containers
-from kubelet_trio.server.http import HttpError
-from kubelet_trio.server.view import AgentView
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerRecord,
+    ContainerState,
+    is_static,
+    metadata,
+    pod_containers,
+    pod_uid,
+)
+from kubelet_trio.server.errors import HttpError, LogUnavailableError, restful_error
+from kubelet_trio.server.view import AgentView, KubeletApiView
 
-
-class LogUnavailableError(Exception):
-    """There is no log to read; the message is what the Go kubelet says."""
+_WAITING_REASONS = {
+    "ErrImagePull": "image can't be pulled",
+    "ImagePullBackOff": "trying and failing to pull image",
+}
 
 
 def find_pod(pods: Iterable[Pod], namespace: str, name: str, node_name: str) -> Pod | None:
-    """Return the pod of that name, with or without the `-<node>` of a static pod.
+    """Return the pod of that name; a static pod is also found without its `-<node>` suffix.
 
-    Two UIDs may share a name while one follows the other: the one that stays is meant.
+    Two pods may have one name while the second replaces the first: the one that is not being
+    deleted is returned.
     """
     names = (name, f"{name}-{node_name.lower()}") if node_name else (name,)
-    for wanted in names:
+    for candidate in names:
         found = [
             pod
             for pod in pods
-            if metadata(pod).namespace == namespace and metadata(pod).name == wanted
+            if metadata(pod).namespace == namespace and metadata(pod).name == candidate
         ]
         if found:
             return min(found, key=lambda pod: metadata(pod).deletionTimestamp is not None)
@@ -33,7 +44,7 @@ def find_pod(pods: Iterable[Pod], namespace: str, name: str, node_name: str) -> 
 
 
 def named_pod(view: AgentView, namespace: str, name: str) -> Pod | None:
-    """Return the pod of exactly that name, or None; see `find_pod` for two of them."""
+    """Return the pod of exactly that name, or None."""
     return find_pod(view.pods.value.values(), namespace, name, "")
 
 
@@ -43,7 +54,7 @@ def container_spec(pod: Pod, name: str) -> Container | None:
 
 
 def known_pod(view: AgentView, namespace: str, name: str) -> Pod:
-    """Return a pod by name. Raises `HttpError` 404 in kubectl's words."""
+    """Return a pod by name. Raises `HttpError` 404, worded as the API server's."""
     pod = find_pod(view.pods.value.values(), namespace, name, view.status().node_name)
     if pod is None:
         raise HttpError(404, f'pods "{name}" not found')
@@ -60,7 +71,9 @@ def container_statuses(pod: Pod) -> Iterator[ContainerStatus]:
 
 
 def log_container_id(pod: Pod, container: str, *, previous: bool) -> ContainerId:
-    """Return the instance whose log is meant. Raises `LogUnavailableError`.
+    """Return the id of the container whose log to read. Raises `LogUnavailableError`.
+
+    `container` is its name; `previous` asks for the instance before the current one.
 
     Source: validateContainerLogStatus in pkg/kubelet/kubelet_pods.go.
     """
@@ -73,28 +86,53 @@ def log_container_id(pod: Pod, container: str, *, previous: bool) -> ContainerId
     if previous:
         if not before:
             raise LogUnavailableError(f"previous terminated {what} not found")
-        return _bare(before)
+        return _without_scheme(before)
     state = status.state
     if state and state.running and status.containerID:
-        return _bare(status.containerID)
+        return _without_scheme(status.containerID)
     if state and state.terminated and state.terminated.containerID:
-        return _bare(state.terminated.containerID)
+        return _without_scheme(state.terminated.containerID)
     if before:
-        return _bare(before)
+        return _without_scheme(before)
     if ended or (state and state.terminated):
         raise LogUnavailableError(f"{what} is terminated")
     if state and state.waiting:
-        raise LogUnavailableError(f"{what} is waiting to start: {_why(state.waiting.reason)}")
+        reason = state.waiting.reason or ""
+        raise LogUnavailableError(
+            f"{what} is waiting to start: {_WAITING_REASONS.get(reason, reason)}"
+        )
     raise LogUnavailableError(f"{what} is waiting to start - no logs yet")
 
 
-def _why(reason: str | None) -> str:
-    known = {
-        "ErrImagePull": "image can't be pulled",
-        "ImagePullBackOff": "trying and failing to pull image",
-    }
-    return known.get(reason or "", reason or "")
-
-
-def _bare(container_id: str) -> ContainerId:
+def _without_scheme(container_id: str) -> ContainerId:
+    """Return the id without the runtime's name: statuses have `containerd://<id>`."""
     return ContainerId(container_id.rpartition("//")[2])
+
+
+def require_pod(view: KubeletApiView, params: Mapping[str, str]) -> Pod:
+    """Return the pod that a path names. Raises `HttpError` 404."""
+    pod = named_pod(view, params["namespace"], params["pod"])
+    if pod is None:
+        raise restful_error(HTTPStatus.NOT_FOUND, "pod does not exist")
+    return pod
+
+
+def running_container(
+    view: KubeletApiView, pod: Pod, name: str, uid: str = ""
+) -> ContainerRecord | None:
+    """Return the running instance of a container; None if the pod has another UID than `uid`."""
+    if uid and not is_uid_of(pod, uid):
+        return None
+    return next(
+        (
+            container
+            for container in view.observed(pod_uid(pod)).of(name)
+            if container.state is ContainerState.RUNNING
+        ),
+        None,
+    )
+
+
+def is_uid_of(pod: Pod, uid: str) -> bool:
+    """Return whether a client's UID is the pod's; clients know a static pod by its mirror's UID."""
+    return uid == pod_uid(pod) or is_static(pod)

@@ -1,8 +1,8 @@
-"""The addresses that the agent serves on: each is open, or waits until it can be.
+"""The addresses that the agent serves on; one that is in use is retried until it is free.
 
-A server only shows the node, or hands on what a client asks. So an address that another program
-has, or that the machine does not have yet, is a state with a back-off and not a failure: pods
-run meanwhile, `status` and `tree` name the problem, and the address is opened once it is free.
+Pods run without the servers. So an address that another program uses, or that the machine does
+not have yet, is no failure but a state with a back-off: `status` and `tree` show the problem, and
+the address is opened once it is free.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.model import Backoff, Offload, get_logger, thread_offload
-from kubelet_trio.server.holder import Holder, find_holder
-from kubelet_trio.server.listeners import open_tcp, open_unix
+from kubelet_trio.server.sockets import Holder, find_holder, open_tcp, open_unix
 from kubelet_trio.server.view import PortInfo
 from kubelet_trio.supervision import RestartPolicy
 
 log = get_logger()
 
-# A server that keeps failing is restarted for ever: no bug in one ends what runs pods.
-# (With this cap a budget's window holds enough restarts for the delay to stay at the cap.)
+# A server that keeps failing is restarted for ever, so a bug in it cannot end the agent.
+# The budget's window holds enough restarts at this cap for the delay to stay at the cap.
 SERVING = RestartPolicy(limit=None, cap=10.0)
 
 Listeners = list[trio.SocketListener]
@@ -33,7 +32,7 @@ _LAST_RETRY = 10.0
 
 
 class Port:
-    """One address: `listen` opens it, however long that takes. Made by `Ports`."""
+    """One address; `listen` retries until it is open. Made by `Ports`."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class Port:
         return PortInfo(self._name, self._field, self._address, self.problem())
 
     def problem(self) -> str:
-        """Return why it is not open, naming whoever has it; "" while there is no trouble."""
+        """Return why it is not open, with the process that uses it; "" if there is no problem."""
         if not self._reason:
             return ""
         by = f" by {self._holder}" if self._holder is not None else ""
@@ -68,10 +67,12 @@ class Port:
         prepare: Callable[[], Awaitable[None]] | None = None,
         trouble: tuple[type[Exception], ...] = (),
     ) -> Listeners:
-        """Return the open address, trying until it can be had.
+        """Open the address, retrying until that succeeds.
 
-        `ready` is called after the first attempt, whatever came of it. `prepare` is done before
-        each attempt; what it raises of `trouble`, and any OSError, counts as a failed attempt.
+        Args:
+            ready: called after the first attempt, failed or not.
+            prepare: called before each attempt. OSError and `trouble` fail the attempt.
+            trouble: the errors of `prepare` that are expected, such as `TlsError`.
         """
         expected: tuple[type[Exception], ...] = OSError, *trouble
         backoff = Backoff(_FIRST_RETRY, _LAST_RETRY)
@@ -93,7 +94,7 @@ class Port:
             is_taken = isinstance(failure, OSError) and failure.errno == errno.EADDRINUSE
             self._holder = await self._find() if is_taken else None
             if known != (self._reason, self._holder):
-                # One line a change, not one an attempt.
+                # Log changes, not attempts.
                 log.warning("port.not_open", problem=self.problem(), effect="pods run without it")
             await trio.sleep(backoff.next_delay())
 
@@ -108,20 +109,20 @@ def _reason(exc: Exception) -> str:
 
 
 class Ports:
-    """All addresses of one agent, in the order they were declared."""
+    """All addresses of one agent, in the order of their declaration."""
 
     def __init__(self, offload: Offload = thread_offload) -> None:
         self._offload = offload
         self._ports: dict[str, Port] = {}
 
     def tcp(self, name: str, field: str, host: str, port: int) -> Port:
-        """Declare a TCP address; `field` is what the user configures it by."""
+        """Declare a TCP address; `field` is the configuration field that sets it."""
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         find = partial(self._offload, find_holder, host, port)
         return self._add(Port(name, field, shown, partial(open_tcp, host, port), find))
 
     def unix(self, name: str, field: str, path: Path) -> Port:
-        """Declare a unix socket, which nobody else can have: its directory is locked."""
+        """Declare a unix socket. No other process can hold it: `root_lock` is on its directory."""
 
         async def open_listeners() -> Listeners:
             await trio.lowlevel.checkpoint()
@@ -134,7 +135,7 @@ class Ports:
         return self._add(Port(name, field, str(path), open_listeners, nobody))
 
     def infos(self) -> tuple[PortInfo, ...]:
-        """Return how each of them is."""
+        """Return the state of each address."""
         return tuple(port.info for port in self._ports.values())
 
     def _add(self, port: Port) -> Port:

@@ -1,8 +1,7 @@
-"""What the outside may see of the agent: the one seam between the tree and its servers.
+"""What the servers see of the agent: the one seam between the supervision tree and the servers.
 
-The agent implements `AgentView`; health, the control socket and later the kubelet API
-read through it and change nothing. Everything it returns is a snapshot or a value to be
-watched, so a request can be served at any time, also while the tree is starting or ending.
+The agent implements `AgentView` and `KubeletApiView`. Everything they return is a snapshot or a
+watchable value, so a request can be served at any time, also while the tree starts or stops.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kubelet_trio.supervision import TreeNode
 
 @dataclass(frozen=True, slots=True)
 class RuntimeInfo:
-    """The container runtime as last seen. `problem` is empty while it is well."""
+    """The container runtime as last seen. `problem` is empty while there is none."""
 
     endpoint: str
     name: str = ""
@@ -43,7 +42,7 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProblemInfo:
-    """A manifest that is not followed, or a source that cannot be read."""
+    """A manifest that is not in force, or a source that cannot be read."""
 
     where: str  # file with document and field path, or URL
     message: str
@@ -54,33 +53,33 @@ class PortInfo:
     """An address that the agent serves on. `problem` is empty while it is open."""
 
     name: str  # as in the tree, e.g. `healthz`
-    field: str  # what configures it, e.g. `healthzPort`
+    field: str  # of the configuration, e.g. `healthzPort`
     address: str
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The agent in one page. Times are Unix seconds."""
+    """The state of the agent in short. Times are Unix seconds."""
 
     node_name: str
     root_dir: str
     started_at: float
     runtime: RuntimeInfo
     sources: tuple[SourceInfo, ...] = ()
-    checks: Mapping[str, str | None] = field(default_factory=dict)  # None: well
+    checks: Mapping[str, str | None] = field(default_factory=dict)  # None: passed
     notes: tuple[str, ...] = ()  # remarks on the configuration
     events_dropped: int = 0
-    remains: Mapping[str, str] = field(default_factory=dict)  # dead pods not removed, and why
+    remains: Mapping[str, str] = field(default_factory=dict)  # ended pods not removed yet, and why
     ports: tuple[PortInfo, ...] = ()
 
 
 class AgentView(Protocol):
-    """What servers may ask of the running agent."""
+    """What servers may read of the running agent."""
 
     @property
     def pods(self) -> AsyncValue[Mapping[PodUid, Pod]]:
-        """Pods with their last status. The mapping is replaced, never changed."""
+        """Pods with their last status. The mapping is replaced, never changed in place."""
         ...
 
     @property
@@ -91,24 +90,37 @@ class AgentView(Protocol):
     def tree(self) -> TreeNode: ...
 
     def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
-        """Return where an instance writes its log; None if the runtime does not know it."""
+        """Return the log file of a container; None if the runtime does not know the container."""
         ...
 
     def is_running(self, uid: PodUid, container_id: ContainerId) -> bool:
-        """Whether an instance may still write to its log."""
+        """Return whether a container may still write to its log."""
         ...
 
 
-class NodeView(AgentView, Protocol):
-    """What the kubelet API may ask beyond that: it also does things to containers."""
+class KubeletApiView(AgentView, Protocol):
+    """What the kubelet API needs in addition, to act on containers."""
 
     @property
     def runtime(self) -> Runtime: ...
 
     def observed(self, uid: PodUid) -> RuntimePod:
-        """Return what the runtime holds of a pod, as last seen."""
+        """Return the sandboxes and containers of a pod, as the runtime last reported them."""
         ...
 
     def running_pods(self) -> Iterable[RuntimePod]:
-        """Return the pods of which something runs, wanted or not."""
+        """Return the pods that have anything running, desired or not."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """Which routes the kubelet API has, under the configuration's names."""
+
+    enable_debugging_handlers: bool = True
+    enable_profiling_handler: bool = True
+    enable_debug_flags_handler: bool = True
+    enable_system_log_handler: bool = True
+    enable_system_log_query: bool = False
+    split_log_streams: bool = False  # the gate PodLogsQuerySplitStreams
+    streaming_idle_timeout: float = 4 * 3600.0

@@ -438,13 +438,13 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
 # What tests/agent/test_certificates.py lets happen to certificates.
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
-    "kubernetes_healthcheck": "tests/server/test_health.py",
-    "kubernetes_healthchecks_total": "tests/server/test_health.py",
+    "kubernetes_healthcheck": "tests/server/routes/test_health.py",
+    "kubernetes_healthchecks_total": "tests/server/routes/test_health.py",
     "kubelet_credential_provider_plugin_duration": "tests/credentials/test_plugins.py",
     "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
     "kubelet_evented_pleg_connection_error_count": "tests/pleg/test_exits_are_known.py",
     "kubelet_lifecycle_handler_http_fallbacks_total": "tests/agent/test_hooks.py",
-    "kubelet_websocket_streaming_requests_total": "tests/server/test_translated.py",
+    "kubelet_websocket_streaming_requests_total": "tests/server/streams/test_translated.py",
 }
 
 

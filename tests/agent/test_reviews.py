@@ -19,7 +19,7 @@ from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.server import Guard, HttpError, Request
-from kubelet_trio.server.http import Peer
+from kubelet_trio.server.http.types import Peer
 from tests.kube.http_server import Asked, Reply, serve
 
 TOKENS = 5_000

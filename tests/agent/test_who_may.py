@@ -32,7 +32,7 @@ from kubelet_trio.server import (
     loopback_only,
     open_unix,
 )
-from kubelet_trio.server.access import accesses
+from kubelet_trio.server.access.authorization import accesses
 from tests.server.reviews import Reviews
 
 _STREAMS = ("GET", "POST")

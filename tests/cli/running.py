@@ -19,7 +19,7 @@ from kubelet_trio.server import (
     serve_http,
 )
 from tests.server.fake_view import FakeView
-from tests.server.node_view import FakeNodeView
+from tests.server.node_view import FakeKubeletApiView
 
 
 class ServedView:
@@ -54,7 +54,7 @@ class ServedView:
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
             add_stats(router, self._summary)
-            if isinstance(self.view, FakeNodeView):
+            if isinstance(self.view, FakeKubeletApiView):
                 add_exec(router, self.view)
             await nursery.start(serve_http, router, [listener])
             self._ready.put(trio.lowlevel.current_trio_token())

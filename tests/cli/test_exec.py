@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import served
-from tests.server.node_view import FakeNodeView
-from tests.server.test_local_streams import Local
+from tests.server.node_view import FakeKubeletApiView
+from tests.server.streams.test_local import Local
 
 _LIMIT = 60.0  # s
 
@@ -27,7 +27,7 @@ _LIMIT = 60.0  # s
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     """The directory of an agent whose commands say back what they hear."""
-    view = FakeNodeView()
+    view = FakeKubeletApiView()
     view.fake_runtime.local_streams = Local()
     with served(view, tmp_path):
         yield tmp_path

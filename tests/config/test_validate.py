@@ -19,7 +19,7 @@ from kubelet_trio.config.support import LEAVES, default_of
 from kubelet_trio.config.table import BY_FLAG, FIELDS, FLAGS, Support
 from kubelet_trio.config.types import DEFAULTS
 from kubelet_trio.config.validate import CIPHER_SUITES, TLS_VERSIONS, validate
-from kubelet_trio.server.tls import CIPHERS, VERSIONS
+from kubelet_trio.server.tls.serving import CIPHERS, VERSIONS
 from tests.config.test_load import config_file, problems_of
 
 

@@ -18,7 +18,7 @@ from kubelet_trio.handlers import HandlerError
 from kubelet_trio.handlers.http import _converse, _Progress
 from kubelet_trio.handlers.http_action import HttpRequest
 from kubelet_trio.server import HttpError, Limits, Request, Response, serve_connection
-from kubelet_trio.server.proxy import ask_backend, open_backend
+from kubelet_trio.server.streams.proxy import ask_backend, open_backend
 from kubelet_trio.streaming import SpdyLink, spdy
 from kubelet_trio.streaming.websocket import Tunnel, WebSocket
 from tests.fuzz.mutate import edited, frames, texts

@@ -36,10 +36,10 @@ from kubelet_trio.pods.records.userns import UserNamespaceError, parse_getsubids
 from kubelet_trio.pressure.oom import parse_kill
 from kubelet_trio.pressure.thresholds import parse_thresholds
 from kubelet_trio.server import HttpError
-from kubelet_trio.server.container_logs import read_query
-from kubelet_trio.server.holder import find_holder
-from kubelet_trio.server.node_log_query import check_log_query, journal_arguments, read_log_query
-from kubelet_trio.server.numbers import parse_decimal
+from kubelet_trio.server.http.types import parse_decimal
+from kubelet_trio.server.logs.container import read_query
+from kubelet_trio.server.logs.node_query import check_log_query, journal_arguments, read_log_query
+from kubelet_trio.server.sockets import find_holder
 from kubelet_trio.stats.cgroup_parse import (
     FILES_V1,
     FILES_V2,

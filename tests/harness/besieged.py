@@ -36,7 +36,7 @@ from kubelet_trio.server import Port, open_tcp
 from kubelet_trio.testing import FakeKube, FakeMounter, FakeRuntime
 from tests.agent.node import Cgroups
 from tests.node.make import AMOUNTS, INFO
-from tests.server.test_local_streams import Local
+from tests.server.streams.test_local import Local
 
 T = TypeVar("T")
 NAME = "node"

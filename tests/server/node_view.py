@@ -1,4 +1,4 @@
-"""A `NodeView` of plain values, on a runtime that a test serves streams for."""
+"""A `KubeletApiView` of plain values, on a runtime that a test serves streams for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kubelet_trio.testing import FakeRuntime
 from tests.server.fake_view import FakeView, make_pod
 
 
-class FakeNodeView(FakeView):
+class FakeKubeletApiView(FakeView):
     """What the kubelet API is shown; every pod's container `web` runs as `c1`."""
 
     def __init__(self, *pods: Pod, root_dir: Path = Path("/nowhere")) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubelet_trio.server.lookup import LogUnavailableError, find_pod, log_container_id
+from kubelet_trio.server.errors import LogUnavailableError
+from kubelet_trio.server.lookup import find_pod, log_container_id
 from tests.server.fake_view import make_pod
 
 RUNNING = {"running": {"startedAt": "2026-01-02T15:04:06Z"}}

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.model import inline_offload
 from kubelet_trio.server import Port, Ports
-from kubelet_trio.server.holder import Holder, find_holder
+from kubelet_trio.server.sockets import Holder, find_holder
 
 
 def taken_port() -> socket.socket:

@@ -1,0 +1,1 @@
+"""Pages and profiles of the agent's own process."""

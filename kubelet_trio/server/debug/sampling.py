@@ -1,0 +1,167 @@
+"""CPU and memory profiles in the format of `go tool pprof`.
+
+The stack is sampled after each 10 ms of CPU time of the process. A sample's weight is the CPU time
+of the main thread since the last one, so a waiting event loop weighs nothing.
+
+Source: proto/profile.proto of github.com/google/pprof; the numbers below are its field numbers.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import tracemalloc
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple
+
+_PERIOD = 0.01  # seconds of CPU time between two samples
+_MAX_DEPTH = 256  # calls of a stack
+_NANO = 10**9
+
+
+class Call(NamedTuple):
+    """One call of a stack."""
+
+    function: str
+    file: str
+    line: int
+
+
+Stack = tuple[Call, ...]  # the innermost call first
+Weights = Mapping[Stack, tuple[int, int]]  # the count, and nanoseconds or bytes
+Units = tuple[tuple[str, str], tuple[str, str]]  # type and unit of each of the two
+
+
+@contextmanager
+def sampling_cpu() -> Iterator[Weights]:
+    """Sample the main thread during the block; the yielded mapping fills up.
+
+    Raises ValueError in another thread, where Python allows no signal handlers.
+    """
+    # A signal, not a sampling thread: a thread sees the loop only where it releases the GIL,
+    # which is mostly where it waits.
+    found: dict[Stack, tuple[int, int]] = {}
+    before = time.thread_time_ns()
+
+    def sample(_signal: int, frame: FrameType | None) -> None:
+        nonlocal before
+        used, before = time.thread_time_ns() - before, time.thread_time_ns()
+        if frame is not None and used > 0:
+            stack = tuple(_calls(frame))
+            count, spent = found.get(stack, (0, 0))
+            found[stack] = (count + 1, spent + used)
+
+    signal.signal(signal.SIGPROF, sample)
+    signal.siginterrupt(signal.SIGPROF, False)
+    signal.setitimer(signal.ITIMER_PROF, _PERIOD, _PERIOD)
+    try:
+        yield found
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        # A last signal may be pending, and its default action ends the process. SIG_IGN would
+        # be inherited through execve(2) by the programs that the agent starts.
+        signal.signal(signal.SIGPROF, _ignore)
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _calls(frame: FrameType) -> Iterator[Call]:
+    at: FrameType | None = frame
+    for _ in range(_MAX_DEPTH):
+        if at is None:
+            return
+        code = at.f_code
+        yield Call(code.co_qualname, code.co_filename, at.f_lineno)
+        at = at.f_back
+
+
+def sample_memory() -> dict[Stack, tuple[int, int]]:
+    """Return the allocations that `tracemalloc` has traced. Blocks."""
+    found: dict[Stack, tuple[int, int]] = {}
+    for statistic in tracemalloc.take_snapshot().statistics("traceback"):
+        stack = tuple(
+            Call(f"{frame.filename}:{frame.lineno}", frame.filename, frame.lineno)
+            for frame in reversed(statistic.traceback)
+        )
+        found[stack] = (statistic.count, statistic.size)
+    return found
+
+
+def collapsed(weights: Weights) -> bytes:
+    """Return one line for each stack, outermost call first, as flamegraph.pl reads them."""
+    lines = (
+        f"{';'.join(call.function for call in reversed(stack))} {weight}\n"
+        for stack, (_, weight) in sorted(weights.items())
+    )
+    return "".join(lines).encode()
+
+
+def encoded(weights: Weights, units: Units, seconds: float = 0.0) -> bytes:
+    """Return a compressed profile. `units` are type and unit of the two weights."""
+    table = _Table()
+    body = bytearray()
+    for kind, unit in units:
+        body += _message(1, _number(1, table.text(kind)) + _number(2, table.text(unit)))
+    for stack, values in weights.items():
+        locations = _packed(1, (table.location(call) for call in stack))
+        body += _message(2, locations + _packed(2, values))
+    body += table.encoded()
+    body += _number(9, time.time_ns()) + _number(10, int(seconds * _NANO))
+    compressor = zlib.compressobj(wbits=31)  # gzip
+    return compressor.compress(bytes(body)) + compressor.flush()
+
+
+class _Table:
+    """The strings, functions and locations of a profile, each with its id."""
+
+    def __init__(self) -> None:
+        self._texts = {"": 0}
+        self._functions: dict[tuple[str, str], int] = {}
+        self._locations: dict[Call, int] = {}
+
+    def text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+    def location(self, call: Call) -> int:
+        function = (call.function, call.file)
+        self._functions.setdefault(function, len(self._functions) + 1)
+        return self._locations.setdefault(call, len(self._locations) + 1)
+
+    def encoded(self) -> bytes:
+        body = bytearray()
+        for call, number in self._locations.items():
+            function = self._functions[call.function, call.file]
+            line = _message(4, _number(1, function) + _number(2, call.line))
+            body += _message(4, _number(1, number) + line)
+        for (name, file), number in self._functions.items():
+            named = _number(2, self.text(name)) + _number(3, self.text(name))
+            body += _message(5, _number(1, number) + named + _number(4, self.text(file)))
+        for text in self._texts:
+            body += _message(6, text.encode(errors="backslashreplace"))
+        return bytes(body)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def _packed(field: int, values: Iterable[int]) -> bytes:
+    return _message(field, b"".join(_varint(value) for value in values))

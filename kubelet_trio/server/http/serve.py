@@ -1,0 +1,107 @@
+"""HTTP servers: one task for each connection, in a nursery of the server's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import trio
+from trio.abc import HalfCloseableStream, Listener
+
+from kubelet_trio.model import get_logger
+from kubelet_trio.server.http.seats import Seat, Seats
+from kubelet_trio.server.http.types import (
+    DEFAULT_LIMITS,
+    Gate,
+    Handler,
+    Limits,
+    Observe,
+    Peer,
+    observe_nothing,
+)
+from kubelet_trio.server.http.wire import DISCONNECTED, serve_connection
+from kubelet_trio.supervision import run_contained
+
+log = get_logger()
+
+Secure = Callable[[trio.SocketStream], Awaitable[tuple[HalfCloseableStream, Peer]]]
+
+
+async def serve_http(
+    handler: Handler,
+    listeners: Sequence[Listener[trio.SocketStream]],
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    secure: Secure | None = None,
+    gate: Gate | None = None,
+    observe: Observe = observe_nothing,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled, then close the listeners.
+
+    A bug in a handler is logged and ends its connection; the other connections go on.
+
+    Args:
+        handler: answers the requests.
+        listeners: closed at the end.
+        limits: for clients.
+        secure: does the TLS handshake, in the task of the connection.
+        gate: authenticates and authorizes requests before their bodies are read.
+        observe: called for each well-formed request, refused ones included.
+    """
+    # Without a gate no client becomes known, so one busy address may use all connections.
+    seats = Seats(limits.connections, limits.per_source if gate else limits.connections)
+
+    async def serve_socket(stream: trio.SocketStream, seat: Seat) -> None:
+        peer = Peer(seat.source)
+        async with stream:
+            secured: HalfCloseableStream | None = stream
+            if secure is not None:
+                secured = None
+                with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*DISCONNECTED):
+                    secured, tls_peer = await secure(stream)
+                    peer = replace(tls_peer, address=peer.address)
+            if secured is not None:
+                await serve_connection(
+                    secured, handler, limits, peer, observe, gate=gate, seat=seat
+                )
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        seat = seats.take(_address(stream))
+        if seat is None:
+            await _refuse(stream)
+            return
+        try:
+            with seat.scope:
+                failure = await run_contained(serve_socket, stream, seat)
+                if failure is not None:
+                    log.error("http.connection_failed", exc_info=failure)
+        finally:
+            seats.leave(seat)
+
+    async def accept(*, task_status: trio.TaskStatus[object]) -> None:
+        await trio.serve_listeners(
+            serve_one, list(listeners), handler_nursery=connections, task_status=task_status
+        )
+
+    async with trio.open_nursery() as connections:
+        await connections.start(accept)
+        task_status.started()
+
+
+def _address(stream: trio.SocketStream) -> str:
+    try:
+        name = stream.socket.getpeername()
+    except OSError:
+        return ""  # disconnected already
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
+async def _refuse(stream: HalfCloseableStream) -> None:
+    async with stream:
+        with trio.move_on_after(1), contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(
+                b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n"
+                b"Connection: close\r\n\r\ntoo many connections"
+            )

@@ -1,0 +1,1 @@
+"""Logs over HTTP: of containers, of the host's files and of its services."""

@@ -1,0 +1,1 @@
+"""The routers: health, the control socket, the kubelet API, the node page."""

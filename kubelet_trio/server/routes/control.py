@@ -1,0 +1,180 @@
+"""The control socket: the API of the commands `kubelet-trio pods`, `logs`, `tree` and others.
+
+HTTP on `<root-dir>/kubelet-trio.sock`, mode 0600: only root (or the agent's own user) can open
+it, so there is no further authentication. Answers are JSON. A watch is one JSON object a line:
+the current objects, a BOOKMARK, then changes. A watcher that reads slowly misses intermediate
+states, but never the last one.
+
+    GET /pods[?watch=1][&namespace=]              PodList, or watch events
+    GET /pods/{namespace}/{name}                  Pod; the name with or without -<node>
+    GET /events[?watch=1][&namespace=&kind=&name=]  EventList, or watch events
+    GET /tree[?format=text]                       the live supervision tree
+    GET /status                                   AgentStatus
+    GET /version
+    GET /logs/{namespace}/{pod}/{container}       the log; see `logs.container` for its query
+    GET /stats                                    `/stats/summary` of CPU and memory alone
+    GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import Event, Pod
+
+from kubelet_trio import __version__
+from kubelet_trio.model import PodUid, metadata
+from kubelet_trio.server.http.router import Router
+from kubelet_trio.server.http.types import Handler, Request, Response, Send
+from kubelet_trio.server.logs.container import answer_logs
+from kubelet_trio.server.lookup import known_pod
+from kubelet_trio.server.view import AgentView, KubeletApiView
+from kubelet_trio.supervision import render_tree
+
+SOCKET_NAME = "kubelet-trio.sock"
+LOCK_NAME = "kubelet-trio.lock"
+KUBERNETES_VERSION = "v1.36.2"  # whose behaviour this agent follows
+_JSON = "application/json"
+_SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
+
+
+def control_router(view: AgentView) -> Router:
+    """Return the routes of the control socket that only read the view."""
+    router = Router()
+    routes: Mapping[str, Callable[[AgentView, Request], Response]] = {
+        "/pods": _pods,
+        "/pods/{namespace}/{name}": _pod,
+        "/events": _events,
+        "/tree": _tree,
+        "/status": _status,
+        "/version": _version,
+    }
+    for pattern, answer in routes.items():
+        router.add("GET", pattern, _handler(view, answer))
+
+    async def logs(request: Request) -> Response:
+        return await answer_logs(view, request)
+
+    router.add("GET", "/logs/{namespace}/{pod}/{container}", logs)
+    return router
+
+
+def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:
+    """Add /stats; `summary` returns its JSON."""
+
+    async def stats(_: Request) -> Response:
+        return Response(body=await summary(), content_type=_JSON)
+
+    router.add("GET", "/stats", stats)
+
+
+def add_exec(router: Router, view: KubeletApiView) -> None:
+    """Add /exec: commands in containers."""
+
+    async def execute(request: Request) -> Response:
+        from kubelet_trio.server.streams.routes import answer_exec  # loaded with the first request
+
+        return await answer_exec(view, request, 0.0)
+
+    router.add("GET", "/exec/{namespace}/{pod}/{container}", execute)
+
+
+def _handler(view: AgentView, answer: Callable[[AgentView, Request], Response]) -> Handler:
+    async def handle(request: Request) -> Response:
+        return answer(view, request)
+
+    return handle
+
+
+def _pods(view: AgentView, request: Request) -> Response:
+    namespace = request.query.get("namespace", "")
+    if _wants_watch(request):
+        return Response(content_type=_JSON, stream=lambda send: _watch_pods(view, namespace, send))
+    return _list("PodList", _chosen(view.pods.value, namespace).values())
+
+
+def _pod(view: AgentView, request: Request) -> Response:
+    return _json(known_pod(view, request.params["namespace"], request.params["name"]))
+
+
+def _events(view: AgentView, request: Request) -> Response:
+    chosen = {key: request.query.get(key, "") for key in ("kind", "namespace", "name")}
+    if _wants_watch(request):
+        return Response(content_type=_JSON, stream=lambda send: _watch_events(view, chosen, send))
+    return _list("EventList", view.events.events(0, **chosen))
+
+
+def _tree(view: AgentView, request: Request) -> Response:
+    tree = view.tree()
+    if request.query.get("format") == "text":
+        return Response(body=f"{render_tree(tree)}\n".encode())
+    return _json(tree)
+
+
+def _status(view: AgentView, _: Request) -> Response:
+    return _json(view.status())
+
+
+def _version(_: AgentView, __: Request) -> Response:
+    return _json({"version": __version__, "kubernetes": KUBERNETES_VERSION})
+
+
+async def _watch_pods(view: AgentView, namespace: str, send: Send) -> None:
+    seen: Mapping[PodUid, Pod] | None = None
+    async with aclosing(view.pods.eventual_values()) as snapshots:
+        async for snapshot in snapshots:
+            now = _chosen(snapshot, namespace)
+            lines = _pod_changes(seen or {}, now)
+            if seen is None:
+                lines.append(_SYNCED)
+            seen = now
+            await send(b"".join(lines))
+
+
+def _pod_changes(before: Mapping[PodUid, Pod], now: Mapping[PodUid, Pod]) -> list[bytes]:
+    lines = [_change("DELETED", pod) for uid, pod in before.items() if uid not in now]
+    for uid, pod in now.items():
+        if uid not in before:
+            lines.append(_change("ADDED", pod))
+        elif pod is not before[uid]:
+            lines.append(_change("MODIFIED", pod))
+    return lines
+
+
+async def _watch_events(view: AgentView, chosen: Mapping[str, str], send: Send) -> None:
+    seen = -1
+    async with aclosing(view.events.version.eventual_values()) as versions:
+        async for version in versions:
+            lines = [
+                _change("MODIFIED" if (event.count or 0) > 1 else "ADDED", event)
+                for event in view.events.events(seen, **chosen)
+            ]
+            if seen < 0:
+                lines.append(_SYNCED)
+            seen = version
+            await send(b"".join(lines))
+
+
+def _chosen(pods: Mapping[PodUid, Pod], namespace: str) -> Mapping[PodUid, Pod]:
+    if not namespace:
+        return pods
+    return {uid: pod for uid, pod in pods.items() if metadata(pod).namespace == namespace}
+
+
+def _wants_watch(request: Request) -> bool:
+    return request.query.get("watch", "") in ("1", "true")
+
+
+def _change(kind: str, thing: Pod | Event) -> bytes:
+    return msgspec.json.encode({"type": kind, "object": thing}) + b"\n"
+
+
+def _list(kind: str, items: Iterable[Pod | Event]) -> Response:
+    return _json({"apiVersion": "v1", "kind": kind, "metadata": {}, "items": list(items)})
+
+
+def _json(thing: Any) -> Response:
+    return Response(body=msgspec.json.encode(thing) + b"\n", content_type=_JSON)

@@ -1,0 +1,217 @@
+"""The node page: `/ui/`, one HTML page with its script, and the JSON that it shows.
+
+    GET /ui                                   redirects to /ui/
+    GET /ui/                                  the page; also page.css and page.js
+    GET /ui/data                              the node, its pods, events, tree and statistics
+    GET /ui/logs/{namespace}/{pod}/{container}  the log; see `logs.container` for its query
+
+All of it is read-only. The JSON leaves out the specs of pods: environments contain secrets. Links
+are relative, so that the page works behind `kubectl proxy` too. The page loads nothing from other
+hosts, and a Content-Security-Policy forbids it.
+
+The page's own port has no authentication. It listens on the loopback address only, and
+`loopback_only` refuses a `Host` that is not a loopback name: otherwise any web page could let its
+own name resolve to 127.0.0.1 and read the agent's answers (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from http import HTTPStatus
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from lightkube.models.core_v1 import ContainerState, ContainerStatus, Event, Pod
+
+from kubelet_trio import __version__
+from kubelet_trio.model import Offload, Purpose, metadata, pod_uid, thread_offload
+from kubelet_trio.server.errors import HttpError
+from kubelet_trio.server.http.router import Router
+from kubelet_trio.server.http.types import Handler, Headers, Request, Response
+from kubelet_trio.server.logs.container import answer_logs
+from kubelet_trio.server.view import AgentView
+
+_FILES = {
+    "": ("page.html", "text/html; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_DIRECTORY = Path(__file__).with_name("ui")
+_EVENTS = 200  # the newest; the control socket has all of them
+_HEADERS: Headers = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+# The JSON of `/stats/summary`, and the time in Unix seconds.
+Summary = Callable[[], Awaitable[bytes]]
+Now = Callable[[], float]
+
+
+def node_page_router(
+    view: AgentView, summary: Summary, now: Now, offload: Offload = thread_offload.of(Purpose.LOGS)
+) -> Router:
+    """Return the page's routes, without any access check."""
+    router = Router()
+
+    def file(name: str, content_type: str) -> Handler:
+        async def handle(request: Request) -> Response:
+            if name == "page.html" and not request.path.endswith("/"):
+                # Relative: behind `kubectl proxy` the path has a prefix.
+                return Response(HTTPStatus.FOUND, headers=(("Location", "ui/"), *_HEADERS))
+            body = await offload((_DIRECTORY / name).read_bytes)
+            return Response(body=body, content_type=content_type, headers=_HEADERS)
+
+        return handle
+
+    async def data(_: Request) -> Response:
+        body = msgspec.json.encode(page_data(view, await summary(), now()))
+        return Response(body=body, content_type="application/json", headers=_HEADERS)
+
+    async def logs(request: Request) -> Response:
+        answer = await answer_logs(view, request, offload)
+        return replace(answer, headers=(*answer.headers, *_HEADERS))
+
+    for path, (name, content_type) in _FILES.items():
+        router.add("GET", f"/ui/{path}", file(name, content_type))
+    router.add("GET", "/ui/data", data)
+    router.add("GET", "/ui/logs/{namespace}/{pod}/{container}", logs)
+    return router
+
+
+def loopback_only(handler: Handler) -> Handler:
+    """Return a handler that refuses every `Host` that is not a loopback name.
+
+    The port in it is ignored: `ssh -L` may forward a different one.
+    """
+
+    async def handle(request: Request) -> Response:
+        if not is_loopback_host(request.headers.get("host", "")):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN,
+                "this page is served to localhost, 127.0.0.1 and [::1] alone",
+            )
+        return await handler(request)
+
+    return handle
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether a `Host` header, with or without a port, is a loopback name."""
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):  # no port, or within an IPv6 address
+        return host.lower() in _LOOPBACK
+    return name.lower() in _LOOPBACK and port.isascii() and port.isdigit()
+
+
+def page_data(view: AgentView, summary: bytes, now: float) -> dict[str, Any]:
+    """Return the data of the page. Times are RFC 3339, except `now` (Unix seconds)."""
+    status = view.status()
+    return {
+        "version": __version__,
+        "now": now,
+        "node": {
+            "name": status.node_name,
+            "startedAt": status.started_at,
+            "runtime": status.runtime,
+            "checks": status.checks,
+            "sources": status.sources,
+            "notes": status.notes,
+        },
+        "pods": sorted(map(_pod, view.pods.value.values()), key=_order),
+        "events": [_event(event) for event in islice(reversed(view.events.events(0)), _EVENTS)],
+        "tree": view.tree(),
+        "stats": msgspec.Raw(summary),
+    }
+
+
+def _order(pod: dict[str, Any]) -> tuple[str, str, str]:
+    return pod["namespace"], pod["name"], pod["uid"]
+
+
+def _pod(pod: Pod) -> dict[str, Any]:
+    meta, status = metadata(pod), pod.status
+    ready = (c.status for c in (status.conditions if status else None) or () if c.type == "Ready")
+    return {
+        "uid": pod_uid(pod),
+        "namespace": meta.namespace or "",
+        "name": meta.name or "",
+        "isEnding": meta.deletionTimestamp is not None,
+        "phase": (status.phase if status else None) or "Pending",
+        "reason": (status.reason if status else None) or "",
+        "message": (status.message if status else None) or "",
+        "ip": (status.podIP if status else None) or "",
+        "startedAt": status.startTime if status else None,
+        "isReady": next(ready, "") == "True",
+        "containers": list(_containers(pod)),
+    }
+
+
+def _containers(pod: Pod) -> Iterator[dict[str, Any]]:
+    status = pod.status
+    if status is None:
+        return
+    for kind, statuses in (
+        ("init", status.initContainerStatuses),
+        ("main", status.containerStatuses),
+        ("ephemeral", status.ephemeralContainerStatuses),
+    ):
+        for container in statuses or ():
+            yield _container(kind, container)
+
+
+def _container(kind: str, status: ContainerStatus) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": status.name,
+        "image": status.image,
+        "isReady": status.ready,
+        "restarts": status.restartCount,
+        "state": _state(status.state) or {"state": "waiting"},
+        "last": _state(status.lastState),
+    }
+
+
+def _state(state: ContainerState | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    if state.running is not None:
+        return {"state": "running", "since": state.running.startedAt}
+    if (ended := state.terminated) is not None:
+        return {
+            "state": "terminated",
+            "since": ended.finishedAt,
+            "reason": ended.reason or "",
+            "message": ended.message or "",
+            "exitCode": ended.exitCode,
+        }
+    if (waiting := state.waiting) is not None:
+        return {
+            "state": "waiting",
+            "reason": waiting.reason or "",
+            "message": waiting.message or "",
+        }
+    return None
+
+
+def _event(event: Event) -> dict[str, Any]:
+    involved = event.involvedObject
+    return {
+        "time": event.lastTimestamp,
+        "type": event.type or "",
+        "reason": event.reason or "",
+        "message": event.message or "",
+        "count": event.count or 1,
+        "object": "/".join(p for p in (involved.kind, involved.namespace, involved.name) if p),
+    }
