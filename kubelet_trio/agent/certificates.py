@@ -29,14 +29,14 @@ from kubelet_trio.kube import (
     SERVING_SIGNER,
     AwaitedCertificate,
     Certificate,
+    CertificateRequest,
     CertificateStore,
     ClientAccess,
     ClientConfig,
     KubeApi,
-    Outcomes,
+    RenewalHooks,
     Rotation,
-    Wanted,
-    client_wanted,
+    client_request,
     load_kubeconfig,
     open_client,
     write_kubeconfig,
@@ -69,7 +69,7 @@ def serving_store(cert_dir: Path, offload: Offload) -> CertificateStore:
     return CertificateStore(cert_dir.absolute(), "kubelet-server", offload)
 
 
-def serving_wanted(node: str, addresses: Iterable[NodeAddress]) -> Wanted | None:
+def serving_wanted(node: str, addresses: Iterable[NodeAddress]) -> CertificateRequest | None:
     """Return the serving certificate for a node's addresses; None while it has no IP address."""
     told = [(address.type, address.address) for address in addresses if address.address]
     ips = {text for kind, text in told if kind in _IPS and _is_ip(text)}
@@ -77,7 +77,7 @@ def serving_wanted(node: str, addresses: Iterable[NodeAddress]) -> Wanted | None
     if not ips:
         return None
     plain = sorted(str(ipaddress.ip_address(ip)) for ip in ips)
-    return Wanted(
+    return CertificateRequest(
         SERVING_SIGNER, f"system:node:{node}", hosts=tuple(sorted(hosts)), addresses=tuple(plain)
     )
 
@@ -117,7 +117,7 @@ class ClientCertificate:
         if not access.is_missing:
             self.awaited.arrived()
         self._api: KubeApi | None = None
-        wanted: AsyncValue[Wanted | None] = AsyncValue(client_wanted(node))
+        wanted: AsyncValue[CertificateRequest | None] = AsyncValue(client_request(node))
         self.rotation = Rotation(access.store, wanted, self._asking, clock)
         self.rotation.held = access.held
 
@@ -131,7 +131,7 @@ class ClientCertificate:
         self._api = api
         if self.rotate:
             meter.count(_CLIENT_ERRORS, by=0)
-            self.rotation.outcomes = Outcomes(failed=partial(meter.count, _CLIENT_ERRORS))
+            self.rotation.outcomes = RenewalHooks(failed=partial(meter.count, _CLIENT_ERRORS))
         restart = Restart.PERMANENT if self.rotate else Restart.TRANSIENT
         return ChildSpec("client", self.run, restart)
 
@@ -186,7 +186,7 @@ class ServingCertificate:
         self._node = node
         self._clock = clock
         self._given = given
-        self._wanted: AsyncValue[Wanted | None] = AsyncValue(None)
+        self._wanted: AsyncValue[CertificateRequest | None] = AsyncValue(None)
         self._value: AsyncValue[Node | None] = AsyncValue(None)
         self._api: KubeApi | None = None
         self.rotation = Rotation(store, self._wanted, self._asking, clock)
@@ -201,7 +201,7 @@ class ServingCertificate:
                 meter.observe(_SERVER_AGE, age, buckets=_AGES)
 
         meter.count(_SERVER_ERRORS, by=0)
-        self.rotation.outcomes = Outcomes(renewed, partial(meter.count, _SERVER_ERRORS))
+        self.rotation.outcomes = RenewalHooks(renewed, partial(meter.count, _SERVER_ERRORS))
         return ChildSpec("serving", self.run)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -31,7 +31,7 @@ from kubelet_trio.agent.cluster_objects import PodObjects
 from kubelet_trio.agent.parts import AgentParts
 from kubelet_trio.cri import RuntimeCallError, RuntimeState
 from kubelet_trio.events import ApiEvents
-from kubelet_trio.kube import Abilities, KubeApi, Reflector
+from kubelet_trio.kube import KubeApi, Reflector, ServerFeatures
 from kubelet_trio.model import ObjectRef, PodKey, PodUid, WallClock, get_logger, is_static, pod_key
 from kubelet_trio.node import (
     HeartbeatPeriods,
@@ -153,14 +153,14 @@ class Cluster:
         self.node = NodeObject()
         self._node_listed = trio.Event()  # what the server has of the node is known, if anything
         self._keeper = keeper
-        self._abilities = Abilities()
+        self._features = ServerFeatures()
         self.objects = PodObjects(
             api,
             clock,
             settings.change_detection,
             keeper or NO_MEMORY,
             time_to_live=lambda: object_ttl(self.known_node()),
-            abilities=self._abilities,
+            features=self._features,
         )
         self._statuses = StatusManager(api, clock)
         self._events = ApiEvents(
@@ -173,7 +173,7 @@ class Cluster:
             self._observed,
             settings.host,
             self._fall_back,
-            self._abilities,
+            self._features,
             self._node_listed.wait,
         )
         self._watch = RuntimeWatch()
@@ -286,7 +286,7 @@ class Cluster:
         assert self._parts is not None
         name = self._settings.identity.name
         reflector = Reflector(
-            self._api, Node, field_selector=f"metadata.name={name}", abilities=self._abilities
+            self._api, Node, field_selector=f"metadata.name={name}", features=self._features
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import ContainerConfigError, service_variables
-from kubelet_trio.kube import Abilities, KubeApi
+from kubelet_trio.kube import KubeApi, ServerFeatures
 from kubelet_trio.model import PodUid, WallClock, is_static, pod_key, spec
 from kubelet_trio.node import DEFAULT_TTL
 from kubelet_trio.objects import (
@@ -37,7 +37,7 @@ class PodObjects:
         memory: ClusterMemory = NO_MEMORY,
         *,
         time_to_live: Callable[[], float] = lambda: DEFAULT_TTL,
-        abilities: Abilities | None = None,
+        features: ServerFeatures | None = None,
     ) -> None:
         self.tokens = ClusterTokens(api, clock, memory)
         self.accounts = ClusterAccounts(api, self.tokens)
@@ -50,7 +50,7 @@ class PodObjects:
             time_to_live=time_to_live,
             memory=memory,
         )
-        self._services = ClusterServices(api, lambda: self._retry(), memory, abilities)
+        self._services = ClusterServices(api, lambda: self._retry(), memory, features)
 
     def beside(
         self,

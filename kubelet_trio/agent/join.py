@@ -21,7 +21,7 @@ from kubelet_trio.agent.cluster import Cluster, ClusterSettings, ReviewApis
 from kubelet_trio.agent.offline import make_keeper
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.kube import Exchange, KubeApi, client_access, client_store, open_client
+from kubelet_trio.kube import KubeApi, RequestAttempt, client_access, client_store, open_client
 from kubelet_trio.model import REQUESTS, Meter, Offload, Purpose, WallClock, thread_offload
 from kubelet_trio.node import (
     HeartbeatPeriods,
@@ -98,7 +98,7 @@ async def open_apis(
         yield Apis(api, heartbeat, api.host, client, meter, reviews)
 
 
-def tell_exchange(meter: Meter, exchange: Exchange) -> None:
+def tell_exchange(meter: Meter, exchange: RequestAttempt) -> None:
     """Count a request under client-go's names."""
     method, host = exchange.method, exchange.host
     meter.count("rest_client_requests_total", (exchange.code, host, method))

@@ -1,4 +1,4 @@
-"""The API server: client, reflector, credentials."""
+"""The API server: client, reflector, patches, credentials and certificates."""
 
 from __future__ import annotations
 
@@ -6,128 +6,116 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.kube.api import (
-    API_ERRORS,
-    AlreadyExistsError,
     Bookmark,
-    ConflictError,
-    GoneError,
     KubeApi,
-    KubeError,
-    KubeUnavailableError,
-    Listing,
-    NotFoundError,
+    ObjectList,
     PatchKind,
     WatchEvent,
     WatchEventKind,
-    error_of,
 )
 from kubelet_trio.kube.codec import from_json, to_json
-from kubelet_trio.kube.limits import TokenBucket
-from kubelet_trio.kube.patches import (
+from kubelet_trio.kube.errors import (
+    API_ERRORS,
+    AlreadyExistsError,
+    CertificateError,
+    ConflictError,
+    CredentialsError,
+    GoneError,
+    KubeconfigError,
+    KubeError,
+    KubeUnavailableError,
     MergeKeyError,
+    NotFoundError,
     PatchError,
-    apply_json_patch,
-    apply_merge,
-    apply_strategic,
-    make_strategic,
 )
-from kubelet_trio.kube.reflector import Abilities, Delivery, Reflector
+from kubelet_trio.kube.limits import TokenBucket
+from kubelet_trio.kube.patches import apply_json_patch, apply_merge, apply_strategic, make_strategic
+from kubelet_trio.kube.reflector import Reflector, ServerFeatures
 from kubelet_trio.kube.resources import ROUTES, Route, route_of
 
 if TYPE_CHECKING:
     from kubelet_trio.kube.bootstrap import (
         ClientAccess,
         client_access,
+        client_request,
         client_store,
-        client_wanted,
         write_kubeconfig,
     )
     from kubelet_trio.kube.certificates import (
         SERVING_SIGNER,
         Certificate,
-        CertificateError,
+        CertificateRequest,
         CertificateStore,
-        Wanted,
     )
     from kubelet_trio.kube.client import KubeClient, open_client
     from kubelet_trio.kube.credentials import AwaitedCertificate
-    from kubelet_trio.kube.kubeconfig import (
-        ClientConfig,
-        KubeconfigError,
-        in_cluster_config,
-        load_kubeconfig,
-    )
-    from kubelet_trio.kube.request import Exchange
-    from kubelet_trio.kube.rotation import Outcomes, Rotation
+    from kubelet_trio.kube.kubeconfig import ClientConfig, load_kubeconfig
+    from kubelet_trio.kube.request import RequestAttempt
+    from kubelet_trio.kube.rotation import RenewalHooks, Rotation
 
-# What brings an HTTP client or YAML along is loaded by those who have a cluster.
+# An HTTP client and YAML are loaded only on nodes of a cluster.
 _DEFERRED = {
     "AwaitedCertificate": "credentials",
-    "SERVING_SIGNER": "certificates",
     "Certificate": "certificates",
-    "CertificateError": "certificates",
+    "CertificateRequest": "certificates",
     "CertificateStore": "certificates",
     "ClientAccess": "bootstrap",
-    "Outcomes": "rotation",
-    "Rotation": "rotation",
-    "Wanted": "certificates",
-    "client_access": "bootstrap",
-    "client_store": "bootstrap",
-    "client_wanted": "bootstrap",
-    "write_kubeconfig": "bootstrap",
     "ClientConfig": "kubeconfig",
-    "Exchange": "request",
     "KubeClient": "client",
-    "KubeconfigError": "kubeconfig",
-    "in_cluster_config": "kubeconfig",
+    "RenewalHooks": "rotation",
+    "RequestAttempt": "request",
+    "Rotation": "rotation",
+    "SERVING_SIGNER": "certificates",
+    "client_access": "bootstrap",
+    "client_request": "bootstrap",
+    "client_store": "bootstrap",
     "load_kubeconfig": "kubeconfig",
     "open_client": "client",
+    "write_kubeconfig": "bootstrap",
 }
 
 __all__ = [
     "API_ERRORS",
     "ROUTES",
     "SERVING_SIGNER",
-    "Abilities",
     "AlreadyExistsError",
     "AwaitedCertificate",
     "Bookmark",
     "Certificate",
     "CertificateError",
+    "CertificateRequest",
     "CertificateStore",
     "ClientAccess",
     "ClientConfig",
     "ConflictError",
-    "Delivery",
-    "Exchange",
+    "CredentialsError",
     "GoneError",
     "KubeApi",
     "KubeClient",
     "KubeError",
     "KubeUnavailableError",
     "KubeconfigError",
-    "Listing",
     "MergeKeyError",
     "NotFoundError",
-    "Outcomes",
+    "ObjectList",
     "PatchError",
     "PatchKind",
     "Reflector",
+    "RenewalHooks",
+    "RequestAttempt",
     "Rotation",
     "Route",
+    "ServerFeatures",
     "TokenBucket",
-    "Wanted",
     "WatchEvent",
     "WatchEventKind",
     "apply_json_patch",
     "apply_merge",
     "apply_strategic",
     "client_access",
+    "client_request",
     "client_store",
-    "client_wanted",
-    "error_of",
     "from_json",
-    "in_cluster_config",
     "load_kubeconfig",
     "make_strategic",
     "open_client",

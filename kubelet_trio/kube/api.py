@@ -1,6 +1,6 @@
-"""What every other room knows of an API server: the seam, its values and its errors.
+"""The seam to the API server: `KubeApi` and its values.
 
-`kube.client` is the real thing on HTTP, `testing.FakeKube` keeps its rules in memory.
+`kube.client` implements it over HTTP; `testing.FakeKube` follows the same rules in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PatchKind(Enum):
-    """How the server is to read a patch's body; the value is its content type."""
+    """The kind of a patch; the value is the content type of its body."""
 
     STRATEGIC = "application/strategic-merge-patch+json"
     MERGE = "application/merge-patch+json"
@@ -32,7 +32,7 @@ class WatchEventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change, with the object's state after it (its last one when it was deleted)."""
+    """One change, with the object's new state; of a deleted object its last state."""
 
     kind: WatchEventKind
     object: T
@@ -40,9 +40,9 @@ class WatchEvent(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """All changes up to a version have been seen. No object: servers leave it half empty.
+    """The watch has sent all changes up to a resource version.
 
-    `ends_initial` is true once, after the objects of a watch with `send_initial_events`.
+    `ends_initial` is true once: after the initial objects of a watch with `send_initial_events`.
     """
 
     resource_version: str
@@ -50,7 +50,7 @@ class Bookmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
+class ObjectList(Generic[T]):
     """One page of a list. `continue_token` is empty on the last one."""
 
     items: tuple[T, ...]
@@ -58,69 +58,17 @@ class Listing(Generic[T]):
     continue_token: str = ""
 
 
-class KubeError(Exception):
-    """The API server refused, as its `Status` object says.
-
-    `code` is the HTTP status, `reason` the machine's word (`NotFound`), `retry_after` seconds.
-    """
-
-    def __init__(
-        self, code: int, reason: str, message: str, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.message = message
-        self.retry_after = retry_after
-
-
-class NotFoundError(KubeError):
-    """404."""
-
-
-class AlreadyExistsError(KubeError):
-    """409 `AlreadyExists`: a create met an object of that name."""
-
-
-class ConflictError(KubeError):
-    """409 `Conflict`: a precondition (resource version, UID) does not hold."""
-
-
-class GoneError(KubeError):
-    """410: the resource version asked for is too old; list again."""
-
-
-class KubeUnavailableError(Exception):
-    """No usable answer: no connection, a timeout, or an answer that is no API server's."""
-
-
-# What comes out of a request to the API server.
-API_ERRORS = (KubeError, KubeUnavailableError)
-
-
-def error_of(code: int, reason: str, message: str, retry_after: float | None = None) -> KubeError:
-    """Return the error for a refusal, of the class that its code and reason call for."""
-    kind = KubeError
-    if code == 404:
-        kind = NotFoundError
-    elif code == 409:
-        kind = AlreadyExistsError if reason == "AlreadyExists" else ConflictError
-    elif code == 410:
-        kind = GoneError
-    return kind(code, reason, message, retry_after)
-
-
 class KubeApi(Protocol):
     """An API server, typed by lightkube's models (`Pod`, `Node`, `Lease`, ...).
 
-    `namespace` is empty for what has none, and in lists and watches for all of them. Every
-    call waits for the client's rate limit, and raises `KubeError` or `KubeUnavailableError`.
+    `namespace` is empty for cluster-scoped objects, and in lists and watches for all namespaces.
+    Every call waits for the client's rate limit and raises `API_ERRORS`.
     """
 
     async def get(
         self, model: type[T], name: str, *, namespace: str = "", resource_version: str = ""
     ) -> T:
-        """Return one object; `resource_version="0"` allows the server's cache to answer."""
+        """Return one object; `resource_version="0"` allows an answer from the server's cache."""
         ...
 
     async def list(
@@ -133,7 +81,7 @@ class KubeApi(Protocol):
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Listing[T]:
+    ) -> ObjectList[T]:
         """Return one page of objects."""
         ...
 
@@ -150,20 +98,20 @@ class KubeApi(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T] | Bookmark]]:
         """Watch for changes after a resource version, bookmarks included.
 
-        The iterator ends when the server ends the watch (`timeout` seconds, or its own choice).
-        It raises `GoneError` where the version is too old, on entering or later, other
-        `KubeError`s and `KubeUnavailableError`.
+        The iterator ends when the server ends the watch, after `timeout` seconds or earlier.
+        Entering and iterating raise `GoneError` if the version is too old, other `KubeError`s
+        and `KubeUnavailableError`.
         """
         ...
 
     async def create(
         self, obj: T, *, namespace: str = "", name: str = "", subresource: str = ""
     ) -> T:
-        """Create an object; with `name` and `subresource` as for a TokenRequest."""
+        """Create an object; with `name` and `subresource` below another, as a TokenRequest."""
         ...
 
     async def update(self, obj: T, *, namespace: str = "", subresource: str = "") -> T:
-        """Replace an object, its resource version being the precondition."""
+        """Replace an object; its resource version is the precondition."""
         ...
 
     async def patch(
@@ -176,7 +124,7 @@ class KubeApi(Protocol):
         subresource: str = "",
         kind: PatchKind = PatchKind.STRATEGIC,
     ) -> T:
-        """Patch an object and return what it is then."""
+        """Patch an object and return its new state."""
         ...
 
     async def delete(
@@ -189,5 +137,5 @@ class KubeApi(Protocol):
         uid: str = "",
         resource_version: str = "",
     ) -> None:
-        """Delete an object; UID and resource version are preconditions where given."""
+        """Delete an object; UID and resource version are preconditions if given."""
         ...

@@ -1,13 +1,12 @@
-"""Who the node is at the API server: a kubeconfig, and certificates that it got itself.
+"""The node's identity at the API server: its kubeconfig, and the certificates issued to it.
 
-A kubeconfig with a valid certificate is used as it is. Where there is none and
-`--bootstrap-kubeconfig` names somebody who may ask for one, the kubeconfig is written when the
-certificate has come: the same cluster, with `<cert-dir>/kubelet-client-current.pem` as user. With
-`rotateCertificates` that file goes before the kubeconfig's credentials once it is there.
+A kubeconfig with a valid certificate is used as it is. Without one, `--bootstrap-kubeconfig` has
+the credentials to request a certificate, and the kubeconfig is written when it has been issued: the
+same cluster, with `<cert-dir>/kubelet-client-current.pem` as user. With `rotateCertificates` that
+file takes precedence over the kubeconfig's credentials once it exists.
 
 Source: bootstrap.go in pkg/kubelet/certificate/bootstrap, buildKubeletClientConfig in
-cmd/kubelet/app/server.go. There a certificate of the store that has ended is replaced by that of
-the kubeconfig as well; what the kubeconfig has inline is renewed at once.
+cmd/kubelet/app/server.go.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ import yaml
 from kubelet_trio.kube.certificates import (
     CLIENT_SIGNER,
     Certificate,
-    CertificateError,
+    CertificateRequest,
     CertificateStore,
-    Wanted,
     describe,
 )
 from kubelet_trio.kube.credentials import read_material
-from kubelet_trio.kube.exec_plugin import CredentialsError
-from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
+from kubelet_trio.kube.errors import CertificateError, CredentialsError, KubeconfigError
+from kubelet_trio.kube.kubeconfig import ClientConfig, Source, load_kubeconfig
 from kubelet_trio.model import Offload, WallClock, get_logger, write_aside
 
 log = get_logger()
@@ -40,21 +38,21 @@ def client_store(cert_dir: Path, offload: Offload) -> CertificateStore:
     return CertificateStore(cert_dir.absolute(), "kubelet-client", offload)
 
 
-def client_wanted(node: str) -> Wanted:
-    """Return the certificate that makes a client a node."""
-    return Wanted(CLIENT_SIGNER, f"system:node:{node}")
+def client_request(node: str) -> CertificateRequest:
+    """Return the client certificate to request for a node."""
+    return CertificateRequest(CLIENT_SIGNER, f"system:node:{node}")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """The way to the API server, and what is to be done about its certificate."""
+    """How to reach the API server, and the state of the client certificate."""
 
     config: ClientConfig
     store: CertificateStore
     held: Certificate | None = None
     first: Path | None = None  # --bootstrap-kubeconfig
-    is_missing: bool = False  # there is no certificate: nothing works before one has come
-    is_initial: bool = False  # what there is was the kubeconfig's own, to be replaced soon
+    is_missing: bool = False  # there is no certificate yet: requests must wait for it
+    is_initial: bool = False  # it is the kubeconfig's inline certificate, to be renewed at once
 
 
 async def client_access(
@@ -65,11 +63,11 @@ async def client_access(
     first: Path | None = None,
     rotate: bool = False,
 ) -> ClientAccess:
-    """Find out how to get at the API server. Asks nobody for anything yet.
+    """Determine how to reach the API server, without a request to it.
 
     Raises:
-        KubeconfigError: a file that cannot be used, by name and field.
-        OSError: one that cannot be written.
+        KubeconfigError: a kubeconfig cannot be used.
+        OSError: a file cannot be written.
     """
     if first is not None and not await _is_usable(kubeconfig, store, clock):
         config = _as_node(await store.offload(load_kubeconfig, first), kubeconfig, store)
@@ -86,14 +84,19 @@ async def client_access(
 
 
 async def _rotating(access: ClientAccess, clock: WallClock) -> ClientAccess:
-    """Let the store's certificate go before the kubeconfig's, unless it has ended."""
+    """Prefer the store's certificate to the kubeconfig's, unless it has expired.
+
+    As in the Go kubelet, an expired one is replaced by the kubeconfig's, and an inline one is
+    renewed at once.
+    """
     config, store = access.config, access.store
     held, is_initial = await store.held(), False
     if held is None or clock.time() >= held.not_after:
         own = await _own_certificate(config, store)
         if own is not None and clock.time() < own.not_after:
             is_initial = config.certificate.file is None
-            if is_initial or held is not None:  # else the files may be somebody else's to renew
+            # Files in the kubeconfig may be renewed by another program: they stay in use.
+            if is_initial or held is not None:
                 pem = await store.offload(_pair, config)
                 await store.put(pem, clock.time())
             held = own
@@ -102,7 +105,7 @@ async def _rotating(access: ClientAccess, clock: WallClock) -> ClientAccess:
 
 
 async def _own_certificate(config: ClientConfig, store: CertificateStore) -> Certificate | None:
-    """Return what the certificate of a kubeconfig says; None for none that could be used."""
+    """Return the certificate of a kubeconfig; None if it has none that can be used."""
     if not config.certificate:
         log.info("bootstrap.no_certificate", kubeconfig=config.origin)
         return None
@@ -120,7 +123,10 @@ def _pair(config: ClientConfig) -> str:
 
 
 async def _is_usable(kubeconfig: Path, store: CertificateStore, clock: WallClock) -> bool:
-    """Whether it has a certificate that holds. Raises KubeconfigError where it cannot be read."""
+    """Return whether a kubeconfig has a valid certificate.
+
+    Raises `KubeconfigError` if it exists and cannot be read.
+    """
     try:
         config = await store.offload(load_kubeconfig, kubeconfig)
     except KubeconfigError as exc:
@@ -132,7 +138,7 @@ async def _is_usable(kubeconfig: Path, store: CertificateStore, clock: WallClock
         return False
     found = await _own_certificate(config, store)
     if found is not None and found.ends <= clock.time():
-        ended = "the client certificate, or one that comes with it, has ended"
+        ended = "the client certificate, or one of its chain, has expired"
         log.warning("bootstrap.kubeconfig_unusable", kubeconfig=str(kubeconfig), error=ended)
         return False
     return found is not None

@@ -1,8 +1,8 @@
-"""The node's certificates: asked of the API server and kept as files.
+"""The node's certificates: requested from the API server and stored as files.
 
-As the Go kubelet keeps them: `<cert-dir>/<stem>-<time>.pem` holds certificate and key together,
-and `<stem>-current.pem` is a link to the one in use, replaced in one step. Whoever uses the
-link reads it again when it changes (`kube.credentials` does), so nothing needs a restart.
+The files are the Go kubelet's: `<cert-dir>/<stem>-<time>.pem` holds certificate and key, and
+`<stem>-current.pem` is a link to the one in use, replaced atomically. Its users read it again when
+it changes (`kube.credentials`, `server.tls`), so nothing needs a restart.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lightkube.models.certificates_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.kube.api import KubeApi
+from kubelet_trio.kube.errors import CertificateError
 from kubelet_trio.kube.reflector import Reflector
 from kubelet_trio.model import Offload, get_logger, write_aside
 
@@ -34,19 +35,15 @@ log = get_logger()
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 _SIGNED_WITHIN = 15 * 60.0  # seconds that a request may wait for its certificate
-_TOOL_LIMIT = 60.0
+_TOOL_LIMIT = 60.0  # seconds for the process that makes keys
 _STAMP = "%Y-%m-%d-%H-%M-%S"
 
 Pki = Callable[..., Awaitable[dict[str, Any]]]  # as `pki`
 
 
-class CertificateError(Exception):
-    """There is no certificate, and asking again now is of no use: denied, failed, too late."""
-
-
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A certificate as it is to be asked for."""
+class CertificateRequest:
+    """The certificate to request."""
 
     signer: str
     name: str  # common name: `system:node:<node>`
@@ -56,14 +53,14 @@ class Wanted:
 
     @property
     def usages(self) -> list[str]:
-        """What an elliptic key of this signer is for."""
+        """The key usages that the signer allows; for an elliptic key without encipherment."""
         own = "client auth" if self.signer == CLIENT_SIGNER else "server auth"
         return ["digital signature", own]
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says: for whom, and from when to when, in Unix seconds."""
+    """The contents of a certificate. Times are Unix seconds."""
 
     not_before: float
     not_after: float
@@ -71,10 +68,10 @@ class Certificate:
     groups: frozenset[str] = frozenset()
     hosts: frozenset[str] = frozenset()
     addresses: frozenset[str] = frozenset()
-    ends: float = 0.0  # when the first of it and those that came with it ends
+    ends: float = 0.0  # when the first certificate of the file expires, intermediates included
 
-    def is_for(self, wanted: Wanted) -> bool:
-        """Whether it says all that is wanted; it may say more."""
+    def is_for(self, wanted: CertificateRequest) -> bool:
+        """Return whether it has everything that is wanted; it may have more."""
         return (
             self.name == wanted.name
             and self.groups.issuperset(wanted.groups)
@@ -84,14 +81,14 @@ class Certificate:
 
 
 class Signed(NamedTuple):
-    """A certificate with its key, as one PEM text, and what it says."""
+    """A certificate with its key, as one PEM text, and its contents."""
 
     pem: str
     certificate: Certificate
 
 
 async def pki(**asked: Any) -> dict[str, Any]:
-    """Have something made by `kube.pki`. Raises `CertificateError`."""
+    """Run `kube.pki` in a process of its own. Raises `CertificateError`."""
     command = [sys.executable, "-m", "kubelet_trio.kube.pki"]
     try:
         with trio.fail_after(_TOOL_LIMIT):
@@ -105,14 +102,17 @@ async def pki(**asked: Any) -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError, trio.TooSlowError) as exc:
         raise CertificateError(f"making a key or certificate: {exc!r}") from exc
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise CertificateError(f"making a key or certificate: {' '.join(said)}")
+        last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise CertificateError(f"making a key or certificate: {' '.join(last_line)}")
     made: dict[str, Any] = json.loads(done.stdout)
     return made
 
 
 async def describe(make: Pki, certificate: bytes, key: bytes = b"") -> Certificate:
-    """Return what a PEM text says. Raises `CertificateError`, for a key that is not its own too."""
+    """Return the contents of a PEM certificate.
+
+    Raises `CertificateError`, also if `key` is not the certificate's.
+    """
     text = {
         "certificate": certificate.decode(errors="replace"),
         "key": key.decode(errors="replace"),
@@ -120,11 +120,13 @@ async def describe(make: Pki, certificate: bytes, key: bytes = b"") -> Certifica
     return msgspec.convert(await make(do="describe", **text), Certificate)
 
 
-async def sign(api: KubeApi, wanted: Wanted, make: Pki = pki) -> Signed:
-    """Ask for a certificate and wait for it.
+async def sign(api: KubeApi, wanted: CertificateRequest, make: Pki = pki) -> Signed:
+    """Request a certificate and wait until it is signed.
 
-    Raises `CertificateError` where it is denied, does not come or is not what was asked for,
-    `KubeError` and `KubeUnavailableError` where the request cannot be made.
+    Raises:
+        CertificateError: the request was denied, or not signed in time.
+        KubeError: the API server refused the request.
+        KubeUnavailableError: the API server cannot be reached.
     """
     made = await make(
         do="request",
@@ -153,7 +155,7 @@ async def sign(api: KubeApi, wanted: Wanted, make: Pki = pki) -> Signed:
 
 
 async def _signed(api: KubeApi, name: str) -> str:
-    """Wait for a request's certificate. Raises `CertificateError` where there will be none."""
+    """Wait for a request's certificate. Raises `CertificateError` if there will be none."""
     reflector = Reflector(api, CertificateSigningRequest, field_selector=f"metadata.name={name}")
     async with trio.open_nursery() as nursery:
         await nursery.start(reflector.run)
@@ -165,7 +167,7 @@ async def _signed(api: KubeApi, name: str) -> str:
             if request is not None:
                 was_seen = True
                 problem, found = _outcome(request)
-            elif was_seen:  # before, a cache may not have heard of it
+            elif was_seen:  # the first list may be from a cache that does not have it yet
                 problem = "is gone"
         nursery.cancel_scope.cancel()
     if problem:
@@ -174,7 +176,7 @@ async def _signed(api: KubeApi, name: str) -> str:
 
 
 def _outcome(request: CertificateSigningRequest) -> tuple[str, str]:
-    """Return why there will be no certificate, and the certificate; both empty for neither yet."""
+    """Return the reason why there is no certificate, and the certificate; both empty if pending."""
     status = request.status
     for condition in (status.conditions or ()) if status is not None else ():
         if condition.type in ("Denied", "Failed") and condition.status != "False":
@@ -200,11 +202,11 @@ class CertificateStore:
         return self.directory / f"{self.stem}-current.pem"
 
     async def put(self, pem: str, now: float) -> None:
-        """Write certificate and key, and use them from here on. Raises OSError."""
+        """Write certificate and key, and make them the current ones. Raises OSError."""
         await self.offload(self._put, pem, time.strftime(_STAMP, time.gmtime(now)))
 
     async def held(self, other: Path | None = None) -> Certificate | None:
-        """Return what the one in use says, else the one in `other`; None where neither is any."""
+        """Return the current certificate, else the one in `other`; None if neither is usable."""
         for path in (self.current, other):
             if path is None:
                 continue

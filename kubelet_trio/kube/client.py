@@ -1,9 +1,9 @@
-"""The API server over HTTP: `KubeApi` on httpx2. Imported only where there is a kubeconfig.
+"""The API server over HTTP: `KubeApi` on httpcore2. Imported only if there is a kubeconfig.
 
-A request waits for its token, carries fresh credentials, and has a time limit from its first
-byte to the answer's last: a server that accepts and never answers is as dead as one that
-refuses. Tried again are refusals that ask for it (429, `Retry-After`), one 401 with credentials
-read anew, and reads whose connection broke; whatever else fails is the caller's to try again.
+A request waits for the rate limit, has fresh credentials, and a time limit for the whole exchange:
+a server that accepts connections and never answers counts as down. The client repeats requests
+that the server asks it to repeat (429, `Retry-After`), once after a 401, with credentials read
+anew, and reads whose connection broke. Any other failure is the caller's to retry.
 """
 
 from __future__ import annotations
@@ -16,18 +16,13 @@ from typing import Any, TypeVar
 import httpcore2
 import trio
 
-from kubelet_trio.kube.api import (
-    Bookmark,
-    Listing,
-    PatchKind,
-    WatchEvent,
-)
+from kubelet_trio.kube.api import Bookmark, ObjectList, PatchKind, WatchEvent
 from kubelet_trio.kube.codec import RawList, decode, decode_items, encode, to_json
 from kubelet_trio.kube.connections import Connections
 from kubelet_trio.kube.credentials import AwaitedCertificate, Credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.kube.limits import TokenBucket
-from kubelet_trio.kube.request import Exchange, Observer, Request, Sender
+from kubelet_trio.kube.request import Observer, Request, RequestAttempt, Sender
 from kubelet_trio.kube.resources import route_of
 from kubelet_trio.kube.watch import CurrentEvents, watch_events
 from kubelet_trio.model import Offload, Purpose, thread_offload
@@ -37,7 +32,7 @@ T = TypeVar("T")
 _JSON = "application/json"
 _CLOSE = 5.0  # seconds that closing may take
 
-__all__ = ["Exchange", "KubeClient", "open_client"]
+__all__ = ["KubeClient", "RequestAttempt", "open_client"]
 
 
 @contextlib.asynccontextmanager
@@ -53,17 +48,18 @@ async def open_client(
     offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
     network: httpcore2.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[KubeClient]:
-    """Open a client; connections are made when they are needed, and closed at the end.
+    """Open a client; it connects on demand, and closes its connections at the end.
 
     Args:
-        config: where, and who.
+        config: server and credentials.
         qps: requests a second (`kubeAPIQPS`).
         burst: requests at once (`kubeAPIBurst`).
         request_timeout: seconds for one attempt, answer included.
         http2: offer HTTP/2 for requests other than watches.
-        observe: told of every attempt.
-        awaited: what requests wait for.
-        network: stands in for the network.
+        observe: called after each attempt.
+        awaited: a certificate that requests wait for.
+        offload: runs blocking calls.
+        network: replaces the network in tests.
     """
     credentials = Credentials(config, offload=offload, awaited=awaited)
     connections = Connections(credentials, http2=http2, offload=offload, network=network)
@@ -91,7 +87,7 @@ class KubeClient:
     def sharing(
         self, *, qps: float, burst: int, request_timeout: float | None = None
     ) -> KubeClient:
-        """Return a client on the same connections with a rate limit of its own."""
+        """Return a client with the same connections and a rate limit of its own."""
         bucket = TokenBucket(qps, burst)
         return KubeClient(self._sender, bucket, request_timeout or self._timeout)
 
@@ -112,7 +108,7 @@ class KubeClient:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Listing[T]:
+    ) -> ObjectList[T]:
         path = route_of(model).path(namespace)
         query = {
             "fieldSelector": field_selector,
@@ -123,7 +119,7 @@ class KubeClient:
         }
         page = decode(await self._send("GET", path, query), RawList, path)
         items = await decode_items(page.items or (), model, path)
-        return Listing(items, page.metadata.resource_version, page.metadata.continue_)
+        return ObjectList(items, page.metadata.resource_version, page.metadata.continue_)
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -201,10 +197,6 @@ class KubeClient:
             options["preconditions"] = given
         path = route_of(model).path(namespace, name)
         await self._send("DELETE", path, {}, encode(options), _JSON)
-
-    async def get_raw(self, path: str) -> bytes:
-        """Return the answer to a path, such as `/version`, as it is."""
-        return await self._send("GET", path, {})
 
     async def _write(
         self, method: str, path: str, body: Any, model: type[T], content_type: str = _JSON

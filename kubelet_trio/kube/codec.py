@@ -1,8 +1,7 @@
-"""Between an API server's JSON and the models.
+"""Converts between an API server's JSON and the models.
 
-Reading is lenient: fields that the models do not know are dropped, as Go's decoder drops
-them. Writing follows Go's types: `Time` in whole seconds, `MicroTime` with exactly six
-digits, because older servers refuse any other number of them.
+Reading ignores fields that the models do not have, as Go's decoder does. Writing follows Go's
+types: `Time` in whole seconds, `MicroTime` with six digits.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from typing import Any, TypeVar, cast
 import msgspec
 import trio
 
-from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
+from kubelet_trio.kube.errors import KubeError, KubeUnavailableError, error_of
 from kubelet_trio.model import JSON_ERRORS
 
 T = TypeVar("T")
 
 SLICE = 20  # objects decoded between two checkpoints: a few milliseconds at most
+# Fields of type MicroTime. Older servers refuse any other number of digits than six.
 _MICRO_TIMES = frozenset({"renewTime", "acquireTime", "eventTime", "lastObservedTime"})
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
-    """What a list says of itself."""
+    """The metadata of a list."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
-    remaining_item_count: int | None = None
 
 
 class RawList(msgspec.Struct):
-    """A list whose items are still bytes. Old servers say `null` for an empty one."""
+    """A list whose items are not decoded yet. Old servers send `null` for no items."""
 
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     items: list[msgspec.Raw] | None = None
@@ -46,23 +45,14 @@ class RawEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
-class StatusCause(msgspec.Struct):
-    """One detail of a `Status`."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
 class StatusDetails(msgspec.Struct, rename="camel"):
     """The details of a `Status`."""
 
     retry_after_seconds: int = 0
-    causes: list[StatusCause] | None = None
 
 
 class Status(msgspec.Struct):
-    """An API server's refusal."""
+    """The body of an API server's refusal."""
 
     kind: str = ""
     code: int = 0
@@ -77,10 +67,10 @@ def _decoder(model: Any) -> msgspec.json.Decoder[Any]:
 
 
 def decode(data: bytes | msgspec.Raw, model: type[T], what: str = "") -> T:
-    """Return the object in an answer.
+    """Return the object in an answer to `what`, the request.
 
     Raises:
-        KubeUnavailableError: this is no such object. `what` was asked for.
+        KubeUnavailableError: the answer is not such an object.
     """
     try:
         result: T = _decoder(cast("Any", model)).decode(data)
@@ -94,7 +84,7 @@ def decode(data: bytes | msgspec.Raw, model: type[T], what: str = "") -> T:
 async def decode_items(
     items: Sequence[msgspec.Raw], model: type[T], what: str = ""
 ) -> tuple[T, ...]:
-    """Return the objects of a list, letting other tasks run in between."""
+    """Return the objects of a list; a large one does not block other tasks."""
     found: list[T] = []
     for start in range(0, len(items), SLICE):
         await trio.lowlevel.checkpoint()
@@ -103,7 +93,7 @@ async def decode_items(
 
 
 def decode_status(data: bytes | msgspec.Raw) -> Status | None:
-    """Return a `Status`, or None where the bytes are none."""
+    """Return the `Status` in an answer; None if it is something else."""
     try:
         status: Status = _decoder(Status).decode(data)
     except JSON_ERRORS:
@@ -112,7 +102,7 @@ def decode_status(data: bytes | msgspec.Raw) -> Status | None:
 
 
 def error_from(status: Status, retry_after: float | None = None) -> KubeError:
-    """Return the error that a `Status` tells of."""
+    """Return the error for a `Status`."""
     if retry_after is None and status.details and status.details.retry_after_seconds > 0:
         retry_after = float(status.details.retry_after_seconds)
     return error_of(status.code, status.reason, status.message, retry_after)
@@ -124,12 +114,12 @@ def to_json(obj: Any) -> Any:
 
 
 def encode(obj: Any) -> bytes:
-    """Return an object or a patch's body as it goes over the wire."""
+    """Return an object or a patch's body as JSON."""
     return msgspec.json.encode(to_json(obj))
 
 
 def from_json(value: Any, model: type[T]) -> T:
-    """Return the object that plain JSON values say."""
+    """Return the object of plain JSON values. Raises `KubeUnavailableError`."""
     try:
         return msgspec.convert(value, model)
     except msgspec.MsgspecError as exc:

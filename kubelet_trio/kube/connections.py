@@ -1,14 +1,13 @@
 """The connections to an API server.
 
-Requests share connections: over TLS the server chooses HTTP/2. Each watch has an HTTP/1.1
-connection of its own, because the library ends a response on HTTP/2 without telling the
-server, which would go on sending for ever; closing a connection says it clearly. Watches go
-through a pool below httpx2: its own streams cannot be left halfway without litter.
+Requests share connections: over TLS, with HTTP/2 if the server supports it. Each watch has an
+HTTP/1.1 connection of its own, because httpcore closes a response on HTTP/2 without RST_STREAM: the
+server would go on sending for ever. Closing the connection ends the watch.
 
-The shared connections of one time, with one set of certificates, are a `Line`. A line retires
-when the credentials change, or when a request on it was not answered (what is behind a shared
-connection is then in doubt): requests in flight end on it, new ones open the next line. Watches
-have no end of their own: when the credentials change they are ended, as client-go does.
+Shared connections with one set of certificates are a `SharedPool`. It retires when the credentials
+change, or when a request on it got no answer (the connection may then be broken): requests in
+flight complete on it, new ones open the next pool. Watches have no natural end, so they are ended
+when the credentials change, as in client-go.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpcore2
-import httpx2
 import trio
 
 from kubelet_trio.kube.credentials import Credentials, Material, make_context
@@ -28,8 +27,8 @@ from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.model import Offload, Purpose, thread_offload
 
 _CLOSE = 5.0  # seconds that closing may take
-_IDLE = 90.0  # seconds that a connection without requests is kept, as Go's
-# A peer that is gone without a word is noticed after a minute, with no traffic at all.
+_IDLE = 90.0  # seconds that an idle connection is kept: Go's IdleConnTimeout
+# A peer that disappears without FIN or RST is noticed after a minute, even without traffic.
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -39,8 +38,8 @@ _KEEPALIVE = (
 Network = httpcore2.AsyncNetworkBackend | None  # None is the real one
 
 
-class Line:
-    """The connections of one time."""
+class SharedPool:
+    """The shared connections with one set of certificates. Making one blocks."""
 
     def __init__(
         self, config: ClientConfig, material: Material, *, http2: bool, network: Network = None
@@ -49,14 +48,14 @@ class Line:
         self.http2 = http2  # offered
         self.retired = False
         self.users = 0
-        # A context each: the pools set what they speak on theirs.
-        self.client = _client(config, material, network, http2=http2)
+        # A context for each: the library sets the protocols that it offers (ALPN) on it.
+        self.pool = _pool(config, make_context(config, material), network, http2=http2)
         self.watch_context = make_context(config, material)
 
     async def close(self) -> None:
         """Close all connections."""
         with trio.move_on_after(_CLOSE, shield=True):
-            await self.client.aclose()
+            await self.pool.aclose()
 
 
 class WatchConnection:
@@ -69,14 +68,14 @@ class WatchConnection:
         self._wait: trio.CancelScope | None = None
 
     def outdate(self) -> None:
-        """Let nobody wait on it any more: other credentials have taken the place of its own."""
+        """End the watch: its credentials have been replaced."""
         self._is_outdated = True
         if self._wait is not None:
             self._wait.cancel()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[trio.CancelScope]:
-        """Wait for what the watch tells next. The scope is cancelled when that is to end."""
+        """Wait for the next event in the block; `outdate` cancels the yielded scope."""
         with trio.CancelScope() as scope:
             if self._is_outdated:
                 scope.cancel()
@@ -88,7 +87,10 @@ class WatchConnection:
 
 
 class Connections:
-    """The line in use, and those that retire. Close it at the end."""
+    """The current shared pool, those that retire, and the watches' connections.
+
+    Call `close` at the end.
+    """
 
     def __init__(
         self,
@@ -103,38 +105,38 @@ class Connections:
         self._offload = offload
         self._network = network
         self._lock = trio.Lock()
-        self._line: Line | None = None
-        self._lines: list[Line] = []
+        self._shared: SharedPool | None = None
+        self._pools: list[SharedPool] = []  # `_shared` too
         self._watches: set[WatchConnection] = set()
 
     @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[Line]:
-        """Hold the line in use, whose credentials are fresh.
+    async def use(self) -> AsyncIterator[SharedPool]:
+        """Use the current shared pool, with fresh credentials.
 
         Raises:
             CredentialsError: there are none.
         """
         await self.credentials.refresh()
-        line = await self._current()
-        line.users += 1
+        shared = await self._current()
+        shared.users += 1
         try:
-            yield line
+            yield shared
         finally:
-            line.users -= 1
+            shared.users -= 1
             with trio.move_on_after(_CLOSE, shield=True):
-                await self._sweep()
+                await self._close_unused()
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[WatchConnection]:
-        """Hold the connection of one watch, which ends with it.
+        """Open a connection for one watch; it is closed with the block.
 
         Raises:
             CredentialsError: there are none.
         """
         await self.credentials.refresh()
-        line = await self._current()
-        pool = _pool(self.credentials.config, line.watch_context, self._network)
-        connection = WatchConnection(pool, line.material)
+        shared = await self._current()
+        pool = _pool(self.credentials.config, shared.watch_context, self._network, http2=False)
+        connection = WatchConnection(pool, shared.material)
         self._watches.add(connection)
         try:
             yield connection
@@ -143,96 +145,75 @@ class Connections:
             with trio.move_on_after(_CLOSE, shield=True):
                 await pool.aclose()
 
-    def retire(self, line: Line) -> None:
-        """Let no new request onto a line."""
-        line.retired = True
-        if self._line is line:
-            self._line = None
+    def retire(self, shared: SharedPool) -> None:
+        """Send no new request through a pool."""
+        shared.retired = True
+        if self._shared is shared:
+            self._shared = None
 
     async def close(self) -> None:
         """Close everything, requests in flight included."""
-        lines, self._lines, self._line = self._lines, [], None
-        for line in lines:
-            await line.close()
+        pools, self._pools, self._shared = self._pools, [], None
+        for shared in pools:
+            await shared.close()
 
-    async def _current(self) -> Line:
+    async def _current(self) -> SharedPool:
         async with self._lock:
             material = self.credentials.material
             assert material is not None  # `refresh` has run
-            if self._line is not None and self._line.material != material:
-                self.retire(self._line)
+            if self._shared is not None and self._shared.material != material:
+                self.retire(self._shared)
             for watch in self._watches:
                 if watch.material != material:
                     watch.outdate()
-            if self._line is None:
-                self._line = await self._offload(
-                    Line,
+            if self._shared is None:
+                self._shared = await self._offload(
+                    SharedPool,
                     self.credentials.config,
                     material,
                     http2=self._http2,
                     network=self._network,
                 )
-                self._lines.append(self._line)
-            line = self._line
-        await self._sweep()
-        return line
+                self._pools.append(self._shared)
+            shared = self._shared
+        await self._close_unused()
+        return shared
 
-    async def _sweep(self) -> None:
-        """Close the retired lines that nobody is on."""
-        done = [line for line in self._lines if line.retired and not line.users]
-        self._lines = [line for line in self._lines if line not in done]
-        for line in done:
-            await line.close()
-
-
-def _client(
-    config: ClientConfig, material: Material, network: Network, *, http2: bool
-) -> httpx2.AsyncClient:
-    context = make_context(config, material)
-    transport = httpx2.AsyncHTTPTransport(
-        verify=context,
-        http2=http2,
-        # As many as there are requests: their number is limited elsewhere, and a pool that
-        # makes them wait would let watches starve the lease.
-        limits=httpx2.Limits(
-            max_connections=None, max_keepalive_connections=10, keepalive_expiry=_IDLE
-        ),
-        proxy=_proxy(config),
-        socket_options=list(_KEEPALIVE),
-    )
-    pool: Any = transport._pool  # the library has no public way to a pool's network
-    pool._network_backend = _Network(network)
-    return httpx2.AsyncClient(
-        transport=transport,
-        trust_env=False,
-        follow_redirects=False,
-    )
+    async def _close_unused(self) -> None:
+        """Close the retired pools that have no request in flight."""
+        done = [shared for shared in self._pools if shared.retired and not shared.users]
+        self._pools = [shared for shared in self._pools if shared not in done]
+        for shared in done:
+            await shared.close()
 
 
 def _pool(
-    config: ClientConfig, context: ssl.SSLContext, network: Network
+    config: ClientConfig, context: ssl.SSLContext, network: Network, *, http2: bool
 ) -> httpcore2.AsyncConnectionPool:
-    proxy = _proxy(config)
     options: dict[str, Any] = {
         "ssl_context": context,
+        "http2": http2,
+        # No limit: other code limits the requests, and if the pool did, watches could delay
+        # the lease.
+        "max_connections": None,
+        "max_keepalive_connections": 10,
+        "keepalive_expiry": _IDLE,
         "network_backend": _Network(network),
         "socket_options": list(_KEEPALIVE),
     }
-    if proxy is None:
+    if not config.proxy_url:
         return httpcore2.AsyncConnectionPool(**options)
+    url = urlsplit(config.proxy_url)
+    login = (unquote(url.username or "").encode(), unquote(url.password or "").encode())
     return httpcore2.AsyncHTTPProxy(
-        str(proxy.url), proxy_auth=proxy.raw_auth, proxy_headers=proxy.headers.raw, **options
+        url._replace(netloc=url.netloc.rpartition("@")[2]).geturl(),
+        proxy_auth=login if any(login) else None,
+        **options,
     )
 
 
-def _proxy(config: ClientConfig) -> httpx2.Proxy | None:
-    if not config.proxy_url:
-        return None
-    return httpx2.Proxy(config.proxy_url)
-
-
 class _Network(httpcore2.AsyncNetworkBackend):
-    """A network whose streams are closed when a handshake is cancelled."""
+    """A network backend whose streams are closed when a TLS handshake is cancelled."""
 
     def __init__(self, network: httpcore2.AsyncNetworkBackend | None) -> None:
         self._network = network or httpcore2.TrioBackend()
@@ -253,7 +234,7 @@ class _Network(httpcore2.AsyncNetworkBackend):
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A stream that does not leak."""
+    """A stream that is closed if its TLS handshake does not complete."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
@@ -277,7 +258,9 @@ class _Stream(httpcore2.AsyncNetworkStream):
         try:
             stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
         finally:
-            if stream is None:  # the library leaves it open, after a cancellation above all
+            # The library leaves the socket open then: its own clean-up catches Exception, and
+            # Trio's Cancelled is none.
+            if stream is None:
                 with trio.move_on_after(_CLOSE, shield=True):
                     await self._stream.aclose()
         return _Stream(stream)

@@ -1,7 +1,7 @@
-"""Who the client is: tokens, certificates and contexts of TLS, renewed as their sources change.
+"""Client credentials: tokens and certificates, read again when their sources change.
 
-A certificate and its key are two files and change one after the other. While they do not
-fit, the pair before is used on.
+A certificate and its key are two files, replaced one after the other. While they do not match, the
+previous pair stays in use.
 """
 
 from __future__ import annotations
@@ -15,49 +15,50 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.kube.exec_plugin import CredentialsError, ExecCredentials, run_plugin
+from kubelet_trio.kube.errors import CredentialsError
+from kubelet_trio.kube.exec_plugin import ExecCredentials, run_plugin
 from kubelet_trio.kube.kubeconfig import ClientConfig, Source
 from kubelet_trio.model import Offload, Purpose, SystemClock, WallClock, get_logger, thread_offload
 
 log = get_logger()
 
-_LOOK = 5.0  # seconds between two looks at files
-_LEEWAY = 10.0  # seconds before its end that a token from a program is renewed
+_CHECK_PERIOD = 5.0  # seconds between two checks of the files
+_LEEWAY = 10.0  # seconds before its expiry that a plugin's token is renewed
 
 Signature = tuple[object, ...]
 
 
 class AwaitedCertificate:
-    """A node's first certificate: requests wait for it while somebody gets it."""
+    """A node's first client certificate: requests wait until it has been issued."""
 
     def __init__(self) -> None:
         self._settled = trio.Event()
-        self._is_there = False
+        self._is_issued = False
 
     def arrived(self) -> None:
-        """Let the requests through."""
-        self._is_there = True
+        """Release the waiting requests: the certificate has been issued."""
+        self._is_issued = True
         self._settled.set()
 
     def asked(self) -> None:
-        """Somebody is getting it (again)."""
-        if self._settled.is_set() and not self._is_there:
+        """Let requests wait again: the certificate has been requested."""
+        if self._settled.is_set() and not self._is_issued:
             self._settled = trio.Event()
 
     def given_up(self) -> None:
-        """Nobody gets it any more: requests fail."""
+        """Fail the waiting requests: the certificate is not being requested any more."""
         self._settled.set()
 
     async def wait(self) -> None:
-        """Wait until it is there. Raises `CredentialsError` where it will not be."""
+        """Wait for the certificate. Raises `CredentialsError` if it was given up."""
         await self._settled.wait()
-        if not self._is_there:
+        if not self._is_issued:
             raise CredentialsError("there is no client certificate yet")
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The bytes that TLS needs; equal ones make equal connections."""
+    """The certificates and the key for TLS; connections with equal material may be shared."""
 
     ca: bytes = b""
     certificate: bytes = b""
@@ -65,7 +66,7 @@ class Material:
 
 
 class Credentials:
-    """The credentials of one client configuration, as they are now."""
+    """The current credentials of one client configuration."""
 
     def __init__(
         self,
@@ -77,21 +78,21 @@ class Credentials:
     ) -> None:
         self.config = config
         self._awaited = awaited
-        self._is_issued = False  # `config.issued` is there, and all there is
+        self._is_issued = False  # `config.issued` exists and replaces all other credentials
         self._offload = offload
         self._clock = clock or SystemClock()
         self._lock = trio.Lock()
-        self._looked = -math.inf  # trio's time of the last look at files
+        self._looked = -math.inf  # trio's time of the last check of the files
         self._seen: Signature = ()
         self._token = config.token
         self._executed: ExecCredentials | None = None
         self.material: Material | None = None  # None before the first `refresh`
 
     async def refresh(self, *, refused: bool = False) -> None:
-        """Look whether anything has changed; `refused` by the server: read all again.
+        """Read changed files again; if the server `refused` the credentials, read everything.
 
         Raises:
-            CredentialsError: there are none, and there were none before.
+            CredentialsError: there are no credentials, and there were none before.
         """
         if self._awaited is not None:
             await self._awaited.wait()
@@ -103,14 +104,14 @@ class Credentials:
                 self._executed = await run_plugin(plugin, self.config)
                 self._looked = -math.inf
             now = trio.current_time()
-            is_due = refused or (now - self._looked >= _LOOK and not self.is_fixed)
+            is_due = refused or (now - self._looked >= _CHECK_PERIOD and not self.is_fixed)
             if self.material is None or is_due:
                 self._looked = now
                 await self._look()
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """What says who the client is, in every request."""
+        """The headers of every request that identify the client."""
         config = self.config
         headers = list(config.impersonate)
         if self._is_issued:
@@ -125,7 +126,7 @@ class Credentials:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether nothing can change: a refusal is then final."""
+        """Whether the credentials cannot change, so that a refusal is final."""
         config = self.config
         return config.exec_plugin is None and not any(_files(config))
 
@@ -144,23 +145,23 @@ class Credentials:
                 executed = self._executed
                 material = replace(material, certificate=executed.certificate, key=executed.key)
             if material != self.material:
-                await self._offload(make_context, self.config, material)  # does it fit?
+                await self._offload(make_context, self.config, material)  # raises if unusable
         except CredentialsError as exc:
             if self.material is None:
                 raise
             log.warning("kube.credentials", origin=self.config.origin, error=str(exc))
-            return  # `_seen` stays: the next look tries again
+            return  # `_seen` is unchanged: the next check tries again
         self.material, self._token, self._seen = material, token, seen
 
 
 def make_context(config: ClientConfig, material: Material) -> ssl.SSLContext:
-    """Return a context of TLS. Blocks.
+    """Return a TLS context. Blocks.
 
     Raises:
-        CredentialsError: a certificate that is none, or a key that does not fit it.
+        CredentialsError: a malformed certificate, or a key that does not match it.
     """
-    # Not `create_default_context`: from Python 3.13 it refuses authorities without a key
-    # identifier, as many a cluster has.
+    # Not `create_default_context`: from Python 3.13 it sets VERIFY_X509_STRICT, which refuses CA
+    # certificates without a key identifier, and many clusters have such.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.insecure_skip_tls_verify:
@@ -183,12 +184,12 @@ def make_context(config: ClientConfig, material: Material) -> ssl.SSLContext:
 
 
 def _load_pair(context: ssl.SSLContext, material: Material) -> None:
-    """Load a pair, which OpenSSL takes from files only: one that is memory and has no name."""
+    """Load certificate and key. OpenSSL reads only files, so they go through a memfd."""
     descriptor = os.memfd_create("client", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(material.certificate + b"\n" + material.key)
         file.flush()
-        # A passphrase would be asked for at the terminal.
+        # Without this callback OpenSSL would ask for a passphrase at the terminal.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_passphrase)
 
 
@@ -197,7 +198,7 @@ def _no_passphrase() -> str:
 
 
 def _signature(config: ClientConfig) -> Signature:
-    """Return what differs when a file has changed."""
+    """Return a value that changes when one of the files changes."""
     return tuple(_stat(path) for path in _files(config) if path is not None)
 
 
@@ -215,7 +216,7 @@ def _stat(path: Path) -> tuple[int, ...] | None:
 
 
 def _read(config: ClientConfig) -> tuple[Material, str]:
-    """Return what the files hold now."""
+    """Return the contents of the files. Raises `CredentialsError`."""
     if config.issued is not None and config.issued.exists():
         issued = _bytes(config, Source(file=config.issued))
         return Material(_bytes(config, config.ca), issued), ""
@@ -229,7 +230,7 @@ def _read(config: ClientConfig) -> tuple[Material, str]:
 
 
 def read_material(config: ClientConfig) -> Material:
-    """Return what the kubeconfig itself has. Blocks. Raises `CredentialsError`."""
+    """Return the kubeconfig's own certificates and key. Blocks. Raises `CredentialsError`."""
     return Material(
         *(_bytes(config, source) for source in (config.ca, config.certificate, config.key))
     )

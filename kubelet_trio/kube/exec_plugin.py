@@ -1,4 +1,4 @@
-"""Credentials from a program, as `client.authentication.k8s.io` has it."""
+"""Credentials from an exec plugin (`client.authentication.k8s.io`)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from dataclasses import dataclass
 import msgspec
 import trio
 
+from kubelet_trio.kube.errors import CredentialsError
 from kubelet_trio.kube.kubeconfig import ClientConfig, ExecPlugin
 from kubelet_trio.model import JSON_ERRORS
 
-_TIMEOUT = 60.0  # seconds that a program may take
-_OUTPUT = 1_000_000  # bytes that it may say
-
-
-class CredentialsError(Exception):
-    """There are no credentials. The text names the file or program and what is wrong."""
+_TIMEOUT = 60.0  # seconds that a plugin may take
+_OUTPUT = 1_000_000  # bytes that it may print
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCredentials:
-    """What a program handed out; certificate and key are PEM, together or not at all."""
+    """The credentials of a plugin. Certificate and key are PEM; both or neither are set."""
 
     token: str = ""
     certificate: bytes = b""
@@ -48,10 +45,10 @@ class _Credential(msgspec.Struct, rename="camel"):
 
 
 async def run_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredentials:
-    """Run the program and return what it hands out.
+    """Run a plugin and return its credentials.
 
     Raises:
-        CredentialsError: it cannot be run, fails, takes too long or says nonsense.
+        CredentialsError: it cannot be run, fails, takes too long or has unusable output.
     """
     where = f"{config.origin}: exec plugin {plugin.command}"
     info = json.dumps(_info(plugin, config))
@@ -72,24 +69,23 @@ async def run_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential
     except trio.TooSlowError as exc:
         raise CredentialsError(f"{where}: no answer within {_TIMEOUT:g} s") from exc
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-500:]
-        raise CredentialsError(f"{where}: exit code {done.returncode}: {said}")
+        stderr = done.stderr.decode(errors="replace").strip()[-500:]
+        raise CredentialsError(f"{where}: exit code {done.returncode}: {stderr}")
     return read_credentials(done.stdout[:_OUTPUT], plugin.api_version, where)
 
 
 def read_credentials(output: bytes, api_version: str, where: str) -> ExecCredentials:
-    """Return the credentials that a program printed.
+    """Return the credentials in a plugin's output.
 
     Raises:
-        CredentialsError: this is no ExecCredential of that version, or one without any.
+        CredentialsError: it is not an ExecCredential of that version, or has no credentials.
     """
     try:
         answer = msgspec.json.decode(output, type=_Credential)
     except JSON_ERRORS as exc:
-        raise CredentialsError(f"{where}: its output is no ExecCredential: {exc}") from exc
+        raise CredentialsError(f"{where}: its output is not an ExecCredential: {exc}") from exc
     if (answer.kind, answer.api_version) != ("ExecCredential", api_version):
-        told = f"{answer.api_version} {answer.kind}"
-        problem = f"expected {api_version} ExecCredential, got {told}"
+        problem = f"expected {api_version} ExecCredential, got {answer.api_version} {answer.kind}"
         raise CredentialsError(f"{where}: {problem}")
     status = answer.status or _Status()
     if bool(status.client_certificate_data) != bool(status.client_key_data):

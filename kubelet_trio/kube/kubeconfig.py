@@ -1,14 +1,15 @@
-"""Kubeconfig files, and the account that a pod's API access comes with.
+"""Kubeconfig files.
 
-Read as kubectl reads them: paths are relative to the file, inline data go before files. What
-a node's agent cannot do (ask a person, the old `auth-provider`) is refused and not skipped.
+Read as kubectl reads them: paths are relative to the file, and inline data take precedence over
+files. What a node agent cannot do (interactive logins, the removed `auth-provider`) is refused, not
+ignored.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,31 +17,21 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from kubelet_trio.kube.errors import KubeconfigError
 from kubelet_trio.model import check_yaml_depth, yaml_problem
 
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _MODES = ("Never", "IfAvailable", "Always")
 _PROXIES = ("http", "https")
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class KubeconfigError(ValueError):
-    """A kubeconfig that cannot be used. The text names file and field."""
-
-    def __init__(self, origin: str, field: str, problem: str) -> None:
-        super().__init__(f"{origin}: {field}: {problem}" if field else f"{origin}: {problem}")
-        self.origin = origin
-        self.field = field
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Bytes given inline, or in a file that may change; nothing where both are unset."""
+    """Bytes given inline, or a file that may change; false if there is neither."""
 
     data: bytes = b""
     file: Path | None = None
-    field: str = ""  # where it is written, for errors
+    field: str = ""  # its path in the kubeconfig, for errors
 
     def __bool__(self) -> bool:
         return bool(self.data) or self.file is not None
@@ -52,7 +43,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A program that hands out credentials."""
+    """A program that prints credentials (`exec`)."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -65,10 +56,10 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """How to reach an API server, and who to be there."""
+    """How to reach an API server, and the client's credentials."""
 
     server: str
-    origin: str = ""  # the file that says so
+    origin: str = ""  # the kubeconfig's path, for errors
     context: str = ""
     namespace: str = ""
     ca: Source = Source()
@@ -78,7 +69,7 @@ class ClientConfig:
     disable_compression: bool = False
     certificate: Source = Source()
     key: Source = Source()
-    issued: Path | None = None  # certificate and key in one; goes before all else once it is there
+    issued: Path | None = None  # certificate and key in one file; replaces all else once it exists
     token: str = ""
     token_file: Path | None = None
     username: str = ""
@@ -88,10 +79,10 @@ class ClientConfig:
 
 
 def load_kubeconfig(path: Path, context: str = "") -> ClientConfig:
-    """Return what a kubeconfig says of a context; of its current one by default. Blocks.
+    """Return the client configuration of a context, by default the current one. Blocks.
 
     Raises:
-        KubeconfigError: no such file, no kubeconfig, or something in it that cannot be used.
+        KubeconfigError: the file does not exist, is not a kubeconfig or cannot be used.
     """
     try:
         text = path.read_bytes()
@@ -101,11 +92,11 @@ def load_kubeconfig(path: Path, context: str = "") -> ClientConfig:
 
 
 def parse_kubeconfig(text: bytes, path: Path, context: str = "") -> ClientConfig:
-    """Return what the text of a kubeconfig says; see `load_kubeconfig`."""
+    """Return the client configuration in a kubeconfig's text. Raises `KubeconfigError`."""
     try:
         check_yaml_depth(text)
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    # ValueError: of a number with thousands of digits, of a date that is none.
+    # ValueError: a number with thousands of digits, or an invalid date.
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise KubeconfigError(str(path), "", f"no YAML: {yaml_problem(exc)}") from None
     root = _Fields(document, str(path), "")
@@ -185,9 +176,9 @@ def _exec_plugin(plugin: _Fields, cluster: _Fields, base: Path) -> ExecPlugin:
         expected = ", ".join(_MODES)
         raise plugin.error("interactiveMode", f"expected one of {expected}, got {mode!r}")
     if mode == "Always":
-        raise plugin.error("interactiveMode", "Always: a node's agent has no terminal to ask at")
+        raise plugin.error("interactiveMode", "Always: a node agent has no terminal")
     command = plugin.required("command")
-    if "/" in command:  # a path is relative to the file, a bare name is looked for in PATH
+    if "/" in command:  # a path is relative to the kubeconfig; a bare name is searched in PATH
         command = str(base / command)
     env = [item for item in plugin.items("env") if item.required("name")]
     configs = (
@@ -220,29 +211,8 @@ def _impersonation(user: _Fields) -> list[tuple[str, str]]:
     return headers
 
 
-def in_cluster_config(environ: Mapping[str, str], account: Path = _ACCOUNT) -> ClientConfig:
-    """Return the access that a pod has to the cluster it runs in.
-
-    Raises:
-        KubeconfigError: this is no pod with a service account.
-    """
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
-    if not host or not port:
-        variable = "KUBERNETES_SERVICE_HOST" if not host else "KUBERNETES_SERVICE_PORT"
-        raise KubeconfigError("environment", variable, "Required value: not inside a cluster")
-    token, ca = account / "token", account / "ca.crt"
-    if not token.exists():
-        raise KubeconfigError(str(token), "", "No such file or directory")
-    return ClientConfig(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
-        origin=str(account),
-        ca=Source(file=ca, field="ca.crt") if ca.exists() else Source(),
-        token_file=token,
-    )
-
-
 class _Fields:
-    """A mapping in a kubeconfig that knows where it stands."""
+    """A mapping in a kubeconfig, with its path for errors."""
 
     def __init__(self, value: Any, origin: str, path: str) -> None:
         self._origin = origin
@@ -289,21 +259,21 @@ class _Fields:
         return [_Fields(value, self._origin, f"{path}[{number}]") for number, value in found]
 
     def named(self, field: str, name: str, inner: str) -> _Fields:
-        """Return the `inner` part of the item of a list that has this name."""
+        """Return the `inner` mapping of the item with this name in a list."""
         for item in self.items(field):
             if item.text("name") == name:
                 return item.section(inner)
         names = ", ".join(repr(item.text("name")) for item in self.items(field)) or "none"
-        raise self.error(field, f"no {inner} {name!r} (there are: {names})")
+        raise self.error(field, f"no {inner} {name!r} (known: {names})")
 
     def source(self, field: str, base: Path) -> Source:
-        """Return what is given inline as `<field>-data`, or in the file `<field>`."""
+        """Return the inline data of `<field>-data`, or else the file `<field>`."""
         where = f"{self._path}.{field}"
         if inline := self.text(f"{field}-data"):
             try:
                 data = base64.b64decode(inline, validate=True)
             except (binascii.Error, ValueError) as exc:
-                raise self.error(f"{field}-data", f"no base64: {exc}") from exc
+                raise self.error(f"{field}-data", f"not base64: {exc}") from exc
             return Source(data=data, field=f"{where}-data")
         if file := self.text(field):
             return Source(file=base / file, field=where)

@@ -1,4 +1,4 @@
-"""How often a client asks: a bucket of tokens."""
+"""The client's rate limit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import trio
 
 
 class TokenBucket:
-    """Lets `burst` requests through at once and `qps` a second after that, in order.
+    """A token bucket: `burst` requests at once, then `qps` a second, in order of arrival.
 
-    As client-go's: 0 stands for its defaults of 5 and 10, a negative rate for no limit.
+    As in client-go, 0 means its defaults of 5 and 10, and a negative rate means no limit.
     """
 
     def __init__(self, qps: float = 50.0, burst: int = 100) -> None:
@@ -20,15 +20,14 @@ class TokenBucket:
         self._turn = trio.Lock()
 
     async def take(self) -> float:
-        """Wait for a token and return the seconds that took.
+        """Wait for a token and return the waiting time in seconds.
 
-        Whoever is cancelled has taken nothing: those behind wait no longer for it, as with
-        golang.org/x/time/rate.
+        A cancelled caller takes no token, as in golang.org/x/time/rate.
         """
         if math.isinf(self._rate):
             return 0.0
         began = trio.current_time()
-        async with self._turn:  # first come, first served
+        async with self._turn:  # trio.Lock is fair: first come, first served
             now = trio.current_time()
             if (delay := self._wait(now)) > 0:
                 await trio.sleep(delay)
@@ -36,5 +35,5 @@ class TokenBucket:
         return trio.current_time() - began
 
     def _wait(self, now: float) -> float:
-        """Return the seconds until the next token is there."""
+        """Return the seconds until the next token."""
         return max(0.0, max(self._full_at, now) + (1 - self._burst) / self._rate - now)

@@ -1,8 +1,8 @@
-"""The patches of the API, as pure functions on JSON values.
+"""The API's patch formats, as pure functions on JSON values.
 
-A strategic merge patch merges some lists by a key of their items, which the API's types
-name (`patchMergeKey`); the tables here hold those of the kinds that a node touches.
-`make_strategic` is the way back: the smallest patch between two states.
+A strategic merge patch merges some lists by a key of their items, the `patchMergeKey` of the API's
+types. The tables here hold the keys of the kinds that a node uses. `make_strategic` computes the
+smallest patch between two states. Source: strategicpatch in apimachinery.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kubelet_trio.kube.errors import MergeKeyError, PatchError
+
 Json = Any
 JsonObject = dict[str, Any]
 
-# Paths of lists, items skipped; the key that items merge by, "" for lists of plain values.
+# Merge key by the path of a list, without its items; "" for lists of plain values.
 _META = {"metadata.finalizers": "", "metadata.ownerReferences": "uid"}
 _CONTAINER = {
     "env": "name",
@@ -53,19 +55,6 @@ _DELETE = "$deleteFromPrimitiveList/"
 _RETAIN = "$retainKeys"
 
 
-class PatchError(ValueError):
-    """A patch that cannot be applied. The text says where."""
-
-
-class MergeKeyError(PatchError):
-    """An item of a merged list does not say by which key it merges."""
-
-    def __init__(self, item: Any, key: str, path: str) -> None:
-        super().__init__(f"map: {item} does not contain declared merge key: {key} ({path})")
-        self.item = item
-        self.key = key
-
-
 def apply_merge(current: Json, patch: Json) -> Json:
     """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, Mapping):
@@ -83,7 +72,7 @@ def apply_strategic(current: Mapping[str, Any], patch: Mapping[str, Any], kind: 
     """Apply a strategic merge patch to an object of a kind.
 
     Raises:
-        PatchError: an item of a merged list does not say its key.
+        PatchError: an item of a merged list has no merge key.
     """
     return _merge(current, patch, MERGE_KEYS.get(kind, _META), "")
 
@@ -165,10 +154,10 @@ def _merge_list(
 def _patched_first(
     merged: Sequence[Any], before: Sequence[Any], patch: Sequence[Any], key: str
 ) -> list[Any]:
-    """Put items in the order in which the server leaves them where a patch names none.
+    """Return the items in the server's order for a patch without `$setElementOrder`.
 
-    The patch's items keep its order, what it does not name stays in front of those that it stood
-    in front of, and new items come first (mergeSortedSlice in apimachinery's strategicpatch).
+    The patch's items keep the patch's order. An item that the patch does not name stays before
+    the items that it was before, and new items come first (mergeSortedSlice).
     """
     place = {item.get(key): at for at, item in enumerate(before)}
     order = [item.get(key) for item in patch if isinstance(item, Mapping)]
@@ -184,7 +173,7 @@ def _patched_first(
 
 
 def _ordered(items: Sequence[Any], order: Sequence[Any], key: str) -> list[Any]:
-    """Put items in the order that a patch asks for; those it does not name keep their place."""
+    """Return the items in the patch's order; those it does not name keep their position."""
 
     def name(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, Mapping) else item
@@ -200,8 +189,8 @@ def _ordered(items: Sequence[Any], order: Sequence[Any], key: str) -> list[Any]:
 def make_strategic(before: Mapping[str, Any], after: Mapping[str, Any], kind: str) -> JsonObject:
     """Return the smallest strategic merge patch from one state of an object to another.
 
-    Empty where they are equal. Items of a merged list that are in `before` only get
-    deleted, so leave out of both what belongs to others.
+    Empty if they are equal. Items of a merged list that only `before` has are deleted, so leave
+    items of other owners out of both.
     """
     return _diff(before, after, MERGE_KEYS.get(kind, _META), "")
 
@@ -249,8 +238,8 @@ def _diff_list(
     wanted = [item[key] for item in new]
     changes += [{"$patch": "delete", key: k} for k in known if k not in wanted]
     if old:
-        # Without one there is nothing to order; and a server that does not know the field takes
-        # and drops it then, where an order of it makes it refuse the whole patch.
+        # A new list needs no order. And a server that does not know the field ignores a new list,
+        # but refuses a patch with an order for it.
         patch[_ORDER + name] = [{key: k} for k in wanted]
     if changes:
         patch[name] = changes
@@ -288,7 +277,7 @@ def _operate(document: Json, operation: Mapping[str, Any]) -> Json:
     parent_path, _, last = path.rpartition("/")
     parent, key = _lookup(document, parent_path), _unescaped(last)
     if name != "add":
-        _lookup(document, path)  # what is replaced or removed must be there
+        _lookup(document, path)  # RFC 6902: the target of replace and remove must exist
     if isinstance(parent, list):
         index = len(parent) if key == "-" else _index(key, len(parent), path)
         if name == "add":

@@ -1,7 +1,7 @@
-"""Keys, requests and certificates, made in a process of its own.
+"""Makes keys and certificate signing requests, and reads certificates, in a separate process.
 
-`cryptography` takes 20 MB and is needed for a moment a month, so the agent never imports it:
-it runs `python -m kubelet_trio.kube.pki`, which reads one JSON object, prints another and ends.
+`cryptography` takes 20 MB of memory and is needed about once a month, so the agent does not import
+it. It runs `python -m kubelet_trio.kube.pki`, which reads one JSON object and prints another.
 
     {"do": "request", "name", "groups", "hosts", "addresses"} -> {"key", "request"}
     {"do": "describe", "certificate", "key"}                  -> {"name", "groups", "hosts",
@@ -59,16 +59,17 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(asked: dict[str, Any]) -> dict[str, Any]:
-    """Tell what the first certificate of a PEM text says; with a key, see that it is its own.
+    """Return the contents of the first certificate of a PEM text.
 
-    `ends` is when the first of all certificates in the text ends.
+    `ends` is the time at which the first of all certificates in the text expires. Raises
+    ValueError if a `key` is given that is not the certificate's.
     """
     found = x509.load_pem_x509_certificates(asked["certificate"].encode())
     first = found[0]
     if key := asked.get("key"):
         own = serialization.load_pem_private_key(key.encode(), None).public_key()
         if own.public_bytes(*_PUBLIC) != first.public_key().public_bytes(*_PUBLIC):
-            raise ValueError("the certificate is not that of the key")
+            raise ValueError("the key does not match the certificate")
     names = _alternative_names(first)
     common = first.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     groups = first.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
@@ -92,16 +93,16 @@ def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralNa
         return ()
 
 
-_DEEDS = {"request": request, "describe": describe}
+_OPERATIONS = {"request": request, "describe": describe}
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked for. Raises ValueError for what is none of what it should be."""
-    return _DEEDS[asked["do"]](asked)
+    """Carry out the operation in `do`. Raises ValueError for malformed input."""
+    return _OPERATIONS[asked["do"]](asked)
 
 
 def main() -> None:
-    """Do what standard input asks for."""
+    """Answer the request on standard input."""
     json.dump(answer(json.load(sys.stdin)), sys.stdout)
 
 

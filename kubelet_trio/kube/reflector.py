@@ -1,11 +1,15 @@
-"""A local copy of what an API server has of one kind, kept by list and watch.
+"""A local copy of the API server's objects of one kind, kept by list and watch.
 
-As client-go's reflector: the first list may come from the server's cache (`resourceVersion=0`),
-later ones are never older than what was seen, and after 410 they are consistent reads in
-pages. Where the server has them, streaming lists take the place of lists. A watch that breaks
-goes on from the last version, bookmarks counted; one on which nothing came for too long, not
-even a bookmark, is taken for dead. Failures are followed by waits with jitter, 0.8 s doubling
-to 30 s. The copy stays as it was while there is trouble: no answer is not an empty one.
+Like client-go's reflector:
+
+- The first list may come from the server's cache (`resourceVersion=0`). Later lists are never
+  older than the last known version; after 410 they are consistent reads in pages. Streaming lists
+  replace lists if the server supports them (KEP-3157).
+- A broken watch continues from the last version, bookmarks included. A watch without any event or
+  bookmark for too long counts as broken.
+- Failures are retried after 0.8 s, doubling to 30 s, with jitter.
+
+The copy does not change while the server is unavailable: no answer is not an empty list.
 """
 
 from __future__ import annotations
@@ -19,17 +23,8 @@ from typing import Any, Generic, TypeVar, cast
 import trio
 from trio_util import AsyncValue
 
-from kubelet_trio.kube.api import (
-    API_ERRORS,
-    Bookmark,
-    GoneError,
-    KubeApi,
-    KubeError,
-    KubeUnavailableError,
-    Listing,
-    WatchEvent,
-    WatchEventKind,
-)
+from kubelet_trio.kube.api import Bookmark, KubeApi, ObjectList, WatchEvent, WatchEventKind
+from kubelet_trio.kube.errors import API_ERRORS, GoneError, KubeError, KubeUnavailableError
 from kubelet_trio.model import Backoff, get_logger
 
 log = get_logger()
@@ -37,19 +32,19 @@ T = TypeVar("T")
 
 Key = tuple[str, str]  # namespace ("" for what has none) and name
 
-_PAGE = 500  # objects of a list's page, as client-go
-_IDLE = 150.0  # seconds: bookmarks come about once a minute
+_PAGE = 500  # objects in one page of a list, as in client-go
+_IDLE = 150.0  # seconds: API servers send a bookmark about once a minute
 _INITIAL = 30.0  # seconds to the next event of a streaming list
-_PATIENCE = 1.0  # seconds that one waits for what another is finding out
-_SHORT = 1.0  # seconds: a watch that ends earlier and empty is no watch
+_PROBE_LIMIT = 1.0  # seconds that a reflector waits for another's answer on streaming lists
+_SHORT = 1.0  # seconds: a watch that ends earlier, without an event, counts as failed
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery(Generic[T]):
-    """All objects as they are, and the keys of those that changed, came or went.
+    """All current objects, and the keys of those that were added, changed or deleted.
 
-    Changes between two deliveries are one: an object that was deleted and made anew is
-    `changed` once, with another UID.
+    Changes between two deliveries are merged: a deleted and recreated object is in `changed` once,
+    with a new UID.
     """
 
     objects: Mapping[Key, T]
@@ -57,44 +52,45 @@ class Delivery(Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class Abilities:
-    """What a server turned out to lack; shared, so that not every reflector asks anew.
+class ServerFeatures:
+    """Whether the server supports streaming lists; shared by all reflectors of one server.
 
-    One asks, and the others wait for the answer; for a moment, so that a server which is slow
-    to refuse one holds up no other.
+    The first reflector finds out and the others wait for its result, but only for a moment: a
+    server that is slow to refuse must not delay them.
     """
 
     streaming_lists: bool = True
     _is_known: bool = False
-    _is_asking: bool = False
+    _is_probing: bool = False
     _change: trio.Event = field(default_factory=trio.Event)
 
     def learn(self, *, streaming_lists: bool) -> None:
-        """Take over what was found out."""
+        """Record whether the server supports streaming lists."""
         self.streaming_lists, self._is_known = streaming_lists, True
-        self._tell()
+        self._notify()
 
     @contextlib.asynccontextmanager
-    async def asking(self) -> AsyncIterator[None]:
-        """Enter once it is known, or nobody else is finding out, or one has waited enough."""
-        with trio.move_on_after(_PATIENCE):
-            while self._is_asking and not self._is_known:
+    async def probing(self) -> AsyncIterator[None]:
+        """Enter when the answer is known, no other task is finding out, or it takes too long."""
+        with trio.move_on_after(_PROBE_LIMIT):
+            while self._is_probing and not self._is_known:
                 await self._change.wait()
-        is_first, self._is_asking = not self._is_asking, True
+        is_first, self._is_probing = not self._is_probing, True
         try:
             yield
         finally:
             if is_first:
-                self._is_asking = False
-                self._tell()
+                self._is_probing = False
+                self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
+        # Several tasks may wait, so no `Bell`: each waits for the event that it found.
         self._change.set()
         self._change = trio.Event()
 
 
 class Reflector(Generic[T]):
-    """Keeps a copy of the objects of a kind that a selector lets through; for one consumer."""
+    """Keeps a copy of the objects of one kind that match a selector; for one consumer."""
 
     def __init__(
         self,
@@ -104,16 +100,24 @@ class Reflector(Generic[T]):
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
-        abilities: Abilities | None = None,
+        features: ServerFeatures | None = None,
         transform: Callable[[T], T] | None = None,
         idle_limit: float = _IDLE,
         backoff: Backoff | None = None,
     ) -> None:
-        """Args:
-        abilities: of the server; one for all reflectors that follow it.
-        transform: returns what of an object is kept, its name and version among it. Managed
-            fields, often the larger half of an object, are left out in any case.
-        idle_limit: seconds without event and bookmark after which a watch is dead.
+        """Follow the objects of `model` at `api`, once `run` runs.
+
+        Args:
+            api: the API server.
+            model: the kind.
+            namespace: empty for all namespaces.
+            field_selector: empty for all objects.
+            label_selector: empty for all objects.
+            features: of the server; one for all of its reflectors.
+            transform: returns the part of an object to keep, with its name and version. Managed
+                fields, often the larger half of an object, are always dropped.
+            idle_limit: seconds without event or bookmark after which a watch counts as broken.
+            backoff: the delays after failures.
         """
         self._api = api
         self._model = model
@@ -121,26 +125,29 @@ class Reflector(Generic[T]):
         self._fields = field_selector
         self._labels = label_selector
         self._transform = transform
-        self._abilities = abilities or Abilities()
+        self._features = features or ServerFeatures()
         self._idle = idle_limit
         self._backoff = backoff or Backoff(0.8, 30.0, jitter=1.0, reset_after=120.0)
-        self._version: str | None = "0"  # "0" at first, None when only a consistent read helps
-        self._listed = False  # whether a watch can go on from `_version`
+        # The version to list or watch from: "0" at first (any), None if only a consistent read
+        # helps.
+        self._version: str | None = "0"
+        self._listed = False  # whether a watch can continue from `_version`
         self._objects: dict[Key, T] = {}
+        self._is_shared = False  # a caller has `_objects`: copy it before the next change
         self._changed: set[Key] = set()
         self._undelivered = trio.Event()
         self.synced = trio.Event()  # set for good after the first list
-        # Whether the watch is up, and what the trouble was if it is not.
-        self.connected: AsyncValue[bool] = AsyncValue(False)
-        self.trouble = ""
+        self.connected: AsyncValue[bool] = AsyncValue(False)  # whether the watch is up
+        self.trouble = ""  # the last failure; empty while the watch is up
 
     @property
     def objects(self) -> Mapping[Key, T]:
         """The objects as they are now; never changed in place."""
+        self._is_shared = True
         return MappingProxyType(self._objects)
 
     async def wait_delivery(self) -> Delivery[T]:
-        """Return the first list, and after that whatever has changed since the last call."""
+        """Return the first list; after that, wait for changes since the last call."""
         await self._undelivered.wait()
         self._undelivered = trio.Event()
         changed, self._changed = frozenset(self._changed), set()
@@ -162,15 +169,15 @@ class Reflector(Generic[T]):
             await trio.sleep(max(wait, self._backoff.next_delay(trio.current_time())))
 
     async def _follow(self) -> None:
-        """List if need be, and watch for as long as that goes well."""
+        """List if necessary, then watch until a failure."""
         while True:
             if not self._listed and not await self._may_stream():
                 await self._list()
             began = trio.current_time()
-            told = await self._watch()
+            has_events = await self._watch()
             self.connected.value = False
-            if not told and trio.current_time() - began < _SHORT:
-                raise KubeUnavailableError("the watch ended at once, with nothing told")
+            if not has_events and trio.current_time() - began < _SHORT:
+                raise KubeUnavailableError("the watch ended at once, without an event")
 
     async def _list(self) -> None:
         version = self._version
@@ -181,25 +188,25 @@ class Reflector(Generic[T]):
                 page = await self._page(None, limit=_PAGE, token=page.continue_token)
                 items += page.items
         except GoneError:
-            # The moment that the pages show is forgotten: all of it in one answer.
+            # The snapshot behind the continue token was compacted: read everything in one page.
             page = await self._page(None)
             items = list(page.items)
         kept = {_key(item): self._kept(item) for item in items}
         self._replace(kept, page.resource_version)
 
-    async def _first_page(self, version: str | None) -> Listing[T]:
+    async def _first_page(self, version: str | None) -> ObjectList[T]:
         if version is None:
             return await self._page(None, limit=_PAGE)
         try:
             return await self._page(version)
         except KubeError as exc:
-            # Gone, or from a server that has not caught up yet ("Too large resource version").
+            # 410 Gone; 504 from a server that has not caught up ("Too large resource version").
             if version == "0" or exc.code not in (410, 504):
                 raise
             self._version = None
             return await self._page(None, limit=_PAGE)
 
-    async def _page(self, version: str | None, *, limit: int = 0, token: str = "") -> Listing[T]:
+    async def _page(self, version: str | None, *, limit: int = 0, token: str = "") -> ObjectList[T]:
         return await self._api.list(
             self._model,
             namespace=self._namespace,
@@ -211,13 +218,13 @@ class Reflector(Generic[T]):
         )
 
     async def _may_stream(self) -> bool:
-        if not self._abilities.streaming_lists:
+        if not self._features.streaming_lists:
             return False
-        async with self._abilities.asking():
-            return self._abilities.streaming_lists and await self._stream()
+        async with self._features.probing():
+            return self._features.streaming_lists and await self._stream()
 
     async def _stream(self) -> bool:
-        """List by a watch and go on watching it; False if the server does not do that."""
+        """List by a watch, then follow it; return False if the server does not support that."""
         found: dict[Key, T] = {}
         known = self._version if self._version != "0" else None
         try:
@@ -226,7 +233,7 @@ class Reflector(Generic[T]):
                     try:
                         event = await self._next(events, _INITIAL)
                     except _SilentError as exc:
-                        raise _NoStreamError from exc  # a server that ignores what it was asked
+                        raise _NoStreamError from exc  # it ignores `sendInitialEvents`
                     if isinstance(event, WatchEvent):
                         key = _key(event.object)
                         if event.kind is WatchEventKind.DELETED:
@@ -237,55 +244,61 @@ class Reflector(Generic[T]):
                         raise _NoStreamError
                     elif event.ends_initial:
                         self._replace(found, event.resource_version)
-                        self._abilities.learn(streaming_lists=True)
+                        self._features.learn(streaming_lists=True)
                         break
                 self._begin()
                 await self._take(events)
         except _NoStreamError:
-            self._abilities.learn(streaming_lists=False)
+            self._features.learn(streaming_lists=False)
         except KubeError as exc:
             if self._listed or exc.code not in (400, 403, 404, 422):
                 raise
-            # Servers refuse what they do not know in one of these words.
-            self._abilities.learn(streaming_lists=False)
+            # How servers and proxies refuse an unknown parameter.
+            self._features.learn(streaming_lists=False)
         self.connected.value = False
         return self._listed
 
     async def _watch(self) -> bool:
-        """Watch from the last version; return whether anything was told."""
+        """Watch from the last version; return whether there was any event."""
         async with self._watching(self._version, initial=False) as events:
             self._begin()
             return await self._take(events)
 
     async def _take(self, events: AsyncIterator[WatchEvent[T] | Bookmark]) -> bool:
         """Apply events until the server ends the watch."""
-        told = False
+        has_events = False
         while True:
             event = await self._next(events, self._idle)
             if event is None:
-                return told
-            told = True
+                return has_events
+            has_events = True
             if isinstance(event, Bookmark):
                 self._version = event.resource_version
                 continue
-            key = _key(event.object)
-            if event.kind is WatchEventKind.DELETED:
-                objects = {k: v for k, v in self._objects.items() if k != key}
-            else:
-                objects = {**self._objects, key: self._kept(event.object)}
-            self._version = _version(event.object) or self._version
-            self._publish(objects, {key})
+            self._apply(event)
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        key = _key(event.object)
+        kept = None if event.kind is WatchEventKind.DELETED else self._kept(event.object)
+        # One copy for each delivery, not for each event.
+        objects = dict(self._objects) if self._is_shared else self._objects
+        if kept is None:
+            objects.pop(key, None)
+        else:
+            objects[key] = kept
+        self._version = _version(event.object) or self._version
+        self._publish(objects, {key})
 
     async def _next(
         self, events: AsyncIterator[WatchEvent[T] | Bookmark], limit: float
     ) -> WatchEvent[T] | Bookmark | None:
-        """Return the next event, None at the end."""
+        """Return the next event, None at the end. Raises `_SilentError`."""
         with trio.move_on_after(limit):
             try:
                 return await anext(events)
             except StopAsyncIteration:
                 return None
-        raise _SilentError(f"the watch said nothing for {limit:g} s, not even a bookmark")
+        raise _SilentError(f"the watch sent nothing for {limit:g} s, not even a bookmark")
 
     @contextlib.asynccontextmanager
     async def _watching(
@@ -302,7 +315,7 @@ class Reflector(Generic[T]):
             yield events
 
     def _kept(self, obj: T) -> T:
-        _meta(obj).managedFields = None  # decoded for us, so it is ours to change
+        _meta(obj).managedFields = None  # the decoded object has no other user yet
         return obj if self._transform is None else self._transform(obj)
 
     def _begin(self) -> None:
@@ -310,7 +323,7 @@ class Reflector(Generic[T]):
         self.connected.value = True
 
     def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Take the result of a list."""
+        """Replace the copy by the result of a list."""
         before = self._objects
         changed = {key for key in before if key not in objects}
         changed |= {
@@ -324,7 +337,8 @@ class Reflector(Generic[T]):
             self._publish(objects, changed)
 
     def _publish(self, objects: dict[Key, T], changed: set[Key]) -> None:
-        self._objects = objects
+        if objects is not self._objects:
+            self._objects, self._is_shared = objects, False
         self._changed |= changed
         self._undelivered.set()
 
@@ -337,17 +351,17 @@ class Reflector(Generic[T]):
 
 
 class _SilentError(KubeUnavailableError):
-    """A watch is taken for dead."""
+    """A watch without any event or bookmark for too long."""
 
 
 class _NoStreamError(Exception):
-    """The server ended a streaming list before its end: it knows none."""
+    """The server does not support streaming lists."""
 
 
 def _meta(obj: object) -> Any:
     meta = cast("Any", obj).metadata
     if meta is None:
-        raise KubeUnavailableError(f"a {type(obj).__name__} without metadata: no API server's")
+        raise KubeUnavailableError(f"the answer has a {type(obj).__name__} without metadata")
     return meta
 
 

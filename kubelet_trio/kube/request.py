@@ -1,60 +1,53 @@
-"""One request to an API server: attempts, time limits and what errors mean."""
+"""Requests to an API server: attempts, time limits, and what errors mean."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import httpcore2
-import httpx2
 import trio
 
-from kubelet_trio.kube.api import KubeError, KubeUnavailableError, error_of
 from kubelet_trio.kube.codec import decode_status, error_from
 from kubelet_trio.kube.connections import Connections, WatchConnection
-from kubelet_trio.kube.exchange import Answer, exchange
-from kubelet_trio.kube.exec_plugin import CredentialsError
+from kubelet_trio.kube.errors import CredentialsError, KubeError, KubeUnavailableError, error_of
+from kubelet_trio.kube.exchange import NETWORK_ERRORS, Answer, exchange, read_headers
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.model import Backoff, get_logger
 
 log = get_logger()
 
-_CONNECT = 10.0  # seconds to a TCP connection and again to TLS
-_ATTEMPTS = 10  # of a request that the server asks to repeat, as client-go
+_CONNECT = 10.0  # seconds for the TCP connection, and again for TLS
+_ATTEMPTS = 10  # of a request that the server asks to repeat: client-go's maxRetries
 _BROKEN = 2  # times that a read is repeated at once after its connection broke
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between attempts
-# When an idle connection was closed by the other side just as it was to be used again.
-_STALE = (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError, httpx2.CloseError)
-# What the pool below httpx2 raises.
-NETWORK_ERRORS = (
-    httpcore2.NetworkError,
-    httpcore2.ProtocolError,
-    httpcore2.ProxyError,
-    httpcore2.TimeoutException,
-)
+# How it looks if the server closed an idle connection just as it was used again.
+_STALE = (httpcore2.ReadError, httpcore2.WriteError, httpcore2.RemoteProtocolError)
+_PATH_SAFE = "/:@!$&'()*+,;=~"  # pchar of RFC 3986
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """One attempt, for `rest_client_*` metrics. `code` is `<error>` without an answer."""
+class RequestAttempt:
+    """One attempt of a request, for `rest_client_*` metrics; `code` is `<error>` if it failed."""
 
     method: str
     host: str
     code: str
-    seconds: float  # to the last byte; of a watch to its beginning
-    waited: float = 0.0  # seconds for the rate limit
+    seconds: float  # to the last byte; of a watch to the response's head
+    waited: float = 0.0  # seconds spent in the rate limiter
 
 
-Observer = Callable[[Exchange], None]
+Observer = Callable[[RequestAttempt], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked. Query parameters without a value are left out."""
+    """One request. Query parameters without a value are left out."""
 
     method: str
     path: str
@@ -74,14 +67,14 @@ class Sender:
         self._connections = connections
         self._observe = observe
         config = connections.credentials.config
-        self.host = urlsplit(config.server).netloc.rpartition("@")[2]
+        self._server = urlsplit(config.server)
+        self.host = self._server.netloc.rpartition("@")[2]
         self._server_name = config.tls_server_name
         self._compressed = not config.disable_compression
         self._agent = user_agent()
-        self._server = config.server
 
     async def send(self, request: Request, bucket: TokenBucket, limit: float) -> bytes:
-        """Return the body of a good answer.
+        """Return the body of a successful answer.
 
         Raises:
             KubeError: the server refused.
@@ -98,7 +91,7 @@ class Sender:
                 if request.method != "GET" or broken > _BROKEN:
                     raise self._unavailable(request, exc) from exc
                 continue
-            except (httpx2.HTTPError, httpx2.InvalidURL, CredentialsError) as exc:
+            except (*NETWORK_ERRORS, CredentialsError) as exc:
                 raise self._unavailable(request, exc) from exc
             if 200 <= answer.code < 300:
                 return answer.body
@@ -118,7 +111,7 @@ class Sender:
     async def stream(
         self, request: Request, limit: float
     ) -> AsyncIterator[tuple[httpcore2.Response, WatchConnection]]:
-        """Hold the answer to a watch, whose body is still to come, and its connection.
+        """Start a watch; yield the response, its body not yet read, and its connection.
 
         Raises:
             KubeError: the server refused.
@@ -127,7 +120,7 @@ class Sender:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 begun = await self._begin(request, limit, stack)
-            except (*NETWORK_ERRORS, httpx2.HTTPError, CredentialsError) as exc:
+            except (*NETWORK_ERRORS, CredentialsError) as exc:
                 raise self._unavailable(request, exc) from exc
             yield begun
 
@@ -138,15 +131,7 @@ class Sender:
         while True:
             connection = await stack.enter_async_context(self._connections.watching())
             with self._timed(request, 0.0) as outcome, _limited(limit):
-                built = self._built(request)
-                response = await connection.pool.handle_async_request(
-                    httpcore2.Request(
-                        request.method,
-                        str(built.url),
-                        headers=built.headers.raw,
-                        extensions=dict(built.extensions),
-                    )
-                )
+                response = await connection.pool.handle_async_request(self._built(request))
                 outcome.code = str(response.status)
                 stack.push_async_callback(_close, response)
                 if response.status == 200:
@@ -156,50 +141,71 @@ class Sender:
                 refused = True
                 if await self._reread():
                     continue
-            headers = httpx2.Headers(response.headers)
-            raise self._refusal(request, Answer(response.status, headers, body))
+            raise self._refusal(request, Answer(response.status, read_headers(response), body))
 
     async def _attempt(self, request: Request, limit: float, waited: float) -> Answer:
-        async with self._connections.use() as line:
+        async with self._connections.use() as shared:
             finished = False
             try:
                 with self._timed(request, waited) as outcome:
                     built = self._built(request)
-                    answer = await exchange(line.client, built, limit, is_shared=line.http2)
+                    answer = await exchange(shared.pool, built, limit, is_shared=shared.http2)
                     outcome.code = str(answer.code)
                 finished = True
             finally:
                 if not finished:
-                    # What was given up may sit in the middle of a shared connection.
-                    self._connections.retire(line)
+                    # The connection may be broken, or in the middle of the abandoned answer.
+                    self._connections.retire(shared)
             return answer
 
-    def _built(self, request: Request) -> httpx2.Request:
-        is_watch = "watch" in request.query
-        headers = [
-            ("Accept", "application/json"),
-            ("User-Agent", self._agent),
-            # A watch's lines must not wait in a compressor.
-            ("Accept-Encoding", "gzip" if self._compressed and not is_watch else "identity"),
-            *self._connections.credentials.headers,
-        ]
-        if request.content_type:
-            headers.append(("Content-Type", request.content_type))
-        # The whole of it is limited outside; connecting tries all addresses of a name.
+    def _built(self, request: Request) -> httpcore2.Request:
+        # The caller limits the whole exchange; `connect` is for each address of a host name.
         extensions: dict[str, Any] = {"timeout": {"connect": _CONNECT}}
         if self._server_name:
             extensions["sni_hostname"] = self._server_name
-        return httpx2.Request(
+        return httpcore2.Request(
             request.method,
-            self._server + request.path,
-            params={key: value for key, value in request.query.items() if value},
+            self._url(request),
+            headers=self._headers(request),
             content=request.body or None,
-            headers=headers,
             extensions=extensions,
         )
 
+    def _url(self, request: Request) -> httpcore2.URL:
+        server = self._server
+        query = urlencode({key: value for key, value in request.query.items() if value})
+        path = quote(request.path, safe=_PATH_SAFE)
+        target = f"{server.path}{path}?{query}" if query else f"{server.path}{path}"
+        try:
+            host, port = (server.hostname or "").encode("idna"), server.port
+            return httpcore2.URL(
+                scheme=server.scheme.encode(), host=host, port=port, target=target.encode("ascii")
+            )
+        except ValueError as exc:  # a malformed host name, port or path (UnicodeError is one)
+            raise httpcore2.LocalProtocolError(f"malformed URL: {exc}") from exc
+
+    def _headers(self, request: Request) -> list[tuple[bytes | str, bytes | str]]:
+        is_watch = "watch" in request.query
+        headers: list[tuple[bytes | str, bytes | str]] = [
+            ("Host", self.host),
+            ("Accept", "application/json"),
+            ("User-Agent", self._agent),
+            # A compressor on the way could delay a watch's events.
+            ("Accept-Encoding", "gzip" if self._compressed and not is_watch else "identity"),
+            *self._connections.credentials.headers,
+        ]
+        if self._server.username and not any(name == "Authorization" for name, _ in headers):
+            # As Go's net/http: the login in a URL counts if there are no other credentials.
+            login = f"{unquote(self._server.username)}:{unquote(self._server.password or '')}"
+            headers.append(("Authorization", f"Basic {b64encode(login.encode()).decode()}"))
+        if request.content_type:
+            headers.append(("Content-Type", request.content_type))
+        if request.body:
+            headers.append(("Content-Length", str(len(request.body))))
+        return headers
+
     async def _reread(self) -> bool:
-        """Read the credentials anew after a refusal; False if that cannot change a thing."""
+        """Read the credentials anew after a refusal; return False if they cannot change."""
         credentials = self._connections.credentials
         if credentials.is_fixed:
             return False
@@ -218,16 +224,18 @@ class Sender:
         finally:
             if self._observe is not None:
                 seconds = trio.current_time() - began
-                self._observe(Exchange(request.method, self.host, outcome.code, seconds, waited))
+                self._observe(
+                    RequestAttempt(request.method, self.host, outcome.code, seconds, waited)
+                )
 
     def _refusal(self, request: Request, answer: Answer) -> KubeError | KubeUnavailableError:
         status, retry_after = decode_status(answer.body), _retry_after(answer.headers)
         if status is not None and status.code >= 400:
             return error_from(status, retry_after)
         text = answer.body[:200].decode(errors="replace").strip()
-        if answer.code in _PLAIN:  # what proxies and the server's own filters say in words
+        if answer.code in _REASONS:  # proxies and the server's own filters answer in plain text
             message = text or f"{request.shown}: {answer.code}"
-            return error_of(answer.code, _PLAIN[answer.code], message, retry_after)
+            return error_of(answer.code, _REASONS[answer.code], message, retry_after)
         return KubeUnavailableError(
             f"{self.host}: {request.shown}: answered {answer.code}, no API server's: {text!r}"
         )
@@ -237,7 +245,7 @@ class Sender:
         return KubeUnavailableError(f"{self.host}: {request.shown}: {text}")
 
 
-_PLAIN = {
+_REASONS = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
@@ -260,23 +268,23 @@ def _limited(seconds: float) -> Iterator[None]:
         with trio.fail_after(seconds):
             yield
     except trio.TooSlowError as exc:
-        raise httpx2.ReadTimeout(f"no answer within {seconds:g} s") from exc
+        raise httpcore2.ReadTimeout(f"no answer within {seconds:g} s") from exc
 
 
 def _pause(asked: float | None, own: float) -> float:
-    """Return the seconds to wait: the server's word first, within reason."""
+    """Return the seconds to wait: what the server asks for, up to a limit, or else our own."""
     return min(own if asked is None else asked, _LONGEST_WAIT)
 
 
 async def _close(response: httpcore2.Response) -> None:
-    """Give the connection back, or end it when the answer was not read to its end."""
+    """Close a response; its connection too if the body was not read to its end."""
     with trio.move_on_after(5, shield=True):
         await response.aclose()
 
 
-def _retry_after(headers: httpx2.Headers) -> float | None:
-    """Return the seconds of `Retry-After`; API servers send no dates."""
-    text = headers.get("Retry-After", "")
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of `Retry-After`; API servers send no dates there."""
+    text = headers.get("retry-after", "")
     return float(text) if text.isdecimal() else None
 
 

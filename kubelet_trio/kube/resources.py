@@ -1,6 +1,6 @@
-"""Where an API server keeps what: model types and their routes.
+"""The API's resources: models and their paths.
 
-Kept by name, so that no model's module is loaded before somebody uses it.
+Models are known by name, so that no model's module is loaded before it is used.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Route:
 
     @property
     def qualified(self) -> str:
-        """The resource as the server's messages name it: `leases.coordination.k8s.io`."""
+        """The resource's name in the server's messages: `leases.coordination.k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of the collection where `name` is empty."""
+        """Return the path of an object; of the collection if `name` is empty."""
         parts = ["apis", self.group] if self.group else ["api"]
         parts.append(self.version)
         if self.namespaced and namespace:
@@ -70,7 +70,7 @@ ROUTES = {
     )
 }  # fmt: skip
 
-# Posted below another object only: a route of their own they have not.
+# Kinds without a route of their own: they are posted below another object.
 SUBRESOURCE_KINDS = {
     "Binding": ("v1", "binding"),
     "Eviction": ("policy/v1", "eviction"),
@@ -80,13 +80,13 @@ _PARENTS = {"Binding": "Pod", "Eviction": "Pod", "TokenRequest": "ServiceAccount
 
 
 def route_of(model: type) -> Route:
-    """Return a model's route; for a TokenRequest and its like the route of what it belongs to.
+    """Return a model's route; of a TokenRequest and the like, the route of its parent's kind.
 
     Raises:
-        LookupError: nothing here uses that resource.
+        LookupError: the agent does not use that resource.
     """
     kind = model.__name__
     route = ROUTES.get(_PARENTS.get(kind, kind))
     if route is None:
-        raise LookupError(f"no route to an API server's {kind}; known are {', '.join(ROUTES)}")
+        raise LookupError(f"no route for {kind}; known kinds: {', '.join(ROUTES)}")
     return route

@@ -1,7 +1,7 @@
-"""Renews a certificate when 70 to 90 % of its life are over, or when something else is wanted.
+"""Renews a certificate after 70 to 90 % of its lifetime, or when a different one is wanted.
 
-Source: client-go's certificate manager. A request that nobody signs is followed by a new one
-after 15 minutes; failures by waits of 2 s, doubling to 32 s.
+A request that is not signed within 15 minutes is replaced by a new one. Failures are retried after
+2 s, doubling to 32 s. Source: client-go's certificate manager.
 """
 
 from __future__ import annotations
@@ -14,29 +14,23 @@ from dataclasses import dataclass
 import trio
 from trio_util import AsyncValue, move_on_when
 
-from kubelet_trio.kube.api import KubeApi, KubeError, KubeUnavailableError
-from kubelet_trio.kube.certificates import (
-    Certificate,
-    CertificateError,
-    CertificateStore,
-    Wanted,
-    sign,
-)
-from kubelet_trio.kube.kubeconfig import KubeconfigError
+from kubelet_trio.kube.api import KubeApi
+from kubelet_trio.kube.certificates import Certificate, CertificateRequest, CertificateStore, sign
+from kubelet_trio.kube.errors import API_ERRORS, CertificateError, KubeconfigError
 from kubelet_trio.model import Backoff, WallClock, get_logger
 
 log = get_logger()
 
-# Seconds between two looks at the wall clock: somebody may set it while we sleep.
-_LOOK = 3600.0
+# Seconds between two looks at the wall clock: it may be set while the task sleeps.
+_CHECK_PERIOD = 3600.0
 
-Asking = Callable[[Certificate | None], AbstractAsyncContextManager[KubeApi]]
+OpenApi = Callable[[Certificate | None], AbstractAsyncContextManager[KubeApi]]
 
 
-def renewal_due(held: Certificate | None, wanted: Wanted, share: float) -> float:
-    """Return when (Unix seconds) to ask for a new one, `share` of the old one's life being over.
+def renewal_due(held: Certificate | None, wanted: CertificateRequest, share: float) -> float:
+    """Return when (Unix seconds) to renew a certificate: after `share` of its lifetime.
 
-    At once for none, or one for somebody else.
+    At once if there is none, or if it is not the one that is wanted.
     """
     if held is None or not held.is_for(wanted):
         return float("-inf")
@@ -44,45 +38,50 @@ def renewal_due(held: Certificate | None, wanted: Wanted, share: float) -> float
 
 
 @dataclass(slots=True)
-class Outcomes:
-    """Who is told of what becomes of renewals: `renewed` of the certificate before."""
+class RenewalHooks:
+    """Called after each attempt; `renewed` gets the previous certificate."""
 
     renewed: Callable[[Certificate | None], None] = lambda _before: None
     failed: Callable[[], None] = lambda: None
 
 
 class Rotation:
-    """One certificate. One task at a time may `get` or `run`."""
+    """Keeps one certificate valid. Only one task at a time may call `get` or `run`."""
 
     def __init__(
         self,
         store: CertificateStore,
-        wanted: AsyncValue[Wanted | None],
-        asking: Asking,
+        wanted: AsyncValue[CertificateRequest | None],
+        open_api: OpenApi,
         clock: WallClock,
-        outcomes: Outcomes | None = None,
+        outcomes: RenewalHooks | None = None,
         share: Callable[[], float] = lambda: random.uniform(0.7, 0.9),
     ) -> None:
-        """Args:
-        wanted: what to ask for; None while that is not known.
-        asking: opens the API server, given the certificate that is held.
-        share: of a certificate's life, after which it is renewed.
+        """Prepare a rotation; nothing is requested before `get` or `run`.
+
+        Args:
+            store: the certificate's files.
+            wanted: the certificate to request; None while that is not known.
+            open_api: opens the API server, given the current certificate.
+            clock: the wall clock.
+            outcomes: called after each attempt.
+            share: returns the share of a certificate's lifetime after which it is renewed.
         """
         self._store = store
         self._wanted = wanted
-        self._asking = asking
+        self._open_api = open_api
         self._clock = clock
-        self.outcomes = outcomes or Outcomes()
+        self.outcomes = outcomes or RenewalHooks()
         self._share = share
         self._backoff = Backoff(2.0, 32.0, jitter=0.1, reset_after=120.0)
         self.held: Certificate | None = None
 
     def is_valid(self) -> bool:
-        """Whether there is one that has not ended."""
+        """Return whether there is a certificate that has not expired."""
         return self.held is not None and self._clock.time() < self.held.not_after
 
     async def run(self) -> None:
-        """Renew `held` for ever."""
+        """Renew the certificate until cancelled."""
         while True:
             share = self._share()
             while not await self._is_due(share):
@@ -90,7 +89,7 @@ class Rotation:
             await self.get()
 
     async def get(self) -> None:
-        """Get a new one, however long it takes."""
+        """Get a new certificate; retry until that succeeds."""
         while True:
             wanted = await self._known()
             is_renewed = False
@@ -103,34 +102,33 @@ class Rotation:
             if not other.cancelled_caught:
                 await trio.sleep(self._backoff.next_delay(trio.current_time()))
 
-    async def _known(self) -> Wanted:
-        wanted: Wanted | None = await self._wanted.wait_value(lambda now: now is not None)
+    async def _known(self) -> CertificateRequest:
+        wanted: CertificateRequest | None = await self._wanted.wait_value(
+            lambda now: now is not None
+        )
         assert wanted is not None
         return wanted
 
     async def _is_due(self, share: float) -> bool:
-        """Wait until renewal is due; False where something else is wanted or it is time to look."""
+        """Wait for the renewal time; return False if the caller is to check again.
+
+        That is when `wanted` has changed, or after a while, as the clock may have been set.
+        """
         wanted = await self._known()
         left = renewal_due(self.held, wanted, share) - self._clock.time()
         if left <= 0:
             return True
-        with trio.move_on_after(min(left, _LOOK)):
+        with trio.move_on_after(min(left, _CHECK_PERIOD)):
             await self._wanted.wait_value(lambda now: now != wanted)
         return False
 
-    async def _renew(self, wanted: Wanted) -> bool:
+    async def _renew(self, wanted: CertificateRequest) -> bool:
         store = self._store
         try:
-            async with self._asking(self.held) as api:
+            async with self._open_api(self.held) as api:
                 signed = await sign(api, wanted, store.make)
             await store.put(signed.pem, self._clock.time())
-        except (
-            CertificateError,
-            KubeconfigError,
-            KubeError,
-            KubeUnavailableError,
-            OSError,
-        ) as exc:
+        except (*API_ERRORS, CertificateError, KubeconfigError, OSError) as exc:
             log.error("certificates.not_renewed", signer=wanted.signer, error=str(exc))
             self.outcomes.failed()
             return False

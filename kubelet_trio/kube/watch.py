@@ -1,4 +1,4 @@
-"""The body of a watch: one JSON event a line."""
+"""Reads the body of a watch: one JSON event a line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import httpcore2
 import msgspec
 import trio
 
-from kubelet_trio.kube.api import Bookmark, KubeUnavailableError, WatchEvent, WatchEventKind
+from kubelet_trio.kube.api import Bookmark, WatchEvent, WatchEventKind
 from kubelet_trio.kube.codec import RawEvent, decode, decode_status, error_from
 from kubelet_trio.kube.connections import WatchConnection
-from kubelet_trio.kube.request import NETWORK_ERRORS
+from kubelet_trio.kube.errors import KubeUnavailableError
+from kubelet_trio.kube.exchange import NETWORK_ERRORS
 
 T = TypeVar("T")
 
@@ -33,24 +34,24 @@ class _Marked(msgspec.Struct):
 async def watch_events(
     response: httpcore2.Response, model: type[T], what: str
 ) -> AsyncGenerator[WatchEvent[T] | Bookmark, None]:
-    """Yield what a watch tells, until the server ends it.
+    """Yield the events of a watch until the server ends it.
 
     Raises:
-        KubeError: the server says that the watch cannot go on.
-        KubeUnavailableError: the connection broke, or that was no event.
+        KubeError: the server ended the watch with an error.
+        KubeUnavailableError: the connection broke, or a line is not an event.
     """
     async with aclosing(_lines(response, what)) as lines:
         async for line in lines:
-            # A full buffer holds many events: let others run between them.
+            # A full buffer holds many events: let other tasks run between them.
             await trio.lowlevel.checkpoint()
-            # Who iterates closes: `KubeClient.watch` does.
+            # The consumer closes this generator: `KubeClient.watch` does.
             yield read_event(line, model, what)  # noqa: ASYNC119
 
 
 class CurrentEvents(AsyncIterator[T]):
-    """What a watch tells. It ends as if the server had ended it where credentials are replaced.
+    """The events of a watch; they end as if by the server when the credentials are replaced.
 
-    What was on its way then is not lost: the next watch goes on from the last event told.
+    No event is lost: the next watch continues after the last event that this one returned.
     """
 
     def __init__(self, events: AsyncIterator[T], connection: WatchConnection) -> None:
@@ -68,7 +69,7 @@ def read_event(line: bytes, model: type[T], what: str) -> WatchEvent[T] | Bookma
     """Return the event in a line; see `watch_events` for what it raises."""
     event = decode(line, RawEvent, what)
     if event.type == "BOOKMARK":
-        # Nothing but metadata: required fields of the model may be null.
+        # Servers send only metadata: fields that the model requires may be null.
         meta = decode(event.object, _Marked, what).metadata
         ends = (meta.annotations or {}).get(_INITIAL_EVENTS_END) == "true"
         return Bookmark(meta.resource_version, ends)
@@ -90,7 +91,7 @@ async def _lines(response: httpcore2.Response, what: str) -> AsyncGenerator[byte
     try:
         async with aclosing(_chunks(response)) as chunks:
             async for chunk in chunks:
-                # Only the new part is searched: a line may come in many chunks.
+                # Search only the new chunk: a long line may arrive in many of them.
                 start, end = 0, chunk.find(b"\n")
                 while end >= 0:
                     rest += chunk[start:end]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import trio
 from lightkube.models.core_v1 import Service
 
-from kubelet_trio.kube import Abilities, KubeApi, Reflector
+from kubelet_trio.kube import KubeApi, Reflector, ServerFeatures
 from kubelet_trio.objects.kinds import ServiceFacts, ServicePort
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 
@@ -29,10 +29,10 @@ class ClusterServices:
         api: KubeApi,
         synced: Callable[[], None] = lambda: None,
         memory: ClusterMemory = NO_MEMORY,
-        abilities: Abilities | None = None,
+        features: ServerFeatures | None = None,
     ) -> None:
         self._api = api
-        self._abilities = abilities
+        self._features = features
         self._memory = memory
         self._synced = synced
         self._known = trio.Event()
@@ -40,7 +40,7 @@ class ClusterServices:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the services until cancelled."""
-        reflector = Reflector(self._api, Service, abilities=self._abilities)
+        reflector = Reflector(self._api, Service, features=self._features)
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)
             task_status.started()

@@ -19,7 +19,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.kube import Abilities, KubeApi, Reflector
+from kubelet_trio.kube import KubeApi, Reflector, ServerFeatures
 from kubelet_trio.model import (
     CONFIG_SEEN,
     CONFIG_SOURCE,
@@ -64,7 +64,7 @@ class ApiSource:
         observe: Observer,
         host: str = "",
         fall_back: Callable[[], Sequence[Pod] | None] = lambda: None,
-        abilities: Abilities | None = None,
+        features: ServerFeatures | None = None,
         wait_node: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
         """Set the source up; `run` does the work.
@@ -76,11 +76,11 @@ class ApiSource:
             observe: called with pods and mirrors whenever the server's state changes.
             host: the server, as the tree and `status` show it.
             fall_back: returns the pods that were known before this start; None if unknown.
-            abilities: the server's features, shared with the other reflectors.
+            features: the server's features, shared with the other reflectors.
             wait_node: returns once the node's own object has been listed.
         """
         self._wait_node = wait_node
-        self._abilities = abilities
+        self._features = features
         self._api = api
         self._node_name = node_name
         self._clock = clock
@@ -102,7 +102,7 @@ class ApiSource:
             self._api,
             Pod,
             field_selector=f"spec.nodeName={self._node_name}",
-            abilities=self._abilities,
+            features=self._features,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(reflector.run)

@@ -30,7 +30,7 @@ from kubelet_trio.kube import (
     load_kubeconfig,
 )
 from kubelet_trio.kube.credentials import Credentials
-from kubelet_trio.kube.exec_plugin import CredentialsError
+from kubelet_trio.kube.errors import CredentialsError
 from kubelet_trio.model import Meter, inline_offload
 from kubelet_trio.testing import FakeKube, TrioClock
 from tests.kube.fake_pki import Signer, certificate, fake_pki

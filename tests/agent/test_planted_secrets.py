@@ -54,8 +54,9 @@ from kubelet_trio.config import load_settings
 from kubelet_trio.credentials import load_providers
 from kubelet_trio.daemon.build import control_api
 from kubelet_trio.kube import KubeError, KubeUnavailableError, open_client
-from kubelet_trio.kube.exec_plugin import CredentialsError, read_credentials
-from kubelet_trio.kube.kubeconfig import ClientConfig, KubeconfigError, Source, load_kubeconfig
+from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
+from kubelet_trio.kube.exec_plugin import read_credentials
+from kubelet_trio.kube.kubeconfig import ClientConfig, Source, load_kubeconfig
 from kubelet_trio.model import inline_offload, set_verbosity
 from kubelet_trio.server import ApiOptions, HttpError, Request, Router
 from kubelet_trio.sources import HttpSource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -42,12 +41,6 @@ async def until(reflector: Reflector[ConfigMap], expected: set[str]) -> None:
 
 def config_map(name: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name), data={"a": "1"})
-
-
-async def test_an_answer_as_it_is(plane: ControlPlane) -> None:
-    async with open_client(load_kubeconfig(plane.admin_kubeconfig)) as client:
-        told = json.loads(await client.get_raw("/version"))
-    assert told["gitVersion"].startswith("v{}.{}.".format(*plane.version))
 
 
 async def test_what_a_node_may_not_is_refused(plane: ControlPlane, kube: OtherClient) -> None:

@@ -18,8 +18,9 @@ from kubelet_trio.config.load import load_settings
 from kubelet_trio.credentials.docker_config import config_logins, legacy_logins, secret_logins
 from kubelet_trio.credentials.plugins import ProviderError, read_response
 from kubelet_trio.credentials.provider_config import Provider, load_providers
-from kubelet_trio.kube.exec_plugin import CredentialsError, read_credentials
-from kubelet_trio.kube.kubeconfig import KubeconfigError, parse_kubeconfig
+from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
+from kubelet_trio.kube.exec_plugin import read_credentials
+from kubelet_trio.kube.kubeconfig import parse_kubeconfig
 from kubelet_trio.sources import ManifestError
 from kubelet_trio.sources.manifest.load import load_manifest
 from tests.fuzz.mutate import documents, edited, encode_tree

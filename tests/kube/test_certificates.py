@@ -12,13 +12,13 @@ import pytest
 import trio
 from lightkube.models.certificates_v1 import CertificateSigningRequest
 
-from kubelet_trio.kube import CertificateError, CertificateStore, Wanted
+from kubelet_trio.kube import CertificateError, CertificateRequest, CertificateStore
 from kubelet_trio.kube.certificates import CLIENT_SIGNER, Signed, describe, pki, sign
 from kubelet_trio.model import thread_offload
 from kubelet_trio.testing import FakeKube
 from tests.harness.authority import Authority
 
-WANTED = Wanted(CLIENT_SIGNER, "system:node:node")
+WANTED = CertificateRequest(CLIENT_SIGNER, "system:node:node")
 
 
 def approve(kube: FakeKube, authority: Authority, seconds: float = 3600) -> None:
@@ -113,7 +113,7 @@ async def test_a_certificate_says_for_whom_it_is(tmp_path: Path) -> None:
     ca = authority.certificate.read_bytes()
     assert (await describe(pki, ca + pair.certificate.read_bytes())).name == "kubelet-trio-test-ca"
     other = authority.issue("other", "other")
-    with pytest.raises(CertificateError, match="not that of the key"):
+    with pytest.raises(CertificateError, match="the key does not match the certificate"):
         await describe(pki, pair.certificate.read_bytes(), other.key.read_bytes())
     with pytest.raises(CertificateError, match="making a key or certificate"):
         await describe(pki, b"nothing of the kind")

@@ -31,7 +31,7 @@ from kubelet_trio.kube import (
     open_client,
 )
 from kubelet_trio.kube.kubeconfig import Source
-from kubelet_trio.kube.request import Exchange
+from kubelet_trio.kube.request import RequestAttempt
 from kubelet_trio.model import inline_offload
 from tests.harness.authority import Authority, Pair
 from tests.kube.http_server import Asked, Handler, MemoryServer, Reply, serve
@@ -309,7 +309,7 @@ async def test_the_rate_limit_delays(autojump_clock: MockClock) -> None:
 
 
 async def test_every_attempt_is_told(autojump_clock: MockClock) -> None:
-    told: list[Exchange] = []
+    told: list[RequestAttempt] = []
 
     async def broken(asked: Asked, reply: Reply) -> None:
         await trio.sleep(1)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kubelet_trio.kube.credentials import Credentials
-from kubelet_trio.kube.exec_plugin import CredentialsError, read_credentials, run_plugin
+from kubelet_trio.kube.errors import CredentialsError
+from kubelet_trio.kube.exec_plugin import read_credentials, run_plugin
 from kubelet_trio.kube.kubeconfig import EXEC_VERSIONS, ClientConfig, ExecPlugin, Source
 from tests.harness.authority import Authority
 
@@ -119,7 +120,7 @@ async def test_a_programs_certificate_is_used(tmp_path: Path) -> None:
     [
         ({}, "neither a token nor a client certificate"),
         ({"clientCertificateData": "c"}, "come together only"),
-        ({"token": 5}, "no ExecCredential"),
+        ({"token": 5}, "not an ExecCredential"),
     ],
 )
 def test_what_a_program_may_not_say(status: dict[str, Any], words: str) -> None:
@@ -130,7 +131,7 @@ def test_what_a_program_may_not_say(status: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("output", [b"", b"oops", b'{"kind":"ExecCredential"}'])
 def test_nonsense_from_a_program(output: bytes) -> None:
-    with pytest.raises(CredentialsError, match="no ExecCredential"):
+    with pytest.raises(CredentialsError, match="not an ExecCredential"):
         read_credentials(output, V1, "here")
 
 

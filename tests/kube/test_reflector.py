@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import ConfigMap, Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ManagedFieldsEntry, ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.kube import Abilities, KubeError, Listing, Reflector
+from kubelet_trio.kube import KubeError, ObjectList, Reflector, ServerFeatures
 from kubelet_trio.testing import FakeKube, FakeKubeClient, KubeFaultKind
 
 
@@ -260,9 +260,9 @@ async def test_a_server_without_streaming_lists_is_asked_once(autojump_clock: Mo
 async def test_reflectors_share_what_a_server_lacks(autojump_clock: MockClock) -> None:
     kube = FakeKube()
     kube.streaming_lists = False
-    abilities = Abilities()
+    features = ServerFeatures()
     for expected in (["watch", "list", "watch"], ["list", "watch"]):
-        reflector = reflector_of(kube, abilities=abilities)
+        reflector = reflector_of(kube, features=features)
         kube.requests.clear()
         async with following(reflector):
             await reflector.wait_delivery()
@@ -275,8 +275,8 @@ async def test_reflectors_that_start_together_ask_once_what_a_server_lacks(
 ) -> None:
     kube = FakeKube()
     kube.streaming_lists = False
-    abilities = Abilities()
-    reflectors = [reflector_of(kube, abilities=abilities) for _ in range(5)]
+    features = ServerFeatures()
+    reflectors = [reflector_of(kube, features=features) for _ in range(5)]
     async with contextlib.AsyncExitStack() as stack:
         for reflector in reflectors:
             await stack.enter_async_context(following(reflector))
@@ -292,15 +292,15 @@ async def test_one_that_has_no_answer_leaves_the_asking_to_the_next(
     kube = FakeKube()
     kube.streaming_lists = False
     kube.faults.add(KubeFaultKind.ERROR, "watch", error=KubeError(500, "InternalError", "no"))
-    abilities = Abilities()
-    reflectors = [reflector_of(kube, abilities=abilities) for _ in range(3)]
+    features = ServerFeatures()
+    reflectors = [reflector_of(kube, features=features) for _ in range(3)]
     async with contextlib.AsyncExitStack() as stack:
         for reflector in reflectors:
             await stack.enter_async_context(following(reflector))
         for reflector in reflectors:
             await reflector.wait_delivery()
             await reflector.connected.wait_value(True)
-    assert not abilities.streaming_lists
+    assert not features.streaming_lists
     assert verbs(kube).count("watch") == 1 + 1 + 3, "the failure, the refusal, the watches"
 
 
@@ -309,8 +309,8 @@ async def test_a_server_that_is_slow_to_refuse_one_holds_up_no_other(
 ) -> None:
     kube = FakeKube()
     kube.faults.add(KubeFaultKind.HANG, "watch", times=1)
-    abilities = Abilities()
-    first, second = (reflector_of(kube, abilities=abilities) for _ in range(2))
+    features = ServerFeatures()
+    first, second = (reflector_of(kube, features=features) for _ in range(2))
     async with following(first):
         await wait_all_tasks_blocked()
         began = trio.current_time()
@@ -404,11 +404,11 @@ async def test_an_object_without_metadata_is_no_answer(autojump_clock: MockClock
     class Careless(FakeKubeClient):
         async def list(self, model: type[Any], **options: Any) -> Any:
             await trio.lowlevel.checkpoint()
-            return Listing((ConfigMap(),), "7")
+            return ObjectList((ConfigMap(),), "7")
 
     kube = FakeKube()
     api = Careless(kube.server, kube.desk)
-    reflector = Reflector(api, ConfigMap, abilities=Abilities(streaming_lists=False))
+    reflector = Reflector(api, ConfigMap, features=ServerFeatures(streaming_lists=False))
     async with following(reflector):
         await trio.sleep(60)
     assert "without metadata" in reflector.trouble

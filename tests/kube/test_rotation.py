@@ -15,14 +15,23 @@ from lightkube.models.certificates_v1 import CertificateSigningRequest
 from trio.testing import MockClock
 from trio_util import AsyncValue
 
-from kubelet_trio.kube import Certificate, CertificateStore, KubeApi, Outcomes, Rotation, Wanted
+from kubelet_trio.kube import (
+    Certificate,
+    CertificateRequest,
+    CertificateStore,
+    KubeApi,
+    RenewalHooks,
+    Rotation,
+)
 from kubelet_trio.kube.certificates import CLIENT_SIGNER
 from kubelet_trio.kube.rotation import renewal_due
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing import FakeKube, TrioClock
 from tests.kube.fake_pki import Signer, fake_pki
 
-WANTED = Wanted(CLIENT_SIGNER, "system:node:node", hosts=("node",), addresses=("192.0.2.1",))
+WANTED = CertificateRequest(
+    CLIENT_SIGNER, "system:node:node", hosts=("node",), addresses=("192.0.2.1",)
+)
 HELD = Certificate(
     1000.0,
     2000.0,
@@ -41,18 +50,18 @@ def test_a_certificate_is_renewed_when_that_share_of_its_life_is_over(share: flo
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(CLIENT_SIGNER, "system:node:other"),
-        Wanted(CLIENT_SIGNER, "system:node:node", groups=("system:masters",)),
-        Wanted(CLIENT_SIGNER, "system:node:node", hosts=("node", "new")),
-        Wanted(CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.1", "192.0.2.2")),
+        CertificateRequest(CLIENT_SIGNER, "system:node:other"),
+        CertificateRequest(CLIENT_SIGNER, "system:node:node", groups=("system:masters",)),
+        CertificateRequest(CLIENT_SIGNER, "system:node:node", hosts=("node", "new")),
+        CertificateRequest(CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.1", "192.0.2.2")),
     ],
 )
-def test_one_that_lacks_something_is_renewed_at_once(wanted: Wanted) -> None:
+def test_one_that_lacks_something_is_renewed_at_once(wanted: CertificateRequest) -> None:
     assert renewal_due(HELD, wanted, 0.7) == float("-inf")
 
 
 def test_one_that_says_more_than_is_wanted_will_do() -> None:
-    assert renewal_due(HELD, Wanted(CLIENT_SIGNER, "system:node:node"), 0.7) == 1700
+    assert renewal_due(HELD, CertificateRequest(CLIENT_SIGNER, "system:node:node"), 0.7) == 1700
 
 
 class Bed:
@@ -62,11 +71,11 @@ class Bed:
         self.kube, self.clock = FakeKube(), TrioClock()
         self.signer = Signer(self.kube, self.clock)
         self.store = CertificateStore(base, "kubelet-client", inline_offload, fake_pki)
-        self.wanted: AsyncValue[Wanted | None] = AsyncValue(WANTED)
+        self.wanted: AsyncValue[CertificateRequest | None] = AsyncValue(WANTED)
         self.failures = 0
         self.renewed: list[Certificate | None] = []
         self.count = AsyncValue(0)
-        outcomes = Outcomes(self._renew, self._fail)
+        outcomes = RenewalHooks(self._renew, self._fail)
         self.rotation = Rotation(
             self.store, self.wanted, self._asking, self.clock, outcomes, share=lambda: 0.75
         )
@@ -171,12 +180,16 @@ async def test_other_addresses_give_up_the_request_and_ask_anew(
 ) -> None:
     async with bed.running():
         await bed.signer.wait_requests(1)
-        bed.wanted.value = Wanted(CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.9",))
+        bed.wanted.value = CertificateRequest(
+            CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.9",)
+        )
         bed.signer.sign(await bed.signer.wait_requests(2))
         held = await bed.wait_renewed(1)
         assert held.addresses == {"192.0.2.9"}
         # What is held does no longer do.
-        bed.wanted.value = Wanted(CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.10",))
+        bed.wanted.value = CertificateRequest(
+            CLIENT_SIGNER, "system:node:node", addresses=("192.0.2.10",)
+        )
         bed.signer.sign(await bed.signer.wait_requests(3))
         assert (await bed.wait_renewed(2)).addresses == {"192.0.2.10"}
     assert bed.failures == 0

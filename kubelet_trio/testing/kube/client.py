@@ -12,7 +12,7 @@ from kubelet_trio.kube import (
     Bookmark,
     KubeError,
     KubeUnavailableError,
-    Listing,
+    ObjectList,
     PatchKind,
     Route,
     WatchEvent,
@@ -57,7 +57,7 @@ class FakeKubeClient:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Listing[T]:
+    ) -> ObjectList[T]:
         def effect(route: Route) -> Any:
             matches = self.server.select(route, namespace, field_selector, label_selector)
             self.user.check_list(self._request("list", route, namespace), route, field_selector)
@@ -68,7 +68,7 @@ class FakeKubeClient:
 
         page = await self._serve("list", model, namespace, "", "", effect)
         items = tuple(from_json(item, model) for item in page.items)
-        return Listing(items, str(page.version), page.continue_token)
+        return ObjectList(items, str(page.version), page.continue_token)
 
     @contextlib.asynccontextmanager
     async def watch(
