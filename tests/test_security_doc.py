@@ -14,7 +14,7 @@ from kubelet_trio.agent import node_api_settings
 from kubelet_trio.config import Settings, load_settings
 from kubelet_trio.config.show import encode_config
 from kubelet_trio.server import Guard, HttpError, NodeAuthenticator, Request, Response, allow_all
-from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.http.types import ClientPeer
 from kubelet_trio.server.tls.serving import CIPHERS, TlsSettings, _make_context
 from kubelet_trio.testing import TrioClock
 from tests.harness.authority import Authority
@@ -120,7 +120,7 @@ async def test_a_refusal_is_in_the_log() -> None:
 
     guard = Guard(answer, NodeAuthenticator(TrioClock()), allow_all, "node")
     with capture_logs() as logs, pytest.raises(HttpError, match="Unauthorized"):
-        await guard.admit(Request("GET", "/pods", peer=Peer("192.0.2.1")))
+        await guard.admit(Request("GET", "/pods", peer=ClientPeer("192.0.2.1")))
     assert [(line["event"], line["client"]) for line in logs] == [
         ("http.unauthorized", "192.0.2.1")
     ]

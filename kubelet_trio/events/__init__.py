@@ -1,4 +1,4 @@
-"""Events: recorded by everyone, folded, kept and watched."""
+"""Events: recorded, counted, kept on the node and sent to the API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubelet_trio.events.ring import EventRing
 if TYPE_CHECKING:
     from kubelet_trio.events.api import ApiEvents
 
-# What only a node of a cluster needs is loaded by those who have one.
+# Loaded only on nodes of a cluster.
 _DEFERRED = {
     "ApiEvents": "api",
 }

@@ -1,9 +1,8 @@
-"""The node's events at the API server: correlated, then created or patched, one at a time.
+"""Sends the node's events to the API server: correlated, then created or patched, one at a time.
 
-The recorder's task hands over each occurrence and never waits: a bounded queue, of which the
-oldest is dropped and counted. An event that the server refuses is dropped, as an event is
-worth no more; while the server is away the one in hand is tried again, twelve times at the
-most.
+The recorder's task never waits: occurrences go into a bounded queue, whose oldest is dropped and
+counted when it is full. An event that the server refuses is dropped. While the server is
+unavailable the current event is retried, twelve times at most.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 import trio
 from lightkube.models import core_v1, meta_v1
 
-from kubelet_trio.events.correlator import Correlator, Told
-from kubelet_trio.events.object import event_object
+from kubelet_trio.events.correlator import Correlator, ServerEvent
+from kubelet_trio.events.ring import event_object
 from kubelet_trio.kube import (
     AlreadyExistsError,
     KubeApi,
@@ -30,14 +29,14 @@ from kubelet_trio.model import Bell, Event, get_logger, to_datetime
 
 log = get_logger()
 
-_WAITING = 1000
-_TRIES = 12
-_PAUSE = 10.0  # seconds between tries, as client-go
-_FLUSH_LIMIT = 2.0
+_QUEUE_SIZE = 1000
+_TRIES = 12  # client-go's maxTriesPerEvent
+_PAUSE = 10.0  # seconds between tries: client-go's sleepDuration
+_FLUSH_LIMIT = 2.0  # seconds after `stop` for the rest of the queue
 
 
 class ApiEvents:
-    """See the module. `put` from the trio thread only; one task runs it."""
+    """Sends events. Call `put` from the Trio thread only; one task runs it."""
 
     def __init__(
         self,
@@ -48,12 +47,14 @@ class ApiEvents:
         qps: int = 0,
         burst: int = 100,
     ) -> None:
-        """Args:
-        api: the API server.
-        host: the node.
-        component: who reports.
-        qps: requests a second (`eventRecordQPS`); 0 is no limit.
-        burst: requests at once above it.
+        """Send nothing before `run` runs.
+
+        Args:
+            api: the API server.
+            host: the node.
+            component: the events' source.
+            qps: requests a second (`eventRecordQPS`); 0 is no limit.
+            burst: requests at once above it.
         """
         self._api = api
         self._bucket = TokenBucket(qps or -1, burst)
@@ -65,15 +66,15 @@ class ApiEvents:
         self.dropped = 0
 
     def put(self, event: Event) -> None:
-        """Take in one occurrence; the oldest that waits is dropped if there is no room."""
+        """Queue one occurrence; if the queue is full, drop its oldest."""
         self._queue.append(event)
-        if len(self._queue) > _WAITING:
+        if len(self._queue) > _QUEUE_SIZE:
             self._queue.popleft()
             self.dropped += 1
         self._wake.ring()
 
     def stop(self) -> None:
-        """Ask `run` to end once the queue is empty, or soon."""
+        """Let `run` end when the queue is empty, or after 2 s."""
         self._is_stopping = True
         self._wake.ring()
 
@@ -91,24 +92,24 @@ class ApiEvents:
                 await self._send_next()
 
     async def _send_next(self) -> None:
-        told = self._correlator.correlate(self._queue.popleft())
-        if told is None:
+        record = self._correlator.correlate(self._queue.popleft())
+        if record is None:
             return
         await self._bucket.take()
         for attempt in range(_TRIES):
             try:
-                await self._send(told)
+                await self._send(record)
             except KubeUnavailableError as exc:
                 log.debug("event.unavailable", error=str(exc), attempt=attempt)
             except KubeError as exc:
                 if exc.code < 500 and exc.code != 429:
-                    log.warning("event.refused", reason=told.event.reason, error=str(exc))
+                    log.warning("event.refused", reason=record.event.reason, error=str(exc))
                     return
             else:
                 return
             if self._is_stopping:
                 return
-            # The first time at random: not every node comes back at the same moment.
+            # The first pause is random, as in client-go: not all nodes retry at the same moment.
             await self._pause(_PAUSE * (random.random() if attempt == 0 else 1.0))
         self.dropped += 1
 
@@ -118,36 +119,38 @@ class ApiEvents:
                 self._wake.clear()
                 await self._wake.wait_ring()
 
-    async def _send(self, told: Told) -> None:
-        namespace = told.event.involved.namespace or "default"
-        if told.count > 1:
+    async def _send(self, record: ServerEvent) -> None:
+        namespace = record.event.involved.namespace or "default"
+        if record.count > 1:
             try:
-                await self._api.patch(core_v1.Event, told.name, _counted(told), namespace=namespace)
-            except NotFoundError:  # it has expired there
-                anew = self._correlator.forget(told.key)
-                told = anew if anew is not None else told
+                await self._api.patch(
+                    core_v1.Event, record.name, _count_patch(record), namespace=namespace
+                )
+            except NotFoundError:  # it has expired: API servers keep events for an hour
+                renewed = self._correlator.forget(record.key)
+                record = renewed if renewed is not None else record
             else:
                 return
-        # A reply that was lost: it is there.
+        # It exists if an earlier try succeeded and only the reply was lost.
         with contextlib.suppress(AlreadyExistsError):
-            await self._api.create(self._as_api(told, namespace), namespace=namespace)
+            await self._api.create(self._as_api(record, namespace), namespace=namespace)
 
-    def _as_api(self, told: Told, namespace: str) -> core_v1.Event:
-        annotations = dict(told.event.annotations or {}) or None
-        meta = meta_v1.ObjectMeta(name=told.name, namespace=namespace, annotations=annotations)
+    def _as_api(self, record: ServerEvent, namespace: str) -> core_v1.Event:
+        annotations = dict(record.event.annotations or {}) or None
+        meta = meta_v1.ObjectMeta(name=record.name, namespace=namespace, annotations=annotations)
         return event_object(
-            told.event,
+            record.event,
             meta,
             self._source,
-            count=told.count,
-            first=told.first,
-            last=told.event.time,
+            count=record.count,
+            first=record.first,
+            last=record.event.time,
         )
 
 
-def _counted(told: Told) -> dict[str, Any]:
+def _count_patch(record: ServerEvent) -> dict[str, Any]:
     return {
-        "count": told.count,
-        "lastTimestamp": to_datetime(told.event.time).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "message": told.event.message,
+        "count": record.count,
+        "lastTimestamp": to_datetime(record.event.time).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "message": record.event.message,
     }

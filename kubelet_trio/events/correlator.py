@@ -1,19 +1,18 @@
-"""Which events reach an API server, and as what: aggregation, spam limits, counting. Pure.
+"""Decides which events reach the API server: aggregation, counting, spam filter. Pure.
 
 An occurrence passes three stages, as in client-go's EventCorrelator:
 
-1. Ten different messages of one reason about one object within ten minutes become one event
-   whose message begins with `(combined from similar events): `.
-2. What was told before is counted: one event on the server, patched.
-3. An object has 25 events at once and one more every five minutes; beyond that its repeated
-   events are dropped.
+1. Aggregation: ten different messages with one reason about one object within ten minutes become
+   one event whose message begins with `(combined from similar events): `.
+2. Counting: repeats of an event patch its count on the server.
+3. Spam filter: an object may have 25 events at once and one more every five minutes. Beyond that
+   its repeated events are dropped.
 
-One difference: what was never told of an object is told even then. A probe that fails every
-second would otherwise hide that its container is stopped. The first stage bounds how many those
-are.
+One difference: an object's new event passes the spam filter even then. Otherwise a probe that fails
+every second would hide that its container is stopped. Aggregation bounds the number of new events.
 
-Time is given (Unix seconds), state is bounded: of each stage the 4096 keys used last.
-Source: tools/record/events_cache.go.
+The caller gives the time (Unix seconds). Each stage keeps the 4096 keys used last. Source:
+tools/record/events_cache.go.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from typing import Generic, TypeVar
 from kubelet_trio.model import Event, ObjectRef
 
 _CACHED = 4096
-_SIMILAR = 10  # distinct messages from which on they are one
+_SIMILAR = 10  # distinct messages that become one event
 _SIMILAR_WINDOW = 600.0  # seconds since the last of them
 _BURST = 25
-_REFILL = 300.0  # seconds for one more
+_REFILL = 300.0  # seconds for one more token
 PREFIX = "(combined from similar events): "
 
 K = TypeVar("K", bound=Hashable)
@@ -37,7 +36,7 @@ V = TypeVar("V")
 
 
 class _Lru(Generic[K, V]):
-    """The last `_CACHED` keys."""
+    """A mapping that keeps the `_CACHED` keys put last."""
 
     def __init__(self) -> None:
         self._items: OrderedDict[K, V] = OrderedDict()
@@ -56,8 +55,8 @@ Key = tuple[ObjectRef, str, str, str]  # of one event on the server
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One event on the server: create it where `count` is 1, else patch it."""
+class ServerEvent:
+    """One event on the server, to be created if `count` is 1, else patched."""
 
     key: Key
     name: str
@@ -79,38 +78,38 @@ class _Bucket:
 
 
 class Correlator:
-    """See the module. One writer: whoever sends the events."""
+    """The state of the three stages. One writer: the sender of the events."""
 
     def __init__(self) -> None:
         self._similar: _Lru[tuple[ObjectRef, str, str], _Similar] = _Lru()
-        self._told: _Lru[Key, Told] = _Lru()
+        self._sent: _Lru[Key, ServerEvent] = _Lru()
         self._buckets: _Lru[ObjectRef, _Bucket] = _Lru()
         self._last_name = 0
 
-    def correlate(self, event: Event) -> Told | None:
-        """Take in one occurrence; return what to tell of it, None if it is dropped."""
+    def correlate(self, event: Event) -> ServerEvent | None:
+        """Count one occurrence; return the event to write, None if it is dropped."""
         event, key = self._aggregate(event)
-        before = self._told.get(key)
+        before = self._sent.get(key)
         if before is None:
-            told = Told(key, self._name(event), event, 1, event.time)
+            record = ServerEvent(key, self._name(event), event, 1, event.time)
         else:
-            told = replace(before, event=event, count=before.count + 1)
-        # Counted even if it is dropped, so that the next one that passes tells of all.
-        self._told.put(key, told)
+            record = replace(before, event=event, count=before.count + 1)
+        # Counted even if it is dropped, so that the next one that passes has the full count.
+        self._sent.put(key, record)
         is_accepted = self._accept(event)
-        return told if is_accepted or before is None else None
+        return record if is_accepted or before is None else None
 
-    def forget(self, key: Key) -> Told | None:
-        """The server has no such event any more: what is left of it is told as a new one."""
-        told = self._told.get(key)
-        if told is None:
+    def forget(self, key: Key) -> ServerEvent | None:
+        """Return the event to create in place of one that the server no longer has."""
+        record = self._sent.get(key)
+        if record is None:
             return None
-        anew = replace(told, name=self._name(told.event), count=1, first=told.event.time)
-        self._told.put(key, anew)
-        return anew
+        renewed = replace(record, name=self._name(record.event), count=1, first=record.event.time)
+        self._sent.put(key, renewed)
+        return renewed
 
     def _name(self, event: Event) -> str:
-        """Name an event by the time in nanoseconds, as upstream, and no two the same."""
+        """Return a unique name: as upstream, the object's and the time in nanoseconds."""
         stamp = int(event.time * 10**9)
         self._last_name = stamp if stamp > self._last_name else self._last_name + 1
         return f"{event.involved.name}.{self._last_name:x}"
@@ -125,14 +124,14 @@ class Correlator:
         if len(messages) < _SIMILAR:
             self._similar.put(group, _Similar(messages, event.time))
             return event, (event.involved, event.type, event.reason, event.message)
-        # Kept one short of the limit: the next one, whatever it says, is combined too.
+        # Kept one below the limit, so that the next occurrence is combined too.
         self._similar.put(group, _Similar(frozenset([*messages][: _SIMILAR - 1]), event.time))
         return replace(event, message=PREFIX + event.message), (*group, "")
 
     def _accept(self, event: Event) -> bool:
         source = replace(event.involved, field_path="")
         bucket = self._buckets.get(source) or _Bucket(_BURST, event.time)
-        # A clock set back must not take tokens away.
+        # If the clock was set back, the difference must not take tokens away.
         passed = max(0.0, event.time - bucket.at)
         tokens = min(float(_BURST), bucket.tokens + passed / _REFILL)
         accepted = tokens >= 1

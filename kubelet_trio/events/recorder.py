@@ -1,9 +1,8 @@
-"""Where every room reports what happened: a bounded channel, and the task that empties it.
+"""Records events: a bounded channel, and the task that empties it into the ring.
 
-`emit` never waits and never fails. While the recorder is held up the channel fills; then
-the oldest occurrence is dropped and counted, since what happened last explains most.
-Only the task folds, so the ring has one writer. If the task is restarted, what waited in
-the channel is still there.
+`emit` never waits and never fails. If the channel is full, the oldest occurrence is dropped and
+counted: the latest events explain most. Only the task writes to the ring. If the task is restarted,
+the channel keeps its contents.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ log = get_logger()
 
 
 class EventRecorder:
-    """The `EventSink` of the agent. Call `emit` from the trio thread only."""
+    """The `EventSink` of the agent. Call `emit` from the Trio thread only."""
 
     def __init__(self, ring: EventRing, clock: WallClock, *, waiting: int = 1000) -> None:
         self.ring = ring
@@ -30,7 +29,7 @@ class EventRecorder:
         self._send, self._receive = trio.open_memory_channel[Event](waiting)
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
-        """Report one occurrence; the oldest that waits is dropped if there is no room."""
+        """Record one occurrence; if the channel is full, drop its oldest."""
         self._put(Event(involved, type_, reason, message, self._clock.time()))
 
     def emit_annotated(
@@ -41,7 +40,7 @@ class EventRecorder:
         message: str,
         annotations: Mapping[str, str],
     ) -> None:
-        """Report one occurrence as `emit` does, with annotations for its event."""
+        """Record one occurrence as `emit` does, with annotations for its event."""
         self._put(Event(involved, type_, reason, message, self._clock.time(), annotations))
 
     def _put(self, event: Event) -> None:
@@ -54,11 +53,11 @@ class EventRecorder:
 
     @property
     def waiting(self) -> int:
-        """How many events have not been folded yet."""
+        """The number of occurrences in the channel."""
         return self._send.statistics().current_buffer_used
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Fold what is reported until cancelled; what waits by then is folded too."""
+        """Move occurrences into the ring until cancelled; then empty the channel."""
         task_status.started()
         try:
             while True:
@@ -67,7 +66,7 @@ class EventRecorder:
             self.flush()
 
     def flush(self) -> None:
-        """Fold all that waits, now."""
+        """Move all waiting occurrences into the ring, now."""
         with contextlib.suppress(trio.WouldBlock):
             while True:
                 self._fold(self._receive.receive_nowait())
@@ -77,9 +76,9 @@ class EventRecorder:
         if self.forward is not None:
             self.forward(event)
         involved = event.involved
-        first = log.warning if event.type == "Warning" else log.info
-        say = first if count == 1 else log.debug
-        say(
+        log_first = log.warning if event.type == "Warning" else log.info
+        write = log_first if count == 1 else log.debug
+        write(
             "event",
             object=f"{involved.kind}/{involved.namespace}/{involved.name}".replace("//", "/"),
             field_path=involved.field_path,

@@ -1,9 +1,9 @@
-"""The node's own event store: bounded, folded, and watchable.
+"""The node's own event store: bounded and watchable.
 
-Repeats of one event (same object, type, reason and message) are one entry whose count and
-last time grow, as Kubernetes' EventCorrelator folds them. The ring keeps the entries that
-changed last; `version` grows with every change, so that a reader asks for what is newer
-than what it saw and a slow one costs nothing.
+Repeats of one event (same object, type, reason and message) are one entry with a count and a last
+time, as in client-go's EventCorrelator. The ring keeps the entries that changed last. `version`
+grows with every change: a reader asks for the entries newer than its last version, so a slow reader
+needs no queue.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from lightkube.models import core_v1, meta_v1
 from trio_util import AsyncValue
 
-from kubelet_trio.events.object import event_object
 from kubelet_trio.model import Event, ObjectRef, to_datetime
 
 Key = tuple[ObjectRef, str, str, str]
 
 
 class _Entry:
-    """One folded event; `version` is that of its last change."""
+    """One event with its repeats; `version` is the ring's at its last change."""
 
     __slots__ = ("count", "event", "last", "version")
 
@@ -45,7 +44,7 @@ class EventRing:
         return len(self._entries)
 
     def fold(self, event: Event) -> int:
-        """Take in one occurrence and return how many there were of it."""
+        """Add one occurrence; return the number of occurrences of its event."""
         key = (event.involved, event.type, event.reason, event.message)
         entry = self._entries.get(key)
         if entry is None:
@@ -64,7 +63,7 @@ class EventRing:
     ) -> list[core_v1.Event]:
         """Return events that changed after version `newer_than`, oldest change first.
 
-        `kind`, `namespace` and `name` choose by the involved object; empty is any.
+        `kind`, `namespace` and `name` select by the involved object; empty is any.
         """
         return [
             self._as_api(entry)
@@ -86,7 +85,7 @@ class EventRing:
     def _as_api(self, entry: _Entry) -> core_v1.Event:
         event = entry.event
         meta = meta_v1.ObjectMeta(
-            # Upstream's form of the name: the object's, and the first time in nanoseconds.
+            # As upstream, the object's name and the time of the first occurrence in nanoseconds.
             name=f"{event.involved.name}.{int(event.time * 10**9):x}",
             namespace=event.involved.namespace or "default",
             annotations=dict(event.annotations or {}) or None,
@@ -96,3 +95,36 @@ class EventRing:
         return event_object(
             event, meta, self._source, count=entry.count, first=event.time, last=entry.last
         )
+
+
+def event_object(
+    event: Event,
+    metadata: meta_v1.ObjectMeta,
+    source: core_v1.EventSource,
+    *,
+    count: int,
+    first: float,
+    last: float,
+) -> core_v1.Event:
+    """Return the core/v1 Event for `count` occurrences between two Unix times."""
+    involved = event.involved
+    return core_v1.Event(
+        metadata=metadata,
+        involvedObject=core_v1.ObjectReference(
+            apiVersion="v1",
+            kind=involved.kind,
+            name=involved.name,
+            namespace=involved.namespace or None,
+            uid=involved.uid or None,
+            fieldPath=involved.field_path or None,
+        ),
+        type=event.type,
+        reason=event.reason,
+        message=event.message,
+        count=count,
+        firstTimestamp=to_datetime(first),
+        lastTimestamp=to_datetime(last),
+        source=source,
+        reportingComponent=source.component,
+        reportingInstance=source.host,
+    )

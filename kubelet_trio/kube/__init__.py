@@ -12,6 +12,7 @@ from kubelet_trio.kube.api import (
     PatchKind,
     WatchEvent,
     WatchEventKind,
+    is_newer,
 )
 from kubelet_trio.kube.codec import from_json, to_json
 from kubelet_trio.kube.errors import (
@@ -116,6 +117,7 @@ __all__ = [
     "client_request",
     "client_store",
     "from_json",
+    "is_newer",
     "load_kubeconfig",
     "make_strategic",
     "open_client",

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -56,6 +56,18 @@ class ObjectList(Generic[T]):
     items: tuple[T, ...]
     resource_version: str
     continue_token: str = ""
+
+
+def is_newer(obj: object, than: object) -> bool:
+    """Return whether one state of an object is later than another.
+
+    Resource versions of one kind are growing numbers in Kubernetes. If a server has other ones, the
+    state that arrives last counts.
+    """
+    one, other = (cast("Any", state).metadata.resourceVersion or "" for state in (obj, than))
+    if one.isdigit() and other.isdigit():
+        return int(one) > int(other)
+    return bool(one != other)
 
 
 class KubeApi(Protocol):

@@ -1,4 +1,4 @@
-"""The node itself: its addresses, its object at an API server, its heartbeat."""
+"""The node: its addresses, capacity, object at the API server, heartbeat and lease."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.node.addresses import host_ips, look_up, own_problem
 from kubelet_trio.node.capacity import (
     DEFAULT_EVICTION_HARD,
-    Machine,
     NodeCapacity,
     ReservationError,
     Reservations,
     node_capacity,
     parse_cpus,
     parse_reservation,
-    read_machine,
-    threshold_amount,
     with_reserved_cpus,
 )
+from kubelet_trio.node.machine import Machine, go_arch, read_machine, system_info
 from kubelet_trio.node.pod_cidr import PodCidr
 from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
 
 if TYPE_CHECKING:
+    from kubelet_trio.node.conditions import RuntimeWatch
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
-    from kubelet_trio.node.machine import go_arch, system_info
     from kubelet_trio.node.object import DEFAULT_TTL, object_ttl
-    from kubelet_trio.node.readiness import RuntimeWatch
     from kubelet_trio.node.registration import NodeObject, Registration
 
-# What only a node of a cluster needs is loaded by those who have one.
+# Loaded only on nodes of a cluster.
 _DEFERRED = {
     "DEFAULT_TTL": "object",
     "HeartbeatPeriods": "heartbeat",
@@ -38,10 +35,8 @@ _DEFERRED = {
     "NodeLease": "lease",
     "NodeObject": "registration",
     "Registration": "registration",
-    "RuntimeWatch": "readiness",
-    "go_arch": "machine",
+    "RuntimeWatch": "conditions",
     "object_ttl": "object",
-    "system_info": "machine",
 }
 
 __all__ = [
@@ -73,7 +68,6 @@ __all__ = [
     "read_machine",
     "resources_of",
     "system_info",
-    "threshold_amount",
     "with_reserved_cpus",
 ]
 

@@ -1,7 +1,7 @@
-"""The node's own addresses: what statuses show as hostIPs.
+"""The node's own addresses, which pods' statuses show as hostIPs.
 
-In the Go kubelet's order: `--node-ip`, a node name that is an address, what the name is looked
-up to (addresses of this machine only), the source address of the default route.
+In the Go kubelet's order: `--node-ip`, a node name that is an address, the addresses of the name in
+DNS (only those of this machine), the source address of the default route.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from kubelet_trio.model import get_logger
 
 log = get_logger()
 
-# Documentation ranges (RFC 5737, RFC 3849): a route is looked up, nothing is ever sent.
+# Addresses reserved for documentation (RFC 5737, RFC 3849). Connecting a datagram socket only looks
+# up the route; no packet is sent.
 _PROBES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-_ONLY_A_FAMILY = ("0.0.0.0", "::")
-_LOOK_UP_LIMIT = 2.0  # seconds; a resolver that hangs takes far longer
+_ONLY_A_FAMILY = ("0.0.0.0", "::")  # `--node-ip` that names only an IP family
+_LOOK_UP_LIMIT = 2.0  # seconds; without a limit a hanging resolver delays the start
 
 
 def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the node's IPs, primary first: one, or the two that `--node-ip` names.
 
-    A machine without any answers for itself on loopback.
+    A machine without any address gets the loopback address.
 
     Args:
-        node_ip: `--node-ip`: one address, a dual-stack pair, comma-separated, or the family of
+        node_ip: `--node-ip`: one address, a comma-separated dual-stack pair, or the family of
             the first (`0.0.0.0`, `::`).
         name: the node's.
-        looked_up: what the name is in DNS.
+        looked_up: the addresses of the name in DNS.
 
     Raises:
-        ValueError: for something that is not an IP address, with its text.
+        ValueError: an item of `node_ip` is not an IP address.
     """
     if node_ip and node_ip not in _ONLY_A_FAMILY:
         return tuple(str(ipaddress.ip_address(part.strip())) for part in node_ip.split(","))
@@ -43,24 +44,25 @@ def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -
     found = list(looked_up) or _route_ips()
     family = 6 if node_ip == "::" else 4
     preferred = [ip for ip in found if ipaddress.ip_address(ip).version == family]
-    # One, and not one a family: two are only for who asks for them (NodeAddress in setters.go).
+    # One, not one for each family: only an explicit `--node-ip` gives two (NodeAddress in
+    # setters.go).
     return tuple([*preferred, *found][:1]) or ("127.0.0.1",)
 
 
 async def look_up(name: str, node_ip: str, *, only_if_needed: bool) -> tuple[str, ...]:
-    """Return the addresses of this machine that a node's name means; none after 2 s.
+    """Return this machine's addresses that a node's name resolves to; none after 2 s.
 
     Args:
         name: the node's.
-        node_ip: `--node-ip`, which makes this needless unless it is just a family.
-        only_if_needed: ask nobody where there is a default route.
+        node_ip: `--node-ip`; an address there makes the lookup unnecessary.
+        only_if_needed: do not ask DNS if there is a default route.
     """
     if (node_ip and node_ip not in _ONLY_A_FAMILY) or _is_ip(name):
         return ()
     if only_if_needed and _route_ips():
         return ()
     with trio.move_on_after(_LOOK_UP_LIMIT):
-        # The thread stays with a resolver that hangs; a limiter of its own, so nobody waits.
+        # A hanging resolver keeps the thread; a limiter of its own, so that no other call waits.
         return await trio.to_thread.run_sync(
             _look_up, name, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
         )
@@ -77,19 +79,19 @@ def _look_up(name: str) -> tuple[str, ...]:
 
 
 def is_own(address: str) -> bool:
-    """Return whether an address is one of this machine's that others may use."""
+    """Return whether other machines can reach this one at an address."""
     return own_problem(address) is None
 
 
 def own_problem(address: str) -> str | None:
-    """Return why others cannot reach this machine by an address, in upstream's words, or None.
+    """Return why other machines cannot reach this one at an address, in upstream's words, or None.
 
     Source: validateNodeIP in kubelet_node_status.go.
     """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
-        return "nodeIP must be a valid IP address"  # with a zone, too: link-local
+        return "nodeIP must be a valid IP address"
     refused = (
         (ip.is_loopback, "nodeIP can't be loopback address"),
         (ip.is_multicast, "nodeIP can't be a multicast address"),

@@ -1,13 +1,13 @@
-"""What the node has, what of it is kept back, and what is left for pods.
+"""The node's capacity, the reserved part, and what is left for pods.
 
-`node_capacity` is the one place where that is decided. Registration reports its `capacity`
-and `allocatable`, admission measures pods against `allocatable`, the top cgroup is limited
-to `enforceable`. Amounts are integers in nano-units by resource name, as everywhere.
+`node_capacity` alone decides this. Registration reports `capacity` and `allocatable`, admission
+compares pods with `allocatable`, and the top cgroup is limited to `enforceable`. Amounts are
+integers in nano-units by resource name.
 
     capacity      the machine: cpu, memory, ephemeral-storage, hugepages-<size>, pods
-    allocatable   capacity less systemReserved, kubeReserved and the hard eviction
-                  thresholds; memory also less all huge pages, which are taken out of it
-    enforceable   capacity less systemReserved and kubeReserved alone, with `pid`: a cgroup
+    allocatable   capacity minus systemReserved, kubeReserved and the hard eviction
+                  thresholds; memory also minus all huge pages, which are part of it
+    enforceable   capacity minus systemReserved and kubeReserved only, with `pid`: a cgroup
                   limit at the eviction threshold would kill before eviction could act
 
 Rules: GetNodeAllocatableReservation and getNodeAllocatableInternalAbsolute of
@@ -16,20 +16,19 @@ pkg/kubelet/cm, MachineInfo of pkg/kubelet/nodestatus, hardEvictionReservation.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from kubelet_trio.model import NANO, parse_quantity
+from kubelet_trio.node.machine import Machine
 
 Amounts = Mapping[str, int]  # nano-units by resource name
 
 PID = "pid"
 HUGEPAGES = "hugepages-"
 DEFAULT_MAX_PODS = 110
-# evictionHard where nobody sets it, on Linux.
+# The default of evictionHard on Linux.
 DEFAULT_EVICTION_HARD: Mapping[str, str] = {
     "memory.available": "100Mi",
     "nodefs.available": "10%",
@@ -37,28 +36,16 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
     "imagefs.available": "15%",
     "imagefs.inodesFree": "5%",
 }
-# The signals whose thresholds are kept back from pods, and of which resource.
+# The signals whose thresholds reduce `allocatable`, and the resource.
 _EVICTION_RESOURCES = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 _NO_THRESHOLD = (None, "0%", "100%")  # the latter two turn a signal off
 _RESERVABLE = ("cpu", "memory", "ephemeral-storage", PID)
-_LAST_CPU = (1 << 16) - 1  # far beyond the 8,192 that Linux can be built for
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What is there, whoever uses it."""
-
-    cpus: int
-    memory: int  # bytes
-    swap: int = 0  # bytes
-    hugepages: Mapping[str, int] = field(default_factory=dict)  # bytes by size: 2Mi, 1Gi
-    storage: int = 0  # bytes of the file system that the pods' directories are on
-    max_pids: int = 0  # 0: not known
+_LAST_CPU = (1 << 16) - 1  # far beyond Linux' largest NR_CPUS (8,192); bounds the set
 
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """What is kept from pods, in nano-units, and thresholds by signal (`100Mi`, `10%`)."""
+    """Reserved amounts in nano-units, and eviction thresholds by signal (`100Mi`, `10%`)."""
 
     system: Amounts = field(default_factory=dict)
     kube: Amounts = field(default_factory=dict)
@@ -67,16 +54,16 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """See the module."""
+    """The result of `node_capacity`; the module docstring explains the parts."""
 
     capacity: Amounts
     allocatable: Amounts
     enforceable: Amounts
-    internal: Amounts  # capacity with `pid`, and without `pods`: what cgroups can be limited to
+    internal: Amounts  # capacity with `pid` and without `pods`: what a cgroup can limit
 
 
 class ReservationError(ValueError):
-    """More is kept back than there is, or something that cannot be kept back."""
+    """More is reserved than the node has, or a resource that cannot be reserved."""
 
 
 def node_capacity(
@@ -87,11 +74,11 @@ def node_capacity(
     pods_per_core: int = 0,
     local_storage: bool = True,
 ) -> NodeCapacity:
-    """Return what the node has and what pods may have of it.
+    """Return the node's capacity and the parts of it.
 
-    `local_storage` is `localStorageCapacityIsolation`: without it disk is no resource.
+    `local_storage` is `localStorageCapacityIsolation`: without it there is no ephemeral-storage.
 
-    Raises `ReservationError` naming every resource of which more is reserved than there is.
+    Raises `ReservationError` naming every resource of which more is reserved than the node has.
     """
     reserved = reserved or Reservations()
     resources = {
@@ -141,9 +128,9 @@ def parse_reservation(field_name: str, given: Mapping[str, str]) -> dict[str, in
 
 
 def with_reserved_cpus(reserved: Reservations, cpus: int) -> Reservations:
-    """Return the reservations where `reservedSystemCPUs` names that many CPUs.
+    """Return the reservations with the number of CPUs that `reservedSystemCPUs` names.
 
-    They count as the system's, and whatever else was said of CPU does not.
+    They replace every other reservation of CPU.
     """
     if not cpus:
         return reserved
@@ -166,7 +153,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def threshold_amount(threshold: str, capacity: int) -> int:
-    """Return a threshold of a capacity, both in nano-units; `10%` is rounded down to units."""
+    """Return a threshold in nano-units; a percentage of `capacity` is rounded down to units."""
     if threshold.endswith("%"):
         return int(capacity // NANO * float(threshold[:-1]) / 100) * NANO
     return parse_quantity(threshold)
@@ -199,64 +186,3 @@ def _check(capacity: Amounts, reserved: Amounts) -> None:
 
 def _shown(name: str, amount: int) -> str:
     return f"{-(-amount * 1000 // NANO)}m" if name == "cpu" else str(-(-amount // NANO))
-
-
-# The machine itself. Blocks.
-
-
-def read_machine(
-    root_dir: Path, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
-) -> Machine:
-    """Return this machine; `root_dir` (or what is above it, so far) is on the pods' disk.
-
-    Raises OSError.
-    """
-    while not root_dir.exists():
-        root_dir = root_dir.parent
-    disk = os.statvfs(root_dir)
-    meminfo = (proc / "meminfo").read_text()
-    return Machine(
-        cpus=os.cpu_count() or 1,
-        memory=_meminfo(meminfo, "MemTotal"),
-        swap=_meminfo(meminfo, "SwapTotal"),
-        hugepages=_hugepages(sys / "kernel" / "mm" / "hugepages"),
-        storage=disk.f_blocks * disk.f_frsize,
-        max_pids=_max_pids(proc / "sys" / "kernel"),
-    )
-
-
-def _meminfo(text: str, name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else 0
-
-
-def _hugepages(directory: Path) -> dict[str, int]:
-    if not directory.is_dir():
-        return {}
-    found = {}
-    for entry in directory.iterdir():
-        match = re.fullmatch(r"hugepages-(\d+)kB", entry.name)
-        if match is not None:
-            size = int(match[1]) * 1024
-            found[size] = size * int((entry / "nr_hugepages").read_text())
-    return {binary_size(size): amount for size, amount in sorted(found.items())}
-
-
-def binary_size(size: int) -> str:
-    """Return a page size as resource names have it: 2097152 is 2Mi."""
-    for unit in ("", "Ki", "Mi"):
-        if size < 1024 or size % 1024:
-            return f"{size}{unit}"
-        size //= 1024
-    return f"{size}Gi"
-
-
-def _max_pids(kernel: Path) -> int:
-    """Return the most processes there can be: the smaller of the two that the kernel names."""
-    limits = []
-    for name in ("pid_max", "threads-max"):
-        try:
-            limits.append(int((kernel / name).read_text()))
-        except FileNotFoundError:
-            continue
-    return min(limits, default=0)

@@ -1,9 +1,9 @@
-"""Keeps the node's status at the API server true.
+"""Keeps the node's status at the API server up to date.
 
-It is computed every `nodeStatusUpdateFrequency`, and at once when somebody wakes it (the
-runtime came or went, pressure began or ended). It is sent where more than heartbeats
-differ, else every `nodeStatusReportFrequency`, at a time of its own in each period.
-Source: syncNodeStatus and tryUpdateNodeStatus in kubelet_node_status.go.
+The status is computed every `nodeStatusUpdateFrequency`, and at once after `wake` (the runtime's
+state or the pressure changed). It is sent if it differs in more than heartbeat times, else every
+`nodeStatusReportFrequency`, at a random time. Source: syncNodeStatus and tryUpdateNodeStatus in
+kubelet_node_status.go.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _JITTER = 0.04
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatPeriods:
-    """Seconds: of looking, and of telling what has not changed."""
+    """The periods in seconds: of computing the status, and of reporting an unchanged one."""
 
     update: float = 10.0
     report: float = 300.0
 
 
 class NodeHeartbeat:
-    """See the module. One task runs it."""
+    """Reports the node's status. One task runs it."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class NodeHeartbeat:
         self._wake = Bell()
         self._report_at = 0.0  # trio time
         self._backoff = Backoff(_RETRY_FIRST, self._periods.update)
-        self._is_unschedulable = False  # as last told
-        self._refused: dict[str, Any] = {}  # what the server does not take over
+        self._is_unschedulable = False  # as in the last event
+        self._refused: dict[str, Any] = {}  # the part of the last patch that the server dropped
 
     def wake(self) -> None:
-        """Something that the status tells has changed. Never blocks."""
+        """Report now: something in the status has changed. Never blocks."""
         self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Report until cancelled. Nothing is reported of a node that is not registered."""
+        """Report until cancelled, once the node is registered."""
         task_status.started()
         if self._identity.register:
             await self._node.value.wait_value(lambda node: node is not None)
@@ -76,7 +76,7 @@ class NodeHeartbeat:
                 with trio.fail_after(2 * CALL_LIMIT):
                     await self.report()
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
-                # While nothing answers nobody is told anything anyway: no need to be woken.
+                # Not woken meanwhile: while the server does not answer, a report only fails.
                 delay = self._backoff.next_delay()
                 problem = str(exc) or "no answer in time"
                 log.warning("node.status_failed", error=problem, retry_in=delay)
@@ -87,12 +87,12 @@ class NodeHeartbeat:
                     await self._wake.wait_ring()
 
     async def report(self) -> None:
-        """Tell the status if it is due. Raises `KubeError` or `KubeUnavailableError`."""
+        """Send the status if that is due. Raises `KubeError` and `KubeUnavailableError`."""
         node = self._node.value.value
         if node is None:
             node = await self._api.get(Node, self._identity.name)
             self._node.put(node)
-        self._tell_cordon(node)
+        self._emit_cordon(node)
         before = node.status or NodeStatus()
         status = node_status(self._identity, await self._observe(), before)
         is_changed = material_patch(before, status) != self._refused
@@ -107,10 +107,10 @@ class NodeHeartbeat:
         self._node.put(after)
         self._refused = material_patch(after.status or NodeStatus(), status)
         self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)
-        self._tell(node, before, status)
+        self._emit_changes(node, before, status)
 
-    def _tell_cordon(self, node: Node) -> None:
-        """Tell once that the scheduler may, or may no longer, place pods here."""
+    def _emit_cordon(self, node: Node) -> None:
+        """Emit an event when the node is cordoned or uncordoned."""
         is_unschedulable = bool(node.spec is not None and node.spec.unschedulable)
         if is_unschedulable != self._is_unschedulable:
             self._is_unschedulable = is_unschedulable
@@ -119,11 +119,11 @@ class NodeHeartbeat:
             ref = ObjectRef("Node", name, uid=name)
             self._events.emit(ref, "Normal", reason, f"Node {name} status is now: {reason}")
 
-    def _tell(self, node: Node, before: NodeStatus, after: NodeStatus) -> None:
+    def _emit_changes(self, node: Node, before: NodeStatus, after: NodeStatus) -> None:
         name = self._identity.name
         boot_before = before.nodeInfo.bootID if before.nodeInfo is not None else ""
         boot = after.nodeInfo.bootID if after.nodeInfo is not None else ""
-        ref = ObjectRef("Node", name, uid=name)  # by which everybody looks for them
+        ref = ObjectRef("Node", name, uid=name)  # as upstream, clients select by the name
         if boot_before and boot and boot != boot_before:
             text = f"Node {name} has been rebooted, boot id: {boot}"
             self._events.emit(ref, "Warning", "Rebooted", text)

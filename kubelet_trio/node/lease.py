@@ -1,7 +1,7 @@
-"""The node's lease: that it lives, said every quarter of the lease's duration.
+"""The node's lease, renewed every quarter of its duration.
 
-Source: k8s.io/component-helpers/apimachinery/lease. The lease belongs to the node's object,
-so it goes with it, and is not made before there is one.
+The lease's owner is the node's object: it is deleted with it, and not created before it. Source:
+k8s.io/component-helpers/apimachinery/lease.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kubelet_trio.node.registration import CALL_LIMIT, NodeObject
 log = get_logger()
 
 NAMESPACE = "kube-node-lease"
-_RENEWALS = 4  # in one duration
+_RENEWALS = 4  # in one lease duration
 _JITTER = 0.04
 _FIRST_RETRY = 0.1
 _LAST_RETRY = 7.0
 
 
 def node_lease(before: Lease | None, node: Node, seconds: int, now: float) -> Lease:
-    """Return the lease as it is to be: a new one, or the last one renewed."""
+    """Return the lease to write: a new one, or the renewed previous one."""
     meta = node.metadata or ObjectMeta()
     owner = OwnerReference(apiVersion="v1", kind="Node", name=meta.name or "", uid=meta.uid or "")
     lease = before or Lease(metadata=ObjectMeta(name=meta.name, namespace=NAMESPACE))
@@ -56,14 +56,14 @@ def node_lease(before: Lease | None, node: Node, seconds: int, now: float) -> Le
 
 
 def _micro_time(now: float) -> datetime.datetime:
-    """Return a time with a fraction: a server reads no MicroTime without one."""
+    """Return a time with a fraction: API servers refuse a MicroTime without one."""
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return moment.replace(microsecond=moment.microsecond or 1)
 
 
 @dataclass(slots=True)
 class NodeLease:
-    """See the module. One task runs it."""
+    """Renews the node's lease. One task runs it."""
 
     api: KubeApi
     node: NodeObject
@@ -90,7 +90,7 @@ class NodeLease:
             await trio.sleep(self.seconds / _RENEWALS * random.uniform(1, 1 + _JITTER))
 
     async def renew(self, node: Node) -> None:
-        """Renew once. Raises `KubeError` or `KubeUnavailableError`."""
+        """Renew once. Raises `KubeError` and `KubeUnavailableError`."""
         if self._lease is None:
             self._lease = await self._find(node)
         lease = node_lease(self._lease, node, self.seconds, self.clock.time())
@@ -100,7 +100,7 @@ class NodeLease:
             else:
                 self._lease = await self.api.update(lease, namespace=NAMESPACE)
         except (ConflictError, NotFoundError):
-            self._lease = None  # somebody else's hand: read it again
+            self._lease = None  # another client changed or deleted it: read it again
             raise
 
     async def _find(self, node: Node) -> Lease | None:

@@ -1,18 +1,81 @@
-"""Facts of the machine that the node's status tells: ids, versions, swap. Blocks; never fails."""
+"""Reads the machine: its resources, and the ids and versions for the node's status. Blocks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightkube.models.core_v1 import NodeSwapStatus, NodeSystemInfo
 
+from kubelet_trio.model import canonical_quantity
+
 _ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine's resources."""
+
+    cpus: int
+    memory: int  # bytes
+    swap: int = 0  # bytes
+    hugepages: Mapping[str, int] = field(default_factory=dict)  # bytes by size: 2Mi, 1Gi
+    storage: int = 0  # bytes of the file system that the pods' directories are on
+    max_pids: int = 0  # 0: unknown
+
+
+def read_machine(
+    root_dir: Path, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")
+) -> Machine:
+    """Return this machine's resources; `root_dir` is on the pods' disk. Raises OSError."""
+    while not root_dir.exists():  # on a first start
+        root_dir = root_dir.parent
+    disk = os.statvfs(root_dir)
+    meminfo = (proc / "meminfo").read_text()
+    return Machine(
+        cpus=os.cpu_count() or 1,
+        memory=_meminfo(meminfo, "MemTotal"),
+        swap=_meminfo(meminfo, "SwapTotal"),
+        hugepages=_hugepages(sys / "kernel" / "mm" / "hugepages"),
+        storage=disk.f_blocks * disk.f_frsize,
+        max_pids=_max_pids(proc / "sys" / "kernel"),
+    )
+
+
+def _meminfo(text: str, name: str) -> int:
+    match = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _hugepages(directory: Path) -> dict[str, int]:
+    if not directory.is_dir():
+        return {}
+    found = {}
+    for entry in directory.iterdir():
+        match = re.fullmatch(r"hugepages-(\d+)kB", entry.name)
+        if match is not None:
+            size = int(match[1]) * 1024
+            found[size] = size * int((entry / "nr_hugepages").read_text())
+    ordered = sorted(found.items())
+    return {canonical_quantity(f"{size // 1024}Ki"): amount for size, amount in ordered}
+
+
+def _max_pids(kernel: Path) -> int:
+    """Return the machine's limit of processes: the smaller of the kernel's two limits."""
+    limits = []
+    for name in ("pid_max", "threads-max"):
+        try:
+            limits.append(int((kernel / name).read_text()))
+        except FileNotFoundError:
+            continue
+    return min(limits, default=0)
+
+
 def go_arch(machine: str = "") -> str:
-    """Return the processor as Go names it."""
+    """Return the processor's architecture as Go names it."""
     machine = machine or os.uname().machine
     return _ARCHES.get(machine, machine)
 
@@ -20,26 +83,26 @@ def go_arch(machine: str = "") -> str:
 def system_info(
     version: str, runtime: str, *, root: Path = Path("/"), uname: Callable[[], object] = os.uname
 ) -> NodeSystemInfo:
-    """Return the machine as `nodeInfo` has it; what cannot be read is empty.
+    """Return the node's `nodeInfo`. Never fails: a value that cannot be read is empty.
 
     Args:
-        version: what the agent says that it is, as `v1.36.0`.
-        runtime: as `containerd://1.7.2`.
-        root: where the machine's files are.
+        version: the reported kubelet version, such as `v1.36.0`.
+        runtime: such as `containerd://1.7.2`.
+        root: the root of the machine's files.
         uname: for tests.
     """
     machine_id = _first(root, "etc/machine-id", "var/lib/dbus/machine-id")
     kernel = uname()
     return NodeSystemInfo(
         machineID=machine_id,
-        # Machines without firmware tables (ARM boards) are known by what they are called.
+        # Machines without DMI tables, such as ARM boards, have no product UUID.
         systemUUID=_first(root, "sys/class/dmi/id/product_uuid") or machine_id,
         bootID=_first(root, "proc/sys/kernel/random/boot_id"),
         kernelVersion=str(getattr(kernel, "release", "")),
         osImage=_os_image(root),
         containerRuntimeVersion=runtime,
         kubeletVersion=version,
-        kubeProxyVersion="",  # not ours to tell, and empty upstream by now
+        kubeProxyVersion="",  # empty with the gate DisableNodeKubeProxyVersion
         operatingSystem="linux",
         architecture=go_arch(str(getattr(kernel, "machine", ""))),
         swap=_swap(root),
@@ -71,9 +134,6 @@ def _os_image(root: Path) -> str:
 
 
 def _swap(root: Path) -> NodeSwapStatus | None:
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("SwapTotal:"):
-            capacity = int(line.split()[1]) * 1024
-            # An API server of 1.36 refuses the whole node for a swap of no capacity.
-            return NodeSwapStatus(capacity=capacity) if capacity else None
-    return None
+    capacity = _meminfo(_read(root / "proc/meminfo"), "SwapTotal")
+    # An API server of 1.36 refuses a node whose swap has capacity 0.
+    return NodeSwapStatus(capacity=capacity) if capacity else None

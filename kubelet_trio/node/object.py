@@ -1,8 +1,7 @@
-"""The node's object as it is first registered, and what of an existing one is put right.
+"""The node's object to register, and the patch that reconciles an existing one.
 
-Source: initialNode, tryRegisterWithAPIServer and updateDefaultLabels in the Go kubelet's
-kubelet_node_status.go. Only what the kubelet owns is put right: labels, taints and
-annotations that somebody else set stay.
+Only fields that the kubelet owns are reconciled: labels, taints and annotations of others stay.
+Source: initialNode, tryRegisterWithAPIServer and updateDefaultLabels in kubelet_node_status.go.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ UNINITIALIZED = Taint(
 )
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
-# Labels that are brought up to date on an object that exists, where this node has a value.
+# The labels that are updated on an existing object, if this node has a value for them.
 _RECONCILED = (
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -59,7 +58,7 @@ def initial_node(identity: NodeIdentity, status: NodeStatus) -> Node:
 
 
 def node_labels(identity: NodeIdentity) -> dict[str, str]:
-    """Return the labels to register with; `--node-labels` win."""
+    """Return the labels to register with; `--node-labels` take precedence."""
     return {
         "kubernetes.io/hostname": identity.name,
         "kubernetes.io/os": identity.os,
@@ -71,7 +70,7 @@ def node_labels(identity: NodeIdentity) -> dict[str, str]:
 
 
 def node_annotations(identity: NodeIdentity) -> dict[str, str]:
-    """Return the annotations that the kubelet owns and this node has."""
+    """Return this node's values of the annotations that the kubelet owns."""
     annotations = {}
     if identity.attach_detach:
         annotations[ATTACH_DETACH] = "true"
@@ -84,8 +83,8 @@ def node_annotations(identity: NodeIdentity) -> dict[str, str]:
 
 def _taints(identity: NodeIdentity) -> list[Taint]:
     taints = list(identity.taints)
-    there = {(t.key, t.effect) for t in taints}
-    if identity.unschedulable and (UNSCHEDULABLE.key, UNSCHEDULABLE.effect) not in there:
+    given = {(t.key, t.effect) for t in taints}
+    if identity.unschedulable and (UNSCHEDULABLE.key, UNSCHEDULABLE.effect) not in given:
         taints.append(UNSCHEDULABLE)
     if identity.external_cloud:
         taints.append(UNINITIALIZED)
@@ -93,7 +92,7 @@ def _taints(identity: NodeIdentity) -> list[Taint]:
 
 
 def metadata_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
-    """Return the `metadata` to patch an existing object with; empty where all is right."""
+    """Return the patch of an existing object's `metadata`; empty if it is up to date."""
     meta = existing.metadata or ObjectMeta()
     labels, wanted = meta.labels or {}, node_labels(identity)
     changed: dict[str, str | None] = {}
@@ -107,20 +106,20 @@ def metadata_patch(identity: NodeIdentity, existing: Node) -> dict[str, Any]:
     return patch
 
 
-def _annotation_patch(identity: NodeIdentity, there: dict[str, str]) -> dict[str, str | None]:
+def _annotation_patch(identity: NodeIdentity, existing: dict[str, str]) -> dict[str, str | None]:
     wanted = node_annotations(identity)
     return {
         name: wanted.get(name)
         for name in (ATTACH_DETACH, PROVIDED_IP)
-        if there.get(name) != wanted.get(name)
+        if existing.get(name) != wanted.get(name)
     }
 
 
 def without_extended(existing: NodeStatus) -> NodeStatus:
-    """Return the status with every extended resource at zero.
+    """Return the status with every extended resource set to zero.
 
-    What device plugins of an earlier kubelet announced is not there until they register
-    anew; the scheduler must not count on it meanwhile.
+    Resources of an earlier kubelet's device plugins are unavailable until the plugins register
+    again; the scheduler must not use them meanwhile.
     """
 
     def zeroed(amounts: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -132,15 +131,15 @@ def without_extended(existing: NodeStatus) -> NodeStatus:
 
 
 def is_extended(resource: str) -> bool:
-    """Return whether a resource is none of Kubernetes' own (`example.com/dongle`)."""
+    """Return whether a resource is an extended one (`example.com/dongle`)."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
 
 def object_ttl(node: Node | None) -> float:
-    """Return the seconds for which this node may keep a secret or config map unasked.
+    """Return how long, in seconds, this node may cache a secret or config map.
 
-    A controller writes them by the size of the cluster: 0 in a small one.
+    The control plane's TTL controller sets it by the size of the cluster: 0 in a small one.
     """
     marks = (node.metadata.annotations if node is not None and node.metadata else None) or {}
     try:

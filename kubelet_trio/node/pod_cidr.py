@@ -1,8 +1,8 @@
-"""Tells the runtime which addresses the node's pods get, each time they are others.
+"""Sends the node's pod CIDR to the runtime (UpdateRuntimeConfig), each time it changes.
 
-containerd with a CNI `conf_template` writes its network configuration from them, and has none
-before. Source: updatePodCIDR in kubelet_network.go: the configured range first, then the
-node's, `spec.podCIDRs` separated by commas. What fails is tried again; nobody waits for it.
+containerd with a CNI `conf_template` writes its network configuration from it, and has none before.
+The configured range comes first, then the node's `spec.podCIDRs`, separated by commas. A failed
+call is repeated. Source: updatePodCIDR in kubelet_network.go.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _LAST_RETRY = 60.0
 
 
 class PodCidr:
-    """See the module. One task runs it."""
+    """Keeps the runtime's pod CIDR up to date. One task runs it."""
 
     def __init__(self, update: Callable[[str], Awaitable[None]], configured: str = "") -> None:
-        """Tell `update`, UpdateRuntimeConfig; `configured` holds until the node has a range."""
+        """Send with `update`; `configured` is in force until the node has a range."""
         self._update = update
         self._wanted: AsyncValue[str] = AsyncValue(configured)
 
     def want(self, node: Node) -> None:
-        """Take over the range of the node's object, if it has one. Never blocks."""
+        """Use the range of the node's object, if it has one. Never blocks."""
         cidrs = (node.spec.podCIDRs if node.spec is not None else None) or ()
         if cidrs:
             self._wanted.value = ",".join(cidrs)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell until cancelled. Ready at once, runtime or no runtime."""
+        """Send changes until cancelled. Ready at once, with or without a runtime."""
         task_status.started()
-        told = ""
+        sent = ""
         while True:
-            wanted = await self._wanted.wait_value(lambda cidr, told=told: cidr != told)
-            await self._tell(wanted)
-            told = wanted
+            wanted = await self._wanted.wait_value(lambda cidr, sent=sent: cidr != sent)
+            await self._send(wanted)
+            sent = wanted
 
-    async def _tell(self, cidr: str) -> None:
-        """Tell one range; return once the runtime has it, or another is wanted."""
+    async def _send(self, cidr: str) -> None:
+        """Send one range; return when the runtime has it, or a different one is wanted."""
         delay = 0.0
         while self._wanted.value == cidr:
             try:

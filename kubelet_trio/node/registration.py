@@ -1,8 +1,8 @@
-"""Registers the node: creates its object, or puts one right that is there already.
+"""Registers the node: creates its object, or reconciles an existing one.
 
-Source: registerWithAPIServer in the Go kubelet: tried for ever, 100 ms after the first time
-and 7 s at the most. A node whose object somebody deletes is not registered again before the
-agent starts anew, as upstream.
+Retried for ever, after 100 ms at first and 7 s at most. As upstream, a node whose object is deleted
+is not registered again before the agent restarts. Source: registerWithAPIServer in
+kubelet_node_status.go.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import trio
 from lightkube.models.core_v1 import Node, NodeStatus
 from trio_util import AsyncValue
 
-from kubelet_trio.kube import AlreadyExistsError, KubeApi, KubeError, KubeUnavailableError
+from kubelet_trio.kube import (
+    AlreadyExistsError,
+    KubeApi,
+    KubeError,
+    KubeUnavailableError,
+    is_newer,
+)
 from kubelet_trio.model import Backoff, get_logger
 from kubelet_trio.node.object import initial_node, metadata_patch, without_extended
 from kubelet_trio.node.status import node_status, status_patch
@@ -30,45 +36,37 @@ CALL_LIMIT = 10.0  # seconds for one request of the heartbeat
 
 
 class NodeObject:
-    """The node's object as the API server had it last; None until it is known.
+    """The last known state of the node's object; None until it is known.
 
-    `register` and the heartbeat write it, and whoever watches it there.
+    Registration, the heartbeat and the watch write it.
     """
 
     def __init__(self) -> None:
         self.value: AsyncValue[Node | None] = AsyncValue(None)
 
     def put(self, node: Node) -> None:
-        """Take over a newer state; an older one is left."""
+        """Store a state, unless it is older than the known one."""
         before = self.value.value
-        if before is None or _is_newer(node, before):
+        if before is None or _uid(before) != _uid(node) or is_newer(node, before):
             self.value.value = node
 
     def forget(self) -> None:
-        """The object is gone from the server."""
+        """Forget the object: it has been deleted."""
         self.value.value = None
-
-
-def _is_newer(node: Node, than: Node) -> bool:
-    one = (node.metadata.resourceVersion if node.metadata else None) or ""
-    other = (than.metadata.resourceVersion if than.metadata else None) or ""
-    if node.metadata and than.metadata and node.metadata.uid != than.metadata.uid:
-        return True
-    return int(one) >= int(other) if one.isdigit() and other.isdigit() else True
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """See the module."""
+    """Registers the node once."""
 
     api: KubeApi
     identity: NodeIdentity
     node: NodeObject
     observe: Callable[[], Awaitable[NodeView]]
-    reset_extended: bool = True  # no device plugin has registered with this agent
+    reset_extended: bool = True  # as no device plugin has registered with this agent yet
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Register; return once it is done. Ready at once: connected or not."""
+        """Register, with retries. Ready at once, connected or not."""
         task_status.started()
         if not self.identity.register:
             return
@@ -87,14 +85,15 @@ class Registration:
             await trio.sleep(delay)
 
     async def register(self) -> Node:
-        """Try once. Raises `KubeError` or `KubeUnavailableError`."""
+        """Try once. Raises `KubeError` and `KubeUnavailableError`."""
         status = node_status(self.identity, await self.observe(), NodeStatus())
         try:
             return await self.api.create(initial_node(self.identity, status))
         except AlreadyExistsError:
             pass
         except KubeError as exc:
-            # Who may not create nodes may have been given one (the gate puts an end to that).
+            # An agent that may not create nodes may have an existing one; the gate
+            # KubeletRegistrationGetOnExistsOnly ends that.
             if exc.code != _FORBIDDEN or self.identity.get_on_exists_only:
                 raise
             log.info("node.create_forbidden", node=self.identity.name, error=str(exc))
@@ -108,3 +107,7 @@ class Registration:
         if not patch:
             return existing
         return await self.api.patch(Node, self.identity.name, patch, subresource="status")
+
+
+def _uid(node: Node) -> str:
+    return (node.metadata.uid if node.metadata is not None else None) or ""

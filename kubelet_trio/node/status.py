@@ -1,4 +1,4 @@
-"""The node's status: a pure function of what is seen and what was said, and the patch to say it.
+"""The node's status as a pure function of its view and its last status, and the patch to send.
 
 Source: nodestatus/setters.go, and PatchNodeStatus in component-helpers/node/util.
 """
@@ -24,11 +24,11 @@ from kubelet_trio.node.types import NodeIdentity, NodeView
 
 _NAMES_PER_IMAGE = 5
 _REQUIRED = ("cpu", "memory", "pods")
-_DISK = "ephemeral-storage"  # required where it is a resource at all
+_DISK = "ephemeral-storage"  # required with localStorageCapacityIsolation
 
 
 def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> NodeStatus:
-    """Return the status to report; what others own in `before` is kept."""
+    """Return the status to report; fields of other owners in `before` are kept."""
     capacity = _merged(before.capacity, view.resources.capacity)
     allocatable = _merged(before.allocatable, view.resources.allocatable)
     required = (*_REQUIRED, _DISK) if identity.local_storage else _REQUIRED
@@ -49,13 +49,13 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
         images=_images(identity, view),
         runtimeHandlers=list(view.handlers) or None,
         features=view.features,
-        # In place of what another kubelet declared on this node before.
+        # Replaces the features that a previous kubelet declared on this node.
         declaredFeatures=list(view.declared) or None,
     )
 
 
 def _merged(before: Mapping[str, Any] | None, own: Mapping[str, str]) -> dict[str, Any]:
-    """Return our amounts, and beside them the extended resources that others announced."""
+    """Return our amounts and the extended resources of others."""
     return {**{k: v for k, v in (before or {}).items() if is_extended(k)}, **own}
 
 
@@ -64,9 +64,8 @@ def _addresses(
 ) -> list[NodeAddress] | None:
     """Return the addresses: InternalIPs, primary first, then the host's name.
 
-    With an external cloud provider they are its own as soon as it has set any; until then
-    there is the name, and the InternalIPs if `--node-ip` asks for some. Where `--node-ip` is
-    none of this machine's, nothing new is said.
+    An external cloud provider owns them once it has set any; until then there is the name, and
+    InternalIPs if `--node-ip` is set. With a problem of `--node-ip` they do not change.
     """
     if view.address_problem is not None or (identity.external_cloud and before):
         return before
@@ -90,13 +89,13 @@ def _images(identity: NodeIdentity, view: NodeView) -> list[Any] | None:
 
 
 def status_patch(before: Node, after: NodeStatus) -> dict[str, Any]:
-    """Return a strategic merge patch of `nodes/status`; empty where nothing differs."""
+    """Return a strategic merge patch of `nodes/status`; empty if nothing differs."""
     old = msgspec.to_builtins(before.status or NodeStatus())
     return _patch(old, msgspec.to_builtins(after))
 
 
 def material_patch(before: NodeStatus, after: NodeStatus) -> dict[str, Any]:
-    """Return what differs beside heartbeats, as a patch; empty where nothing does."""
+    """Return the patch without heartbeat times; empty if nothing else differs."""
     return _patch(_without_heartbeats(before), _without_heartbeats(after))
 
 
@@ -108,7 +107,8 @@ def _without_heartbeats(status: NodeStatus) -> dict[str, Any]:
 
 
 def _patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    # The API says that addresses merge by type, of which dual stack has two the same.
+    # The API merges addresses by type, but a dual-stack node has two of type InternalIP: replace
+    # the list (PatchNodeStatus does the same).
     before, after = old.pop("addresses", None), new.pop("addresses", None)
     patch = make_strategic({"status": old}, {"status": new}, "Node")
     if before != after:

@@ -1,4 +1,4 @@
-"""Values that the pure decisions of this room take: what the node was told, and what it sees."""
+"""The inputs of the node's status: the configured identity and the observed view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kubelet_trio.node.capacity import HUGEPAGES, NodeCapacity
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """What configuration and flags say of the node's object; it never changes while we run."""
+    """The configuration of the node's object; constant while the agent runs."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)  # --node-labels
@@ -27,12 +27,12 @@ class NodeIdentity:
     unschedulable: bool = False  # --register-schedulable=false
     register: bool = True
     provider_id: str = ""
-    external_cloud: bool = False  # --cloud-provider=external: addresses are its to set
-    node_ips: tuple[str, ...] = ()  # as --node-ip gave them; empty: they were found
+    external_cloud: bool = False  # --cloud-provider=external: the provider sets the addresses
+    node_ips: tuple[str, ...] = ()  # of --node-ip; empty if they were detected
     has_node_ip: bool = False  # whether --node-ip is set, be it to a family (0.0.0.0, ::)
     attach_detach: bool = True  # enableControllerAttachDetach
     keep_terminated_volumes: bool = False
-    port: int = 10250  # of the kubelet API; 0: there is none
+    port: int = 10250  # of the kubelet API; 0: not served
     max_images: int = 50  # -1: all
     local_storage: bool = True  # localStorageCapacityIsolation
     get_on_exists_only: bool = False  # the gate KubeletRegistrationGetOnExistsOnly
@@ -42,7 +42,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """Quantities as the API writes them, by resource name."""
+    """Quantities in the API's form, by resource name."""
 
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class NodeResources:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What the node is short of, as the eviction of pods sees it."""
+    """The resources under pressure, as the eviction manager reports them."""
 
     memory: bool = False
     disk: bool = False
@@ -59,23 +59,23 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """The node as it is now; all that `node_status` reads beside what was said before."""
+    """The observed state of the node: the input of `node_status`, with the previous status."""
 
     now: float  # Unix seconds
     host_ips: tuple[str, ...]
     resources: NodeResources
     info: NodeSystemInfo
-    address_problem: str | None = None  # with `--node-ip`: then the addresses stay as they are
-    not_ready: tuple[str, ...] = ()  # why it is not ready, each in upstream's words
+    address_problem: str | None = None  # of `--node-ip`; the addresses then do not change
+    not_ready: tuple[str, ...] = ()  # the reasons, in upstream's words
     pressure: Pressure = Pressure()
     images: tuple[ContainerImage, ...] | None = None  # None: they could not be listed
     handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: NodeFeatures | None = None
-    declared: tuple[str, ...] = ()  # features of the agent itself, sorted
+    declared: tuple[str, ...] = ()  # `declaredFeatures`, sorted
 
 
 def resources_of(capacity: NodeCapacity) -> NodeResources:
-    """Return what the node has as the API writes it."""
+    """Return a node's resources in the API's form."""
     return NodeResources(_quantities(capacity.capacity), _quantities(capacity.allocatable))
 
 
@@ -87,7 +87,7 @@ def _quantity(name: str, nano: int) -> str:
     if name == "cpu":
         return canonical_quantity(f"{to_milli(nano)}m")
     units = to_units(nano)
-    # As the Go kubelet's: what is counted in bytes has binary suffixes where they fit.
+    # As in Go, an amount of bytes has a binary suffix if it is a multiple of one.
     is_bytes = name == "memory" or name.startswith(HUGEPAGES) or name == "ephemeral-storage"
     whole = is_bytes and units and units % 1024 == 0
     return canonical_quantity(f"{units // 1024}Ki" if whole else units)

@@ -22,6 +22,7 @@ from kubelet_trio.kube import (
     KubeError,
     KubeUnavailableError,
     NotFoundError,
+    is_newer,
 )
 from kubelet_trio.model import (
     STATUSES,
@@ -37,12 +38,7 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.status.merge import (
-    is_later_version,
-    may_be_deleted,
-    merge_status,
-    status_patch,
-)
+from kubelet_trio.status.merge import may_be_deleted, merge_status, status_patch
 from kubelet_trio.status.mirrors import is_mirror_of
 from kubelet_trio.status.retry import Retry
 from kubelet_trio.status.transitions import illegal_transition
@@ -146,7 +142,7 @@ class StatusManager:
             entry.version += 1
             entry.ignored = {}
         elif entry.base is None or (
-            entry.base is not known and is_later_version(known, entry.base)
+            entry.base is not known and is_newer(known, entry.base)
         ):
             # Another client may have overwritten our status; `_deliver` compares and patches.
             entry.base = known
@@ -265,7 +261,7 @@ class StatusManager:
             )
             # An old server drops fields that it does not know: do not send them again.
             entry.ignored = status_patch(base.status or PodStatus(), merged)
-            if entry.base_uid == uid and (entry.base is None or is_later_version(base, entry.base)):
+            if entry.base_uid == uid and (entry.base is None or is_newer(base, entry.base)):
                 entry.base = base
         if may_be_deleted(base, is_finished=is_finished):
             await self._api.delete(Pod, key.name, namespace=key.namespace, grace_period=0, uid=uid)

@@ -119,13 +119,3 @@ def may_be_deleted(pod: Pod, *, is_finished: bool) -> bool:
     phase = pod.status.phase if pod.status is not None else None
     asked = metadata(pod).deletionTimestamp is not None
     return asked and is_finished and phase in TERMINAL_PHASES and not is_mirror(pod)
-
-
-def is_later_version(pod: Pod, than: Pod) -> bool:
-    """Return whether one state of an object is later than another."""
-    # Resource versions of one kind are comparable as numbers since Kubernetes 1.35 (KEP-5504);
-    # with any other server the state that arrives last counts.
-    one, other = metadata(pod).resourceVersion or "", metadata(than).resourceVersion or ""
-    if one.isdigit() and other.isdigit():
-        return int(one) > int(other)
-    return one != other

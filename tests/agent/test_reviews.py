@@ -19,7 +19,7 @@ from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.server import Guard, HttpError, Request
-from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.http.types import ClientPeer
 from tests.kube.http_server import Asked, Reply, serve
 
 TOKENS = 5_000
@@ -84,7 +84,7 @@ async def status_of(
 ) -> tuple[int, dict[str, str]]:
     headers = {"authorization": f"Bearer {token}"}
     try:
-        await guard.admit(Request("GET", "/metrics", headers=headers, peer=Peer(source)))
+        await guard.admit(Request("GET", "/metrics", headers=headers, peer=ClientPeer(source)))
     except HttpError as exc:
         return exc.status, dict(exc.headers)
     return 200, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubelet_trio.events.correlator import PREFIX, Correlator, Told
+from kubelet_trio.events.correlator import PREFIX, Correlator, ServerEvent
 from kubelet_trio.model import Event, ObjectRef
 
 NOW = 1_767_225_600.0
@@ -15,7 +15,7 @@ def event(
     return Event(involved, "Warning", reason, message, NOW + at)
 
 
-def tell(correlator: Correlator, *events: Event) -> list[Told | None]:
+def tell(correlator: Correlator, *events: Event) -> list[ServerEvent | None]:
     return [correlator.correlate(each) for each in events]
 
 

@@ -15,9 +15,9 @@ from kubelet_trio.node import (
     parse_cpus,
     parse_reservation,
     read_machine,
-    threshold_amount,
     with_reserved_cpus,
 )
+from kubelet_trio.node.capacity import threshold_amount
 
 GI = 1 << 30
 MI = 1 << 20

@@ -20,9 +20,8 @@ from kubelet_trio.node import (
     node_capacity,
     resources_of,
 )
-from kubelet_trio.node.conditions import node_conditions, transitions
+from kubelet_trio.node.conditions import RuntimeWatch, node_conditions, transitions
 from kubelet_trio.node.machine import system_info
-from kubelet_trio.node.readiness import RuntimeWatch
 from kubelet_trio.node.status import material_patch, node_status, status_patch
 from tests.node.make import AMOUNTS, IDENTITY, NOW, view
 
@@ -243,7 +242,7 @@ def test_a_runtime_may_be_away_for_a_moment() -> None:
 
 
 def test_a_runtime_that_says_it_is_not_ready_is_believed_at_once() -> None:
-    watch = RuntimeWatch(last_well=0.0)
+    watch = RuntimeWatch(last_ready=0.0)
     verdict = "RuntimeReady=false reason:Broken message:x"
     assert watch.problems(RuntimeState(problem=verdict, network_problem=""), 1.0) == [
         f"container runtime not ready: {verdict}"

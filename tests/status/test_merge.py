@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import PodIP, PodStatus
 
-from kubelet_trio.kube import apply_strategic
-from kubelet_trio.status.merge import is_later_version, may_be_deleted, merge_status, status_patch
+from kubelet_trio.kube import apply_strategic, is_newer
+from kubelet_trio.status.merge import may_be_deleted, merge_status, status_patch
 from tests.status.make import api_pod, condition, conditions, with_status
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -102,7 +102,7 @@ def test_an_object_is_deleted_when_all_is_over_and_somebody_asked() -> None:
 
 
 def test_resource_versions_tell_what_came_later() -> None:
-    assert is_later_version(api_pod(resourceVersion="100"), api_pod(resourceVersion="99"))
-    assert not is_later_version(api_pod(resourceVersion="99"), api_pod(resourceVersion="100"))
-    assert not is_later_version(api_pod(resourceVersion="99"), api_pod(resourceVersion="99"))
-    assert is_later_version(api_pod(resourceVersion="b"), api_pod(resourceVersion="c"))
+    assert is_newer(api_pod(resourceVersion="100"), api_pod(resourceVersion="99"))
+    assert not is_newer(api_pod(resourceVersion="99"), api_pod(resourceVersion="100"))
+    assert not is_newer(api_pod(resourceVersion="99"), api_pod(resourceVersion="99"))
+    assert is_newer(api_pod(resourceVersion="b"), api_pod(resourceVersion="c"))

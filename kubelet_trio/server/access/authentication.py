@@ -24,7 +24,7 @@ from kubelet_trio.kube import API_ERRORS
 from kubelet_trio.model import WallClock, get_logger
 from kubelet_trio.server.access.verdicts import Verdicts
 from kubelet_trio.server.errors import BusyError, UnauthorizedError
-from kubelet_trio.server.http.types import Peer, Request
+from kubelet_trio.server.http.types import ClientPeer, Request
 
 log = get_logger()
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class NodeAuthenticator:
         raise UnauthorizedError("no identity")
 
 
-def certificate_user(peer: Peer, now: float) -> User | None:
+def certificate_user(peer: ClientPeer, now: float) -> User | None:
     """Return the user that a client certificate names: CN is the name, every O a group.
 
     Raises `UnauthorizedError` for a certificate that has expired since the handshake.

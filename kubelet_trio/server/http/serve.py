@@ -13,11 +13,11 @@ from kubelet_trio.model import get_logger
 from kubelet_trio.server.http.seats import Seat, Seats
 from kubelet_trio.server.http.types import (
     DEFAULT_LIMITS,
+    ClientPeer,
     Gate,
     Handler,
     Limits,
     Observe,
-    Peer,
     observe_nothing,
 )
 from kubelet_trio.server.http.wire import DISCONNECTED, serve_connection
@@ -25,7 +25,7 @@ from kubelet_trio.supervision import run_contained
 
 log = get_logger()
 
-Secure = Callable[[trio.SocketStream], Awaitable[tuple[HalfCloseableStream, Peer]]]
+Secure = Callable[[trio.SocketStream], Awaitable[tuple[HalfCloseableStream, ClientPeer]]]
 
 
 async def serve_http(
@@ -54,7 +54,7 @@ async def serve_http(
     seats = Seats(limits.connections, limits.per_source if gate else limits.connections)
 
     async def serve_socket(stream: trio.SocketStream, seat: Seat) -> None:
-        peer = Peer(seat.source)
+        peer = ClientPeer(seat.source)
         async with stream:
             secured: HalfCloseableStream | None = stream
             if secure is not None:

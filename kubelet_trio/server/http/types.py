@@ -22,7 +22,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ClientPeer:
     """The client of a connection: its address and its TLS client certificate.
 
     `certificate` is verified against the client CA, in the form of `ssl.getpeercert`.
@@ -37,7 +37,7 @@ class Peer:
 
 _MAX_DIGITS = 19  # of a signed integer of 64 bits
 
-UNKNOWN_PEER = Peer()
+UNKNOWN_PEER = ClientPeer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict)  # `{name}` parts of the route
     raw_headers: Headers = ()
     target: str = ""  # path and query, not decoded
-    peer: Peer = UNKNOWN_PEER
+    peer: ClientPeer = UNKNOWN_PEER
 
     @property
     def query(self) -> Mapping[str, str]:

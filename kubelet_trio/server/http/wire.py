@@ -27,12 +27,12 @@ from kubelet_trio.server.http.seats import Seat
 from kubelet_trio.server.http.types import (
     DEFAULT_LIMITS,
     UNKNOWN_PEER,
+    ClientPeer,
     Gate,
     Handler,
     Headers,
     Limits,
     Observe,
-    Peer,
     Request,
     Response,
     Send,
@@ -49,7 +49,7 @@ async def serve_connection(
     stream: HalfCloseableStream,
     handler: Handler,
     limits: Limits = DEFAULT_LIMITS,
-    peer: Peer = UNKNOWN_PEER,
+    peer: ClientPeer = UNKNOWN_PEER,
     observe: Observe = observe_nothing,
     *,
     gate: Gate | None = None,
@@ -76,7 +76,7 @@ class _Connection:
         self,
         stream: HalfCloseableStream,
         limits: Limits,
-        peer: Peer,
+        peer: ClientPeer,
         observe: Observe,
         gate: Gate | None,
         seat: Seat,
@@ -273,7 +273,7 @@ def _has_body(head: h11.Request) -> bool:
     return b"transfer-encoding" in named or named.get(b"content-length", b"0").strip(b"0") != b""
 
 
-def _request(head: h11.Request, peer: Peer, limits: Limits) -> Request:
+def _request(head: h11.Request, peer: ClientPeer, limits: Limits) -> Request:
     text = head.target.decode("latin-1")
     try:
         target = urlsplit(text)

@@ -21,7 +21,7 @@ from trio.abc import HalfCloseableStream
 
 from kubelet_trio.model import Offload, get_logger
 from kubelet_trio.server.errors import TlsError
-from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.http.types import ClientPeer
 from kubelet_trio.server.tls.stream import TlsStream
 
 log = get_logger()
@@ -120,7 +120,7 @@ class ServerTls:
         self._context, self._client_ca = context, client_ca
         self._stamp, self._checked_at = stamp, trio.current_time()
 
-    async def secure(self, stream: trio.SocketStream) -> tuple[HalfCloseableStream, Peer]:
+    async def secure(self, stream: trio.SocketStream) -> tuple[HalfCloseableStream, ClientPeer]:
         """Do the handshake; the caller sets the deadline. Raises BrokenResourceError."""
         await self._refresh()
         # Read both now: the client CA may change during a slow client's handshake.
@@ -128,7 +128,7 @@ class ServerTls:
         assert context is not None
         secured = TlsStream(stream, context)
         await secured.do_handshake()
-        peer = Peer(
+        peer = ClientPeer(
             certificate=secured.certificate(),
             certificate_der=secured.certificate_der(),
             is_current=lambda: client_ca == self._client_ca,

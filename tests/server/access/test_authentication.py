@@ -13,22 +13,22 @@ from trio.testing import MockClock
 from kubelet_trio.server import NodeAuthenticator, Request, TokenReviews
 from kubelet_trio.server.access.authentication import User, bearer_token, without_token
 from kubelet_trio.server.errors import UnauthorizedError
-from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.http.types import ClientPeer
 from kubelet_trio.testing import TrioClock
 from tests.server.reviews import Reviews, unavailable
 
 
-def certificate(*subject: tuple[str, str], expires: str = "Jan  1 00:00:00 2090 GMT") -> Peer:
+def certificate(*subject: tuple[str, str], expires: str = "Jan  1 00:00:00 2090 GMT") -> ClientPeer:
     told: dict[str, Any] = {"subject": tuple((pair,) for pair in subject), "notAfter": expires}
-    return Peer(certificate=told, certificate_der=b"der")
+    return ClientPeer(certificate=told, certificate_der=b"der")
 
 
 ALICE = certificate(("organizationName", "dev"), ("organizationName", "ops"), ("commonName", "al"))
 
 
-def request(peer: Peer | None = None, **headers: str) -> Request:
+def request(peer: ClientPeer | None = None, **headers: str) -> Request:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request("GET", "/pods", headers=named, peer=peer or Peer())
+    return Request("GET", "/pods", headers=named, peer=peer or ClientPeer())
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from kubelet_trio.server import (
     kubelet_router,
     serve_connection,
 )
-from kubelet_trio.server.http.types import Peer
+from kubelet_trio.server.http.types import ClientPeer
 from kubelet_trio.server.streams.proxy import forwarded_headers, pump_both
 from kubelet_trio.server.streams.routes import forwarded_ports, stream_options
 from kubelet_trio.testing import FakeRuntime, FaultKind, TrioClock
@@ -74,7 +74,7 @@ class Streams:
         async with trio.open_nursery() as nursery:
             await nursery.start(trio.serve_listeners, self._serve, listeners)
             nursery.start_soon(
-                lambda: serve_connection(server, self._router, peer=Peer("192.0.2.7"))
+                lambda: serve_connection(server, self._router, peer=ClientPeer("192.0.2.7"))
             )
             with trio.fail_after(_LIMIT):
                 yield client
@@ -375,6 +375,6 @@ def test_forwarding_is_noted_behind_what_was_noted_before() -> None:
         "GET",
         "/",
         raw_headers=(("X-Forwarded-For", "a"), ("Host", "h"), ("Origin", "o")),
-        peer=Peer("b"),
+        peer=ClientPeer("b"),
     )
     assert forwarded_headers(request) == (("Origin", "o"), ("X-Forwarded-For", "a, b"))
