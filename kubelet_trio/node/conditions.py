@@ -70,7 +70,7 @@ _PRESSURES = {
 def node_conditions(
     before: Sequence[NodeCondition], pressure: Pressure, not_ready: Sequence[str], now: float
 ) -> list[NodeCondition]:
-    """Return all conditions, those of other owners first, Ready last as old control planes expect."""
+    """Return all conditions: those of other owners first, then ours."""
     existing = {c.type: c for c in before}
     found = {
         "MemoryPressure": pressure.memory,
