@@ -1,7 +1,8 @@
-"""Blocking calls that a dead file server may keep for ever: waited for with a deadline.
+"""Run blocking calls that may hang on an unreachable file server, each with a deadline.
 
-A thread in such a call cannot be ended, and an ordinary one would hold up the agent's own end. So
-it is a daemon thread, and there is one for each path at most, however often its pod tries again.
+The kernel does not interrupt a thread in such a call (state D), and the interpreter joins ordinary
+threads before it exits. So each call runs in a daemon thread of its own, at most one for a path,
+however often its pod tries again.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from outcome import Error, Outcome, Value, capture
+
 T = TypeVar("T")
 
-PATIENCE = 30.0  # seconds for a look at what may lie on a file server
+PATIENCE = 30.0  # seconds for a look at a path that may be on a file server
 
 
 @dataclass(slots=True)
 class _Call(Generic[T]):
-    """One call under way, and what came of it."""
+    """A call in progress; `outcome` is None until it has returned."""
 
     thread: threading.Thread | None = None
     waiting: int = 0
-    is_done: bool = False
-    failure: OSError | None = None
-    result: T | None = None
+    outcome: Outcome[T] | None = None
 
 
 @dataclass(slots=True)
 class HungCalls:
-    """Calls by the path that they are about. Thread-safe."""
+    """The calls in progress, by the path that they work on. Thread-safe."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _calls: dict[str, _Call[object]] = field(default_factory=dict)
@@ -42,16 +43,16 @@ class HungCalls:
         seconds: float,
         discard: Callable[[T], object] = lambda _: None,
     ) -> T:
-        """Call, or wait for the call that is under way for the path; return its result.
+        """Run the call, or join the one in progress for the path; return its result.
 
-        Raises what it raises, OSError; ETIMEDOUT where it takes longer than `seconds`. It goes on
-        then, and whoever asks again waits for it again.
+        Raises what the call raises, an OSError with `path` as its file name; and OSError
+        (ETIMEDOUT) after `seconds`. The call then goes on, and the next `run` joins it.
 
         Args:
-            path: names the call; whoever uses one gives it the same kind of call each time.
-            call: what may hang.
-            seconds: how long it is waited for.
-            discard: given the result that comes when nobody waits any more.
+            path: the key of the call; use a key for one kind of call only.
+            call: the blocking call.
+            seconds: how long to wait for it.
+            discard: called with a result that arrives after every caller has given up.
         """
         with self._lock:
             found = cast("_Call[T] | None", self._calls.get(path))
@@ -67,24 +68,30 @@ class HungCalls:
         found.thread.join(seconds)
         with self._lock:
             found.waiting -= 1
-            if not found.is_done:
-                text = f"its server did not answer within {seconds:g} s"
-                raise OSError(errno.ETIMEDOUT, text, path)
-        if found.failure is not None:
-            raise OSError(found.failure.errno, found.failure.strerror, path)
-        return cast("T", found.result)
+            outcome = found.outcome
+        if outcome is None:
+            text = f"its server did not answer within {seconds:g} s"
+            raise OSError(errno.ETIMEDOUT, text, path)
+        return _unwrap(outcome, path)
 
     def _run(
         self, path: str, call: Callable[[], T], own: _Call[T], discard: Callable[[T], object]
     ) -> None:
-        try:
-            own.result = call()
-        except OSError as exc:
-            own.failure = exc
-        finally:
-            with self._lock:
-                own.is_done = True
-                del self._calls[path]
-                is_waited_for = own.waiting > 0
-        if own.failure is None and not is_waited_for:
-            discard(cast("T", own.result))
+        outcome = capture(call)
+        with self._lock:
+            own.outcome = outcome
+            del self._calls[path]
+            is_awaited = own.waiting > 0
+        if isinstance(outcome, Value) and not is_awaited:
+            discard(outcome.value)
+
+
+def _unwrap(outcome: Outcome[T], path: str) -> T:
+    # Not `Outcome.unwrap`, which may be called once: several threads can join one call.
+    if isinstance(outcome, Value):
+        return cast("T", outcome.value)
+    assert isinstance(outcome, Error)
+    error = outcome.error
+    if isinstance(error, OSError):
+        raise OSError(error.errno, error.strerror, path) from error
+    raise error

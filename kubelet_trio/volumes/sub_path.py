@@ -41,9 +41,9 @@ def bind_sub_path(
     instance gets what the first had. Raises `SubPathError` and OSError: ETIMEDOUT where the
     volume's server does not answer.
     """
-    opened = hung.run(str(target), partial(_try_open, volume, sub_path), PATIENCE, _discard)
-    if isinstance(opened, SubPathError):
-        raise opened
+    opened = hung.run(
+        str(target), partial(open_inside, volume, sub_path, make=True), PATIENCE, os.close
+    )
     try:
         if _is_mounted(target, mounter):
             if os.path.samestat(os.fstat(opened), target.stat()):
@@ -52,19 +52,6 @@ def bind_sub_path(
         _make_target(target, is_directory=stat.S_ISDIR(os.fstat(opened).st_mode))
         mounter.bind(f"/proc/self/fd/{opened}", target)
     finally:
-        os.close(opened)
-
-
-def _try_open(volume: Path, sub_path: str) -> int | SubPathError:
-    """Open it for another thread. Raises FileNotFoundError, OSError."""
-    try:
-        return open_inside(volume, sub_path, make=True)
-    except SubPathError as exc:
-        return exc
-
-
-def _discard(opened: int | SubPathError) -> None:
-    if isinstance(opened, int):
         os.close(opened)
 
 

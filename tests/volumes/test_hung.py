@@ -42,6 +42,14 @@ def test_what_a_call_raises_comes_back() -> None:
     assert caught.value.errno == errno.EBUSY
 
 
+def test_a_bug_in_a_call_is_its_callers() -> None:
+    def broken() -> None:
+        raise ValueError("embedded null byte")
+
+    with pytest.raises(ValueError, match="embedded null byte"):
+        HungCalls().run("/mnt", broken, 5)
+
+
 def test_a_mount_helper_that_hangs_is_left_behind(tmp_path: Path) -> None:
     helper = tmp_path / "mount.nfs"
     pid = tmp_path / "pid"
