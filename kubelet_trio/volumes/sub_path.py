@@ -80,9 +80,11 @@ def open_inside(volume: Path, sub_path: str, *, make: bool = False) -> int:
             volume's own.
 
     Raises:
-        SubPathError: it leads out of the volume.
+        SubPathError: it leads out of the volume, or holds a NUL byte.
         OSError: FileNotFoundError above all, for links that lead nowhere too; ELOOP for too many.
     """
+    if "\0" in sub_path:  # subPathExpr can bring one; open(2) would raise ValueError for it
+        raise SubPathError(f"a NUL byte in {sub_path!r}")
     top = os.open(volume, os.O_PATH | os.O_CLOEXEC)
     walk = _Walk(top, os.dup(top), (str(volume), os.readlink(f"/proc/self/fd/{top}")))
     try:

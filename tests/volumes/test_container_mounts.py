@@ -87,14 +87,16 @@ async def test_recursive_read_only_needs_the_runtime(tmp_path: Path) -> None:
         (mount(subPath="a/../b"), "unable to provision SubPath `a/../b`: must not contain '..'"),
         (mount(subPathExpr="$(X)/../b"), "unable to provision SubPath `1/../b`"),
         (mount(subPathExpr="$(NONE)"), "missing value for NONE"),
+        (mount(subPathExpr="$(NUL)"), 'failed to prepare subPath for volumeMount "data"'),
         (mount(mountPropagation="Sideways"), 'invalid MountPropagation mode: "Sideways"'),
     ],
 )
 async def test_mounts_that_cannot_be_are_refused(
     volumes: VolumeManager, wrong: Any, message: str
 ) -> None:
+    env = [EnvVar("X", value="1"), EnvVar("NUL", value="a\0b")]
     with pytest.raises(VolumeError) as caught:
-        await mounts_of(volumes, empty_dir(), mounts=[wrong], env=[EnvVar("X", value="1")])
+        await mounts_of(volumes, empty_dir(), mounts=[wrong], env=env)
     assert str(caught.value).startswith(message)
 
 

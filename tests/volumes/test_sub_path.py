@@ -68,6 +68,16 @@ def test_what_leads_outside_is_refused_and_nothing_is_made_there(
     assert list((tmp_path / "outside").iterdir()) == []
 
 
+def test_a_nul_byte_is_refused(volume: Path, tmp_path: Path) -> None:
+    """An environment variable that a container wrote to a file can bring one."""
+    target = tmp_path / "target"
+    with pytest.raises(SubPathError, match="NUL"):
+        bind_sub_path(volume, "a\0b", target, FakeMounter(), HungCalls())
+    assert not target.exists()
+    with pytest.raises(SubPathError, match="NUL"):
+        read_inside(volume, "file\0", 99)
+
+
 def test_a_file_inside_is_read_and_no_other(volume: Path, tmp_path: Path) -> None:
     (volume / "env").write_text("A='1'")
     (tmp_path / "secret").write_text("no")
