@@ -1,16 +1,15 @@
-"""Files that change all at once, in the layout of the Go kubelet's atomic writer.
+"""Replace a volume's files atomically, in the layout of the Go kubelet's atomic writer.
 
     <volume>/..2026_01_31_12_00_00.123456789/app/config    the content
-    <volume>/..data -> ..2026_01_31_12_00_00.123456789     renamed into place: the switch
+    <volume>/..data -> ..2026_01_31_12_00_00.123456789     replaced by rename: the switch
     <volume>/app -> ..data/app                             what users open
 
-A reader that follows `..data` once sees one version; a watcher is told by the rename. What
-did not change is not written. A write that was cut short leaves nothing that a reader could
-see, and the next one clears it away.
+A reader that follows `..data` once sees one version, and a watcher sees the rename. Unchanged
+content is not written. An interrupted write is invisible to readers, and the next one removes it.
 
-The directory is trusted with nothing. Containers of an earlier version may write to it, and so
-may whoever can on a runtime that mounts nothing (CVE-2017-1002102). So every step goes by
-descriptors, from the volume's own downwards, follows no link and opens nothing that is no file.
+The volume's directory is not trusted: containers of an earlier agent, or on the process runtime,
+can write to it (CVE-2017-1002102). So every step goes by descriptors, from the volume's own
+downwards, follows no link and opens regular files only.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ DATA = "..data"
 _NEW_DATA = "..data_tmp"
 _MAX_NAME = 255
 _MAX_PATH = 4096
-_MOST_CLEARED = 10_000  # entries looked through at once: a container may add to them
+_MOST_CLEARED = 10_000  # entries examined in one write: a container can add any number
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file's content and mode, and its owner where that is not root."""
+    """One file's content and mode, and its owner if that is not root."""
 
     content: bytes
     mode: int
@@ -52,16 +51,18 @@ _Tree: TypeAlias = "dict[str, _Tree | File]"
 def write_payload(
     directory: Path, payload: Payload, now: float, own: Callable[[int], None] = lambda _: None
 ) -> bool:
-    """Make `payload` what is visible in a directory; return whether anything changed.
+    """Replace the visible files of a directory by `payload`; return whether anything changed.
 
     Args:
+        directory: the volume's.
+        payload: the new files.
         now: Unix seconds, for the name of the content's directory.
-        own: called with the descriptor of the content's directory when the content is there
-            and not yet visible: to set its owner.
+        own: called with the descriptor of the content's directory before the switch, to set
+            the files' group.
 
     Raises:
-        ValueError: a path leads out of the directory, is too long, or is a file and a directory.
-        OSError: and the old content stays visible.
+        ValueError: a path leads out of the directory, is too long, or is both file and directory.
+        OSError: a step failed; the old content stays visible.
     """
     files = {_clean(path): file for path, file in payload.items()}
     tree = _tree(files)
@@ -80,7 +81,7 @@ def write_payload(
 
 
 def check_path(path: str) -> str | None:
-    """Return what is wrong with a path of a payload, None if nothing."""
+    """Return what is wrong with a payload's path, None if it is valid."""
     if not path:
         return "invalid path: must not be empty"
     if path.startswith("/"):
@@ -105,7 +106,7 @@ def _clean(path: str) -> str:
 
 
 def _tree(files: Payload) -> _Tree:
-    """Return the files as directories of directories."""
+    """Return the files as nested directories."""
     tree: _Tree = {}
     for path, file in files.items():
         *parents, name = path.split("/")
@@ -122,7 +123,7 @@ def _tree(files: Payload) -> _Tree:
 
 
 def _current(volume: int) -> str | None:
-    """Return the name of the content's directory, None where there is none of ours."""
+    """Return the name of the current content's directory, None if there is none of ours."""
     try:
         name = os.readlink(DATA, dir_fd=volume)
     except OSError:  # missing, or no link
@@ -132,14 +133,14 @@ def _current(volume: int) -> str | None:
 
 
 def _same(volume: int, current: str, files: Payload, tree: _Tree) -> bool:
-    """Whether a content directory has these files and no others."""
-    seen: set[int] = set()  # the directories, by the id of their part of the tree
+    """Whether a content directory holds exactly these files."""
+    seen: set[int] = set()  # directories already compared, by `id` of their part of the tree
     try:
         return _is_listed(volume, current, tree) and all(
             _is_file(volume, [current, *path.split("/")], file, tree, seen)
             for path, file in files.items()
         )
-    except OSError:  # links, FIFOs, what is missing or too large: it is not what was written
+    except OSError:  # a link, a FIFO, missing or too large: somebody changed it
         return False
 
 
@@ -174,7 +175,7 @@ def _is_listed(parent: int, name: str, tree: _Tree) -> bool:
 
 
 def _has_names(directory: int, tree: _Tree) -> bool:
-    """Whether a directory has these entries; looks no further than the first that is none."""
+    """Whether a directory has exactly these entries; stops at the first other one."""
     missing = set(tree)
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -185,12 +186,12 @@ def _has_names(directory: int, tree: _Tree) -> bool:
 
 
 def _write_fresh(volume: int, files: Payload, now: float, own: Callable[[int], None]) -> str:
-    """Write a new content directory and make it the visible one; return its name."""
+    """Write a new content directory and switch to it; return its name."""
     name = _make_directory(volume, now)
     try:
         fresh = open_directory(name, directory=volume)
         try:
-            os.fchmod(fresh, 0o755)  # whatever the umask
+            os.fchmod(fresh, 0o755)  # mkdir(2) applied the umask
             for path, file in files.items():
                 _write(fresh, path, file)
             own(fresh)
@@ -198,7 +199,7 @@ def _write_fresh(volume: int, files: Payload, now: float, own: Callable[[int], N
             os.close(fresh)
         _switch(volume, name)
     except OSError:
-        with suppress(OSError):  # the next write clears it away
+        with suppress(OSError):  # the next write removes it
             remove_entry(name, volume)
         raise
     return name
@@ -235,10 +236,10 @@ def _write(fresh: int, path: str, file: File) -> None:
 
 
 def _switch(volume: int, name: str) -> None:
-    _put_aside(volume, _NEW_DATA)
+    _remove_if_exists(volume, _NEW_DATA)
     os.symlink(name, _NEW_DATA, dir_fd=volume)
     if not _is_link(volume, DATA):
-        _put_aside(volume, DATA)  # a directory cannot be renamed over
+        _remove_if_exists(volume, DATA)  # rename(2) does not replace a directory by a link
     os.rename(_NEW_DATA, DATA, src_dir_fd=volume, dst_dir_fd=volume)
 
 
@@ -247,7 +248,7 @@ def _link(volume: int, tree: _Tree) -> None:
         target = f"{DATA}/{name}"
         if _is_link(volume, name, target):
             continue
-        _put_aside(volume, name)
+        _remove_if_exists(volume, name)
         os.symlink(target, name, dir_fd=volume)
 
 
@@ -259,14 +260,14 @@ def _is_link(volume: int, name: str, target: str | None = None) -> bool:
     return target is None or found == target
 
 
-def _put_aside(volume: int, name: str) -> None:
-    """Remove whatever is in the way; nothing there is no error. Raises OSError."""
+def _remove_if_exists(volume: int, name: str) -> None:
+    """Remove an entry of any type, with its content. Raises OSError."""
     with suppress(FileNotFoundError):
         remove_entry(name, volume)
 
 
 def _clear(volume: int, keep: set[str]) -> None:
-    """Remove the links and content directories of versions before this one."""
+    """Remove the links and content directories of earlier versions."""
     with os.scandir(volume) as entries:
         names = [
             entry.name
@@ -279,6 +280,6 @@ def _clear(volume: int, keep: set[str]) -> None:
         ]
     for name in names:
         try:
-            _put_aside(volume, name)
-        except OSError as exc:  # what is visible is right: the next write tries again
+            _remove_if_exists(volume, name)
+        except OSError as exc:  # the visible content is right; the next write tries again
             log.warning("volume.old_content_left", name=name, error=str(exc))

@@ -1,13 +1,14 @@
-"""From a claim to the volume behind it: who may use it, and how. Pure.
+"""PersistentVolumeClaims: find the volume of a claim, and check that the pod may use it.
 
-The checks are the Go kubelet's (pkg/kubelet/volumemanager/populator), and so are their texts. A
-claim that was deleted and made again under its name does not get the data of the one before.
-Documents beside static pods have neither UIDs nor a status: nobody binds them but the text.
+Checks and texts are the Go kubelet's (pkg/kubelet/volumemanager/populator). A claim that was
+deleted and created again under its name does not get the old claim's data: UIDs must match.
+Documents in the manifests directory have neither UID nor status; for them the names must match.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lightkube.models.core_v1 import (
@@ -19,30 +20,33 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.model import pod_key, pod_uid
+from kubelet_trio.containers import make_directories
+from kubelet_trio.model import pod_key, pod_uid, remove_tree
 from kubelet_trio.objects import ObjectError, ObjectView, claim_key, claim_name, volume_key
+from kubelet_trio.volumes.layout import MARKER, ready_file
 
-# The kinds of persistent volume that there are plugins for.
+# The kinds of persistent volume that have a plugin.
 _PERSISTENT = ("hostPath", "local", "nfs")
 _ONE_POD = "ReadWriteOncePod"
+_ONE_POD_PLUGIN = "kubelet-trio~read-write-once-pod"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedVolume:
-    """What a claim of a pod leads to."""
+    """The persistent volume of a pod's claim."""
 
     name: str  # the persistent volume's
     kind: str  # the field of a PersistentVolumeSpec that is set
     source: Any  # that field's value
     spec: PersistentVolumeSpec
     is_for_one_pod: bool  # ReadWriteOncePod
-    going: str  # why no pod may start to use it: the claim is being deleted; "": one may
+    deleting: str  # an error text if the claim is being deleted, so that no new pod may use it
 
 
 def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolume:
     """Follow a volume of a pod through its claim.
 
-    Raises `ObjectError` or ValueError where it leads nowhere, or to somebody else's.
+    Raises `ObjectError` or ValueError if it has no volume, or one that the pod may not use.
     """
     key = pod_key(pod)
     wanted = claim_name(key.name, volume) or ""
@@ -66,9 +70,9 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
         kind,
         getattr(found, kind),
         found,
-        # With more than one mode nobody knows which of them the pod has in mind.
+        # As in the Go kubelet: next to other modes it is not enforced.
         is_for_one_pod=list(found.accessModes or ()) == [_ONE_POD],
-        going=f"{where}: PVC is being deleted" if _meta(claim).deletionTimestamp else "",
+        deleting=f"{where}: PVC is being deleted" if _meta(claim).deletionTimestamp else "",
     )
 
 
@@ -86,7 +90,7 @@ def _claim(objects: ObjectView, namespace: str, name: str) -> PersistentVolumeCl
 def _bound(
     objects: ObjectView, claim: PersistentVolumeClaim, namespace: str, wanted: str
 ) -> tuple[str, PersistentVolumeSpec]:
-    """Return the volume of a claim, which must say so itself."""
+    """Return name and spec of the volume bound to a claim; its claimRef must name the claim."""
     assert claim.spec is not None
     name = claim.spec.volumeName or ""
     try:
@@ -113,7 +117,7 @@ def _bound(
 
 
 def _is_owner(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether a claim was made for a pod: somebody else's may have the name that its own has."""
+    """Whether the pod's generic ephemeral volume owns the claim; another can have its name."""
     owners = _meta(claim).ownerReferences or ()
     return any(owner.controller and owner.uid == pod_uid(pod) for owner in owners)
 
@@ -126,3 +130,28 @@ def _check_mode(volume: str, found: PersistentVolumeSpec) -> None:
 
 def _meta(claim: PersistentVolumeClaim) -> ObjectMeta:
     return claim.metadata or ObjectMeta()
+
+
+def take_for_one_pod(pods_dir: Path, uid: str, disk_name: str) -> None:
+    """Reserve a ReadWriteOncePod volume for a pod, by a marker on disk.
+
+    The scheduler admits one pod only; this is for pods that bypass it with `nodeName`, as in the
+    Go kubelet. Callers hold a lock: two at a time could both find the volume free.
+
+    Raises ValueError if another pod has it, and OSError.
+    """
+    own = ready_file(pods_dir / uid, _ONE_POD_PLUGIN, disk_name)
+    if own.exists():
+        return
+    make_directories(own.parent)
+    for other in pods_dir.iterdir():
+        if other.name != uid and ready_file(other, _ONE_POD_PLUGIN, disk_name).exists():
+            raise ValueError(
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            )
+    own.touch(MARKER)
+
+
+def give_back(pod_dir: Path) -> None:
+    """Release the pod's ReadWriteOncePod volumes, after their teardown. Raises OSError."""
+    remove_tree(pod_dir / "plugins" / _ONE_POD_PLUGIN)

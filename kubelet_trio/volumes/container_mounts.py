@@ -1,4 +1,4 @@
-"""From a container's `volumeMounts` to the mounts of its CRI config. Blocks (subPath)."""
+"""Turn a container's `volumeMounts` into the mounts of its CRI config. Blocks (subPath)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from lightkube.models.core_v1 import VolumeMount
 from kubelet_trio.containers import ContainerConfigError, sub_path
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, get_logger
-from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.errors import SubPathError, VolumeError
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import sub_path_target
 from kubelet_trio.volumes.mounter import Mounter
-from kubelet_trio.volumes.plugin import VolumePlugin
-from kubelet_trio.volumes.spec import VolumeSpec
-from kubelet_trio.volumes.sub_path import SubPathError, bind_sub_path
+from kubelet_trio.volumes.spec import VolumePlugin, VolumeSpec
+from kubelet_trio.volumes.sub_path import bind_sub_path
 
 log = get_logger()
 
@@ -32,7 +31,7 @@ _PROPAGATION = {  # CRI's names by the API's
 
 @dataclass(frozen=True, slots=True)
 class MountContext:
-    """What the mounts of one container depend on."""
+    """The inputs for the mounts of one container."""
 
     pods_dir: Path
     mounter: Mounter
@@ -42,11 +41,11 @@ class MountContext:
     hung: HungCalls = field(default_factory=HungCalls)
     selinux: bool = False
     recursive_read_only: bool = False  # whether the runtime can mount whole trees read-only
-    no_image_volumes: str = ""  # why the runtime cannot mount images; "": it can
+    no_image_volumes: str = ""  # why the runtime cannot mount images; "" if it can
 
 
 def container_mounts(container: PodContainer, context: MountContext) -> list[v1.Mount]:
-    """Return a container's mounts in the order of its manifest. Raises `VolumeError`."""
+    """Return a container's mounts, in the order of its spec. Raises `VolumeError`."""
     return [
         _mount(container, index, mount, context)
         for index, mount in enumerate(container.spec.volumeMounts or ())
@@ -83,7 +82,7 @@ def _mount(
 def _image_mount(
     spec: VolumeSpec, mount: VolumeMount, inside: str, context: MountContext
 ) -> v1.Mount:
-    """The runtime mounts the image itself; the agent only made sure that it is there."""
+    """Return the mount of an image volume: the agent pulls the image, the runtime mounts it."""
     if context.no_image_volumes:
         raise VolumeError(mount.name, f'volume "{mount.name}": {context.no_image_volumes}')
     return v1.Mount(

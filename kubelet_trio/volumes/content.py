@@ -1,11 +1,7 @@
 """Volumes whose files the agent writes: configMap, secret, downwardAPI, projected.
 
-All but configMap are kept in memory, on a tmpfs of their own, so that no secret reaches a
-disk. Setting one up again writes what changed since, atomically, into the running pod.
-
-Nobody but the agent writes here: containers mount these volumes read-only, whatever the pod says,
-as the Go kubelet has it since CVE-2017-1002102. The directory is root's and of mode 0755 (there
-0777), for where nothing is mounted.
+All but configMap are kept in memory, each on its own tmpfs, so that no secret reaches a disk.
+Setting one up again writes the changes atomically, into the running pod.
 """
 
 from __future__ import annotations
@@ -32,26 +28,30 @@ from kubelet_trio.volumes.payloads import (
 )
 from kubelet_trio.volumes.spec import VolumeSpec
 
+# The Go kubelet makes it 0777. Narrower here, because containers of the process runtime see the
+# directory itself and not a read-only mount of it.
 _MODE = 0o755
 _PERMISSIONS = 0o1777
 
 
 @dataclass(frozen=True, slots=True)
 class ContentVolume:
-    """The plugin of one of these kinds."""
+    """The plugin for one of these kinds."""
 
-    plugin: str  # its name on disk
+    plugin: str  # name of its directory
     payload: Callable[[VolumeSpec], Payload]
     in_memory: bool
     base: EmptyDir
     clock: WallClock
     managed: bool = True
     follows_objects: bool = True
+    # Containers must not write here, whatever the pod's spec says: CVE-2017-1002102, as in the
+    # Go kubelet.
     is_read_only: bool = True
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Write the files if they changed. See `VolumePlugin` for what it raises."""
-        # Before anything is made: what cannot be written shall not be half there.
+        """Write the files if they changed. Raises as `VolumePlugin.set_up`."""
+        # First, so that a payload with an error leaves no half-made volume.
         payload = self.payload(spec)
         path = self.path(spec)
         medium = EmptyDirVolumeSource(medium="Memory" if self.in_memory else "")
@@ -61,7 +61,7 @@ class ContentVolume:
         write_payload(path, payload, self.clock.time(), own)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether there is any content: bringing it up to date is not a container's to wait for."""
+        """Whether the volume has content; containers need not wait for its refresh."""
         return os.path.lexists(self.path(spec) / DATA)
 
     def path(self, spec: VolumeSpec) -> Path:
@@ -70,7 +70,7 @@ class ContentVolume:
 
 
 def _close(path: Path, group: int | None) -> None:
-    """Leave the volume's directory to the agent: an earlier version had it open to all."""
+    """Take write access from other users: earlier versions made the directory 0777."""
     directory = open_directory(path)
     try:
         found = os.fstat(directory)
@@ -84,7 +84,7 @@ def _close(path: Path, group: int | None) -> None:
 
 
 def content_volumes(base: EmptyDir, clock: WallClock) -> Mapping[str, ContentVolume]:
-    """Return the plugins by kind."""
+    """Return the plugins, by volume kind."""
     return {
         "configMap": ContentVolume(CONFIG_MAP, config_map_payload, False, base, clock),
         "secret": ContentVolume(SECRET, secret_payload, True, base, clock),

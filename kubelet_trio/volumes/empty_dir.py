@@ -1,14 +1,14 @@
-"""emptyDir: a directory of the pod's own that lives as long as the pod on this node.
+"""emptyDir: a directory that exists as long as its pod is on this node.
 
-On the node's disk; in memory as a tmpfs, whose size is bounded by the smallest of the
-volume's sizeLimit, the pod's memory limit and what pods may use of the node; or in huge
-pages as a hugetlbfs. A marker says that the set-up is complete: after that the directory
-is the pod's, and its mode is not ours to put back when the agent starts again.
+It is on the node's disk; in memory, as a tmpfs whose size is the smallest of the volume's
+sizeLimit, the pod's memory limit and the node's allocatable memory; or in huge pages, as a
+hugetlbfs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,22 +25,23 @@ from kubelet_trio.volumes.spec import VolumeSpec
 _MODE = 0o777
 _HUGE_PAGES = "HugePages"
 _HUGE_PAGE_RESOURCE = "hugepages-"
+_ALL_IDS = ["0", "0", "4294967295"]  # the uid_map of the initial user namespace
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyDir:
-    """The plugin of `emptyDir` volumes."""
+    """The plugin for `emptyDir` volumes."""
 
     pods_dir: Path
     mounter: Mounter
-    memory_allocatable: int = 0  # bytes that pods may use of the node; 0: not known
-    tmpfs_noswap: bool = False  # whether the kernel's tmpfs can be kept out of swap
+    memory_allocatable: int = 0  # the node's, in bytes; 0: unknown
+    tmpfs_noswap: bool = False  # whether the kernel's tmpfs has the option `noswap`
     managed: bool = True
     follows_objects: bool = False
     is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Make the directory or the mount, unless it is there. Raises OSError, ValueError."""
+        """Make the directory or the mount, unless it exists. Raises OSError, ValueError."""
         source = spec.source or EmptyDirVolumeSource()
         path = self.path(spec)
         if self.is_set_up(spec):
@@ -49,10 +50,11 @@ class EmptyDir:
         self.make(spec.pod, source, path, again=True)
         own_volume(path, spec.fs_group, read_only=False)
         make_directories(ready.parent)
+        # From here on the pod owns the directory: a restarted agent must not reset its mode.
         ready.touch(MARKER)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether it was made whole, and is still there."""
+        """Whether an earlier set-up was complete, and its directory or mount still exists."""
         source = spec.source or EmptyDirVolumeSource()
         return self._ready(spec).exists() and self._is_made(source, self.path(spec))
 
@@ -69,11 +71,15 @@ class EmptyDir:
         mode: int = _MODE,
         again: bool = False,
     ) -> None:
-        """Make an empty directory on a medium, unless it is there.
+        """Make an empty directory on a medium, unless it exists.
 
         Args:
-            mode: who may do what in it; 0777 in memory is with the sticky bit, as a tmpfs has it.
-            again: an earlier attempt may have left a directory without its mode.
+            pod: its limits bound a tmpfs, its requests choose the huge page size.
+            source: the medium and the size limit.
+            path: the directory.
+            mode: its permissions; 0777 on a tmpfs comes with the sticky bit, tmpfs' default.
+            again: set the mode even if the directory exists: an earlier attempt may have failed
+                before that.
         """
         medium = source.medium or ""
         if self._is_made(source, path) and (medium or not again):
@@ -107,7 +113,7 @@ class EmptyDir:
 
 
 def tmpfs_size(pod: Pod, source: EmptyDirVolumeSource, memory_allocatable: int) -> int:
-    """Return the size in bytes of a memory-backed volume; 0: the kernel's own default."""
+    """Return the size in bytes of a memory-backed volume; 0: the kernel's default."""
     limits = [memory_allocatable, pod_memory_limit(pod)]
     if source.sizeLimit is not None:
         limits.append(to_units(parse_quantity(source.sizeLimit)))
@@ -115,9 +121,9 @@ def tmpfs_size(pod: Pod, source: EmptyDirVolumeSource, memory_allocatable: int) 
 
 
 def page_size(pod: Pod, medium: str) -> int:
-    """Return the bytes of a huge page of the medium `HugePages` or `HugePages-2Mi`.
+    """Return the page size in bytes for the medium `HugePages` or `HugePages-2Mi`.
 
-    The plain medium means the one size that the pod's containers ask for. Raises ValueError.
+    The plain medium means the only size that the pod's containers request. Raises ValueError.
     """
     wanted = medium.removeprefix(_HUGE_PAGES).removeprefix("-")
     asked = {
@@ -145,4 +151,26 @@ def _make_directory(path: Path, mode: int) -> None:
     make_directories(path.parent)
     path.mkdir(mode=mode, exist_ok=True)
     if stat.S_IMODE(path.stat().st_mode) != mode:
-        os.chmod(path, mode)  # the umask took some of it
+        os.chmod(path, mode)  # mkdir(2) applies the umask
+
+
+def in_user_namespace(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """Whether this process is in a user namespace. A kernel without them has no uid_map."""
+    try:
+        words = uid_map.read_text().split()
+    except OSError:
+        return False
+    return words not in ([], _ALL_IDS)
+
+
+def tmpfs_noswap_supported(kernel_release: str) -> bool:
+    """Whether a kernel release (`6.8.0-45-generic`) has tmpfs' `noswap`: Linux 6.4 or later."""
+    numbers = re.match(r"(\d+)\.(\d+)", kernel_release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 4)
+
+
+def has_tmpfs_noswap() -> bool:
+    """Whether memory-backed volumes can be kept out of swap on this machine."""
+    # The kernel refuses the option in a user namespace (shmem_parse_one in mm/shmem.c); checked
+    # as in the Go kubelet's IsTmpfsNoswapOptionSupported (pkg/kubelet/util/swap).
+    return tmpfs_noswap_supported(os.uname().release) and not in_user_namespace()

@@ -1,4 +1,11 @@
-"""What volume work may raise besides OSError, which never leaves this room."""
+"""The errors of this room.
+
+    VolumeError        a volume could not be set up, mounted or torn down; its text is for users
+    SubPathError       a subPath is refused; its text names host paths, so it is for the log
+
+`VolumeManager` turns every other error into a `VolumeError`. `VOLUME_ERRORS` is what the removal
+of a pod's volumes and its directory can raise.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,10 @@ from collections.abc import Mapping
 
 
 class VolumeError(Exception):
-    """A volume could not be set up, handed to a container or taken down.
+    """A volume could not be set up, mounted into a container or torn down.
 
-    The text is what the pod's event or the container's status shows. Trying again later is
-    always right: every step is idempotent.
+    The pod's event or the container's status shows the text. Every step is idempotent, so the
+    caller may always retry.
     """
 
     def __init__(self, volume: str, message: str) -> None:
@@ -18,20 +25,23 @@ class VolumeError(Exception):
         self.message = message
 
 
+class SubPathError(Exception):
+    """A subPath is refused. The text names host paths: for the log, not for the pod's owner."""
+
+
 def set_up_error(volume: str, cause: object) -> VolumeError:
-    """Return the error of a failed set-up, in the words of a FailedMount event."""
+    """Return the error for a failed set-up, in the words of a FailedMount event."""
     return VolumeError(volume, f'MountVolume.SetUp failed for volume "{volume}" : {cause}')
 
 
-# What comes out of removing a pod's volumes and its directory.
 VOLUME_ERRORS = (VolumeError, OSError)
 
 
 def unprocessed_error(failed: Mapping[str, str]) -> VolumeError:
-    """Return the error of claims that lead nowhere, in the words of a FailedMount event.
+    """Return the error for claims without a usable volume, in the words of a FailedMount event.
 
     Args:
-        failed: why, by the volume's name in the pod.
+        failed: the reason for each volume, by its name in the pod.
     """
     names = " ".join(failed)
     return VolumeError(

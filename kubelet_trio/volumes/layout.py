@@ -1,10 +1,10 @@
-"""Where a pod's volumes lie below the root directory: the Go kubelet's layout.
+"""Paths of a pod's volumes below the root directory: the Go kubelet's layout.
 
     pods/<uid>/volumes/<plugin>/<volume>                     the volume
-    pods/<uid>/plugins/<plugin>/<volume>/ready               it was set up completely once
+    pods/<uid>/plugins/<plugin>/<volume>/ready               marker: its set-up was completed
     pods/<uid>/volume-subpaths/<volume>/<container>/<index>  bind mounts of subPaths
 
-A plugin's name has its slash written as a tilde (`kubernetes.io~empty-dir`).
+In a directory's name the slash of a plugin is a tilde (`kubernetes.io~empty-dir`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ SECRET = "kubernetes.io~secret"
 LOCAL = "kubernetes.io~local-volume"
 NFS = "kubernetes.io~nfs"
 
-# Plugins whose volumes are a directory or a tmpfs of the pod's own: safe to unmount and
-# remove once the pod is gone, whichever agent made them.
+# Plugins whose volumes exist only for the pod (a directory or a tmpfs): teardown unmounts and
+# removes them, whichever agent made them.
 OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET))
 
-# Plugins whose volumes are somebody else's, mounted for the pod: unmounted, and nothing but the
-# empty mount point removed.
+# Plugins whose data exists without the pod: teardown unmounts it, and removes only the empty
+# mount point.
 MOUNTED_PLUGINS = frozenset((LOCAL, NFS))
 
-
-MARKER = 0o644  # the mode of a marker, whatever the umask is; as the Go kubelet has it
+MARKER = 0o644  # the mode of a marker file, as in the Go kubelet
 
 
 def volumes_dir(pod_dir: Path) -> Path:
@@ -53,7 +52,7 @@ def volume_dir(pod_dir: Path, plugin: str, volume: str) -> Path:
 
 
 def ready_file(pod_dir: Path, plugin: str, volume: str) -> Path:
-    """Return the marker that a volume's set-up has finished."""
+    """Return the path of the marker that a volume's set-up is complete."""
     return pod_dir / "plugins" / plugin / volume / "ready"
 
 
@@ -62,5 +61,5 @@ def sub_paths_dir(pod_dir: Path) -> Path:
 
 
 def sub_path_target(pod_dir: Path, volume: str, container: str, index: int) -> Path:
-    """Return where the subPath of a container's `index`-th volume mount is bound to."""
+    """Return the bind mount's path for the subPath of a container's `index`-th volume mount."""
     return sub_paths_dir(pod_dir) / volume / container / str(index)

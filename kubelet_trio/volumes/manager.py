@@ -1,10 +1,9 @@
-"""The volumes of the node's pods: set up before a pod's sandbox, handed to its containers,
-brought up to date while it runs, taken down after them.
+"""Manage the volumes of the node's pods: set up before the sandbox, mounted into containers,
+refreshed while the pod runs, torn down after its containers.
 
-The manager remembers nothing. What exists is what the disk and the kernel's mount table
-say, so a restarted agent, or one that follows the Go kubelet, carries on where the other
-left off, and every call may be made again. Calls for one pod come from its worker, one
-at a time. Objects are read first; all blocking work goes through `offload`.
+The manager keeps no state. Disk and mount table say what exists, so a restarted agent, or one that
+replaces the Go kubelet, continues where the other stopped, and every call may be repeated. Calls
+for one pod come from its worker, one at a time. All blocking work goes through `offload`.
 """
 
 from __future__ import annotations
@@ -52,32 +51,35 @@ from kubelet_trio.objects import (
     volume_key,
     volume_references,
 )
+from kubelet_trio.volumes.claims import take_for_one_pod
 from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
-from kubelet_trio.volumes.errors import VolumeError, set_up_error, unprocessed_error
-from kubelet_trio.volumes.host_path import HostPath
+from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error, unprocessed_error
+from kubelet_trio.volumes.external import HostPath, LocalVolume, NfsVolume
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Row, VolumeMeter, timed
-from kubelet_trio.volumes.mounted import LocalVolume, NfsVolume
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
-from kubelet_trio.volumes.one_pod import take_for_one_pod
+from kubelet_trio.volumes.ownership import Walks, report_progress
 from kubelet_trio.volumes.payloads import token_requests
-from kubelet_trio.volumes.plugin import VolumePlugin
-from kubelet_trio.volumes.progress import Walks, tell_progress
-from kubelet_trio.volumes.spec import VolumeSpec, is_claimed, volume_kind, volume_spec
-from kubelet_trio.volumes.sub_path import SubPathError, read_inside
+from kubelet_trio.volumes.spec import (
+    VolumePlugin,
+    VolumeSpec,
+    is_claimed,
+    volume_kind,
+    volume_spec,
+)
+from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import tear_down
 
 log = get_logger()
 
-# What the manager has no plugin for because the runtime mounts it.
-_BY_RUNTIME = ("image",)
+_BY_RUNTIME = ("image",)  # kinds without a plugin: the runtime mounts them
 
 
 class VolumeManager:
-    """Sets up, hands out, refreshes and takes down volumes."""
+    """Sets up, mounts, refreshes and tears down volumes."""
 
     def __init__(
         self,
@@ -97,20 +99,24 @@ class VolumeManager:
         recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
     ) -> None:
-        """Use `root_dir/pods`.
+        """Create a manager; it does nothing before `prepare`.
 
         Args:
-            objects: where config maps, secrets and claims are; None: there are none.
-            tokens: gives service account tokens; None: nobody does.
-            allocatable: what pods may use of the node, in nano-units by resource name.
-            memory_allocatable: bytes that pods may use of the node; 0 where not known.
-            tmpfs_noswap: whether the kernel's tmpfs takes `noswap`.
+            root_dir: the agent's; volumes are below its `pods`.
+            mounter: the kernel's mounts.
+            offload: runs blocking work in threads.
+            objects: the config maps, secrets and claims; None: there are none.
+            tokens: issues service account tokens; None: none are issued.
+            clock: wall time, for names of content directories.
+            allocatable: the node's allocatable resources, in nano-units by name.
+            memory_allocatable: the node's allocatable memory in bytes; 0: unknown.
+            tmpfs_noswap: whether the kernel's tmpfs has the option `noswap`.
             selinux: whether the node labels files for containers.
-            meter: told how long volumes take.
-            events: told which take long; None: nobody is.
-            recursive_read_only: whether a handler of the runtime can mount whole trees
-                read-only; "" is the default one.
-            no_image_volumes: why the runtime cannot mount images; "" where it can.
+            meter: counts operations and their durations.
+            events: for volumes that take long; None: no events.
+            recursive_read_only: whether a runtime handler ("": the default one) supports
+                recursive read-only mounts.
+            no_image_volumes: why the runtime cannot mount images; "" if it can.
         """
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
@@ -119,11 +125,11 @@ class VolumeManager:
         self._tokens = tokens or NoTokens()
         self._facts = PodFacts(allocatable=allocatable or {})
         self._selinux = selinux
-        self._taking = trio.Lock()
+        self._one_pod = trio.Lock()
         self._hung = HungCalls()
         self._walks = Walks()
         self._events = events
-        self._measured = VolumeMeter(meter or Meter())
+        self._volume_meter = VolumeMeter(meter or Meter())
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
         empty_dir = EmptyDir(self._pods_dir, mounter, memory_allocatable, tmpfs_noswap)
@@ -136,33 +142,32 @@ class VolumeManager:
         }
 
     async def prepare(self) -> None:
-        """Make the pods' directory, once at start, its mounts shared with containers.
+        """Make the pods' directory, and share its mounts with containers. Once, at start.
 
-        Where the kernel does not allow that, pods run all the same: only mounts made later
-        are then not seen across (`mountPropagation`).
+        Without the right to do so pods still run, but `mountPropagation` has no effect.
         """
         await self._offload(self._prepare)
 
     async def release(self) -> None:
-        """Take back what `prepare` mounted, once no pod has a directory any more.
+        """Undo the mount of `prepare`, unless a pod still has a directory.
 
-        Left in place while there is one: its containers run on, and so do their mounts.
+        Containers outlive the agent, and so must their mounts.
         """
         await self._offload(self._release)
 
     async def mount(self, pod: Pod) -> None:
         """Set up every volume that a container of the pod mounts.
 
-        Raises `VolumeError`, whose text is a FailedMount event's.
+        Raises `VolumeError`; its text is for a FailedMount event.
         """
         volumes = _used_volumes(pod)
         if volumes:
             await self._set_up(pod, volumes)
 
     async def refresh(self, pod: Pod) -> None:
-        """Bring what changed since into the volumes of a running pod.
+        """Write changed objects into the volumes of a running pod.
 
-        Raises `VolumeError` naming the first that could not be; it stays as it was.
+        Raises `VolumeError` for the first volume that failed; it keeps its old content.
         """
         volumes = [volume for volume in _used_volumes(pod) if self._follows_objects(volume)]
         if volumes:
@@ -170,58 +175,57 @@ class VolumeManager:
 
     async def _set_up(self, pod: Pod, volumes: list[Volume], *, is_first: bool = True) -> None:
         uid = pod_uid(pod)
-        if is_first:
-            self._measured.wants(uid, [volume_kind(volume) for volume in volumes])
+        if is_first:  # before the objects are read, which can fail: claims count by their own kind
+            self._volume_meter.note_desired(uid, [volume_kind(volume) for volume in volumes])
         specs = await self._specs(pod, volumes)
         if is_first:
-            self._measured.wants(uid, [spec.kind for spec in specs])
-        if is_first:
-            await self._take(specs)
+            self._volume_meter.note_desired(uid, [spec.kind for spec in specs])
+            await self._check_claims(specs)
         rows: list[Row] = []
         try:
-            async with self._telling(pod, specs):
+            async with self._progress_events(pod, specs):
                 await self._offload(self._set_up_all, specs, rows)
         finally:
-            self._measured.mounted(uid, rows, is_first=is_first)
+            self._volume_meter.note_mounted(uid, rows, is_first=is_first)
 
     @asynccontextmanager
-    async def _telling(self, pod: Pod, specs: Sequence[VolumeSpec]) -> AsyncIterator[None]:
-        """Around a set-up: events of the pod tell what takes long."""
+    async def _progress_events(self, pod: Pod, specs: Sequence[VolumeSpec]) -> AsyncIterator[None]:
+        """Emit events about slow volumes of the pod while the block sets them up."""
         if self._events is None or all(spec.fs_group is None for spec in specs):
             yield
             return
         pod_dir, failure = self._pods_dir / pod_uid(pod), None
-        async with trio.open_nursery() as telling:
-            telling.start_soon(tell_progress, self._walks, pod, pod_dir, self._events)
+        async with trio.open_nursery() as reports:
+            reports.start_soon(report_progress, self._walks, pod, pod_dir, self._events)
             try:
                 yield
-            except VolumeError as exc:  # as it is, not in a group
+            except VolumeError as exc:  # raised below: a nursery would wrap it in a group
                 failure = exc
-            telling.cancel_scope.cancel()
+            reports.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    async def _take(self, specs: Sequence[VolumeSpec]) -> None:
-        """See that a pod that starts may use its claims. Raises `VolumeError`."""
-        going = {spec.name: spec.going for spec in specs if spec.going}
-        if going:
-            raise unprocessed_error(going)
+    async def _check_claims(self, specs: Sequence[VolumeSpec]) -> None:
+        """Check that a starting pod may use its claims, and reserve them. Raises `VolumeError`."""
+        deleting = {spec.name: spec.deleting for spec in specs if spec.deleting}
+        if deleting:
+            raise unprocessed_error(deleting)
         for spec in specs:
             if not spec.is_for_one_pod:
                 continue
             try:
-                async with self._taking:
-                    await self._offload(take_for_one_pod, self._pods_dir, spec)
+                async with self._one_pod:
+                    await self._offload(take_for_one_pod, self._pods_dir, spec.uid, spec.disk_name)
             except (OSError, ValueError) as exc:
                 raise set_up_error(spec.disk_name, exc) from exc
 
     async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
-        """Set up what no container of the pod used so far: an ephemeral one may be the first."""
+        """Set up volumes that no container used so far: an ephemeral container can be the first."""
         rows: list[Row] = []
         try:
             await self._offload(self._set_up_all, specs, rows, missing=True)
         finally:
-            self._measured.mounted(pod_uid(pod), rows, is_first=False)
+            self._volume_meter.note_mounted(pod_uid(pod), rows, is_first=False)
 
     async def container_mounts(
         self,
@@ -231,14 +235,16 @@ class VolumeManager:
         *,
         handler: str = "",
     ) -> list[v1.Mount]:
-        """Return the CRI mounts of a container's `volumeMounts`, in their order.
+        """Return the CRI mounts for a container's `volumeMounts`, in their order.
 
-        Raises `VolumeError`, whose text is for the container's status: it tells nothing
-        of the host that the pod's owner could not know.
+        Raises `VolumeError`. Its text is for the container's status and reveals nothing about the
+        host.
 
         Args:
-            variables: the container's environment, for `subPathExpr`; None: what its
-                manifest alone tells.
+            pod: the pod.
+            container: one of its containers.
+            variables: the container's environment, for `subPathExpr`; None: only what its spec
+                says.
             handler: the runtime handler of the pod's sandbox.
         """
         if not container.spec.volumeMounts:
@@ -266,9 +272,9 @@ class VolumeManager:
         return await self._offload(container_mounts, container, context)
 
     async def read_file(self, uid: PodUid, volume: str, path: str) -> bytes | None:
-        """Return what a container wrote to a file of an emptyDir; None where there is none.
+        """Return the content of a file in an emptyDir; None if it does not exist.
 
-        Raises `VolumeError` for what is no file of the volume.
+        Raises `VolumeError` if it is no regular file of the volume, or too large.
         """
         where = volume_dir(self._pods_dir / uid, EMPTY_DIR, volume)
         try:
@@ -280,20 +286,20 @@ class VolumeManager:
             raise VolumeError(volume, f"cannot read file {path} in volume {volume}") from exc
 
     async def unmount(self, uid: PodUid) -> None:
-        """Take down all that is on disk of a pod's volumes; none is no error.
+        """Unmount and remove all volumes of a pod that are on disk. Idempotent.
 
-        Raises `VolumeError` naming what is still mounted. Nothing mounted is ever removed.
+        Raises `VolumeError` for the first that failed. A mount's content is never removed.
         """
         self._tokens.forget(uid)
-        with self._measured.unmounting(uid):
+        with self._volume_meter.unmounting(uid):
             await self._offload(partial(tear_down, self._pods_dir / uid, self._mounter))
 
     def totals(self) -> Mapping[tuple[str, str], int]:
-        """Return how many volumes this agent was to set up, and has, by plugin and state."""
-        return self._measured.totals()
+        """Return the number of desired and of actual volumes, by plugin and state."""
+        return self._volume_meter.totals()
 
     async def pods_on_disk(self) -> frozenset[PodUid]:
-        """Return the pods that have a directory: what orphans are looked for among."""
+        """Return the pods that have a directory, orphans included."""
         return await self._offload(self._list_pods)
 
     def _prepare(self) -> None:
@@ -314,7 +320,7 @@ class VolumeManager:
             log.warning("volumes.root_not_released", path=str(root_dir), error=str(exc))
 
     async def _specs(self, pod: Pod, volumes: Iterable[Volume]) -> list[VolumeSpec]:
-        """Read what the volumes are made from. Raises `VolumeError`."""
+        """Read the objects, claims and tokens of volumes. Raises `VolumeError`."""
         volumes = list(volumes)
         objects = await self._read(pod, volumes)
         specs: list[VolumeSpec] = []
@@ -366,10 +372,12 @@ class VolumeManager:
     def _set_up_all(
         self, specs: Iterable[VolumeSpec], rows: list[Row], *, missing: bool = False
     ) -> None:
-        """Set up all that can be; the first that cannot is the one that is told.
+        """Set up all volumes, also after a failure. Raises `VolumeError` for the first one.
 
         Args:
-            missing: leave what is there as it is.
+            specs: the volumes.
+            rows: gets a row for each.
+            missing: skip those that are set up.
         """
         failure: VolumeError | None = None
         for spec in specs:

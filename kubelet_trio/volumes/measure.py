@@ -1,7 +1,7 @@
-"""How long set-up and teardown of volumes take, told to the meter under the Go kubelet's names.
+"""Measure set-up and teardown of volumes, under the Go kubelet's metric names.
 
-What blocks runs in a worker thread and writes plain rows; the meter is told in trio's. Which
-volumes are set up is remembered as far as this life of the agent has set them up.
+Worker threads only append rows; the meter is not thread-safe, so the Trio thread records them. The
+totals count volumes that this process has set up, not those of an earlier one.
 
 Source: pkg/volume/util/metrics.go and pkg/kubelet/volumemanager/metrics.
 """
@@ -31,21 +31,21 @@ class Row:
 
 @dataclass(slots=True)
 class VolumeMeter:
-    """See the module."""
+    """Records operations, and counts desired and actual volumes by pod."""
 
     meter: Meter
-    _wanted: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)  # plugin names
+    _desired: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)  # plugin names
     _set_up: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)
 
-    def wants(self, uid: PodUid, kinds: Iterable[str]) -> None:
-        """A pod's volumes are to be set up: as far as known, all of them."""
-        self._wanted[uid] = tuple(PLUGINS[kind] for kind in kinds if kind in PLUGINS)
+    def note_desired(self, uid: PodUid, kinds: Iterable[str]) -> None:
+        """Replace the kinds of volumes that a pod shall have."""
+        self._desired[uid] = tuple(PLUGINS[kind] for kind in kinds if kind in PLUGINS)
 
-    def mounted(self, uid: PodUid, rows: Iterable[Row], *, is_first: bool = True) -> None:
-        """Volumes of a pod were set up, or could not be: all of them, or those that change."""
+    def note_mounted(self, uid: PodUid, rows: Iterable[Row], *, is_first: bool = True) -> None:
+        """Record set-ups; those of `is_first` replace the volumes that the pod has."""
         done = []
         for row in rows:
-            self._tell("volume_mount", row)
+            self._observe("volume_mount", row)
             if row.is_done:
                 done.append(_plugin(row.kind))
         if done and is_first:
@@ -53,7 +53,7 @@ class VolumeMeter:
 
     @contextmanager
     def unmounting(self, uid: PodUid) -> Iterator[None]:
-        """Around the teardown of all of a pod's volumes: each counts with the time of all."""
+        """Record a teardown while the block runs it; every volume counts with the whole time."""
         row, began = Row(""), time.perf_counter()
         try:
             yield
@@ -61,15 +61,15 @@ class VolumeMeter:
         finally:
             row.took = time.perf_counter() - began
             for plugin in self._set_up.get(uid, ()):
-                self._tell("volume_unmount", row, plugin)
+                self._observe("volume_unmount", row, plugin)
             if row.is_done:
                 self._set_up.pop(uid, None)
-                self._wanted.pop(uid, None)
+                self._desired.pop(uid, None)
 
     def totals(self) -> Mapping[tuple[str, str], int]:
-        """Return how many volumes there are, by plugin and state."""
+        """Return the number of volumes, by plugin and state."""
         states = (
-            ("desired_state_of_world", self._wanted),
+            ("desired_state_of_world", self._desired),
             ("actual_state_of_world", self._set_up),
         )
         return Counter(
@@ -79,7 +79,7 @@ class VolumeMeter:
             for plugin in plugins
         )
 
-    def _tell(self, operation: str, row: Row, plugin: str = "") -> None:
+    def _observe(self, operation: str, row: Row, plugin: str = "") -> None:
         status = "success" if row.is_done else "fail-unknown"
         labels = "false", operation, status, plugin or _plugin(row.kind)
         self.meter.observe(_DURATION, row.took, labels, STORAGE)
@@ -91,7 +91,7 @@ def _plugin(kind: str) -> str:
 
 @contextmanager
 def timed(rows: list[Row], kind: str) -> Iterator[None]:
-    """Add a row for what is done inside; one that raises has failed."""
+    """Add a row for the block; if it raises, the row says that it failed."""
     row, began = Row(kind), time.perf_counter()
     rows.append(row)
     try:

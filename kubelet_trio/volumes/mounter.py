@@ -1,66 +1,71 @@
-"""The seam to the kernel's mounts. All of it blocks; callers hand it to a thread."""
+"""Mount and unmount: the seam to the kernel, and to the helper for NFS. All of it blocks."""
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kubelet_trio.volumes.hung import HungCalls
-from kubelet_trio.volumes.mount_nfs import run_mount_nfs
 from kubelet_trio.volumes.mountinfo import MountPoint, read_mountinfo
+
+if TYPE_CHECKING:
+    import subprocess
 
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SHARED = 0x100000
 _UMOUNT_NOFOLLOW = 0x8
 _MNT_FORCE = 0x1
-_PATIENCE = 60.0  # seconds for unmounting what a server has
+HELPERS = (Path("/sbin/mount.nfs"), Path("/usr/sbin/mount.nfs"))
+_MOUNT_NFS_LIMIT = 60.0  # seconds
+_PATIENCE = 60.0  # seconds to wait for the unmount of a remote file system
 
 
 class Mounter(Protocol):
     """Mounts and unmounts. Every method raises OSError with the kernel's errno."""
 
     def mount_tmpfs(self, target: Path, options: Sequence[str] = ()) -> None:
-        """Mount a new tmpfs over a directory; options such as `size=1048576`."""
+        """Mount a new tmpfs on a directory; options such as `size=1048576`."""
         ...
 
     def mount_hugetlbfs(self, target: Path, options: Sequence[str] = ()) -> None:
-        """Mount a new hugetlbfs over a directory; options such as `pagesize=2097152`."""
+        """Mount a new hugetlbfs on a directory; options such as `pagesize=2097152`."""
         ...
 
     def mount_nfs(self, source: str, target: Path, options: Sequence[str] = ()) -> None:
-        """Mount an NFS export (`server:/path`). OSError too where the host has no helper."""
+        """Mount an NFS export (`server:/path`). OSError also if the host has no mount.nfs."""
         ...
 
     def bind(self, source: str, target: Path) -> None:
-        """Show `source` (file or directory, with what is mounted below it) at `target`."""
+        """Bind-mount `source` (a file, or a directory with its submounts) at `target`."""
         ...
 
     def share(self, target: Path) -> None:
-        """Make a directory a mount point whose mounts are shared with the containers'."""
+        """Make a directory a mount point with shared propagation."""
         ...
 
     def unmount(self, target: Path) -> None:
-        """Take away the topmost mount at `target`: EINVAL if none, EBUSY if in use.
+        """Unmount the topmost mount at `target`: EINVAL if none, EBUSY if in use.
 
-        ETIMEDOUT where its server does not answer: it stays then, or goes later.
+        ETIMEDOUT if its server does not answer; the kernel may still complete it later.
         """
         ...
 
     def mounts(self) -> list[MountPoint]:
-        """Return what is mounted in this process' mount namespace."""
+        """Return the mounts of this process' mount namespace."""
         ...
 
 
 class KernelMounter:
-    """The real one: mount(2) and umount2(2) through libc."""
+    """The `Mounter` of the machine: mount(2) and umount2(2) through libc."""
 
     def __init__(self) -> None:
-        import ctypes  # costs memory, and not every mode mounts
+        import ctypes  # deferred: it costs memory, and not every mode mounts
 
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._errno = ctypes.get_errno
@@ -93,8 +98,8 @@ class KernelMounter:
             return
         if around is None or around.path != str(target):
             if any(m.path.startswith(f"{target}/") for m in mounts):
-                # A bind mount on top would hide them, and nobody could unmount them any more.
-                raise OSError(errno.EBUSY, "something is mounted below it already", str(target))
+                # A bind mount on top would hide them, and they could not be unmounted any more.
+                raise OSError(errno.EBUSY, "it has mounts below it", str(target))
             self.bind(str(target), target)
         self._mount("", target, "", _MS_SHARED | _MS_REC, "")
 
@@ -105,7 +110,7 @@ class KernelMounter:
         try:
             self._hung.run(str(target), partial(self._unmount, target), _PATIENCE)
         except TimeoutError:
-            # As the Go kubelet does for NFS: what waits for the server is given up.
+            # As the Go kubelet does for NFS: umount -f aborts pending requests (umount2(2)).
             self._hung.run(f"{target} (by force)", partial(self._unmount, target, _MNT_FORCE), 5)
 
     def _unmount(self, target: Path, flags: int = 0) -> None:
@@ -132,17 +137,17 @@ def _is_remote(mount: MountPoint) -> bool:
 
 
 def _mount_around(path: Path, mounts: Sequence[MountPoint]) -> MountPoint | None:
-    """Return the mount that a path is on: the latest of those at it or nearest above it."""
+    """Return the mount that holds a path: the nearest at or above it, of several the latest."""
     places = {str(path), *map(str, path.parents)}
     found = [mount for mount in mounts if mount.path in places]
     return max(found, key=lambda mount: len(mount.path), default=None)
 
 
 def is_bound_to_itself(target: Path, mounts: Sequence[MountPoint]) -> bool:
-    """Whether the mount at `target` is what `share` makes: the directory, onto itself.
+    """Whether the mount at `target` is one that `share` made: a directory bound to itself.
 
-    A file system of its own that an administrator mounted there is none, and neither is
-    what has further mounts on it or below it.
+    False for a file system that an administrator mounted there, and if there are more mounts at
+    or below the target.
     """
     here = [m for m in mounts if m.path == str(target) or m.path.startswith(f"{target}/")]
     around = _mount_around(target.parent, mounts)
@@ -150,3 +155,42 @@ def is_bound_to_itself(target: Path, mounts: Sequence[MountPoint]) -> bool:
         return False
     own = Path(around.root) / target.relative_to(around.path)
     return here[0].source == around.source and Path(here[0].root) == own
+
+
+def run_mount_nfs(
+    source: str,
+    target: Path,
+    options: Sequence[str],
+    helpers: Sequence[Path] = HELPERS,
+    limit: float = _MOUNT_NFS_LIMIT,
+) -> None:
+    """Run mount.nfs, which talks to the server first; kill it after `limit` seconds.
+
+    Raises OSError with the helper's output, or if it is not installed.
+    """
+    helper = next((path for path in helpers if os.access(path, os.X_OK)), None)
+    if helper is None:
+        text = f"{helpers[0]} is missing: install nfs-common (Debian) or nfs-utils (Fedora)"
+        raise OSError(text)
+    import subprocess  # deferred: it costs memory, and few nodes mount NFS
+
+    command = [str(helper), source, str(target), *(["-o", ",".join(options)] if options else [])]
+    done = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output, _ = done.communicate(timeout=limit)
+    except subprocess.TimeoutExpired as exc:
+        done.kill()
+        _reap_later(done)
+        raise OSError(f"{source} did not answer within {limit:g} s") from exc
+    if done.returncode != 0:
+        text = output.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
+        raise OSError(f"mounting {source} failed: {text}")
+
+
+def _reap_later(process: subprocess.Popen[bytes]) -> None:
+    """Reap a killed process in a daemon thread: in a hung mount(2) it does not die yet."""
+    if process.stdout is not None:
+        process.stdout.close()
+    threading.Thread(target=process.wait, name="mount.nfs", daemon=True).start()

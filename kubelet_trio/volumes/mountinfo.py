@@ -1,9 +1,7 @@
-r"""The kernel's table of mounts, /proc/self/mountinfo.
+r"""Read the kernel's table of mounts, /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
-A line is `id parent major:minor root path options [tags...] - type source super-options`,
-with space, tab, newline and backslash in names written as octal (`\040`). Reading it is
-not atomic: while others mount and unmount, one read may miss an entry, so it is read
-until two reads agree.
+A line is `id parent major:minor root path options [tags...] - type source super-options`, with
+space, tab, newline and backslash in names written as octal (`\040`).
 """
 
 from __future__ import annotations
@@ -23,15 +21,17 @@ class MountPoint:
     path: str  # where it is mounted
     fstype: str
     source: str
-    root: str = "/"  # the part of the file system that is mounted: not `/` in a bind mount
+    root: str = "/"  # the mounted part of the file system: not `/` in most bind mounts
     options: tuple[str, ...] = ()  # of this mount: ro, noexec, ...
     super_options: tuple[str, ...] = ()  # of the file system: size=, ...
-    shared: bool = False  # whether what is mounted below it shows in other namespaces
+    shared: bool = False  # whether mounts below it propagate to other namespaces
 
 
 def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint]:
-    """Read the table, in the order in which the kernel lists it."""
+    """Read the table, in the kernel's order. Raises OSError."""
     text = path.read_text("utf-8", "surrogateescape")
+    # One read is not atomic and can miss entries while others mount and unmount, so two reads must
+    # agree; like ConsistentRead (k8s.io/utils/io), which the Go kubelet uses.
     for _ in range(_ATTEMPTS):
         again = path.read_text("utf-8", "surrogateescape")
         if again == text:
@@ -41,7 +41,7 @@ def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint
 
 
 def parse_mountinfo(text: str) -> list[MountPoint]:
-    """Parse a table; a line that is none is left out."""
+    """Parse a table; skip malformed lines."""
     return [mount for line in text.split("\n") if (mount := _parse_line(line)) is not None]
 
 

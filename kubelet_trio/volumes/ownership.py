@@ -1,12 +1,12 @@
-"""fsGroup: a volume's files belong to a group, and so does what is made in it later.
+"""fsGroup: give a volume's files to a group, and report walks that take long as events.
 
-As the Go kubelet does it: every file's group is changed, and read and write added for the
-group (read alone where the volume is read-only); directories also get the search bit and
-set-group-ID. Nothing is taken away. Links are changed themselves and never followed: the
-walk goes by descriptors, so that a container cannot swap a directory for a link under it.
+As in the Go kubelet (pkg/volume/volume_linux.go), the walk changes the group of every file and
+adds read and write for the group (only read in a read-only volume); directories also get the
+search bit and set-group-ID, so that new files inherit the group. It takes no permission away.
 
-However deep a container has nested its directories, the walk holds two descriptors and a name
-a level: it comes back by `..`, which must be the directory that it went down from.
+The walk goes by descriptors and follows no link, so that a container cannot swap a directory for a
+link under it. However deeply directories are nested, it holds two descriptors, and a name for
+each level.
 """
 
 from __future__ import annotations
@@ -14,17 +14,63 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from kubelet_trio.model import open_directory
-from kubelet_trio.volumes.progress import Walks
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import EventSink, open_directory, pod_object_ref
 
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
 _SEARCH = 0o110
 _OPEN = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Reason, texts and times of the events are the Go kubelet's (pkg/volume/volume_linux.go).
+_FIRST = 30.0  # seconds until the first event
+_PERIOD = 60.0  # seconds between later events
+_LOOK = 1.0
+
+_REASON = "VolumePermissionChangeInProgress"
+_ADVICE = (
+    "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/"
+    "#configure-volume-permission-and-ownership-change-policy-for-pods"
+)
+
+
+@dataclass(eq=False, slots=True)
+class Walk:
+    """A walk in progress; its thread counts the files."""
+
+    root: Path
+    files: int = 0
+
+    def step(self) -> None:
+        self.files += 1
+
+
+@dataclass(slots=True)
+class Walks:
+    """The walks in progress."""
+
+    _under_way: list[Walk] = field(default_factory=list)
+
+    @contextmanager
+    def walk(self, root: Path) -> Iterator[Walk]:
+        """Register a walk while the block runs, in the walk's thread."""
+        walk = Walk(root)
+        self._under_way.append(walk)
+        try:
+            yield walk
+        finally:
+            self._under_way.remove(walk)
+
+    def below(self, directory: Path) -> list[Walk]:
+        """Return the walks below a directory."""
+        return [walk for walk in self._under_way if directory in walk.root.parents]
 
 
 def own_volume(
@@ -35,11 +81,14 @@ def own_volume(
     policy: str = "Always",
     walks: Walks | None = None,
 ) -> None:
-    """Give a volume to a group; None leaves it as it is. Raises OSError.
+    """Give a volume to a group; None changes nothing. Raises OSError.
 
     Args:
-        walks: where its progress is to be seen.
-        policy: `OnRootMismatch` spares the walk where the root is right already.
+        root: the volume's directory.
+        group: the fsGroup.
+        read_only: whether the group may only read.
+        policy: with `OnRootMismatch`, skip the walk if the root already has group and mode.
+        walks: where to register the walk, for progress events.
     """
     if group is None:
         return
@@ -57,11 +106,12 @@ def own_volume(
 def own_tree(
     root: int, group: int | None, *, read_only: bool, step: Callable[[], object] = lambda: None
 ) -> None:
-    """Give an open directory to a group, with all below it and before it; None: leave it.
+    """Give an open directory and everything in it to a group; None changes nothing.
 
+    A directory comes after its content, so that `OnRootMismatch` sees a walk that was cut short.
     `step` is called for each file and directory.
 
-    Raises OSError: ESTALE where a directory was moved elsewhere meanwhile.
+    Raises OSError: ESTALE if a directory was moved during the walk.
     """
     if group is None:
         return
@@ -88,11 +138,12 @@ def own_tree(
 
 
 def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
-    """Give one open file or directory to a group; None leaves it as it is. Raises OSError."""
+    """Give one open file or directory to a group; None changes nothing. Raises OSError."""
     if group is None:
         return
     found = os.fstat(descriptor)
-    # By way of /proc, for an O_PATH descriptor; what it leads to cannot be swapped any more.
+    # fchown(2) and fchmod(2) refuse an O_PATH descriptor (open(2)); its link in /proc works, and
+    # always leads to the file that was opened.
     place = f"/proc/self/fd/{descriptor}"
     os.chown(place, -1, group)
     wanted = _wanted(is_directory=stat.S_ISDIR(found.st_mode), read_only=read_only)
@@ -101,23 +152,24 @@ def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
 
 @dataclass(slots=True)
 class _Level:
-    """A directory on the way down, and those of its directories that are still to be entered."""
+    """A directory on the way down, and its subdirectories that the walk has not yet entered."""
 
     found: os.stat_result
     directories: list[str]
 
 
 def _enter(here: int, level: _Level) -> int | None:
-    """Open the next directory of a level; None where there is none left. Raises OSError."""
+    """Open the next subdirectory of a level; None after the last one. Raises OSError."""
     while level.directories:
         try:
             return open_directory(level.directories.pop(), directory=here)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # whoever uses the volume as well took it away
+            continue  # removed by another user of the volume
     return None
 
 
 def _leave(here: int, level: _Level) -> int:
+    """Return to the parent by `..`, which must be the directory that the walk came from."""
     above = open_directory("..", directory=here)
     if os.path.samestat(os.fstat(above), level.found):
         return above
@@ -128,7 +180,7 @@ def _leave(here: int, level: _Level) -> int:
 def _own_files(
     directory: int, group: int, step: Callable[[], object], *, read_only: bool
 ) -> list[str]:
-    """Own what is in a directory and is none itself; return the directories."""
+    """Own the files in a directory; return the names of its subdirectories."""
     directories: list[str] = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -151,11 +203,11 @@ def _wanted(*, is_directory: bool, read_only: bool) -> int:
 
 
 def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None:
-    """Own a file or a link; a directory that has come in its place has had its turn."""
+    """Own a file or a link; skip a directory that has replaced it since the listing."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=directory)
     except FileNotFoundError:
-        return  # whoever uses the volume as well took it away
+        return  # removed by another user of the volume
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
@@ -164,3 +216,26 @@ def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None
             own_entry(descriptor, group, read_only=read_only)
     finally:
         os.close(descriptor)
+
+
+async def report_progress(walks: Walks, pod: Pod, pod_dir: Path, events: EventSink) -> None:
+    """Emit events about a pod's walks that take long, until cancelled."""
+    due: dict[Walk, float] = {}
+    reported: set[Walk] = set()
+    while True:
+        now = trio.current_time()
+        for walk in walks.below(pod_dir):
+            if due.setdefault(walk, now + _FIRST) > now:
+                continue
+            place = walk.root.relative_to(pod_dir.parent)
+            text = f"Setting volume ownership for {place}"
+            if walk in reported:
+                text = f"{text}, processed {walk.files} files."
+            else:
+                text += (
+                    f" is taking longer than expected, consider using OnRootMismatch - {_ADVICE}"
+                )
+            events.emit(pod_object_ref(pod), "Warning", _REASON, text)
+            reported.add(walk)
+            due[walk] = now + _PERIOD
+        await trio.sleep(_LOOK)

@@ -1,6 +1,6 @@
-"""Which files config maps, secrets and the pod's own fields make: pure.
+"""Turn config maps, secrets, tokens and fields of the pod into files. Pure.
 
-Errors are those of the Go kubelet, word for word where people search for them.
+Error texts that people search for are the Go kubelet's, word for word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kubelet_trio.volumes.atomic import File, Payload
 from kubelet_trio.volumes.spec import VolumeSpec
 
 DEFAULT_MODE = 0o644
-_TOKEN_MODE = 0o600  # where somebody is known who shall read it
+_TOKEN_MODE = 0o600  # if the reader is known: one user for all containers, or the fsGroup
 
 
 def config_map_payload(spec: VolumeSpec) -> Payload:
@@ -52,9 +52,9 @@ def downward_payload(spec: VolumeSpec) -> Payload:
 
 
 def projected_payload(spec: VolumeSpec) -> Payload:
-    """Return the files of all sources; of two at one path the later one's.
+    """Return the files of all sources; at the same path the later source wins.
 
-    Raises ObjectError telling everything that is missing.
+    Raises `ObjectError` and `ConfigError`; an ObjectError lists everything that is missing.
     """
     files: dict[str, File] = {}
     errors: list[str] = []
@@ -123,7 +123,7 @@ def _keyed(
     mode: int,
     what: str,
 ) -> Payload:
-    """Return all keys as files of their names, or just those that `items` name, where it says."""
+    """Return a file for each key, or for each of `items` at its path."""
     if not items:
         return {key: File(value, mode) for key, value in content.items()}
     files: dict[str, File] = {}
@@ -162,15 +162,15 @@ def _token_request(spec: VolumeSpec, source: ServiceAccountTokenProjection) -> T
 def _token(spec: VolumeSpec, source: ServiceAccountTokenProjection, mode: int) -> Payload:
     token = spec.tokens.get(_token_request(spec, source))
     if not isinstance(token, str):
-        raise token if token is not None else ObjectError("no token was asked for")
+        raise token if token is not None else ObjectError("no token was requested")
     user = _one_user(spec)
     if user is not None or spec.fs_group is not None:
-        mode = _TOKEN_MODE  # fsGroup adds the group's bits
+        mode = _TOKEN_MODE  # `own_tree` adds the group's bits
     return {source.path: File(token.encode(), mode, user)}
 
 
 def _one_user(spec: VolumeSpec) -> int | None:
-    """Return the user that all of the pod's containers run as, if it is one and known."""
+    """Return the user of all the pod's containers, None if they differ or have none."""
     pod_context = pod_spec(spec.pod).securityContext
     default = pod_context.runAsUser if pod_context is not None else None
     users: set[int | None] = set()

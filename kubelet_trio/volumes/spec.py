@@ -1,10 +1,11 @@
-"""One volume of a pod as the plugins of this room see it: inline, or through a claim."""
+"""A volume of a pod, inline or through a claim, as the plugins see it; and what a plugin is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from lightkube.models.core_v1 import Pod, PodSecurityContext, Volume
 
@@ -17,20 +18,20 @@ from kubelet_trio.volumes.claims import claimed_volume
 
 @dataclass(frozen=True, slots=True)
 class VolumeSpec:
-    """A volume with all that its set-up may depend on. Plugins read it and nothing else."""
+    """A volume with everything that its set-up may depend on: the only input of a plugin."""
 
     pod: Pod
     name: str  # the volume's name in the pod
     kind: str  # the field of a Volume or of a PersistentVolumeSpec: emptyDir, local, ...
     source: Any  # that field's value
-    disk_name: str  # what its directory is called: its name, or the persistent volume's
+    disk_name: str  # name of its directory: the volume's, or the persistent volume's
     read_only: bool = False
     mount_options: tuple[str, ...] = ()
     objects: ObjectView = NO_OBJECTS
     tokens: Mapping[TokenRequest, str | ObjectError] = field(default_factory=dict)
     facts: PodFacts = field(default_factory=PodFacts)
-    is_for_one_pod: bool = False  # a claim's access mode is ReadWriteOncePod
-    going: str = ""  # why its claim may not be taken up by a pod that starts
+    is_for_one_pod: bool = False  # the access mode is ReadWriteOncePod
+    deleting: str = ""  # an error text if its claim is being deleted
 
     @property
     def namespace(self) -> str:
@@ -38,7 +39,7 @@ class VolumeSpec:
 
     @property
     def fs_group(self) -> int | None:
-        """The group that the pod's volumes shall belong to."""
+        """The supplementary group for the pod's volumes."""
         return _security(self.pod).fsGroup
 
     @property
@@ -51,13 +52,48 @@ class VolumeSpec:
         return metadata(self.pod).uid or ""
 
 
+class VolumePlugin(Protocol):
+    """One kind of volume, for the manager. Every method blocks."""
+
+    @property
+    def managed(self) -> bool:
+        """Whether the volume exists for the pod only, so that SELinux may relabel it."""
+        ...
+
+    @property
+    def follows_objects(self) -> bool:
+        """Whether another `set_up` brings changes of objects into a running pod."""
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether containers may never write to it, whatever the pod's spec says."""
+        ...
+
+    def set_up(self, spec: VolumeSpec) -> None:
+        """Set the volume up. Idempotent.
+
+        Raises OSError, ValueError, `ObjectError` or `ConfigError`; a FailedMount event shows the
+        text.
+        """
+        ...
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether an earlier set-up made it usable for containers. Raises OSError."""
+        ...
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the volume's path on the host."""
+        ...
+
+
 def is_claimed(volume: Volume) -> bool:
-    """Whether a volume is what a claim leads to: one of the namespace, or one of its own."""
+    """Whether a volume goes through a claim: a named one, or that of an ephemeral volume."""
     return volume_kind(volume) in ("persistentVolumeClaim", "ephemeral")
 
 
 def volume_kind(volume: Volume) -> str:
-    """Return which of a volume's fields is set."""
+    """Return the name of the volume's source field, such as `configMap`."""
     kinds = [f for f in volume.__struct_fields__ if f != "name" and getattr(volume, f) is not None]
     return kinds[0] if kinds else "emptyDir"
 
@@ -69,9 +105,9 @@ def volume_spec(
     objects: ObjectView = NO_OBJECTS,
     tokens: Mapping[TokenRequest, str | ObjectError] | None = None,
 ) -> VolumeSpec:
-    """Return a pod's volume, followed through its claim.
+    """Return the spec of a pod's volume, through its claim if it has one.
 
-    Raises `ObjectError` or ValueError where a claim leads nowhere.
+    Raises `ObjectError` or ValueError as `claimed_volume`.
     """
     kind = volume_kind(volume)
     if is_claimed(volume):
@@ -102,7 +138,7 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         mount_options=tuple(found.spec.mountOptions or ()),
         facts=facts,
         is_for_one_pod=found.is_for_one_pod,
-        going=found.going,
+        deleting=found.deleting,
     )
 
 

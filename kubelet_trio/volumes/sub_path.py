@@ -1,13 +1,12 @@
-"""subPath: a part of a volume for a container, without a way out of the volume.
+"""subPath: open a part of a volume for a container, with no way out of the volume.
 
-A container may write to the volume it shares, and so may put a symbolic link where the
-next container's subPath will be looked up, to the host's /etc for one
-(https://kubernetes.io/blog/2018/04/04/fixing-subpath-volume-vulnerability/). Links that
-stay inside the volume are allowed. So the path is walked one component at a time by
-descriptors, links are read and never followed by the kernel, and one that leads outside ends the
-walk before anything outside is looked at. What was opened (by descriptor, so nothing can be
-swapped under it) is bound to a place outside the volume, which is what the runtime is told to
-mount.
+A container that shares the volume can replace a component of the path by a symbolic link, to the
+host's /etc for example
+(https://kubernetes.io/blog/2018/04/04/fixing-subpath-volume-vulnerability/). Links within the
+volume are allowed. So the walk opens one component at a time by descriptor, and reads links itself
+instead of letting the kernel follow them; a link that leads outside ends the walk before anything
+outside is opened. The descriptor, which nobody can swap, is then bind-mounted to a path outside
+the volume, and the runtime mounts that path.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import read_limited, reopen_regular
+from kubelet_trio.volumes.errors import SubPathError
 from kubelet_trio.volumes.hung import PATIENCE, HungCalls
 from kubelet_trio.volumes.mounter import Mounter
 
@@ -28,24 +28,19 @@ _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # Linux's own limit (MAXSYMLINKS)
 
 
-class SubPathError(Exception):
-    """A subPath cannot be used. Names host paths: for the log, not for the pod's owner."""
-
-
 def bind_sub_path(
     volume: Path, sub_path: str, target: Path, mounter: Mounter, hung: HungCalls
 ) -> None:
-    """Make `sub_path` of a volume visible at `target`, creating it as a directory if missing.
+    """Bind-mount `sub_path` of a volume at `target`; make it as a directory if it is missing.
 
-    A target already bound to the very same file is left alone, so that a container's next
-    instance gets what the first had. Raises `SubPathError` and OSError: ETIMEDOUT where the
-    volume's server does not answer.
+    Raises `SubPathError` and OSError: ETIMEDOUT if the volume's server does not answer.
     """
     opened = hung.run(
         str(target), partial(open_inside, volume, sub_path, make=True), PATIENCE, os.close
     )
     try:
         if _is_mounted(target, mounter):
+            # Kept for the container's next instance, which must get the same file.
             if os.path.samestat(os.fstat(opened), target.stat()):
                 return
             mounter.unmount(target)
@@ -56,7 +51,7 @@ def bind_sub_path(
 
 
 def read_inside(volume: Path, path: str, limit: int) -> bytes:
-    """Read a file of a volume. Raises `SubPathError` and OSError, FileNotFoundError above all."""
+    """Read a regular file of a volume. Raises `SubPathError` and OSError."""
     looked = open_inside(volume, path)
     try:
         opened = reopen_regular(looked, path)
@@ -69,19 +64,16 @@ def read_inside(volume: Path, path: str, limit: int) -> bytes:
 
 
 def open_inside(volume: Path, sub_path: str, *, make: bool = False) -> int:
-    """Open what `sub_path` leads to within a volume; the caller closes it.
-
-    The descriptor is an O_PATH one: for fstat and as a mount's source.
+    """Open a path within a volume as an O_PATH descriptor; the caller closes it.
 
     Args:
-        volume: the volume; what leads to it is the node's own.
-        sub_path: relative to it.
-        make: make the directories of `sub_path` that are missing, with the permissions of the
-            volume's own.
+        volume: the volume's directory; the path to it is trusted.
+        sub_path: relative to the volume.
+        make: make missing directories, with the permissions of the volume's directory.
 
     Raises:
         SubPathError: it leads out of the volume, or holds a NUL byte.
-        OSError: FileNotFoundError above all, for links that lead nowhere too; ELOOP for too many.
+        OSError: FileNotFoundError also for a dangling link; ELOOP for too many links.
     """
     if "\0" in sub_path:  # subPathExpr can bring one; open(2) would raise ValueError for it
         raise SubPathError(f"a NUL byte in {sub_path!r}")
@@ -99,14 +91,15 @@ def open_inside(volume: Path, sub_path: str, *, make: bool = False) -> int:
 
 @dataclass(slots=True)
 class _Walk:
-    """A way down from the top of a volume."""
+    """A position below the top of a volume."""
 
     top: int
     here: int
-    places: tuple[str, ...]  # the volume's paths, as absolute links may name it
-    _above: list[os.stat_result] = field(default_factory=list)  # the directories on the way
+    places: tuple[str, ...]  # the volume's paths, by which absolute links may name it
+    _above: list[os.stat_result] = field(default_factory=list)  # the directories above `here`
 
     def go(self, path: str, *, make: bool) -> None:
+        """Move along a path. Raises as `open_inside`."""
         left = [(part, make) for part in reversed(path.split("/"))]
         links = 0
         while left:
@@ -131,7 +124,7 @@ class _Walk:
             left += [(part, False) for part in reversed(self._inside(target).split("/"))]
 
     def _inside(self, target: str) -> str:
-        """Return a link's target, relative to where the walk is: the top for an absolute one."""
+        """Return a link's target as a relative path; for an absolute one move to the top first."""
         if not target.startswith("/"):
             return target
         for place in self.places:
@@ -151,10 +144,11 @@ class _Walk:
         os.mkdir(name, mode, dir_fd=self.here)
         made = os.open(name, _PATH, dir_fd=self.here)
         if stat.S_ISDIR(os.fstat(made).st_mode):
-            os.chmod(f"/proc/self/fd/{made}", mode)  # whatever the umask
+            os.chmod(f"/proc/self/fd/{made}", mode)  # mkdir(2) applied the umask
         return made
 
     def _up(self) -> None:
+        """Move to the parent, which must be the directory that the walk came from."""
         if not self._above:
             raise SubPathError(f"it leads out of the volume {self.places[0]}")
         above = os.open("..", _PATH, dir_fd=self.here)
@@ -175,7 +169,7 @@ def _is_mounted(target: Path, mounter: Mounter) -> bool:
 
 
 def _make_target(target: Path, *, is_directory: bool) -> None:
-    """Make the mount point: an empty directory or an empty file, as the source is one."""
+    """Make the mount point: an empty directory or an empty file, like the source."""
     make_directories(target.parent)
     if is_directory:
         if target.is_file():

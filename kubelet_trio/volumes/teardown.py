@@ -1,8 +1,8 @@
-"""Taking a pod's volumes off the node: unmount, look again, then remove.
+"""Tear down a pod's volumes: unmount, read the mount table again, then remove.
 
-What is found on disk decides, not what the pod's spec says, so it works after a restart,
-for a pod that nobody remembers, and for what the Go kubelet has left. Removal starts
-only when the kernel's own table shows nothing mounted any more in the place.
+It works from the directories on disk, not from the pod's spec, so it also works after a restart,
+for an orphan, and for volumes of the Go kubelet. It removes a directory only if the kernel's
+table shows no mount in it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from kubelet_trio.model import remove_empty, remove_tree
+from kubelet_trio.volumes.claims import give_back
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.layout import MOUNTED_PLUGINS, OWN_PLUGINS, sub_paths_dir, volumes_dir
 from kubelet_trio.volumes.mounter import Mounter
-from kubelet_trio.volumes.one_pod import give_back
 
 
 def tear_down(pod_dir: Path, mounter: Mounter) -> None:
-    """Unmount and remove all volumes of a pod: subPaths first. Idempotent.
+    """Unmount and remove all volumes of a pod. Idempotent.
 
-    Raises `VolumeError` naming what is still mounted or could not be removed; everything
-    that could go has gone by then.
+    Raises `VolumeError` with the first path that is still mounted or could not be removed, after
+    everything else is gone.
     """
     sub_paths, volumes = sub_paths_dir(pod_dir), volumes_dir(pod_dir)
     own = [volumes / plugin for plugin in sorted(OWN_PLUGINS)]
     errors: list[VolumeError] = []
+    # subPaths first: their bind mounts keep the volumes' file systems busy.
     for directory in (sub_paths, *own):
         if directory.is_dir():
             errors.extend(_tear_down_below(directory, mounter))
@@ -44,10 +45,10 @@ def tear_down(pod_dir: Path, mounter: Mounter) -> None:
 
 
 def _tear_down_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
-    """Unmount what is mounted below a directory, then remove it with all that is in it."""
+    """Unmount everything below a directory, then remove it with its content."""
     errors = _unmount_all(directory, mounter)
     if mounted_below(directory, mounter):
-        return errors or [_error(directory, "something is still mounted there")]
+        return errors or [_error(directory, "it still holds a mount")]
     try:
         remove_tree(directory)
     except OSError as exc:
@@ -56,7 +57,7 @@ def _tear_down_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
 
 
 def _unmount_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
-    """Unmount somebody else's data; of what is left only empty directories are removed."""
+    """Unmount data that is not the pod's; then remove only empty directories."""
     errors = _unmount_all(directory, mounter)
     if not errors:
         for target in directory.iterdir():
@@ -65,13 +66,14 @@ def _unmount_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
             except OSError as exc:
                 errors.append(_error(target, f"remove failed: {exc}"))
             if target.exists():
-                errors.append(_error(target, "remove failed: it holds what was not mounted there"))
+                errors.append(_error(target, "remove failed: the mount point is not empty"))
     return errors
 
 
 def _unmount_all(directory: Path, mounter: Mounter) -> list[VolumeError]:
     errors: list[VolumeError] = []
-    # The table lists a mount after the one it stands on, so in reverse the top goes first.
+    # The table lists a mount after the one that it covers, so the reverse order unmounts the top
+    # first.
     for path in reversed(mounted_below(directory, mounter)):
         try:
             mounter.unmount(Path(path))
@@ -81,7 +83,7 @@ def _unmount_all(directory: Path, mounter: Mounter) -> list[VolumeError]:
 
 
 def mounted_below(directory: Path, mounter: Mounter) -> list[str]:
-    """Return the mount points at or below a directory, in the order they were mounted."""
+    """Return the mount points at or below a directory, in mount order."""
     path = str(directory)
     return [m.path for m in mounter.mounts() if m.path == path or m.path.startswith(path + "/")]
 
@@ -95,7 +97,7 @@ def _remove_if_empty(directory: Path) -> list[VolumeError]:
     except OSError as exc:
         return [_error(directory, f"remove failed: {exc}")]
     left = list(directory.iterdir()) if directory.is_dir() else []
-    return [_error(entry, "a volume of a kind that is not supported is left") for entry in left]
+    return [_error(entry, "a volume of an unsupported kind is left") for entry in left]
 
 
 def _error(path: Path, cause: str) -> VolumeError:

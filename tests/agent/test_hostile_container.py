@@ -67,9 +67,10 @@ from kubelet_trio.stats.volumes import measure_volumes
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeError
 from kubelet_trio.volumes.atomic import File, write_payload
+from kubelet_trio.volumes.errors import SubPathError
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.ownership import own_tree, own_volume
-from kubelet_trio.volumes.sub_path import SubPathError, bind_sub_path, read_inside
+from kubelet_trio.volumes.sub_path import bind_sub_path, read_inside
 from kubelet_trio.volumes.teardown import tear_down
 from tests.containers.make import pod
 from tests.harness.hostile import Act, Outside, Player, acts, between_calls, no_hang

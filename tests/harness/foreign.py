@@ -237,9 +237,9 @@ ALLOWED: dict[str, str] = {
         "volumes/empty_dir.py::EmptyDir.set_up Path.touch",
         "volumes/empty_dir.py::_make_directory Path.mkdir, Path.stat, os.chmod",
         "volumes/manager.py::VolumeManager._list_pods Path.is_dir, os.scandir",
-        "volumes/mounted.py::LocalVolume.is_set_up Path.exists",
-        "volumes/mounted.py::LocalVolume.set_up Path.is_dir, Path.touch, Path.unlink",
-        "volumes/one_pod.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
+        "volumes/external.py::LocalVolume.is_set_up Path.exists",
+        "volumes/external.py::LocalVolume.set_up Path.is_dir, Path.touch, Path.unlink",
+        "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
         "volumes/sub_path.py::_make_target Path.is_dir, Path.is_file, Path.mkdir, Path.rmdir, "
         "Path.touch, Path.unlink",
         "volumes/teardown.py::_remove_if_empty Path.is_dir, Path.iterdir",
@@ -249,11 +249,11 @@ ALLOWED: dict[str, str] = {
     **_all(
         _HOST,
         "pods/records/files.py::PodFiles._write_hosts Path.read_text",
-        "volumes/host_path.py::_check Path.exists, Path.stat",
-        "volumes/host_path.py::_create Path.mkdir, Path.touch",
-        "volumes/mount_nfs.py::run_mount_nfs os.access",
+        "volumes/external.py::_check Path.exists, Path.stat",
+        "volumes/external.py::_create Path.mkdir, Path.touch",
+        "volumes/mounter.py::run_mount_nfs os.access",
         "volumes/mountinfo.py::read_mountinfo Path.read_text",
-        "volumes/noswap.py::in_user_namespace Path.read_text",
+        "volumes/empty_dir.py::in_user_namespace Path.read_text",
     ),
     **_all(
         _LINKS,

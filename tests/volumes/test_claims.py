@@ -38,8 +38,8 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import ContainerKind, PodContainer, PodUid, inline_offload
 from kubelet_trio.objects import LocalObjects, claim_key, config_map_key, volume_key
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager, mounted
-from kubelet_trio.volumes.mount_nfs import run_mount_nfs
+from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager, external
+from kubelet_trio.volumes.mounter import run_mount_nfs
 from tests.volumes.make import empty_dir, main, mount, pod
 
 UID = PodUid("u-1")
@@ -408,7 +408,7 @@ async def test_a_group_that_could_not_be_set_is_set_at_the_next_attempt(
             raise failures.pop()
         owned.append(path)
 
-    monkeypatch.setattr(mounted, "own_volume", own)
+    monkeypatch.setattr(external, "own_volume", own)
     with pytest.raises(VolumeError, match="Input/output error"):
         await manager.mount(of_pod)
     for _ in range(2):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubelet_trio.volumes.hung import HungCalls
-from kubelet_trio.volumes.mount_nfs import run_mount_nfs
+from kubelet_trio.volumes.mounter import run_mount_nfs
 
 
 def test_a_call_that_hangs_is_waited_for_no_longer_than_its_time() -> None:

@@ -14,9 +14,9 @@ import pytest
 import kubelet_trio.volumes.sub_path as sub_path_module
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
+from kubelet_trio.volumes.errors import SubPathError
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.sub_path import (
-    SubPathError,
     bind_sub_path,
     open_inside,
     read_inside,

@@ -91,7 +91,7 @@ async def test_a_kind_of_volume_that_is_not_ours_is_named_and_not_touched(
     disk.mkdir(parents=True)
     mounter.mount_tmpfs(disk)
     (disk / "precious").touch()
-    with pytest.raises(VolumeError, match="not supported is left") as caught:
+    with pytest.raises(VolumeError, match="unsupported kind is left") as caught:
         await volumes.unmount(UID)
     assert caught.value.volume == "kubernetes.io~csi"
     assert (disk / "precious").exists()

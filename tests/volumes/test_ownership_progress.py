@@ -17,8 +17,7 @@ from trio.testing import MockClock
 from kubelet_trio.model import EventType, ObjectRef
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeError, VolumeManager
-from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.progress import Walk, Walks
+from kubelet_trio.volumes.ownership import Walk, Walks, own_volume
 from tests.volumes.make import empty_dir, host_path, pod
 
 PLACE = "u-1/volumes/kubernetes.io~local-volume/data"

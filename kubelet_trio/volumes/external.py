@@ -1,26 +1,72 @@
-"""Volumes that are somebody else's data, mounted for the pod: local and NFS.
+"""Volumes whose data exists without the pod: hostPath, local and NFS.
 
-They are unmounted when the pod goes, and nothing in them is ever removed.
+local and NFS are unmounted with the pod, a hostPath is not mounted at all. Nothing in them is
+ever removed.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import remove_empty
+from kubelet_trio.volumes.hung import PATIENCE, HungCalls
 from kubelet_trio.volumes.layout import LOCAL, MARKER, NFS, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
-from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.progress import Walks
+from kubelet_trio.volumes.ownership import Walks, own_volume
 from kubelet_trio.volumes.spec import VolumeSpec
+
+_CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "Directory": (stat.S_ISDIR, "a directory"),
+    "File": (stat.S_ISREG, "a file"),
+    "Socket": (stat.S_ISSOCK, "a socket file"),
+    "CharDevice": (stat.S_ISCHR, "a character device"),
+    "BlockDevice": (stat.S_ISBLK, "a block device"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostPath:
+    """The plugin for `hostPath` volumes: checks the path; the runtime mounts it."""
+
+    hung: HungCalls  # a path may be on a file server that does not answer
+    managed: bool = False
+    follows_objects: bool = False
+    is_read_only: bool = False
+
+    def set_up(self, spec: VolumeSpec) -> None:
+        """Check the path's type; create it first for the `OrCreate` types.
+
+        Raises OSError, ValueError.
+        """
+        path, wanted = self.path(spec), spec.source.type or ""
+        if not wanted:
+            return
+        if wanted.removesuffix("OrCreate") not in _CHECKS:
+            raise ValueError(f"{wanted} is an invalid volume type")
+        problem = self.hung.run(f"{path} ({wanted})", partial(_check, path, wanted), PATIENCE)
+        if problem:
+            raise ValueError(problem)
+
+    def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether the path exists; `set_up` checked its type. Raises OSError."""
+        path = str(self.path(spec))
+        return self.hung.run(path, partial(os.path.lexists, path), PATIENCE)
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the path on the host."""
+        return Path(spec.source.path)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalVolume:
-    """A directory of the node behind a persistent volume, bound into the pod's own."""
+    """The plugin for `local` persistent volumes: a directory of the node, bind-mounted."""
 
     pods_dir: Path
     mounter: Mounter
@@ -30,14 +76,13 @@ class LocalVolume:
     is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Bind the directory, unless it is. Its group is the first pod's to set. Raises OSError.
+        """Bind-mount the directory, and give it to the pod's fsGroup. Raises OSError, ValueError.
 
-        A marker says that the group is set: an attempt that came no further than the mount is
-        taken up again.
+        A marker file says that both are done; without it the set-up is repeated.
         """
         path, ready = self.path(spec), self._ready(spec)
         if not self.is_set_up(spec):
-            ready.unlink(missing_ok=True)  # of a mount that a restart of the machine took
+            ready.unlink(missing_ok=True)  # a reboot removes the mount and leaves the marker
             source = Path(spec.source.path)
             if not source.is_dir():
                 raise ValueError(f'path "{source}" does not exist or is no directory')
@@ -56,18 +101,18 @@ class LocalVolume:
             ready.touch(MARKER)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether it is bound and its group is set."""
+        """Whether it is mounted and its group is set."""
         return self._ready(spec).exists() and _find(self.mounter, self.path(spec)) is not None
 
     def path(self, spec: VolumeSpec) -> Path:
-        """Return where it is bound to."""
+        """Return the mount point."""
         return volume_dir(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
 
     def _ready(self, spec: VolumeSpec) -> Path:
         return ready_file(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
 
     def _is_shared(self, path: Path) -> bool:
-        """Whether another pod uses the same directory, whose group is then not ours to change."""
+        """Whether another pod mounts the same directory: the first pod's fsGroup then stays."""
         own = _find(self.mounter, path)
         pods = f"{self.pods_dir}/"
         return own is not None and any(
@@ -79,7 +124,7 @@ class LocalVolume:
 
 @dataclass(frozen=True, slots=True)
 class NfsVolume:
-    """An NFS export, inline or behind a persistent volume. fsGroup changes nothing in it."""
+    """The plugin for `nfs` volumes, inline or persistent. It ignores fsGroup."""
 
     pods_dir: Path
     mounter: Mounter
@@ -88,7 +133,7 @@ class NfsVolume:
     is_read_only: bool = False
 
     def set_up(self, spec: VolumeSpec) -> None:
-        """Mount the export, unless it is. Raises OSError."""
+        """Mount the export, unless it is mounted. Raises OSError."""
         path = self.path(spec)
         if self.is_set_up(spec):
             return
@@ -107,9 +152,27 @@ class NfsVolume:
         return _find(self.mounter, self.path(spec)) is not None
 
     def path(self, spec: VolumeSpec) -> Path:
-        """Return where it is mounted."""
+        """Return the mount point."""
         return volume_dir(self.pods_dir / spec.uid, NFS, spec.disk_name)
 
 
 def _find(mounter: Mounter, path: Path) -> MountPoint | None:
     return next((mount for mount in mounter.mounts() if mount.path == str(path)), None)
+
+
+def _check(path: Path, wanted: str) -> str:
+    """Return why a path is not of the wanted type; "" if it is. Raises OSError."""
+    kind = wanted.removesuffix("OrCreate")
+    if wanted != kind and not path.exists():
+        _create(path, kind)
+    is_kind, words = _CHECKS[kind]
+    if not path.exists() or not is_kind(path.stat().st_mode):
+        return f"hostPath type check failed: {path} is not {words}"
+    return ""
+
+
+def _create(path: Path, kind: str) -> None:
+    if kind == "Directory":
+        path.mkdir(mode=0o755, parents=True)
+    else:
+        path.touch(mode=0o644)  # its directory must exist, as in the Go kubelet
