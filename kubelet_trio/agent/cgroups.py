@@ -79,7 +79,7 @@ _OPTIONAL = frozenset({"hugetlb"})
 
 
 class CgroupTree(Protocol):
-    """The cgroups of one driver: see `cgroups.PodCgroups`."""
+    """The cgroups of one driver: see `cgroups.CgroupTree`."""
 
     async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written: ...
     async def limit(self, path: str, limits: CgroupLimits) -> Written: ...

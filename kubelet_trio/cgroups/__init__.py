@@ -5,7 +5,6 @@ from kubelet_trio.cgroups.detect import (
     cgroup_host,
     cgroup_version,
     has_swap_controller,
-    is_swap_on,
     parse_cgroup_mounts,
 )
 from kubelet_trio.cgroups.limits import (
@@ -33,13 +32,22 @@ from kubelet_trio.cgroups.names import (
 from kubelet_trio.cgroups.pods import (
     CGROUP_ERRORS,
     CgroupBusyError,
-    PodCgroups,
-    SystemdUnits,
+    CgroupTree,
     missing_cgroup_root,
 )
-from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
-from kubelet_trio.cgroups.systemd import SystemdBus
-from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
+from kubelet_trio.cgroups.processes import (
+    is_in_cgroup,
+    move_process,
+    user_processes,
+)
+from kubelet_trio.cgroups.systemd import (
+    SystemdBus,
+)
+from kubelet_trio.cgroups.write import (
+    CgroupError,
+    CgroupsDeniedError,
+    Written,
+)
 
 __all__ = [
     "CGROUP_ERRORS",
@@ -52,18 +60,16 @@ __all__ = [
     "CgroupHost",
     "CgroupLimits",
     "CgroupName",
+    "CgroupTree",
     "CgroupsDeniedError",
-    "PodCgroups",
     "QosClass",
     "SystemdBus",
-    "SystemdUnits",
     "Written",
     "cgroup_host",
     "cgroup_path",
     "cgroup_version",
     "has_swap_controller",
     "is_in_cgroup",
-    "is_swap_on",
     "milli_cpu_to_quota",
     "milli_cpu_to_shares",
     "missing_cgroup_root",

@@ -82,7 +82,7 @@ class SystemdUnits(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PodCgroups:
+class CgroupTree:
     """The pods' cgroups, and those above them, below one cgroup root."""
 
     host: CgroupHost

@@ -18,7 +18,7 @@ from kubelet_trio.agent import (
 )
 from kubelet_trio.cgroups import (
     CgroupDriver,
-    PodCgroups,
+    CgroupTree,
     SystemdBus,
     cgroup_host,
 )
@@ -104,10 +104,10 @@ def build_agent(
     )
     host = cgroup_host()
 
-    def cgroups(driver: CgroupDriver) -> PodCgroups:
+    def cgroups(driver: CgroupDriver) -> CgroupTree:
         units = SystemdBus(host.version) if driver == "systemd" else None
         threads = thread_offload.of(Purpose.CGROUPS)
-        return PodCgroups(host, driver, threads, config.cgroup_root, units)
+        return CgroupTree(host, driver, threads, config.cgroup_root, units)
 
     cluster = _cluster(settings, node, capacity, apis)
     meter = apis.meter if apis is not None else Meter()

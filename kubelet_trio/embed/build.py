@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.agent import Agent, AgentSettings, Seams, admission_settings
-from kubelet_trio.cgroups import PodCgroups, cgroup_host, has_swap_controller
+from kubelet_trio.cgroups import CgroupTree, cgroup_host, has_swap_controller
 from kubelet_trio.containers import (
     NodeSettings,
     hugepage_sizes,
@@ -57,7 +57,7 @@ def real_world(config: KubeletConfig) -> World:
         connection=connection,
         node=_node_settings(config),
         mounter=KernelMounter(),
-        cgroups=lambda driver: PodCgroups(host, driver, threads, root=config.cgroup_root),
+        cgroups=lambda driver: CgroupTree(host, driver, threads, root=config.cgroup_root),
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=orphans,
         tmpfs_noswap=has_tmpfs_noswap(),

@@ -4,17 +4,31 @@ Only the daemon uses this room. An agent in another program changes nothing of t
 but what its pods need.
 """
 
-from kubelet_trio.host.iptables import Iptables, IptablesError, IptablesProgram, KubeletChains
-from kubelet_trio.host.lock import Contention, lock_file
-from kubelet_trio.host.processes import OwnProcess, SystemProcesses, write_oom_score
-from kubelet_trio.host.tunables import PROC_SYS, TUNABLES, Difference, differences, set_tunables
+from kubelet_trio.host.iptables import (
+    IptablesError,
+    IptablesProgram,
+    KubeletChains,
+)
+from kubelet_trio.host.lock import (
+    Contention,
+    lock_file,
+)
+from kubelet_trio.host.processes import (
+    OwnProcess,
+    SystemProcesses,
+    write_oom_score,
+)
+from kubelet_trio.host.tunables import (
+    PROC_SYS,
+    Difference,
+    differences,
+    set_tunables,
+)
 
 __all__ = [
     "PROC_SYS",
-    "TUNABLES",
     "Contention",
     "Difference",
-    "Iptables",
     "IptablesError",
     "IptablesProgram",
     "KubeletChains",

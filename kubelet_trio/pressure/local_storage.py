@@ -8,7 +8,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_limits
 from kubelet_trio.model import canonical_quantity, parse_quantity, spec, to_units
-from kubelet_trio.pressure.ranking import Disk, PodUsage, binary_quantity
+from kubelet_trio.pressure.ranking import DiskUsage, PodUsage, binary_quantity
 
 _STORAGE = "ephemeral-storage"
 
@@ -57,7 +57,7 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
         found = usage.containers.get(container.name)
         if not limit or found is None:
             continue
-        used = found.logs + (Disk() if dedicated else found.rootfs)
+        used = found.logs + (DiskUsage() if dedicated else found.rootfs)
         if to_units(parse_quantity(limit)) < used.space:
             text = (
                 f"Container {container.name} exceeded its local ephemeral storage limit "

@@ -35,14 +35,14 @@ from kubelet_trio.pressure.thresholds import (
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskUsage:
     """Bytes and inodes."""
 
     space: int = 0
     inodes: int = 0
 
-    def __add__(self, other: Disk) -> Disk:
-        return Disk(self.space + other.space, self.inodes + other.inodes)
+    def __add__(self, other: DiskUsage) -> DiskUsage:
+        return DiskUsage(self.space + other.space, self.inodes + other.inodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class ContainerUsage:
     """What one container uses."""
 
     memory: int = 0  # bytes, the working set
-    rootfs: Disk = Disk()  # its writable layer
-    logs: Disk = Disk()
+    rootfs: DiskUsage = DiskUsage()  # its writable layer
+    logs: DiskUsage = DiskUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PodUsage:
     """What one pod uses."""
 
     containers: Mapping[str, ContainerUsage] = field(default_factory=dict)
-    volumes: Mapping[str, Disk] = field(default_factory=dict)  # those on the node's disk
+    volumes: Mapping[str, DiskUsage] = field(default_factory=dict)  # those on the node's disk
     processes: int = 0
     # What its own cgroup holds, volumes in memory included; None where it cannot be read.
     pod_memory: int | None = None
@@ -71,9 +71,9 @@ class PodUsage:
             return self.pod_memory
         return sum(c.memory for c in self.containers.values())
 
-    def disk(self, parts: Iterable[str]) -> Disk:
+    def disk(self, parts: Iterable[str]) -> DiskUsage:
         """Add up `rootfs`, `logs` and `volumes`, as asked for."""
-        total = Disk()
+        total = DiskUsage()
         for part in parts:
             if part == "volumes":
                 found = list(self.volumes.values())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kubelet_trio.cgroups import CgroupHost
 from kubelet_trio.model import count_tree, disk_space
-from kubelet_trio.pressure.ranking import Disk
+from kubelet_trio.pressure.ranking import DiskUsage
 from kubelet_trio.pressure.thresholds import (
     ALLOCATABLE_MEMORY,
     CONTAINER_FS,
@@ -153,10 +153,10 @@ def _flat(path: Path) -> dict[str, int]:
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
 
 
-def tree_usage(path: str, is_over: Callable[[], bool] = lambda: False) -> Disk:
+def tree_usage(path: str, is_over: Callable[[], bool] = lambda: False) -> DiskUsage:
     """Return what a directory and all below it take on its own file system.
 
     Once `is_over` says so, what was counted by then is returned. See `count_tree`.
     """
     found = count_tree(path, is_over)
-    return Disk(found.space, found.inodes)
+    return DiskUsage(found.space, found.inodes)

@@ -15,7 +15,7 @@ from kubelet_trio.cgroups import cgroup_path, parse_cgroup, pod_cgroup
 from kubelet_trio.containers import NodeSettings, pod_identity, pod_log_directory, pod_qos
 from kubelet_trio.cri import Runtime, v1
 from kubelet_trio.model import Offload, PodUid, get_logger, pod_containers, pod_key, spec
-from kubelet_trio.pressure.ranking import ContainerUsage, Disk, PodUsage
+from kubelet_trio.pressure.ranking import ContainerUsage, DiskUsage, PodUsage
 from kubelet_trio.pressure.signals import NodeSignals, tree_usage
 
 log = get_logger()
@@ -126,7 +126,7 @@ class UsageReader:
             name: ContainerUsage(
                 memory=_memory(one),
                 rootfs=_layer(one),
-                logs=tree_usage(str(logs / name), budget.is_over) if budget else Disk(),
+                logs=tree_usage(str(logs / name), budget.is_over) if budget else DiskUsage(),
             )
             for name, one in stats.items()
             if name in names
@@ -140,9 +140,9 @@ class UsageReader:
             self.signals.working_set(path),
         )
 
-    def _volumes(self, uid: PodUid, pod: Pod, budget: _Budget) -> dict[str, Disk]:
+    def _volumes(self, uid: PodUid, pod: Pod, budget: _Budget) -> dict[str, DiskUsage]:
         root = self.node().pod_dir(uid) / "volumes"
-        found: dict[str, Disk] = {}
+        found: dict[str, DiskUsage] = {}
         for volume in spec(pod).volumes or ():
             if not any(getattr(volume, kind, None) is not None for kind in _LOCAL):
                 continue
@@ -163,14 +163,14 @@ def _larger(usage: PodUsage, last: PodUsage) -> PodUsage:
     }
     names = usage.volumes.keys() | last.volumes.keys()
     volumes = {
-        name: _more(usage.volumes.get(name, Disk()), last.volumes.get(name, Disk()))
+        name: _more(usage.volumes.get(name, DiskUsage()), last.volumes.get(name, DiskUsage()))
         for name in names
     }
     return replace(usage, containers=containers, volumes=volumes)
 
 
-def _more(one: Disk, other: Disk) -> Disk:
-    return Disk(max(one.space, other.space), max(one.inodes, other.inodes))
+def _more(one: DiskUsage, other: DiskUsage) -> DiskUsage:
+    return DiskUsage(max(one.space, other.space), max(one.inodes, other.inodes))
 
 
 def _memory(stats: v1.ContainerStats) -> int:
@@ -178,11 +178,11 @@ def _memory(stats: v1.ContainerStats) -> int:
     return used.value if used else 0
 
 
-def _layer(stats: v1.ContainerStats) -> Disk:
+def _layer(stats: v1.ContainerStats) -> DiskUsage:
     layer = stats.writable_layer
     if layer is None:
-        return Disk()
-    return Disk(
+        return DiskUsage()
+    return DiskUsage(
         layer.used_bytes.value if layer.used_bytes else 0,
         layer.inodes_used.value if layer.inodes_used else 0,
     )

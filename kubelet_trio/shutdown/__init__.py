@@ -7,11 +7,11 @@ from kubelet_trio.shutdown.logind import (
     LogindSession,
     SystemLogind,
 )
-from kubelet_trio.shutdown.manager import NodeShutdown, ShutdownPods
+from kubelet_trio.shutdown.manager import (
+    NodeShutdown,
+)
 from kubelet_trio.shutdown.plan import (
-    ShutdownGroup,
     ShutdownPeriod,
-    shutdown_groups,
     shutdown_periods,
 )
 
@@ -21,10 +21,7 @@ __all__ = [
     "LogindError",
     "LogindSession",
     "NodeShutdown",
-    "ShutdownGroup",
     "ShutdownPeriod",
-    "ShutdownPods",
     "SystemLogind",
-    "shutdown_groups",
     "shutdown_periods",
 ]

@@ -15,7 +15,7 @@ from kubelet_trio.stats.read import NodeUsage, Processes
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.summary import Snapshot
 from kubelet_trio.stats.text import Exposition, label_text, milliseconds, number
-from kubelet_trio.stats.usage import Cpu, DeviceIo, Filesystem, Interface, Memory, Psi, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Filesystem, Interface, Memory, Psi
 
 _NANO = 1e9
 _MICRO = 1e6
@@ -40,7 +40,7 @@ class MachineInfo:
 class _Subject:
     """One cgroup with its labels."""
 
-    usage: Usage
+    usage: CgroupUsage
     labels: str  # as they stand between the braces
     interfaces: tuple[Interface, ...] = ()
     started_at: float = 0.0
@@ -184,7 +184,7 @@ class _Writer:
             f"{name}{{{self._subject.labels}{more}}} {number(value)}{self._time if timed else ''}"
         )
 
-    def _spec(self, usage: Usage) -> None:
+    def _spec(self, usage: CgroupUsage) -> None:
         subject = self._subject
 
         def put(name: str, help_text: str, value: float) -> None:
@@ -291,7 +291,7 @@ class _Writer:
             memory.oom_kills,
         )
 
-    def _io(self, usage: Usage) -> None:
+    def _io(self, usage: CgroupUsage) -> None:
         names = self._snapshot.reading.devices
         for device, io in usage.io.items():
             name = names.get(device, "")
@@ -307,7 +307,7 @@ class _Writer:
                     f',device="{name}",major="{major}",minor="{minor}",operation="{operation}"',
                 )
 
-    def _pressure(self, usage: Usage) -> None:
+    def _pressure(self, usage: CgroupUsage) -> None:
         for resource, words, psi in (
             ("cpu", "CPU", usage.cpu.psi if usage.cpu else None),
             ("memory", "memory", usage.memory.psi if usage.memory else None),
@@ -355,7 +355,7 @@ class _Writer:
                 metric = f"container_network_{name}_total"
                 self._put(metric, "counter", f"Cumulative count of {words}", value, label)
 
-    def _process(self, usage: Usage, processes: Processes | None) -> None:
+    def _process(self, usage: CgroupUsage, processes: Processes | None) -> None:
         if usage.threads is not None:
             self._put("container_processes", "gauge", _PROCESSES, len(usage.pids))
             self._put("container_threads", "gauge", _THREADS, usage.threads)

@@ -1,4 +1,4 @@
-"""A cgroup's files, as texts, become `Usage`: for version 1 and version 2. No I/O.
+"""A cgroup's files, as texts, become `CgroupUsage`: for version 1 and version 2. No I/O.
 
 The meaning of each number is what cAdvisor gives it (lib/container/libcontainer/handler.go), so
 that dashboards made for the Go kubelet hold.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
-from kubelet_trio.stats.usage import Cpu, DeviceIo, Memory, Pressure, Psi, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Memory, Psi, PsiLine
 
 # What is read of a cgroup on version 2; those after the first are for Prometheus alone.
 FILES_V2 = (
@@ -72,10 +72,10 @@ _UNLIMITED = 1 << 62  # limits above this are none: version 1 writes the largest
 _NONE = "max"
 
 
-def parse_v2(files: Mapping[str, str], time: float) -> Usage:
+def parse_v2(files: Mapping[str, str], time: float) -> CgroupUsage:
     """Return what a cgroup of version 2 uses; `files` holds those that could be read."""
     threads = files.get("pids.current")
-    return Usage(
+    return CgroupUsage(
         time=time,
         cpu=_cpu_v2(files),
         memory=_memory_v2(files),
@@ -87,10 +87,10 @@ def parse_v2(files: Mapping[str, str], time: float) -> Usage:
     )
 
 
-def parse_v1(files: Mapping[str, str], time: float) -> Usage:
+def parse_v1(files: Mapping[str, str], time: float) -> CgroupUsage:
     """Return what a cgroup of version 1 uses; `files` holds those of all its hierarchies."""
     threads = files.get("pids.current")
-    return Usage(
+    return CgroupUsage(
         time=time,
         cpu=_cpu_v1(files),
         memory=_memory_v1(files),
@@ -244,10 +244,10 @@ def _by_device(text: str) -> dict[str, dict[str, int]]:
 def parse_pressure(text: str) -> Psi:
     """Read a pressure file; a line that is missing (`full` of CPU) counts as zero."""
     lines = {
-        kind: Pressure(float(avg10), float(avg60), float(avg300), int(total))
+        kind: PsiLine(float(avg10), float(avg60), float(avg300), int(total))
         for kind, avg10, avg60, avg300, total in _PRESSURE.findall(text)
     }
-    return Psi(lines.get("some", Pressure()), lines.get("full", Pressure()))
+    return Psi(lines.get("some", PsiLine()), lines.get("full", PsiLine()))
 
 
 def _psi(text: str | None) -> Psi | None:

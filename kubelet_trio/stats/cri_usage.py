@@ -1,4 +1,4 @@
-"""What a runtime says of a container becomes `Usage`. No I/O.
+"""What a runtime says of a container becomes `CgroupUsage`. No I/O.
 
 Used where there is no cgroup to read: the embedded runtime without rights to make any, sandboxes
 with a kernel of their own.
@@ -7,14 +7,14 @@ with a kernel of their own.
 from __future__ import annotations
 
 from kubelet_trio.cri import v1
-from kubelet_trio.stats.usage import Cpu, Filesystem, Memory, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Cpu, Filesystem, Memory
 
 
-def told_usage(stats: v1.ContainerStats, now: float) -> Usage:
+def told_usage(stats: v1.ContainerStats, now: float) -> CgroupUsage:
     """Return what was told; `now` where the runtime names no time."""
     cpu, memory = stats.cpu, stats.memory
     stamp = max(cpu.timestamp if cpu else 0, memory.timestamp if memory else 0)
-    return Usage(
+    return CgroupUsage(
         time=stamp / 1e9 if stamp else now,
         cpu=None if cpu is None else Cpu(usage=_value(cpu.usage_core_nano_seconds)),
         memory=None if memory is None else _memory(memory, stats.swap),

@@ -30,9 +30,9 @@ from kubelet_trio.stats.read import (
     read_networks,
 )
 from kubelet_trio.stats.resource import resource_text
-from kubelet_trio.stats.subjects import Disk, PodSubject, find_places
+from kubelet_trio.stats.subjects import DiskReading, PodSubject, find_places
 from kubelet_trio.stats.summary import Snapshot, make_summary
-from kubelet_trio.stats.usage import Filesystem, Interface, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface
 from kubelet_trio.stats.volumes import VolumeUsage
 
 _FRESH = 1.0  # seconds that an answer holds
@@ -135,7 +135,7 @@ class StatsProvider:
             return snapshot
         stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}
         told = {i: told_usage(s, now) for i, s in stats.items()}
-        disk = Disk() if kind == "cpu" else await self._disk(pods, stats, now)
+        disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
         return replace(snapshot, told=told, disk=disk)
 
     async def _ask_runtime(self) -> list[v1.ContainerStats]:
@@ -149,7 +149,7 @@ class StatsProvider:
 
     async def _disk(
         self, pods: tuple[PodSubject, ...], stats: Mapping[str, v1.ContainerStats], now: float
-    ) -> Disk:
+    ) -> DiskReading:
         images = containers = None
         with trio.move_on_after(_RUNTIME_LIMIT):
             try:
@@ -193,7 +193,7 @@ class StatsProvider:
                 await trio.sleep(_FRESH)
             self._known = now
 
-    def _rate(self, key: str, usage: Usage) -> int | None:
+    def _rate(self, key: str, usage: CgroupUsage) -> int | None:
         """Return nanocores since the base, None where there is none yet."""
         if key not in self._bases or usage.cpu is None:
             return None
@@ -220,7 +220,7 @@ class StatsProvider:
 
 def _cpu_times(snapshot: Snapshot) -> Iterator[tuple[str, _CpuTime]]:
     reading = snapshot.reading
-    usages: list[tuple[str, Usage | None]] = [("/", reading.node.usage)]
+    usages: list[tuple[str, CgroupUsage | None]] = [("/", reading.node.usage)]
     usages += [
         (path, reading.cgroups.get(path))
         for path in (
@@ -253,7 +253,7 @@ def _read(
     return reading, read_networks(host, pids)
 
 
-def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> Disk:
+def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> DiskReading:
     logs: dict[str, Filesystem] = {}
     hosts: dict[PodUid, Filesystem] = {}
     for pod in pods:
@@ -264,4 +264,4 @@ def _read_disk(root_dir: str, pods: tuple[PodSubject, ...], now: float) -> Disk:
         own = file_usage(f"{root_dir}/pods/{pod.uid}/etc-hosts")
         if own is not None:
             hosts[pod.uid] = Filesystem(now, used=own, inodes_used=1)
-    return Disk(node=read_filesystem(root_dir, now), logs=logs, hosts=hosts)
+    return DiskReading(node=read_filesystem(root_dir, now), logs=logs, hosts=hosts)

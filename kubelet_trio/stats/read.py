@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from kubelet_trio.model import count_tree
 from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
-from kubelet_trio.stats.usage import Filesystem, Interface, Memory, Psi, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
 
 _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and what a runtime adds
 _MOST = 1 << 18  # bytes of one file
@@ -44,7 +44,7 @@ class Processes:
 class NodeUsage:
     """The machine as a whole."""
 
-    usage: Usage
+    usage: CgroupUsage
     memory_capacity: int
     swap_total: int = 0
     swap_free: int = 0
@@ -59,7 +59,7 @@ class HostReading:
     """All that was read at one moment."""
 
     node: NodeUsage
-    cgroups: Mapping[str, Usage]  # by path below the mount, such as /kubepods/burstable
+    cgroups: Mapping[str, CgroupUsage]  # by path below the mount, such as /kubepods/burstable
     own_cgroup: str | None = None  # the agent's
     devices: Mapping[str, str] = field(default_factory=dict)  # `major:minor` to /dev/…
     processes: Mapping[str, Processes] = field(default_factory=dict)  # by cgroup
@@ -116,7 +116,7 @@ def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
         yield from walk(host, f"{root.rstrip('/')}/{name}", depth - 1)
 
 
-def read_cgroup(host: Host, path: str, everything: bool, now: float) -> Usage:
+def read_cgroup(host: Host, path: str, everything: bool, now: float) -> CgroupUsage:
     """Read one cgroup; what cannot be read is None in the result."""
     files: dict[str, str] = {}
     if host.version == 2:
@@ -171,7 +171,7 @@ def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
     )
 
 
-def _with_root_sums(host: Host, usage: Usage, info: Mapping[str, int]) -> Usage:
+def _with_root_sums(host: Host, usage: CgroupUsage, info: Mapping[str, int]) -> CgroupUsage:
     """Fill in what the root cgroup of version 2 does not tell, from /proc."""
     memory = usage.memory or Memory()
     memory = replace(
@@ -243,7 +243,7 @@ def file_usage(path: str) -> int | None:
         return None
 
 
-def _read_processes(host: Host, cgroups: Mapping[str, Usage]) -> dict[str, Processes]:
+def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str, Processes]:
     left, found = _MOST_FDS, {}
     for path, usage in cgroups.items():
         fds = sockets = 0

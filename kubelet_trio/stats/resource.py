@@ -9,7 +9,7 @@ from kubelet_trio.stats.read import NodeUsage
 from kubelet_trio.stats.subjects import ContainerSubject, PodSubject
 from kubelet_trio.stats.summary import Snapshot
 from kubelet_trio.stats.text import Exposition, label_text, milliseconds
-from kubelet_trio.stats.usage import Cpu, Memory, Usage
+from kubelet_trio.stats.usage import CgroupUsage, Cpu, Memory
 
 _NANO = 1e9
 _ERROR = "[{}] 1 if there was an error while getting container metrics, 0 otherwise"
@@ -105,19 +105,21 @@ def _pod(page: Exposition, snapshot: Snapshot, pod: PodSubject) -> None:
         )
 
 
-def _summed(snapshot: Snapshot, pod: PodSubject) -> Usage | None:
+def _summed(snapshot: Snapshot, pod: PodSubject) -> CgroupUsage | None:
     """A pod without a cgroup of its own uses what its containers do."""
     usages = [u for c in pod.containers if (u := snapshot.of_container(c.id)) is not None]
     if not usages:
         return None
-    return Usage(
+    return CgroupUsage(
         time=max(u.time for u in usages),
         cpu=Cpu(usage=sum(u.cpu.usage for u in usages if u.cpu is not None)),
         memory=Memory(usage=sum(u.memory.working_set for u in usages if u.memory is not None)),
     )
 
 
-def _cpu_and_memory(page: Exposition, prefix: str, subject: str, usage: Usage, labels: str) -> None:
+def _cpu_and_memory(
+    page: Exposition, prefix: str, subject: str, usage: CgroupUsage, labels: str
+) -> None:
     time = milliseconds(usage.time)
     if usage.cpu is not None:
         page.add(

@@ -54,7 +54,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskReading:
     """What is known of disks beside the pods' cgroups."""
 
     node: Filesystem | None = None

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from kubelet_trio.model import rfc3339
 from kubelet_trio.stats import api
 from kubelet_trio.stats.read import HostReading, NodeUsage
-from kubelet_trio.stats.subjects import ContainerSubject, Disk, Places, PodSubject
-from kubelet_trio.stats.usage import Filesystem, Interface, Pressure, Psi, Usage
+from kubelet_trio.stats.subjects import ContainerSubject, DiskReading, Places, PodSubject
+from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Psi, PsiLine
 
 _DEFAULT_INTERFACE = "eth0"
 
 # The rate of a CPU's use in nanocores, by what is asked about; None while it is not known.
-Rate = Callable[[str, Usage], int | None]
+Rate = Callable[[str, CgroupUsage], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,13 @@ class Snapshot:
     pods: tuple[PodSubject, ...]
     places: Places
     networks: Mapping[str, tuple[Interface, ...]] = field(default_factory=dict)  # by pod UID
-    disk: Disk = field(default_factory=Disk)
-    told: Mapping[str, Usage] = field(default_factory=dict)  # by container id: the runtime's word
+    disk: DiskReading = field(default_factory=DiskReading)
+    told: Mapping[str, CgroupUsage] = field(
+        default_factory=dict
+    )  # by container id: the runtime's word
     system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
 
-    def of_container(self, container_id: str) -> Usage | None:
+    def of_container(self, container_id: str) -> CgroupUsage | None:
         """Return what a container uses: from its cgroup, else as the runtime says."""
         path = self.places.containers.get(container_id)
         usage = self.reading.cgroups.get(path) if path is not None else None
@@ -39,7 +41,7 @@ class Snapshot:
             return usage
         return self.told.get(container_id, usage)
 
-    def of_pod(self, pod: PodSubject) -> Usage | None:
+    def of_pod(self, pod: PodSubject) -> CgroupUsage | None:
         """Return what a pod's cgroup uses, None where it has none."""
         path = self.places.pods.get(pod.uid)
         usage = self.reading.cgroups.get(path) if path is not None else None
@@ -228,7 +230,7 @@ def _ephemeral_storage(
 # The parts, for nodes, pods and containers alike
 
 
-def cpu_stats(key: str, usage: Usage, rate: Rate) -> api.CpuStats | None:
+def cpu_stats(key: str, usage: CgroupUsage, rate: Rate) -> api.CpuStats | None:
     if usage.cpu is None:
         return None
     return api.CpuStats(
@@ -239,7 +241,7 @@ def cpu_stats(key: str, usage: Usage, rate: Rate) -> api.CpuStats | None:
     )
 
 
-def memory_stats(usage: Usage, capacity: int | None = None) -> api.MemoryStats | None:
+def memory_stats(usage: CgroupUsage, capacity: int | None = None) -> api.MemoryStats | None:
     """`capacity` is what there is where no limit is set; without either, nothing is available."""
     memory = usage.memory
     if memory is None:
@@ -257,7 +259,7 @@ def memory_stats(usage: Usage, capacity: int | None = None) -> api.MemoryStats |
     )
 
 
-def swap_stats(usage: Usage) -> api.SwapStats | None:
+def swap_stats(usage: CgroupUsage) -> api.SwapStats | None:
     memory = usage.memory
     if memory is None or memory.swap is None:
         return None
@@ -269,7 +271,7 @@ def swap_stats(usage: Usage) -> api.SwapStats | None:
     )
 
 
-def io_stats(usage: Usage | None) -> api.IoStats | None:
+def io_stats(usage: CgroupUsage | None) -> api.IoStats | None:
     if usage is None or usage.io_psi is None:
         return None
     return api.IoStats(time=rfc3339(usage.time), psi=psi_stats(usage.io_psi))
@@ -281,7 +283,7 @@ def psi_stats(psi: Psi | None) -> api.PsiStats | None:
     return api.PsiStats(full=_psi_data(psi.full), some=_psi_data(psi.some))
 
 
-def _psi_data(pressure: Pressure) -> api.PsiData:
+def _psi_data(pressure: PsiLine) -> api.PsiData:
     return api.PsiData(
         total=pressure.total,
         avg10=pressure.avg10,

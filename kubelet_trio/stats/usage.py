@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class PsiLine:
     """One line of a pressure file: averages in percent, `total` in microseconds."""
 
     avg10: float = 0.0
@@ -21,8 +21,8 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Psi:
-    some: Pressure = Pressure()
-    full: Pressure = Pressure()
+    some: PsiLine = PsiLine()
+    full: PsiLine = PsiLine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class DeviceIo:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class CgroupUsage:
     """All of one cgroup at one moment (`time`: Unix seconds)."""
 
     time: float

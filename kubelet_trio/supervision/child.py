@@ -4,7 +4,7 @@ A *child* is what a `ChildSpec` declares; it keeps its name, its restart count a
 error. A *life* is one run of it, in a task and a cancel scope of its own, so that one child
 can be stopped without its siblings and so that its failure stays in its own task.
 
-`Life.run` is the only place that catches what a child raises:
+`ChildLife.run` is the only place that catches what a child raises:
 
 - `Exception`, alone or in groups, is the child's failure, and its supervisor decides.
 - `Cancelled` is no failure. In a group with failures it is split off and travels on.
@@ -73,7 +73,7 @@ class Component(Protocol):
     def as_spec(self) -> ChildSpec: ...
 
 
-class Life:
+class ChildLife:
     """One run of a child: its scope, its readiness, and how it ended."""
 
     __slots__ = (
@@ -151,10 +151,10 @@ class Life:
             raise rest from failures
 
 
-_current: ContextVar[Life | None] = ContextVar("supervision_life", default=None)
+_current: ContextVar[ChildLife | None] = ContextVar("supervision_life", default=None)
 
 
-def is_within(life: Life | None) -> bool:
+def is_within(life: ChildLife | None) -> bool:
     """Whether the task that asks belongs to this life itself, and not to a child below it."""
     return life is not None and _current.get() is life
 
@@ -181,7 +181,7 @@ class Child:
 
     spec: ChildSpec
     component: Component | None = None  # set where the child is a supervisor itself
-    life: Life | None = None
+    life: ChildLife | None = None
     lives: int = 0
     last_error: str | None = None
     rest: ChildState = ChildState.WAITING  # the state while there is no life
@@ -190,13 +190,13 @@ class Child:
     def restarts(self) -> int:
         return max(0, self.lives - 1)
 
-    def begin(self, path: str, *, shield: bool, on_ready: Callable[[], None]) -> Life:
+    def begin(self, path: str, *, shield: bool, on_ready: Callable[[], None]) -> ChildLife:
         """Return the next life of this child, not yet run."""
         self.lives += 1
-        self.life = Life(path, shield=shield, on_ready=on_ready, component=self.component)
+        self.life = ChildLife(path, shield=shield, on_ready=on_ready, component=self.component)
         return self.life
 
-    def failure_of(self, life: Life) -> Exception | None:
+    def failure_of(self, life: ChildLife) -> Exception | None:
         """Return why a life that nobody stopped counts as failed, None where it does not."""
         failure = life.failure
         if failure is None and self.spec.restart is Restart.PERMANENT:
@@ -205,14 +205,14 @@ class Child:
             self.last_error = describe(failure)
         return failure
 
-    def note_stopped(self, life: Life) -> None:
+    def note_stopped(self, life: ChildLife) -> None:
         """Forget a life that ended because it was told to; a failure in it only shows."""
         self.life = None
         if life.failure is not None:
             self.last_error = describe(life.failure)
             log.warning("child.stop_failed", child=life.path, exc_info=life.failure)
 
-    def ask(self, life: Life) -> None:
+    def ask(self, life: ChildLife) -> None:
         """Ask the child to finish, where it can be asked."""
         life.stopping = True
         if self.spec.stop is None:

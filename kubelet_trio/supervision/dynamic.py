@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import trio
 
 from kubelet_trio.model import Bell, get_logger
-from kubelet_trio.supervision.child import Child, ChildSpec, Life, is_within, subtree_of_life
+from kubelet_trio.supervision.child import Child, ChildLife, ChildSpec, is_within, subtree_of_life
 from kubelet_trio.supervision.policy import DEFAULT_POLICY, CrashBackoff, Restart, RestartPolicy
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
@@ -235,7 +235,7 @@ class DynamicSupervisor:
                 return True
             await trio.sleep(delay)
 
-    def _settle_crash(self, entry: _Entry, life: Life, failure: Exception) -> float | None:
+    def _settle_crash(self, entry: _Entry, life: ChildLife, failure: Exception) -> float | None:
         """Say that a life crashed; return when the next begins, None if there will be none."""
         delay: float | None = None
         if entry.spec.restart is Restart.TEMPORARY or entry.successor is not None:

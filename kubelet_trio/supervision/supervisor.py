@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 import trio
 
 from kubelet_trio.model import Bell, get_logger
-from kubelet_trio.supervision._errors import GaveUpError
-from kubelet_trio.supervision.child import ChildSpec, Component, Life, subtree_of_life
+from kubelet_trio.supervision.child import ChildLife, ChildSpec, Component, subtree_of_life
+from kubelet_trio.supervision.errors import GaveUpError
 from kubelet_trio.supervision.policy import (
     DEFAULT_POLICY,
     Restart,
@@ -202,7 +202,7 @@ class Supervisor:
         life = slot.begin(f"{self._path}/{slot.spec.name}", shield=True, on_ready=note_ready)
         lives.start_soon(self._live, slot.spec, life, name=life.path)
 
-    async def _live(self, spec: ChildSpec, life: Life) -> None:
+    async def _live(self, spec: ChildSpec, life: ChildLife) -> None:
         try:
             await life.run(spec)
         finally:
@@ -256,7 +256,7 @@ class Supervisor:
             if slot.life is not None:
                 await self._stop_life(slot, slot.life, ask=ask)
 
-    async def _stop_life(self, slot: Slot, life: Life, *, ask: bool) -> None:
+    async def _stop_life(self, slot: Slot, life: ChildLife, *, ask: bool) -> None:
         """End one life and wait until it is gone, no longer than its grace."""
         life.stopping = True
         grace = slot.spec.stop_grace

@@ -59,7 +59,7 @@ from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error,
 from kubelet_trio.volumes.external import HostPath, LocalVolume, NfsVolume
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
-from kubelet_trio.volumes.measure import Row, VolumeMeter, timed
+from kubelet_trio.volumes.measure import Operation, VolumeMeter, timed
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.ownership import Walks, report_progress
 from kubelet_trio.volumes.payloads import token_requests
@@ -181,7 +181,7 @@ class VolumeManager:
         if is_first:
             self._volume_meter.note_desired(uid, [spec.kind for spec in specs])
             await self._check_claims(specs)
-        rows: list[Row] = []
+        rows: list[Operation] = []
         try:
             async with self._progress_events(pod, specs):
                 await self._offload(self._set_up_all, specs, rows)
@@ -221,7 +221,7 @@ class VolumeManager:
 
     async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
         """Set up volumes that no container used so far: an ephemeral container can be the first."""
-        rows: list[Row] = []
+        rows: list[Operation] = []
         try:
             await self._offload(self._set_up_all, specs, rows, missing=True)
         finally:
@@ -370,7 +370,7 @@ class VolumeManager:
         )
 
     def _set_up_all(
-        self, specs: Iterable[VolumeSpec], rows: list[Row], *, missing: bool = False
+        self, specs: Iterable[VolumeSpec], rows: list[Operation], *, missing: bool = False
     ) -> None:
         """Set up all volumes, also after a failure. Raises `VolumeError` for the first one.
 

@@ -21,7 +21,7 @@ _DURATION = "storage_operation_duration_seconds"
 
 
 @dataclass(slots=True)
-class Row:
+class Operation:
     """One operation, in seconds."""
 
     kind: str
@@ -41,7 +41,9 @@ class VolumeMeter:
         """Replace the kinds of volumes that a pod shall have."""
         self._desired[uid] = tuple(PLUGINS[kind] for kind in kinds if kind in PLUGINS)
 
-    def note_mounted(self, uid: PodUid, rows: Iterable[Row], *, is_first: bool = True) -> None:
+    def note_mounted(
+        self, uid: PodUid, rows: Iterable[Operation], *, is_first: bool = True
+    ) -> None:
         """Record set-ups; those of `is_first` replace the volumes that the pod has."""
         done = []
         for row in rows:
@@ -54,7 +56,7 @@ class VolumeMeter:
     @contextmanager
     def unmounting(self, uid: PodUid) -> Iterator[None]:
         """Record a teardown while the block runs it; every volume counts with the whole time."""
-        row, began = Row(""), time.perf_counter()
+        row, began = Operation(""), time.perf_counter()
         try:
             yield
             row.is_done = True
@@ -79,7 +81,7 @@ class VolumeMeter:
             for plugin in plugins
         )
 
-    def _observe(self, operation: str, row: Row, plugin: str = "") -> None:
+    def _observe(self, operation: str, row: Operation, plugin: str = "") -> None:
         status = "success" if row.is_done else "fail-unknown"
         labels = "false", operation, status, plugin or _plugin(row.kind)
         self.meter.observe(_DURATION, row.took, labels, STORAGE)
@@ -90,9 +92,9 @@ def _plugin(kind: str) -> str:
 
 
 @contextmanager
-def timed(rows: list[Row], kind: str) -> Iterator[None]:
+def timed(rows: list[Operation], kind: str) -> Iterator[None]:
     """Add a row for the block; if it raises, the row says that it failed."""
-    row, began = Row(kind), time.perf_counter()
+    row, began = Operation(kind), time.perf_counter()
     rows.append(row)
     try:
         yield

@@ -61,7 +61,7 @@ from kubelet_trio.model import (
     SandboxId,
     inline_offload,
 )
-from kubelet_trio.pressure import tree_usage
+from kubelet_trio.pressure.signals import tree_usage
 from kubelet_trio.stats.subjects import PodSubject
 from kubelet_trio.stats.volumes import measure_volumes
 from kubelet_trio.testing.mounts import FakeMounter

@@ -6,9 +6,9 @@ from kubelet_trio.cgroups import (
     CgroupHost,
     cgroup_version,
     has_swap_controller,
-    is_swap_on,
     parse_cgroup_mounts,
 )
+from kubelet_trio.cgroups.detect import is_swap_on
 
 ROOT = Path("/sys/fs/cgroup")
 V1 = """\

@@ -12,7 +12,7 @@ from kubelet_trio.cgroups import (
     CgroupDriver,
     CgroupHost,
     CgroupLimits,
-    PodCgroups,
+    CgroupTree,
     cgroup_host,
     missing_cgroup_root,
 )
@@ -43,7 +43,7 @@ def host(root: Path) -> CgroupHost:
 
 
 async def test_a_pods_cgroup_goes_in_every_hierarchy(tmp_path: Path) -> None:
-    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload)
+    cgroups = CgroupTree(host(tmp_path), "cgroupfs", inline_offload)
     for hierarchy in ("cpu", "memory"):
         (tmp_path / hierarchy / f"kubepods/burstable/pod{UID}/container/nested").mkdir(parents=True)
         (tmp_path / hierarchy / "kubepods/burstable/podother").mkdir()
@@ -53,7 +53,7 @@ async def test_a_pods_cgroup_goes_in_every_hierarchy(tmp_path: Path) -> None:
 
 
 async def test_a_pods_cgroup_is_found_under_any_class(tmp_path: Path) -> None:
-    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
+    cgroups = CgroupTree(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
     (tmp_path / f"cpu/edge/kubepods/pod{UID}").mkdir(parents=True)
     (tmp_path / "cpu/edge/kubepods/besteffort/podx").mkdir(parents=True)
     assert await cgroups.list_pods() == {UID, "x"}
@@ -62,7 +62,7 @@ async def test_a_pods_cgroup_is_found_under_any_class(tmp_path: Path) -> None:
 
 
 async def test_a_pods_cgroup_is_limited_under_any_class(tmp_path: Path) -> None:
-    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
+    cgroups = CgroupTree(host(tmp_path), "cgroupfs", inline_offload, root="/edge")
     there = tmp_path / f"cpu/edge/kubepods/besteffort/pod{UID}"
     there.mkdir(parents=True)
     (there / "cpu.shares").write_text("1024")
@@ -73,7 +73,7 @@ async def test_a_pods_cgroup_is_limited_under_any_class(tmp_path: Path) -> None:
 
 async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
     units = FakeUnits()
-    cgroups = PodCgroups(CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, units=units)
+    cgroups = CgroupTree(CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, units=units)
     name = "kubepods-besteffort-pod5ba8fe55_1c2d.slice"
     (tmp_path / "kubepods.slice/kubepods-besteffort.slice" / name).mkdir(parents=True)
     assert await cgroups.list_pods() == {UID}
@@ -84,7 +84,7 @@ async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
 
 
 async def test_no_cgroups_at_all_is_no_error(tmp_path: Path) -> None:
-    cgroups = PodCgroups(host(tmp_path), "cgroupfs", inline_offload)
+    cgroups = CgroupTree(host(tmp_path), "cgroupfs", inline_offload)
     assert await cgroups.list_pods() == frozenset()
     await cgroups.remove(UID)
 
@@ -103,7 +103,7 @@ async def test_what_is_left_in_a_real_cgroup_is_killed_and_nothing_else() -> Non
         place.mkdir(parents=True)
     except OSError as exc:
         pytest.skip(f"cgroups cannot be made here: {exc}")
-    cgroups = PodCgroups(
+    cgroups = CgroupTree(
         CgroupHost(machine.version, mounts), "cgroupfs", thread_offload, root=f"/{root}"
     )
     inner = place / "container"

@@ -17,7 +17,7 @@ from kubelet_trio.cgroups import (
     CgroupHost,
     CgroupLimits,
     CgroupsDeniedError,
-    PodCgroups,
+    CgroupTree,
     SystemdBus,
 )
 from kubelet_trio.cgroups.systemd import limit_properties, parent_slice, slice_properties
@@ -179,7 +179,7 @@ async def running(base: Path) -> AsyncIterator[tuple[FakeSystemd, str]]:
 async def test_systemd_makes_changes_and_forgets_slices(tmp_path: Path) -> None:
     async with running(tmp_path) as (systemd, address):
         host = record(tmp_path / "cgroup", PLACE)
-        cgroups = PodCgroups(host, "systemd", inline_offload, units=SystemdBus(2, address))
+        cgroups = CgroupTree(host, "systemd", inline_offload, units=SystemdBus(2, address))
         written = await cgroups.apply(POD, LIMITS)
         assert not written.failures
         assert systemd.units[UNIT]["CPUWeight"] == 20
@@ -205,7 +205,7 @@ async def test_a_slice_that_is_there_is_limited_as_a_unit_and_never_made(tmp_pat
     # Such as /system.slice, held to systemReserved: files alone are lost at the next daemon-reload.
     async with running(tmp_path) as (systemd, address):
         host = record(tmp_path / "cgroup", "system.slice")
-        cgroups = PodCgroups(host, "systemd", inline_offload, units=SystemdBus(2, address))
+        cgroups = CgroupTree(host, "systemd", inline_offload, units=SystemdBus(2, address))
         systemd.units["system.slice"] = {}
         written = await cgroups.limit("/system.slice", LIMITS)
         assert not written.failures
@@ -239,7 +239,7 @@ async def test_a_pods_slice_is_forgotten_with_its_cgroup(tmp_path: Path) -> None
     async with running(tmp_path) as (systemd, address):
         (tmp_path / "cgroup" / PLACE).mkdir(parents=True)
         host = CgroupHost(2, {"": tmp_path / "cgroup"})
-        cgroups = PodCgroups(host, "systemd", inline_offload, units=SystemdBus(2, address))
+        cgroups = CgroupTree(host, "systemd", inline_offload, units=SystemdBus(2, address))
         systemd.units[UNIT] = {}
         assert await cgroups.list_pods() == {"5ba8"}
         await cgroups.remove(PodUid("5ba8"))

@@ -14,7 +14,7 @@ from kubelet_trio.cgroups import (
     CgroupHost,
     CgroupLimits,
     CgroupsDeniedError,
-    PodCgroups,
+    CgroupTree,
     cgroup_host,
 )
 from kubelet_trio.model import PodUid, inline_offload, thread_offload
@@ -26,7 +26,7 @@ POD = ("kubepods", "burstable", "pod5ba8")
 
 async def test_limits_are_written_to_a_cgroup_of_version_2(tmp_path: Path) -> None:
     host = record(tmp_path, "kubepods/burstable/pod5ba8")
-    written = await PodCgroups(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
+    written = await CgroupTree(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
     assert not written.failures
     assert not written.missing
     assert changed(tmp_path, "kubepods/burstable/pod5ba8") == {
@@ -41,7 +41,7 @@ async def test_limits_are_written_to_a_cgroup_of_version_2(tmp_path: Path) -> No
 
 async def test_every_level_hands_its_controllers_down(tmp_path: Path) -> None:
     host = record(tmp_path, "kubepods/burstable/pod5ba8")
-    await PodCgroups(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
+    await CgroupTree(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
     # Of the recording's plain file the last write is what stays.
     assert changed(tmp_path, "kubepods")["cgroup.subtree_control"] == "+hugetlb"
     assert changed(tmp_path, "kubepods/burstable")["cgroup.subtree_control"] == "+hugetlb"
@@ -50,12 +50,12 @@ async def test_every_level_hands_its_controllers_down(tmp_path: Path) -> None:
 
 async def test_controllers_that_are_missing_are_told_and_cost_nothing_else(tmp_path: Path) -> None:
     host = record(tmp_path, "kubepods")
-    written = await PodCgroups(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
+    written = await CgroupTree(host, "cgroupfs", inline_offload).apply(POD, LIMITS)
     assert written.missing == {"cpu", "memory", "pids", "hugetlb"}
     assert not written.failures
     v1 = CgroupHost(1, {"cpu": tmp_path / "cpu", "name=systemd": tmp_path / "systemd"})
     (tmp_path / "cpu").mkdir()
-    written = await PodCgroups(v1, "cgroupfs", inline_offload).apply(POD, LIMITS)
+    written = await CgroupTree(v1, "cgroupfs", inline_offload).apply(POD, LIMITS)
     assert written.missing == {"cpu", "memory", "pids", "hugetlb"}
     assert (tmp_path / "cpu" / "kubepods" / "burstable" / "pod5ba8").is_dir()
     assert not (tmp_path / "systemd").exists()
@@ -64,20 +64,20 @@ async def test_controllers_that_are_missing_are_told_and_cost_nothing_else(tmp_p
 async def test_a_file_system_that_refuses_is_told_apart(tmp_path: Path) -> None:
     proc = CgroupHost(1, {"cpu": Path("/proc")})  # nobody makes directories there
     with pytest.raises(CgroupError, match="cannot make cgroup /proc/kubepods"):
-        await PodCgroups(proc, "cgroupfs", inline_offload).apply(POD, LIMITS)
+        await CgroupTree(proc, "cgroupfs", inline_offload).apply(POD, LIMITS)
 
 
 async def test_a_file_system_that_is_not_ours_denies() -> None:
     sysfs = CgroupHost(1, {"cpu": Path("/sys")})  # not even root may
     with pytest.raises(CgroupsDeniedError, match="cannot make cgroup /sys/kubepods"):
-        await PodCgroups(sysfs, "cgroupfs", inline_offload).apply(POD, LIMITS)
+        await CgroupTree(sysfs, "cgroupfs", inline_offload).apply(POD, LIMITS)
 
 
 # On this machine's own cgroups, below a root of the test's own.
 
 
 @pytest.fixture
-def real() -> Iterator[PodCgroups]:
+def real() -> Iterator[CgroupTree]:
     host = cgroup_host()
     if host.version != 1 or not {"cpu", "memory", "pids"} <= host.mounts.keys():
         pytest.skip("this machine's cgroups are not of version 1")
@@ -86,17 +86,17 @@ def real() -> Iterator[PodCgroups]:
         (host.mounts["cpu"] / root[1:]).mkdir()
     except OSError as exc:
         pytest.skip(f"cgroups cannot be made here: {exc}")
-    yield PodCgroups(host, "cgroupfs", thread_offload, root)
+    yield CgroupTree(host, "cgroupfs", thread_offload, root)
     for mount in host.hierarchies():
         for here, _, _ in os.walk(mount / root[1:], topdown=False):
             os.rmdir(here)
 
 
-def value(cgroups: PodCgroups, controller: str, name: tuple[str, ...], file: str) -> str:
+def value(cgroups: CgroupTree, controller: str, name: tuple[str, ...], file: str) -> str:
     return cgroups.host.mounts[controller].joinpath(*name, file).read_text().strip()
 
 
-async def test_a_real_kernel_takes_the_limits_again_and_again(real: PodCgroups) -> None:
+async def test_a_real_kernel_takes_the_limits_again_and_again(real: CgroupTree) -> None:
     name = (real.root[1:], *POD)
     for _ in range(2):
         written = await real.apply(name, LIMITS)
@@ -117,7 +117,7 @@ async def test_a_real_kernel_takes_the_limits_again_and_again(real: PodCgroups) 
     assert not await real.exists("/" + "/".join(name))
 
 
-async def test_what_the_kernel_refuses_is_told_with_file_and_value(real: PodCgroups) -> None:
+async def test_what_the_kernel_refuses_is_told_with_file_and_value(real: CgroupTree) -> None:
     name = (real.root[1:], *POD)
     written = await real.apply(name, CgroupLimits(cpu_period=5, cpu_quota=1_000, pids=7))
     assert any("cannot write '5' to " in failure for failure in written.failures)
@@ -126,7 +126,7 @@ async def test_what_the_kernel_refuses_is_told_with_file_and_value(real: PodCgro
     assert all(failure.endswith(" is gone") for failure in gone.failures)
 
 
-async def test_a_cgroup_in_use_is_not_removed_as_an_empty_one(real: PodCgroups) -> None:
+async def test_a_cgroup_in_use_is_not_removed_as_an_empty_one(real: CgroupTree) -> None:
     name = (real.root[1:], *POD)
     await real.apply(name, LIMITS)
     place = real.host.mounts["pids"].joinpath(*name)

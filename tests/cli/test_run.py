@@ -23,7 +23,7 @@ from kubelet_trio.containers import NodeSettings
 from kubelet_trio.containers.node import ResolvConf
 from kubelet_trio.daemon.run import tell_limits, tell_swap
 from kubelet_trio.events import EventRecorder, EventRing
-from kubelet_trio.host import TUNABLES
+from kubelet_trio.host.tunables import TUNABLES
 from kubelet_trio.model import Purpose, SystemClock, thread_offload
 
 Status = trio.TaskStatus[Callable[[], bool]]

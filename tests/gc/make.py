@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubelet_trio.gc import ImageRecord
+from kubelet_trio.gc.images import ImageRecord
 from kubelet_trio.model import (
     ContainerId,
     ContainerRecord,

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.gc import ImageBook, ImagePolicy, ImageRecord, bytes_to_free, images_to_remove
-from kubelet_trio.gc.images import full_name, used_images
+from kubelet_trio.gc import (
+    ImagePolicy,
+)
+from kubelet_trio.gc.images import (
+    ImageBook,
+    ImageRecord,
+    bytes_to_free,
+    full_name,
+    images_to_remove,
+    used_images,
+)
 from tests.gc.make import image
 
 NOW = 10_000.0

@@ -10,13 +10,11 @@ import pytest
 from lightkube.models.core_v1 import Container
 
 from kubelet_trio.pressure import (
-    ContainerUsage,
-    Disk,
-    PodUsage,
-    has_local_limits,
-    local_storage_excess,
-    tree_usage,
+    DiskUsage,
 )
+from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
+from kubelet_trio.pressure.ranking import ContainerUsage, PodUsage
+from kubelet_trio.pressure.signals import tree_usage
 from tests.pressure.make import pod
 
 MI = 1 << 20
@@ -25,8 +23,8 @@ STORAGE = {"ephemeral-storage": "20Mi"}
 
 
 def usage(rootfs: int = 0, logs: int = 0, data: int = 0) -> PodUsage:
-    main = ContainerUsage(rootfs=Disk(rootfs * MI), logs=Disk(logs * MI))
-    return PodUsage({"main": main}, {"data": Disk(data * MI)})
+    main = ContainerUsage(rootfs=DiskUsage(rootfs * MI), logs=DiskUsage(logs * MI))
+    return PodUsage({"main": main}, {"data": DiskUsage(data * MI)})
 
 
 def test_only_pods_with_limits_are_looked_at() -> None:
@@ -65,7 +63,7 @@ def test_what_is_on_disk_is_counted_once_and_not_beyond_links(tmp_path: Path) ->
     found = tree_usage(str(tmp_path / "a"))
     assert 100_000 <= found.space < 200_000
     assert found.inodes == 3  # the file, the directory and the link
-    assert tree_usage(str(tmp_path / "none")) == Disk()
+    assert tree_usage(str(tmp_path / "none")) == DiskUsage()
 
 
 @pytest.mark.parametrize("dedicated", [False, True])

@@ -24,13 +24,11 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pressure import (
     ContainerOomWatcher,
-    Kills,
     MemoryEvents,
-    MemoryEventsV1,
-    MemoryEventsV2,
     RunningContainer,
     open_memory_events,
 )
+from kubelet_trio.pressure.memory_events import Kills, MemoryEventsV1, MemoryEventsV2
 from tests.pressure.cgroup import go, memory_cgroup, shell_in
 
 ONE, TWO = ContainerId("a1" * 32), ContainerId("b2" * 32)

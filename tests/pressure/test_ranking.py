@@ -13,15 +13,19 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.model import PodUid
 from kubelet_trio.pressure import (
     Amount,
-    ContainerUsage,
-    Disk,
+    DiskUsage,
     Observation,
-    PodUsage,
     Threshold,
+)
+from kubelet_trio.pressure.ranking import (
+    ContainerUsage,
+    PodUsage,
+    binary_quantity,
+    disk_parts,
     eviction_verdict,
     rank_for_eviction,
+    reclaimers,
 )
-from kubelet_trio.pressure.ranking import binary_quantity, disk_parts, reclaimers
 from tests.pressure.make import pod
 
 MI = 1 << 20
@@ -32,8 +36,8 @@ def memory(amount: int) -> PodUsage:
 
 
 def disk(rootfs: int = 0, logs: int = 0, volumes: int = 0, inodes: int = 0) -> PodUsage:
-    main = ContainerUsage(rootfs=Disk(rootfs * MI, inodes), logs=Disk(logs * MI))
-    return PodUsage({"main": main}, {"data": Disk(volumes * MI)})
+    main = ContainerUsage(rootfs=DiskUsage(rootfs * MI, inodes), logs=DiskUsage(logs * MI))
+    return PodUsage({"main": main}, {"data": DiskUsage(volumes * MI)})
 
 
 def ranked(

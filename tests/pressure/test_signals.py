@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubelet_trio.pressure import FileSystems, Kills, MemoryEventsV2, NodeSignals
+from kubelet_trio.pressure import (
+    FileSystems,
+    NodeSignals,
+)
+from kubelet_trio.pressure.memory_events import Kills, MemoryEventsV2
 from tests.harness import recorded
 
 KI, MI = 1 << 10, 1 << 20

@@ -12,7 +12,6 @@ from kubelet_trio.node import DEFAULT_EVICTION_HARD
 from kubelet_trio.pressure import (
     Amount,
     Observation,
-    PressureState,
     Threshold,
     hard_settings,
     parse_thresholds,
@@ -20,6 +19,7 @@ from kubelet_trio.pressure import (
 from kubelet_trio.pressure.thresholds import (
     CONDITIONS,
     RESOURCES,
+    PressureState,
     met,
     rejects,
     with_container_fs,

@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.shutdown import ShutdownPeriod, shutdown_groups, shutdown_periods
+from kubelet_trio.shutdown import (
+    ShutdownPeriod,
+    shutdown_periods,
+)
+from kubelet_trio.shutdown.plan import shutdown_groups
 from tests.pressure.make import pod
 
 CRITICAL = 2_000_000_000

@@ -11,25 +11,22 @@ from prometheus_client.samples import Sample
 
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.stats import (
+    CgroupUsage,
     ContainerSubject,
-    Cpu,
-    Disk,
+    DiskReading,
     Filesystem,
     Host,
     MachineInfo,
     Memory,
-    Places,
     PodSubject,
-    Snapshot,
-    Usage,
-    cadvisor_text,
-    find_places,
-    make_summary,
-    read_host,
-    resource_text,
 )
-from kubelet_trio.stats.read import read_networks
+from kubelet_trio.stats.cadvisor import cadvisor_text
+from kubelet_trio.stats.read import read_host, read_networks
+from kubelet_trio.stats.resource import resource_text
+from kubelet_trio.stats.subjects import Places, find_places
+from kubelet_trio.stats.summary import Snapshot, make_summary
 from kubelet_trio.stats.text import Exposition, escape, number
+from kubelet_trio.stats.usage import Cpu
 from tests.stats import trees
 
 NOW = 1_700_000_100.25
@@ -56,7 +53,7 @@ POD = PodSubject(
     volumes=frozenset({"data", "scratch"}),
     local_volumes=frozenset({"scratch"}),
 )
-DISK = Disk(
+DISK = DiskReading(
     node=Filesystem(NOW, 1000, 600, 400, 100, 60, 40),
     images=Filesystem(NOW, 2000, 1500, 300, 200, 160, 40, device="/dev/sdb"),
     containers=Filesystem(NOW, 3000, 2500, 30, 300, 260, 4, device="/dev/sdc"),
@@ -101,7 +98,7 @@ def snapshot(request: pytest.FixtureRequest, tmp_path: Path) -> Snapshot:
 
 
 def summary(snapshot: Snapshot, *, only: bool = False) -> Any:
-    def rate(key: str, usage: Usage) -> int | None:
+    def rate(key: str, usage: CgroupUsage) -> int | None:
         return {ID: 250_000_000, UID: 260_000_000}.get(key)
 
     made = make_summary(snapshot, rate, only_cpu_and_memory=only)
@@ -191,7 +188,7 @@ def test_only_cpu_and_memory(snapshot: Snapshot) -> None:
 
 
 def test_a_pod_without_a_cgroup_uses_what_its_containers_do(snapshot: Snapshot) -> None:
-    told = Usage(NOW, Cpu(usage=3_000_000_000), Memory(usage=10, inactive_file=4))
+    told = CgroupUsage(NOW, Cpu(usage=3_000_000_000), Memory(usage=10, inactive_file=4))
     bare = Snapshot("node", "", snapshot.reading, (POD,), Places({}, {}), told={ID: told})
     (pod,) = summary(bare)["pods"]
     assert pod["cpu"]["usageCoreNanoSeconds"] == 3_000_000_000

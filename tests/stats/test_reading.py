@@ -10,15 +10,22 @@ from hypothesis import strategies as st
 
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
-from kubelet_trio.stats import Cpu, DeviceIo, Host, Memory, Pressure, Psi, disk_usage, find_places
+from kubelet_trio.stats import (
+    Host,
+    Memory,
+    PsiLine,
+    disk_usage,
+)
 from kubelet_trio.stats.cgroup_parse import flat, parse_v1, parse_v2, shares_of_weight
 from kubelet_trio.stats.proc_parse import parse_net_dev, parse_own_cgroup
 from kubelet_trio.stats.read import read_host, read_networks, walk
+from kubelet_trio.stats.subjects import find_places
+from kubelet_trio.stats.usage import Cpu, DeviceIo, Psi
 from tests.harness import recorded
 from tests.stats import trees
 
 NOW = 1_700_000_100.0
-PSI = Psi(Pressure(1.5, 0.75, 0.2, 123456), Pressure(0.5, 0.25, 0.1, 65432))
+PSI = Psi(PsiLine(1.5, 0.75, 0.2, 123456), PsiLine(0.5, 0.25, 0.1, 65432))
 CPU = Cpu(
     usage=2_500_000_000,
     user=2_000_000_000,

@@ -14,7 +14,6 @@ from kubelet_trio.supervision import (
     Strategy,
     Supervisor,
     TreeNode,
-    declared,
     render_tree,
 )
 from tests.supervision.actors import Actor, node, running, settle, specs
@@ -83,7 +82,7 @@ def test_the_declared_tree_needs_no_run() -> None:
             DynamicSupervisor("pods"),
         ],
     )
-    assert declared(top) == DeclaredNode(
+    assert top.declared() == DeclaredNode(
         "top",
         "one_for_one",
         (

@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.supervision import (
-    CrashBackoff,
-    RestartBudget,
     RestartPolicy,
     Strategy,
-    restart_group,
 )
+from kubelet_trio.supervision.policy import CrashBackoff, RestartBudget, restart_group
 
 
 def test_delays_double_from_the_base() -> None:
