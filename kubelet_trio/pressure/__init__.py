@@ -1,4 +1,4 @@
-"""Pressure: the node runs short, and what is done before it runs out."""
+"""Node pressure: eviction thresholds, reclaim, eviction, and reports of OOM kills."""
 
 from kubelet_trio.pressure.container_ooms import (
     ContainerOomWatcher,

@@ -1,8 +1,8 @@
-"""The child `memory-events`: tells of kills for lack of memory in containers' cgroups.
+"""The child `memory-events`: report OOM kills in containers, from the counts of their cgroups.
 
-It needs no log of the kernel, and sees a process die that the container's main process outlives.
-Of a kill that the log has told of too (see `oom`) nothing is said twice. An idle node pays nothing;
-a container that sits at its limit, one look a second.
+It works without the kernel's log, and also sees kills of child processes that the main process
+outlives. A kill that the log reported (see `oom`) is not reported twice. It costs an idle node
+nothing, and one read a second for a container at its limit.
 """
 
 from __future__ import annotations
@@ -20,47 +20,46 @@ from kubelet_trio.pressure.memory_events import Kills, MemoryEvents
 
 log = get_logger()
 
-# Between a notice and a look: the kernel's log is read meanwhile, and notices come together.
+# Seconds between a notice and the read: `oom` reads the kernel's log first, and notices coalesce.
 _SETTLE = 1.0
-# Between changes of pods and a look at which containers run.
-_PAUSE = 1.0
-_MOST_LOGGED = 1000  # containers, before those that are gone are forgotten
+_PAUSE = 1.0  # seconds at least between two looks at the running containers
+_MOST_LOGGED = 1000  # entries of `logged` before those of removed containers are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """A container that runs, and what an event of it refers to."""
+    """A running container."""
 
     id: ContainerId
-    pid: int  # 0: the runtime does not tell
+    pid: int  # 0: unknown
     started_at: float  # Unix seconds
-    ref: ObjectRef
+    ref: ObjectRef  # for its events
 
 
 @dataclass(slots=True)
 class _Watched:
     ref: ObjectRef
     seen: Kills
-    logged: int  # what the kernel's log had told of it when `seen` was
+    logged: int  # kills that the kernel's log had reported by then
 
 
 @dataclass(slots=True)
 class ContainerOomWatcher:
-    """Watches the running containers. `logged` is written by the watcher of the kernel's log."""
+    """Watches the running containers. `OomWatcher` writes `logged`."""
 
     events: EventSink
     running: Callable[[], Iterable[RunningContainer]]
     changes: AsyncValue[Mapping[PodUid, Pod]]  # changes whenever containers do
     logged: Counter[ContainerId]
     offload: Offload
-    open: Callable[[], MemoryEvents] | None  # None: nothing is watched
-    since: float = 0.0  # Unix seconds; what earlier containers have counted is not news
-    kills: int = 0  # seen in all
+    open: Callable[[], MemoryEvents] | None  # None: disabled
+    since: float = 0.0  # Unix seconds; earlier containers start with the kills counted so far
+    kills: int = 0  # in total
     _watched: dict[ContainerId, _Watched] = field(default_factory=dict)
-    _refused: set[ContainerId] = field(default_factory=set)  # they have no cgroup to watch
+    _refused: set[ContainerId] = field(default_factory=set)  # without a cgroup of their own
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Watch until cancelled; a kernel that cannot tell is no failure."""
+        """Watch until cancelled; do nothing if the kernel does not support it."""
         task_status.started()
         if self.open is None:
             await trio.sleep_forever()
@@ -80,7 +79,7 @@ class ContainerOomWatcher:
             files.close()
 
     async def _follow(self, files: MemoryEvents) -> None:
-        """Keep a watch on each container that runs."""
+        """Keep a watch on each running container."""
         while True:
             pods = self.changes.value
             running = {c.id: c for c in self.running() if c.pid > 0}
@@ -121,25 +120,25 @@ class ContainerOomWatcher:
                 self._compare(container_id, counted)
 
     def _compare(self, container_id: ContainerId, counted: Kills | None) -> None:
-        """Tell of what is new, unless the kernel's log has told of it."""
+        """Report new kills, unless the kernel's log has reported them."""
         watched = self._watched.get(container_id)
         if watched is None or counted is None:
             return
         before, logged = watched.seen, self.logged[container_id]
-        is_told = logged > watched.logged
+        is_reported = logged > watched.logged
         watched.seen, watched.logged = counted, logged
         killed = counted.killed - before.killed
         if killed <= 0:
             return
         self.kills += killed
         log.warning("oom.counted", container_id=container_id, killed=killed)
-        if not is_told:
+        if not is_reported:
             text = oom_text(killed, is_own_limit=counted.at_limit > before.at_limit)
             self.events.emit(watched.ref, "Warning", "OOMKilling", text)
 
 
 def oom_text(killed: int, *, is_own_limit: bool) -> str:
-    """Return what is said of processes that nobody names."""
+    """Return the event's message: the counts do not name the processes."""
     who = "A process was" if killed == 1 else f"{killed} processes were"
     why = "its memory limit was reached" if is_own_limit else "there was no memory left for it"
     return f"{who} killed: {why}"
@@ -148,7 +147,7 @@ def oom_text(killed: int, *, is_own_limit: bool) -> str:
 def _watch_all(
     files: MemoryEvents, containers: Iterable[RunningContainer]
 ) -> dict[ContainerId, Kills | None]:
-    """Watch containers and return what each has counted; None: it cannot be watched. Blocks."""
+    """Watch containers; return the counts of each, None if it cannot be watched. Blocks."""
     found: dict[ContainerId, Kills | None] = {}
     for container in containers:
         try:

@@ -1,4 +1,7 @@
-"""Pods that use more of the node's disk than they may: pure. Source: eviction_manager.go (1.36)."""
+"""Limits on local storage: which one a pod exceeds. Pure.
+
+Source: pkg/kubelet/eviction/eviction_manager.go (1.36).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _STORAGE = "ephemeral-storage"
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A limit that is exceeded: the signal that metrics count it under, and what is said."""
+    """An exceeded limit: the signal for metrics, and the message."""
 
     signal: str
     message: str
@@ -35,7 +38,7 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
 
     Args:
         pod: the pod.
-        usage: what it uses.
+        usage: its usage.
         dedicated: whether writable layers are on another file system than the node's files.
     """
     for volume in spec(pod).volumes or ():

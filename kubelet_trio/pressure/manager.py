@@ -1,13 +1,11 @@
-"""Keeps the node from running out: looks, reclaims, and evicts one pod at a time.
+"""The eviction manager: observe signals, reclaim node-level resources, evict one pod at a time.
 
-Every ten seconds, and when the kernel says that memory runs short, the node's signals are
-read: a few files. Nothing else is, until a threshold is met. Then, as the Go kubelet does: what is
-of the node goes first (dead containers, unused images), and if that is not enough, the one pod
-that ranks highest, after which the node gets time to recover. What is decided is `PressureState`
-and `rank_for_eviction`; this carries it out.
+Every ten seconds, and when the kernel reports memory pressure, it reads the node's signals: a few
+small files. Only if a threshold is met it does more, as the Go kubelet does: it removes dead
+containers and unused images, and if that is not enough it evicts the pod that ranks first, and
+gives the node time to recover. `PressureState` and `rank_for_eviction` decide; this module acts.
 
-Pods with limits of their own on local storage are watched by a task beside it, `run_limits`:
-counting their files may take long.
+A second task, `run_limits`, checks pods with limits on local storage.
 """
 
 from __future__ import annotations
@@ -60,24 +58,24 @@ from kubelet_trio.pressure.usage import UsageReader
 log = get_logger()
 
 PERIOD = 10.0
-# How long an evicted pod may take to be cleaned up before the node is looked at again.
-_CLEAN_UP = 30.0
-_AT_ONCE = 1  # seconds of grace under a hard threshold
-# How much longer than a look at the pods' own limits took, the next one waits.
+_CLEAN_UP = 30.0  # seconds to wait for an evicted pod before the next look at the signals
+# Grace period in seconds under a hard threshold: Go's immediateEvictionGracePeriodSeconds.
+_AT_ONCE = 1
+# `run_limits` pauses this many times as long as its last count took: a tenth of the time at most.
 _DISK_PAUSE = 10.0
 _MEMORY_TAINT = "node.kubernetes.io/memory-pressure"
 _DISK_RESOURCES = ("ephemeral-storage", "inodes")
 
 
 class EvictablePods(Protocol):
-    """What eviction asks of the pods."""
+    """The pods, as eviction needs them."""
 
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
-        """Return the pods that may be evicted: those that run and are not being ended."""
+        """Return the candidates for eviction: pods that run and are not terminating."""
         ...
 
     def evict(self, uid: PodUid, grace_period: int, message: str) -> None:
-        """Record that a pod is evicted. Never blocks."""
+        """Request the eviction of a pod. Never blocks."""
         ...
 
     async def wait_ended(self, uid: PodUid) -> None:
@@ -86,33 +84,33 @@ class EvictablePods(Protocol):
 
 
 class Signals(Protocol):
-    """Reads the node's signals; blocks."""
+    """Reads the node's signals. Blocks."""
 
     def observe(self, places: FileSystems) -> Observations:
-        """Return what can be read; of a file system without a path nothing is."""
+        """Return the signals that can be read; none of a file system without a path."""
         ...
 
 
 class MemoryWake(Protocol):
-    """The kernel's word that memory runs short."""
+    """The kernel's notification of memory pressure."""
 
     async def wait(self, below: Mapping[str, int]) -> None:
-        """Wait until one of these signals may be below so many bytes; perhaps for ever."""
+        """Wait until one of the signals may be below its number of bytes; possibly for ever."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """What gives the node room without anybody's pod going."""
+    """Node-level reclaim: the steps before a pod is evicted."""
 
     containers: Callable[[], Awaitable[object]]
     images: Callable[[], Awaitable[object]]
-    errors: tuple[type[Exception], ...]  # what comes out of the two
+    errors: tuple[type[Exception], ...]  # what the two raise
 
 
 @dataclass(slots=True)
 class EvictionManager:
-    """The child `eviction`. `pressure` is what others may know of the node's state."""
+    """The child `eviction`. `pressure` is the node's state, for other rooms."""
 
     policy: EvictionPolicy
     signals: Signals
@@ -124,7 +122,7 @@ class EvictionManager:
     root_dir: str
     events: AnnotatedEventSink
     offload: Offload
-    disk_offload: Offload  # for what a dead disk or file server makes hang
+    disk_offload: Offload  # for calls that hang on a dead disk or file server
     wake: MemoryWake | None = None
     layout: Callable[[FileSystems], Layout] = file_system_layout
     pressure: AsyncValue[Pressure] = field(default_factory=lambda: AsyncValue(Pressure()))
@@ -134,25 +132,24 @@ class EvictionManager:
     _places: FileSystems | None = None
     _layout: Layout = field(default_factory=Layout)
     _thresholds: tuple[Threshold, ...] = ()
-    _memory_limits: Mapping[str, int] = field(default_factory=dict)  # what to be woken for
-    _trouble: str = ""
-    _looked_at: float = 0.0  # trio time of what is acted upon
-    _clearing: bool = False  # whether pods beyond their own limits are being ended
+    _memory_limits: Mapping[str, int] = field(default_factory=dict)  # for `wake`
+    _last_error: str = ""
+    _observed_at: float = 0.0  # trio time of the current observations
+    _clearing: bool = False  # whether pods beyond their own limits are terminating
 
     async def run_limits(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Watch the pods' own limits on local storage, until cancelled.
+        """Enforce the pods' limits on local storage, until cancelled.
 
-        A task of its own: counting files may take long, and a node that runs out of memory
-        meanwhile cannot wait for it.
+        A task of its own: a count of files can take long, and memory pressure cannot wait for it.
         """
         task_status.started()
         if not self.policy.local_storage:
             await trio.sleep_forever()
         while True:
             began = trio.current_time()
-            evicted = await self._look_at_limits()
+            evicted = await self._check_limits()
             pause = (trio.current_time() - began) * _DISK_PAUSE
             self._clearing = bool(evicted)
             with trio.move_on_after(_CLEAN_UP):
@@ -162,7 +159,7 @@ class EvictionManager:
             await trio.sleep(max(PERIOD, pause))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look until cancelled; without thresholds and limits to watch do nothing."""
+        """Observe and act until cancelled; do nothing without thresholds and limits."""
         task_status.started()
         if self.policy.is_off:
             await trio.sleep_forever()
@@ -175,7 +172,7 @@ class EvictionManager:
                 await self._wait()
 
     def rejection(self, pod: Pod) -> tuple[str, str] | None:
-        """Return reason and message if a pod may not come now."""
+        """Return reason and message if a pod is not admitted now, else None."""
         conditions = self._state.conditions
         if not rejects(
             conditions,
@@ -187,29 +184,29 @@ class EvictionManager:
         return "Evicted", pressure_message(conditions)
 
     async def look(self) -> Sequence[PodUid]:
-        """Look once and act; return whom that has evicted."""
+        """Observe once and act; return the evicted pods."""
         places = await self._file_systems()
-        self._looked_at = trio.current_time()
+        self._observed_at = trio.current_time()
         try:
             observed = await self._observe(places)
         except TimeoutError as exc:
-            self._tell(f"the node's signals are not known: {exc}")
+            self._log_error(f"the node's signals are unknown: {exc}")
             return ()
-        self._remember(observed)
+        self._update_state(observed)
         self._memory_limits = memory_limits(self.policy.thresholds, observed)
         try:
             return await self._relieve(observed, places)
         except (RuntimeCallError, TimeoutError) as exc:
-            self._tell(str(exc))
+            self._log_error(str(exc))
             return ()
 
     async def _observe(self, places: FileSystems) -> Observations:
-        """Read all signals; without the file systems if one of them hangs. Raises TimeoutError."""
+        """Read all signals, without file systems if one hangs. Raises TimeoutError."""
         try:
             return await self.disk_offload(self.signals.observe, places)
         except TimeoutError as exc:
-            # Memory must not wait for a dead mount, whose threads may never come back.
-            self._tell(f"the node's file systems are not known: {exc}")
+            # Memory must not wait for a dead mount, whose threads may never return.
+            self._log_error(f"the node's file systems are unknown: {exc}")
             return await self.offload(self.signals.observe, FileSystems(""))
 
     async def _wait(self) -> None:
@@ -217,12 +214,12 @@ class EvictionManager:
             if self.wake is None or not self._memory_limits:
                 await trio.sleep_forever()
             else:
-                # Woken by what lasts, it must not look without a pause.
+                # Pressure that lasts notifies again at once: without a pause this would spin.
                 await trio.sleep(1.0)
                 await self.wake.wait(self._memory_limits)
 
     async def _file_systems(self) -> FileSystems:
-        """Ask the runtime once where images and containers are; until it answers, the node's."""
+        """Ask the runtime once for the paths of images and containers; first use the node's."""
         if self._places is not None:
             return self._places
         only = FileSystems(self.root_dir)
@@ -235,7 +232,7 @@ class EvictionManager:
             places = FileSystems(self.root_dir, *paths)
             self._layout = await self.disk_offload(self.layout, places)
         except (RuntimeCallError, OSError) as exc:
-            self._tell(f"the file systems of the runtime are not known: {exc}")
+            self._log_error(f"the file systems of the runtime are unknown: {exc}")
             self._thresholds = self.policy.thresholds
             return only
         self._places = places
@@ -244,7 +241,7 @@ class EvictionManager:
         )
         return places
 
-    def _remember(self, observed: Observations) -> None:
+    def _update_state(self, observed: Observations) -> None:
         before = self._state.conditions
         self._state = self._state.next(
             self._thresholds, observed, trio.current_time(), self.policy.transition_period
@@ -258,14 +255,14 @@ class EvictionManager:
             pid="PIDPressure" in conditions,
         )
 
-    # Limits of pods' own
+    # Limits on local storage
 
-    async def _look_at_limits(self) -> Sequence[PodUid]:
-        """Evict the pods that exceed limits of their own; return whom."""
+    async def _check_limits(self) -> Sequence[PodUid]:
+        """Evict the pods that exceed limits of their own; return them."""
         try:
             return await self._evict_over_limit()
         except RuntimeCallError as exc:
-            self._tell(str(exc))
+            self._log_error(str(exc))
             return ()
 
     async def _evict_over_limit(self) -> Sequence[PodUid]:
@@ -297,7 +294,7 @@ class EvictionManager:
             return ()
         threshold = self._state.acted_on[0]
         if self._clearing and threshold.resource in _DISK_RESOURCES:
-            return ()  # a pod beyond its own limits is going: that may be enough
+            return ()  # a pod beyond its own limits is terminating, which may free enough
         log.warning("eviction.reclaiming", signal=threshold.signal, resource=threshold.resource)
         self.events.emit(
             node_ref(self.node_name),
@@ -311,7 +308,7 @@ class EvictionManager:
         return await self._evict_one(threshold, observed)
 
     async def _reclaim_from_node(self, signal: str, places: FileSystems) -> bool:
-        """Let dead containers and unused images go; return whether that was enough."""
+        """Remove dead containers and unused images; return whether that was enough."""
         layout = self._layout
         names = reclaimers(signal, dedicated=layout.dedicated, split=layout.split)
         steps = {"containers": self.reclaim.containers, "images": self.reclaim.images}
@@ -319,8 +316,8 @@ class EvictionManager:
             try:
                 await steps[name]()
             except self.reclaim.errors as exc:
-                # An image in use, a log directory that cannot be removed: eviction is what
-                # is left, and must not wait for them.
+                # For example an image in use, or a log directory that cannot be removed. Eviction
+                # must not depend on it.
                 log.warning("eviction.reclaim_failed", what=name, error=str(exc))
         if not names:
             return False
@@ -352,7 +349,7 @@ class EvictionManager:
                 grace,
                 verdict.message,
                 threshold.signal,
-                self._looked_at,
+                self._observed_at,
                 verdict.annotations,
             )
             return (uid,)
@@ -385,10 +382,11 @@ class EvictionManager:
         age = trio.current_time() - read_at
         self.meter.observe("kubelet_eviction_stats_age_seconds", age, (signal,))
 
-    def _tell(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            log.warning("eviction.trouble", error=trouble)
-        self._trouble = trouble
+    def _log_error(self, error: str) -> None:
+        """Log an error once, not at every look."""
+        if error != self._last_error:
+            log.warning("eviction.trouble", error=error)
+        self._last_error = error
 
 
 def _tolerates_memory_pressure(pod: Pod) -> bool:

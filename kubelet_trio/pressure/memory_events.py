@@ -1,9 +1,9 @@
-"""The kernel's count of the processes that it killed in each container's cgroup: the files.
+"""Read and watch the kernel's count of OOM kills in each container's cgroup.
 
-On version 2 `memory.events` counts, and inotify tells that it changed: one instance for all. It
-changes also while a container merely sits at its limit, so what is told is that a look is worth
-while. On version 1 `memory.oom_control` counts, and an eventfd tells that a cgroup runs out, or
-that it was removed: one for all, so it does not say which. It tells before the kill is counted.
+On version 2 the count is in `memory.events`, and one inotify instance watches all of them; the
+file also changes while a container is at its limit, without a kill. On version 1 the count is in
+`memory.oom_control`, and one eventfd fires for all cgroups, when one is out of memory or removed.
+So a notice only says that it is worth reading the counts.
 
 https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html#oom-control
@@ -25,37 +25,39 @@ from kubelet_trio.cgroups import CgroupHost
 from kubelet_trio.model import ContainerId
 
 _PROC = Path("/proc")
-_LATE = 5.0  # seconds in which a kill is counted, after the notice of version 1
+# Seconds after a notice of version 1 in which the kill is counted: the kernel sends the notice
+# first.
+_LATE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """What a container's cgroup has counted since it was made."""
+    """The counts of a container's cgroup since its creation."""
 
     killed: int
-    at_limit: int = 0  # how often its own limit was why; 0 where the kernel does not tell
+    at_limit: int = 0  # how often its own limit was the cause; 0 if the kernel does not count it
 
 
 class MemoryEvents(Protocol):
-    """The seam to the kernel. One life: made, used by one task, closed."""
+    """The seam to the kernel, for one task; the caller closes it."""
 
     def add(self, container_id: ContainerId, pid: int) -> None:
         """Watch the cgroup of a container by its main process. Blocks.
 
-        Raises OSError where there is none to be found: the process has ended, or nobody made one.
+        Raises OSError if the process has ended, or the container has no cgroup of its own.
         """
         ...
 
     def forget(self, container_id: ContainerId) -> None:
-        """End a watch; one that the kernel has ended already is fine."""
+        """End a watch; the kernel may have ended it already."""
         ...
 
     def read(self, container_id: ContainerId) -> Kills | None:
-        """Return what a watched cgroup counts; None if it is gone. Blocks."""
+        """Return the counts of a watched cgroup; None if it is gone. Blocks."""
         ...
 
     async def wait(self) -> Collection[ContainerId]:
-        """Wait for a notice; return where a look is worth while."""
+        """Wait for a notice; return the containers whose counts may have changed."""
         ...
 
     def close(self) -> None: ...
@@ -63,14 +65,14 @@ class MemoryEvents(Protocol):
 
 @dataclass(slots=True)
 class _Cgroups:
-    """Where the cgroups are."""
+    """The directories of the watched cgroups."""
 
     host: CgroupHost
     proc: Path = _PROC
     directories: dict[ContainerId, Path] = field(default_factory=dict)
 
     def find(self, container_id: ContainerId, pid: int) -> Path:
-        """Return the cgroup named after a container that a process is in, or below. OSError."""
+        """Return the container's cgroup, from that of its process. Raises OSError."""
         controller = "" if self.host.version == 2 else "memory"
         mount = self.host.mounts.get(controller)
         for line in (self.proc / str(pid) / "cgroup").read_text().splitlines():
@@ -78,7 +80,7 @@ class _Cgroups:
             if mount is None or controller not in controllers.split(","):
                 continue
             head, found, tail = path.partition(container_id)
-            if found:  # else the number is another's by now, or it has no cgroup of its own
+            if found:  # else another process has the PID now, or it has no cgroup of its own
                 return mount / f"{head}{found}{tail.partition('/')[0]}".lstrip("/")
         raise FileNotFoundError(f"process {pid} is in no memory cgroup of {container_id}")
 
@@ -95,7 +97,7 @@ class _Cgroups:
 
 
 class MemoryEventsV2:
-    """By inotify. Raises OSError where the machine's instances are used up."""
+    """Watches by inotify. Raises OSError if the user's limit of instances is reached."""
 
     _FILE = "memory.events"
 
@@ -117,7 +119,7 @@ class MemoryEventsV2:
         self._cgroups.directories.pop(container_id, None)
         for watch in [w for w, c in self._watches.items() if c == container_id]:
             del self._watches[watch]
-            with suppress(OSError):  # went with the file
+            with suppress(OSError):  # the kernel removed the watch with the file
                 self._inotify.rm_watch(watch)
 
     def read(self, container_id: ContainerId) -> Kills | None:
@@ -135,14 +137,14 @@ class MemoryEventsV2:
 
 
 class MemoryEventsV1:
-    """By an eventfd. The kernel ends each watch when the cgroup is removed."""
+    """Watches by an eventfd. The kernel ends a watch when the cgroup is removed."""
 
     _FILE = "memory.oom_control"
 
     def __init__(self, host: CgroupHost, proc: Path = _PROC) -> None:
         self._cgroups = _Cgroups(host, proc)
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._is_early = False  # the last notice may have come before its kill was counted
+        self._is_early = False  # the kill of the last notice may not be counted yet
 
     def add(self, container_id: ContainerId, pid: int) -> None:
         directory = self._cgroups.find(container_id, pid)
@@ -174,7 +176,7 @@ class MemoryEventsV1:
 
 
 def open_memory_events(host: CgroupHost, proc: Path = _PROC) -> MemoryEvents:
-    """Return what this kernel has. Raises OSError where it has nothing."""
+    """Return the implementation for this kernel. Raises OSError if there is none."""
     if host.version == 2:
         return MemoryEventsV2(host, proc)
     if "memory" not in host.mounts:

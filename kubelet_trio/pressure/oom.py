@@ -1,10 +1,9 @@
-"""The child `oom`: tells of processes that the kernel killed for lack of memory.
+"""The child `oom`: report processes that the kernel killed for lack of memory.
 
-The kernel says it in its log, with the victim's cgroup. A kill because the whole machine ran out
-is the node's event `SystemOOM`, as with the Go kubelet. One in a container's own cgroup is told of
-its pod, whether it hit the container's main process (the runtime then says `OOMKilled` too) or a
-child that nobody would otherwise miss. Where the log cannot be read, `container_ooms` tells of
-those.
+The kernel's log names each victim and its cgroup. A kill because the whole machine was out of
+memory is the node's event `SystemOOM`, as in the Go kubelet. A kill in a container is an event of
+its pod, also if the victim is not the main process (for which the runtime reports `OOMKilled`).
+If the log cannot be read, `container_ooms` reports those.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kubelet_trio.model import ContainerId, EventSink, ObjectRef, get_logger, no
 log = get_logger()
 
 KMSG = Path("/dev/kmsg")
-_RECORD = 8192  # bytes; the kernel gives one record a read
+_RECORD = 8192  # bytes; a read returns one record (Documentation/ABI/testing/dev-kmsg)
 _KILL = re.compile(
     r"oom-kill:constraint=(?P<constraint>\w+),.*?"
     r"(?:(?P<whole>global_oom)|oom_memcg=(?P<limited>[^,]*)),"
@@ -36,12 +35,12 @@ _ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """One process that was killed."""
+    """A killed process."""
 
     process: str
     pid: int
     cgroup: str  # of the victim
-    limited: str = ""  # the cgroup that ran out, "": the machine
+    limited: str = ""  # the cgroup that was out of memory; "": the machine
 
     @property
     def is_system(self) -> bool:
@@ -49,7 +48,7 @@ class OomKill:
 
     @property
     def reason(self) -> str:
-        """Return what ran out, as told of the victim."""
+        """What was out of memory, for the event's message."""
         if self.is_system:
             return "the node ran out of memory"
         if self.limited == self.cgroup:
@@ -60,13 +59,13 @@ class OomKill:
 
     @property
     def container_id(self) -> ContainerId | None:
-        """Return the container whose process it was, by the name of its cgroup."""
+        """The victim's container, by the name of its cgroup; None if it has none."""
         found = _ID.findall(self.cgroup.rpartition("/")[2]) or _ID.findall(self.cgroup)
         return ContainerId(found[-1]) if found else None
 
 
 def parse_kill(line: str) -> OomKill | None:
-    """Return the kill that a line of the kernel's log tells of; None if it tells of none."""
+    """Return the kill that a line of the kernel's log reports, None if there is none."""
     match = _KILL.search(line)
     if match is None:
         return None
@@ -79,9 +78,9 @@ class OomWatcher:
 
     node_name: str
     events: EventSink
-    container: Callable[[ContainerId], ObjectRef | None]  # what an event of it refers to
-    kmsg: Path | None = KMSG  # None: it is not read
-    logged: Counter[ContainerId] = field(default_factory=Counter)  # kills told of, for others
+    container: Callable[[ContainerId], ObjectRef | None]  # the object for a container's events
+    kmsg: Path | None = KMSG  # None: disabled
+    logged: Counter[ContainerId] = field(default_factory=Counter)  # for `ContainerOomWatcher`
     system_kills: int = 0
     container_kills: int = 0
 
@@ -99,7 +98,7 @@ class OomWatcher:
             await trio.sleep_forever()
             return
         try:
-            with suppress(OSError):  # a pipe has no end to go to
+            with suppress(OSError):  # in tests it is a pipe, which cannot seek
                 os.lseek(fd, 0, os.SEEK_END)
             task_status.started()
             while True:
@@ -112,18 +111,18 @@ class OomWatcher:
         try:
             record = os.read(fd, _RECORD)
         except OSError as exc:
-            # EPIPE: what we have not read in time was overwritten; the next read goes on.
+            # EPIPE: unread records were overwritten; the next read continues (dev-kmsg).
             if exc.errno not in (errno.EPIPE, errno.EAGAIN, errno.EINVAL):
                 raise
             return
         if not record:
-            raise OSError(errno.EIO, "the kernel's log has ended", str(self.kmsg))
+            raise OSError(errno.EIO, "unexpected end of the kernel's log", str(self.kmsg))
         for line in record.decode("utf-8", "replace").splitlines():
             kill = parse_kill(line)
             if kill is not None:
-                self._tell(kill)
+                self._report(kill)
 
-    def _tell(self, kill: OomKill) -> None:
+    def _report(self, kill: OomKill) -> None:
         log.warning(
             "oom.killed",
             process=kill.process,

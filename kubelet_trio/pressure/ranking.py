@@ -1,8 +1,8 @@
-"""Which pod goes first when the node runs short, and what is said of it. Pure.
+"""Rank pods for eviction, and word the message of the evicted one. Pure.
 
-Source: pkg/kubelet/eviction/helpers.go (1.36): first those that use more than they requested,
-then those of lower priority, then those that use most beyond their request. QoS classes follow
-from that and are not asked for. For processes priority comes first.
+Source: pkg/kubelet/eviction/helpers.go (1.36): first pods that use more than they requested, then
+those of lower priority, then those that exceed their request most. QoS classes follow from that
+and are not compared. For process IDs priority comes first.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ class DiskUsage:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """What one container uses."""
+    """The usage of one container."""
 
-    memory: int = 0  # bytes, the working set
+    memory: int = 0  # the working set in bytes
     rootfs: DiskUsage = DiskUsage()  # its writable layer
     logs: DiskUsage = DiskUsage()
 
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What one pod uses."""
+    """The usage of one pod."""
 
     containers: Mapping[str, ContainerUsage] = field(default_factory=dict)
     volumes: Mapping[str, DiskUsage] = field(default_factory=dict)  # those on the node's disk
     processes: int = 0
-    # What its own cgroup holds, volumes in memory included; None where it cannot be read.
+    # The working set of its cgroup, memory-backed volumes included; None if it cannot be read.
     pod_memory: int | None = None
 
     @property
     def memory(self) -> int:
-        """Return the working set in bytes: the pod's own, else that of its containers."""
+        """The working set in bytes: of the pod's cgroup, else the sum of its containers."""
         if self.pod_memory is not None:
             return self.pod_memory
         return sum(c.memory for c in self.containers.values())
 
     def disk(self, parts: Iterable[str]) -> DiskUsage:
-        """Add up `rootfs`, `logs` and `volumes`, as asked for."""
+        """Return the sum of the given parts: `rootfs`, `logs`, `volumes`."""
         total = DiskUsage()
         for part in parts:
             if part == "volumes":
@@ -84,13 +84,13 @@ class PodUsage:
         return total
 
 
-Usages = Mapping[PodUid, PodUsage]  # by UID; a pod without one is looked at first
+Usages = Mapping[PodUid, PodUsage]  # a pod without one ranks first
 
 _ALL = ("rootfs", "logs", "volumes")
 
 
 def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
-    """Return what of a pod is on the file system that a signal is about."""
+    """Return the parts of a pod's disk usage that are on a signal's file system."""
     if not dedicated:
         return _ALL
     is_image, is_container = (
@@ -107,7 +107,7 @@ def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
 
 
 def reclaimers(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
-    """Return what of the node gives room back to a signal: `containers`, `images`, in order."""
+    """Return the node-level reclaim steps for a signal, in order: `containers`, `images`."""
     is_image = signal in (IMAGE_FS, IMAGE_INODES)
     if signal not in (NODE_FS, NODE_INODES, CONTAINER_FS, CONTAINER_INODES) and not is_image:
         return ()
@@ -121,13 +121,13 @@ def reclaimers(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
 def rank_for_eviction(
     pods: Sequence[tuple[PodUid, Pod]], usages: Usages, resource: str, parts: Iterable[str] = _ALL
 ) -> list[tuple[PodUid, Pod]]:
-    """Return the pods (with their UIDs), the one to evict first.
+    """Return the pods in the order in which to evict them.
 
     Args:
-        pods: those that run.
-        usages: what they use, as far as it is known.
+        pods: the candidates.
+        usages: their usage, as far as it is known.
         resource: `memory`, `ephemeral-storage`, `inodes` or `pids`.
-        parts: what counts for the disk.
+        parts: the parts of the disk usage that count.
     """
     parts = tuple(parts)
 
@@ -141,7 +141,7 @@ def rank_for_eviction(
         if resource == "pids":
             return (priority, True, -used)
         requests = pod_requests(pod)
-        # Upstream compares inodes with what was requested of the disk's bytes.
+        # As upstream: inodes are compared with the requested bytes of disk.
         requested = to_units(
             requests.get("memory" if resource == "memory" else "ephemeral-storage", 0)
         )
@@ -162,7 +162,7 @@ def _used(usage: PodUsage, resource: str, parts: Iterable[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a pod is evicted: the message, and the annotations of upstream's event."""
+    """The reason for an eviction: the message, and the annotations of upstream's event."""
 
     message: str
     annotations: Mapping[str, str]
@@ -175,7 +175,7 @@ def eviction_verdict(
     thresholds: Iterable[Threshold],
     observed: Observations,
 ) -> Verdict:
-    """Say why a pod is evicted, in upstream's words."""
+    """Return the reason for a pod's eviction, in upstream's words."""
     text = f"The node was low on resource: {resource}. "
     for threshold in thresholds:
         seen = observed.get(threshold.signal)
@@ -213,5 +213,5 @@ def _container_used(usage: PodUsage | None, name: str, resource: str) -> int | N
 
 
 def binary_quantity(count: int) -> str:
-    """Write bytes as the API does: `100Mi`, and what no suffix divides as it is."""
+    """Format bytes as the API does: `100Mi`; plain if no suffix divides them."""
     return canonical_quantity(f"{count // 1024}Ki") if count and count % 1024 == 0 else str(count)

@@ -1,6 +1,6 @@
-"""Reading how much the node has left. Everything blocks: callers use a thread.
+"""Read the node's eviction signals. Everything blocks: callers use a thread.
 
-A few small files and a statfs each: what an idle node pays every ten seconds.
+It costs an idle node a few small files, and a statfs for each file system, every ten seconds.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class FileSystems:
-    """A path on each of the node's file systems; "" where the runtime does not tell.
+    """A path on each of the node's file systems; "" if unknown.
 
-    Without that of the node, none is to be read.
+    Without the node's path no file system is read.
     """
 
     node: str
@@ -44,14 +44,14 @@ class FileSystems:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which of them are the same."""
+    """Which file systems differ."""
 
     dedicated: bool = False  # images are not on the node's
-    split: bool = False  # containers are not on the images'
+    split: bool = False  # writable layers are not on the images'
 
 
 def file_system_layout(places: FileSystems) -> Layout:
-    """Return which file systems are the same. Raises OSError."""
+    """Return which file systems differ. Raises OSError."""
     node = os.stat(places.node).st_dev
     image = os.stat(places.image).st_dev if places.image else node
     container = os.stat(places.container).st_dev if places.container else image
@@ -60,15 +60,15 @@ def file_system_layout(places: FileSystems) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class NodeSignals:
-    """Reads signals of this machine."""
+    """The `Signals` of this machine."""
 
     host: CgroupHost
-    # Path of the cgroup of all pods below the mount; "": there is none.
+    # The path of the pods' cgroup below the mount; "" if there is none.
     pods_cgroup: Callable[[], str] = lambda: ""
     proc: Path = _PROC
 
     def observe(self, places: FileSystems) -> Mapping[str, Observation]:
-        """Return the signals that can be read; one that cannot is left out."""
+        """Return the signals that can be read."""
         found: dict[str, Observation] = {}
         total = self._meminfo().get("MemTotal", 0)
         with suppress(OSError, ValueError):
@@ -91,7 +91,7 @@ class NodeSignals:
             with suppress(OSError):
                 space = disk_space(path)
                 found[space_signal] = Observation(space.available, space.capacity)
-                if space.inodes:  # some file systems have no fixed number
+                if space.inodes:  # btrfs, for one, has no fixed number and reports 0
                     found[inode_signal] = Observation(space.inodes_free, space.inodes)
         return found
 
@@ -102,7 +102,7 @@ class NodeSignals:
         return mount / path.lstrip("/")
 
     def _working_set(self, path: str) -> int:
-        """Return what cannot be given back without writing: usage less inactive file pages."""
+        """Return the working set in bytes: usage without inactive file pages, as in cAdvisor."""
         directory = self._memory_dir(path)
         counts = _flat(directory / "memory.stat")
         if self.host.version == 1:
@@ -111,7 +111,7 @@ class NodeSignals:
         current = directory / "memory.current"
         if current.exists():
             used = int(current.read_text())
-        else:  # the root has none
+        else:  # the root cgroup has no memory.current (cgroup-v2.html)
             info = self._meminfo()
             used = info["MemTotal"] - info["MemFree"]
         return max(0, used - counts.get("inactive_file", 0))
@@ -133,14 +133,14 @@ class NodeSignals:
         return Observation(most - running, most)
 
     def working_set(self, path: str) -> int | None:
-        """Return the bytes that a cgroup cannot give back; None where it cannot be told."""
+        """Return a cgroup's working set in bytes; None if it cannot be read."""
         try:
             return self._working_set(path)
         except (OSError, ValueError):
             return None
 
     def processes(self, path: str) -> int:
-        """Return the number of processes in a cgroup; 0 where it cannot be told."""
+        """Return the number of processes in a cgroup; 0 if it cannot be read."""
         mount = self.host.mounts.get("" if self.host.version == 2 else "pids")
         try:
             return int((mount / path.lstrip("/") / "pids.current").read_text()) if mount else 0
@@ -154,9 +154,9 @@ def _flat(path: Path) -> dict[str, int]:
 
 
 def tree_usage(path: str, is_over: Callable[[], bool] = lambda: False) -> DiskUsage:
-    """Return what a directory and all below it take on its own file system.
+    """Return the disk usage of a directory's content on its own file system.
 
-    Once `is_over` says so, what was counted by then is returned. See `count_tree`.
+    If `is_over` returns True, return the count so far. See `count_tree`.
     """
     found = count_tree(path, is_over)
     return DiskUsage(found.space, found.inodes)

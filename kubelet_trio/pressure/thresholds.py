@@ -1,4 +1,4 @@
-"""Eviction thresholds: what the configuration says of them, and which are met. Pure.
+"""Eviction thresholds: parse them from the configuration, and decide which are met. Pure.
 
 Source: pkg/kubelet/eviction/helpers.go and defaults_linux.go (1.36).
 """
@@ -18,7 +18,7 @@ IMAGE_FS, IMAGE_INODES = "imagefs.available", "imagefs.inodesFree"
 CONTAINER_FS, CONTAINER_INODES = "containerfs.available", "containerfs.inodesFree"
 PID = "pid.available"
 
-# By signal: what it is short of, and the node's condition.
+# By signal: the resource that starves, and the node's condition.
 RESOURCES: Mapping[str, str] = {
     MEMORY: "memory",
     ALLOCATABLE_MEMORY: "memory",
@@ -38,7 +38,7 @@ CONDITIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A quantity, or a share of what there is."""
+    """A quantity, or a percentage of the capacity."""
 
     quantity: int = 0  # bytes, or a number
     percent: float | None = None
@@ -49,11 +49,11 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A signal and the amount below which it is met."""
+    """A signal, and the amount below which the threshold is met."""
 
     signal: str
     value: Amount
-    grace: float | None = None  # seconds; None: a hard one
+    grace: float | None = None  # seconds; None: a hard threshold
     min_reclaim: Amount | None = None
 
     @property
@@ -67,7 +67,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """How much of a signal's resource is there, and free."""
+    """The available amount of a signal's resource, and its capacity."""
 
     available: int
     capacity: int
@@ -78,12 +78,12 @@ Observations = Mapping[str, Observation]
 
 @dataclass(frozen=True, slots=True)
 class EvictionPolicy:
-    """What the configuration says. Without thresholds nothing is evicted for pressure."""
+    """The eviction settings. Without thresholds no pod is evicted for pressure."""
 
     thresholds: tuple[Threshold, ...] = ()
-    transition_period: float = 300.0  # seconds for which a condition outlives its cause
+    transition_period: float = 300.0  # seconds that a condition outlasts its cause
     max_pod_grace: int = 0  # seconds, for soft thresholds
-    kernel_notification: bool = False  # let the kernel wake us
+    kernel_notification: bool = False  # also react to notifications of the kernel
     local_storage: bool = False  # enforce limits of emptyDir and ephemeral-storage
 
     @property
@@ -92,10 +92,10 @@ class EvictionPolicy:
 
 
 def hard_settings(given: Mapping[str, str], *, merge: bool) -> Mapping[str, str]:
-    """Return evictionHard with the defaults where they apply.
+    """Return evictionHard with its defaults.
 
-    As with the Go kubelet: they stand for a map that is not given at all; `merge`
-    (mergeDefaultEvictionSettings) fills in each signal that is missing.
+    As in the Go kubelet the defaults replace an empty map; with `merge`
+    (mergeDefaultEvictionSettings) they also fill in each missing signal.
     """
     if not given:
         return DEFAULT_EVICTION_HARD
@@ -110,14 +110,14 @@ def parse_thresholds(
     *,
     enforces_pods: bool = False,
 ) -> tuple[Threshold, ...]:
-    """Return the thresholds of a configuration. Raises ValueError naming what is wrong.
+    """Return the thresholds of a configuration. Raises ValueError with a text for the user.
 
     Args:
         hard: evictionHard.
         soft: evictionSoft.
         soft_grace: evictionSoftGracePeriod, in seconds.
         min_reclaim: evictionMinimumReclaim.
-        enforces_pods: whether the pods' cgroup is limited, so that it can run short too.
+        enforces_pods: whether the pods' cgroup has a limit, so that its memory is a signal too.
     """
     graces = {_known(signal): grace for signal, grace in (soft_grace or {}).items()}
     reclaims = {_known(s): _parse_reclaim(s, text) for s, text in (min_reclaim or {}).items()}
@@ -148,7 +148,7 @@ def _known(signal: str) -> str:
 
 
 def _parse(signal: str, text: str) -> Threshold | None:
-    """Return a threshold; None for `0%` and `100%`, which turn a signal off."""
+    """Return a threshold; None for `0%` and `100%`, which disable a signal."""
     _known(signal)
     if text.endswith("%"):
         percent = _percent(text)
@@ -186,9 +186,9 @@ def _percent(text: str) -> float:
 def with_container_fs(
     thresholds: Iterable[Threshold], *, dedicated: bool, split: bool
 ) -> tuple[Threshold, ...]:
-    """Give the containers' file system the thresholds of the one that it is.
+    """Add the thresholds of the containers' file system, which cannot be configured.
 
-    Nobody sets them: it is either the images' or the node's.
+    They are those of the images' or the node's file system, whichever it is on.
 
     Args:
         thresholds: as configured.
@@ -204,7 +204,7 @@ def with_container_fs(
 def met(
     thresholds: Iterable[Threshold], observed: Observations, *, with_reclaim: bool = False
 ) -> list[Threshold]:
-    """Return the thresholds that are met; with `with_reclaim` those short of what to reclaim."""
+    """Return the thresholds that are met; `with_reclaim` adds the minimum reclaim to each."""
     found = []
     for threshold in thresholds:
         seen = observed.get(threshold.signal)
@@ -219,7 +219,7 @@ def met(
 
 
 def memory_limits(thresholds: Iterable[Threshold], observed: Observations) -> dict[str, int]:
-    """Return by signal the bytes of memory below which its highest threshold is met."""
+    """Return the bytes of the highest threshold of each memory signal."""
     found: dict[str, int] = {}
     for threshold in thresholds:
         signal, seen = threshold.signal, observed.get(threshold.signal)
@@ -230,11 +230,11 @@ def memory_limits(thresholds: Iterable[Threshold], observed: Observations) -> di
 
 @dataclass(frozen=True, slots=True)
 class PressureState:
-    """What is remembered from one look to the next. Times are seconds of a steady clock."""
+    """The state between observations. Times are seconds of a monotonic clock."""
 
     first_met: Mapping[Threshold, float] = field(default_factory=dict)
-    acted_on: tuple[Threshold, ...] = ()  # those met with their grace, not yet resolved
-    last_seen: Mapping[str, float] = field(default_factory=dict)  # of conditions
+    acted_on: tuple[Threshold, ...] = ()  # met for their grace period, and not yet resolved
+    last_seen: Mapping[str, float] = field(default_factory=dict)  # by condition
     conditions: tuple[str, ...] = ()
 
     def next(
@@ -244,7 +244,7 @@ class PressureState:
         now: float,
         transition_period: float,
     ) -> PressureState:
-        """Return the state after a look; `acted_on` then says what to act on, memory first."""
+        """Return the next state; its `acted_on` are the thresholds to act on, memory first."""
         current = met(thresholds, observed)
         unresolved = met(self.acted_on, observed, with_reclaim=True)
         current += [t for t in unresolved if t not in current]
@@ -257,7 +257,7 @@ class PressureState:
 
 
 def pressure_message(conditions: Sequence[str]) -> str:
-    """Return what is said to a pod that is not admitted."""
+    """Return the message for a pod that is not admitted."""
     return f"The node had condition: [{' '.join(conditions)}]. "
 
 
@@ -268,7 +268,7 @@ def rejects(
     is_best_effort: Callable[[], bool],
     tolerates_memory: Callable[[], bool],
 ) -> bool:
-    """Whether a pod may not come while the node is in these conditions."""
+    """Whether a pod is not admitted while the node has these conditions."""
     if not conditions or is_critical():
         return False
     if tuple(conditions) == ("MemoryPressure",):

@@ -1,6 +1,6 @@
-"""What pods use, read when somebody has to go, or has limits that must be watched.
+"""Read the usage of pods, to rank them for eviction or to check limits on local storage.
 
-Memory and writable layers are the runtime's to tell; logs and volumes are counted on disk.
+Memory and writable layers come from the runtime; logs and volumes are counted on disk.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kubelet_trio.pressure.signals import NodeSignals, tree_usage
 
 log = get_logger()
 
-# Seconds for counting the files of one pod, and of all pods that are asked for at once. Ten million
-# cached files take over a minute, and nobody is evicted for disk while they are counted.
+# Seconds for counting the files of one pod, and of all pods of one call. Ten million cached files
+# take over a minute, and the node evicts no pod for disk during the count.
 _POD_BUDGET = 10.0
 _BUDGET = 30.0
-# Of these the files are the pod's own, on the node's disk.
+# Volume kinds whose files are on the node's disk and count for the pod.
 _LOCAL = ("emptyDir", "configMap", "downwardAPI", "projected", "gitRepo")
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Until when files are counted."""
+    """The time limit for a count of files."""
 
     end: float  # of `time.monotonic`
     was_spent: bool = False
@@ -44,8 +44,8 @@ class _Budget:
 class UsageReader:
     """Reads the usage of pods.
 
-    Where a pod's files cannot be counted within its budget, the larger of what was counted by
-    then and what was found last holds, for each of its logs and volumes.
+    If a pod's files cannot be counted within its budget, each of its logs and volumes has the
+    larger of the partial count and the previous one.
     """
 
     runtime: Runtime
@@ -53,20 +53,20 @@ class UsageReader:
     signals: NodeSignals
     offload: Offload
     budget: float = _BUDGET
-    # What was found last where files were counted; of all pods, and of those with limits.
+    # The previous result with files counted, by `all_pods`.
     _last: dict[bool, dict[PodUid, PodUsage]] = field(default_factory=dict)
 
     async def read(
         self, pods: Iterable[tuple[PodUid, Pod]], *, all_pods: bool, disk: bool
     ) -> dict[PodUid, PodUsage]:
-        """Return what the pods use; one that the runtime tells nothing of is left out.
+        """Return the usage of pods, without those that the runtime has no stats for.
 
         Raises `RuntimeCallError`.
 
         Args:
-            pods: whose usage.
-            all_pods: they are (nearly) all there are: one call instead of one each.
-            disk: whether logs and volumes matter; counting them takes a walk over all files.
+            pods: the pods.
+            all_pods: they are (nearly) all pods of the node: one call instead of one for each.
+            disk: whether to count logs and volumes, which takes a walk over all files.
         """
         pods = list(pods)
         stats = [] if not all_pods else await self.runtime.list_container_stats()
@@ -100,7 +100,7 @@ class UsageReader:
         end: float | None,
         last: PodUsage | None,
     ) -> PodUsage | None:
-        """Read one pod; `end` is until when files are counted, None: they are not."""
+        """Read one pod; count files until `end`, None: do not count them."""
         budget = None if end is None else _Budget(min(end, time.monotonic() + _POD_BUDGET))
         try:
             usage = await self.offload(self._measure, uid, pod, stats, budget)
@@ -154,7 +154,7 @@ class UsageReader:
 
 
 def _larger(usage: PodUsage, last: PodUsage) -> PodUsage:
-    """Return what is used now, with the larger of both counts of files."""
+    """Return `usage` with the larger of both counts for each log and volume."""
     containers = {
         name: replace(one, logs=_more(one.logs, last.containers[name].logs))
         if name in last.containers

@@ -1,9 +1,9 @@
-"""The kernel's word that memory runs short, so that nobody waits ten seconds for it.
+"""The kernel's notification of memory pressure, so that eviction reacts within less than 10 s.
 
-On cgroup v1 an eventfd tells when the usage of the root group, or that of all pods, crosses a
-threshold; on v2 a pressure trigger (PSI) tells when tasks stall for memory, on the machine or in
-the pods' group. Either only wakes: what is so is read then. Where the kernel cannot, waiting never
-ends, and the loop beneath looks every ten seconds.
+On cgroup v1 an eventfd fires when the usage of the root cgroup, or of the pods' cgroup, crosses a
+threshold; on v2 a PSI trigger fires when tasks stall for memory, on the machine or in the pods'
+cgroup. A notification only wakes the eviction manager, which then reads the signals. If the kernel
+supports neither, `wait` never returns, and the manager's own period of ten seconds applies.
 
 https://docs.kernel.org/accounting/psi.html#monitoring-for-pressure-thresholds
 https://docs.kernel.org/admin-guide/cgroup-v1/memory.html#memory-thresholds
@@ -26,29 +26,29 @@ from kubelet_trio.pressure.thresholds import ALLOCATABLE_MEMORY, MEMORY
 
 log = get_logger()
 
-# Stalls of 150 ms within two seconds, the shortest time that needs no CAP_SYS_RESOURCE.
-# The kernel takes the last byte for the string's end, whatever it is.
+# Stalls of 150 ms within two seconds: without CAP_SYS_RESOURCE a window is a multiple of 2 s (psi).
+# The kernel overwrites the last byte with the string's end (psi_write in kernel/sched/psi.c).
 _PSI_TRIGGER = b"some 150000 2000000\0"
 _PSI = Path("/proc/pressure/memory")
 
 
 @dataclass(slots=True)
 class KernelMemoryWake:
-    """`MemoryWake` of this kernel."""
+    """The `MemoryWake` of this kernel."""
 
     host: CgroupHost
-    total: Callable[[], int]  # bytes of memory there are
-    # Path of the cgroup of all pods below the mount; "": there is none.
+    total: Callable[[], int]  # the machine's memory in bytes
+    # The path of the pods' cgroup below the mount; "" if there is none.
     pods_cgroup: Callable[[], str] = lambda: ""
     psi: Path = _PSI
     trigger: bytes = _PSI_TRIGGER
-    is_told: bool = False
+    is_logged: bool = False
 
     async def wait(self, below: Mapping[str, int]) -> None:
-        """Wait until one of these signals may have fallen below so many bytes; perhaps for ever.
+        """Wait until one of the signals may be below its number of bytes; possibly for ever.
 
         Args:
-            below: `memory.available` and `allocatableMemory.available`, as far as they matter.
+            below: bytes by signal, of `memory.available` and `allocatableMemory.available`.
         """
         with ExitStack() as held:
             try:
@@ -57,15 +57,15 @@ class KernelMemoryWake:
                 else:
                     fd = self._crossings(held, below)
             except OSError as exc:
-                if not self.is_told:
+                if not self.is_logged:
                     log.info("eviction.no_kernel_notification", error=str(exc))
-                self.is_told = True
+                self.is_logged = True
                 await trio.sleep_forever()
                 return
             await trio.lowlevel.wait_readable(fd)
 
     def _crossings(self, held: ExitStack, below: Mapping[str, int]) -> int:
-        """Return an eventfd that tells of each threshold."""
+        """Return an eventfd that fires when a threshold is crossed (version 1)."""
         memory = self.host.mounts.get("memory")
         if memory is None:
             raise OSError("no memory controller")
@@ -82,7 +82,7 @@ class KernelMemoryWake:
         capacity = self.total()
         if not is_root:
             capacity = min(capacity, int((directory / "memory.limit_in_bytes").read_text()))
-        # What is available is all but the working set: usage less inactive pages.
+        # available = capacity - working set, and working set = usage - inactive file pages.
         limit = max(0, capacity - below + _inactive(directory))
         usage = os.open(directory / "memory.usage_in_bytes", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -91,9 +91,9 @@ class KernelMemoryWake:
             os.close(usage)
 
     def _stalls(self, held: ExitStack, with_pods: bool) -> int:
-        """Return an epoll that tells of each trigger.
+        """Return an epoll that becomes readable when a PSI trigger fires (version 2).
 
-        A trigger is told as urgent data, which trio does not wait for: an epoll of our own does.
+        A trigger fires as POLLPRI, which trio cannot wait for; an epoll of our own can.
         """
         files = [self.psi]
         if with_pods and (pods := self.pods_cgroup()):

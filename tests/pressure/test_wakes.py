@@ -36,7 +36,7 @@ async def test_a_threshold_of_version_1_that_is_crossed_wakes(signal: str) -> No
                     go(process)
             used = int((cgroup / "memory.usage_in_bytes").read_text())
             assert used >= 20 * MI  # it is counted in batches
-    assert not wake.is_told
+    assert not wake.is_logged
 
 
 def _has_triggers() -> bool:
@@ -56,7 +56,7 @@ async def test_the_kernel_takes_the_trigger(tmp_path: Path) -> None:
     wake = KernelMemoryWake(CgroupHost(2, {"": tmp_path}), lambda: 1 << 34)
     with trio.move_on_after(0.1):
         await wake.wait({"memory.available": 100 * MI})
-    assert not wake.is_told
+    assert not wake.is_logged
 
 
 @needs_triggers
@@ -72,7 +72,7 @@ async def test_tasks_that_stall_for_memory_wake_on_version_2(tmp_path: Path) -> 
             go(process)
             with trio.fail_after(60):
                 await wake.wait({"memory.available": 100 * MI})
-    assert not wake.is_told
+    assert not wake.is_logged
 
 
 async def test_a_kernel_that_does_not_tell_leaves_it_to_the_loop(tmp_path: Path) -> None:
@@ -81,4 +81,4 @@ async def test_a_kernel_that_does_not_tell_leaves_it_to_the_loop(tmp_path: Path)
         with trio.move_on_after(0.1) as waited:
             await wake.wait({"memory.available": 1})
         assert waited.cancelled_caught
-        assert wake.is_told
+        assert wake.is_logged
