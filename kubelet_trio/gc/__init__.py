@@ -1,4 +1,4 @@
-"""Garbage: what nobody wants any more of pods, containers, images and logs."""
+"""Garbage collection of containers, sandboxes, images and logs; log rotation."""
 
 from kubelet_trio.gc.containers import (
     ContainerPolicy,

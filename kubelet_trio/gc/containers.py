@@ -1,9 +1,7 @@
-"""Which dead containers and old sandboxes may go: pure.
+"""Decide which dead containers and old sandboxes to remove. Pure.
 
-Source: kuberuntime_gc.go (1.36). A pod that is gone is its worker's to remove, all of it; here
-it is about pods that are still wanted, whose containers have died again and again. Beyond the
-Go kubelet's rules, the record of how a wanted pod's container ended last stays for a while,
-whatever the limits: the pod's worker must have read it.
+Source: pkg/kubelet/kuberuntime/kuberuntime_gc.go (1.36). A pod worker removes everything of a
+terminated pod; this is for running pods whose containers were restarted many times.
 """
 
 from __future__ import annotations
@@ -13,20 +11,21 @@ from dataclasses import dataclass
 
 from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, RuntimePod, SandboxRecord
 
-# Seconds after its end during which the newest instance of a wanted container stays.
+# Seconds that the newest instance of a wanted container stays after its exit, whatever the limits:
+# the pod worker must read its exit code first. The Go kubelet has no such rule.
 SETTLE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """The limits; negative ones do not exist."""
+    """The limits; a negative one means no limit."""
 
-    min_age: float = 0.0  # seconds since its creation before a dead container may go
+    min_age: float = 0.0  # seconds since creation before a dead container may be removed
     max_per_container: int = 1  # dead instances of each container of each pod
     max_total: int = -1  # dead containers of the node
 
     def kept(self) -> int | None:
-        """Return how many dead instances of a container its pod's worker shall keep at least."""
+        """Return how many dead instances of a container its pod worker keeps at least."""
         return None if self.max_per_container < 0 else max(1, self.max_per_container)
 
 
@@ -41,11 +40,11 @@ def containers_to_remove(
     """Return the dead containers to remove, oldest first.
 
     Args:
-        pods: what the runtime holds.
+        pods: the runtime's containers and sandboxes.
         policy: the limits.
         now: Unix seconds.
-        has_ended: whether a pod is over.
-        all_unused: under pressure every container of a pod that is over goes.
+        has_ended: whether a pod has terminated.
+        all_unused: remove every container of terminated pods (under disk pressure).
     """
     unused: list[ContainerRecord] = []
     units: list[list[ContainerRecord]] = []
@@ -64,7 +63,7 @@ def containers_to_remove(
 def _units(
     pod: RuntimePod, policy: ContainerPolicy, now: float, *, ended: bool
 ) -> list[list[ContainerRecord]]:
-    """Return the pod's dead containers that may go, by name, newest first."""
+    """Return the pod's dead containers that may be removed, by name, newest first."""
     units: dict[str, list[ContainerRecord]] = {}
     for record in pod.containers:
         if record.state is not ContainerState.EXITED or now - record.created_at < policy.min_age:
@@ -79,7 +78,7 @@ def _units(
 def _trim(
     units: Sequence[list[ContainerRecord]], limit: int
 ) -> tuple[list[ContainerRecord], list[list[ContainerRecord]]]:
-    """Take what is beyond the newest `limit` of each unit; return it, and what is left."""
+    """Take all but the newest `limit` of each unit; return them, and the units without them."""
     if limit < 0:
         return [], list(units)
     taken = [record for unit in units for record in unit[limit:]]
@@ -87,7 +86,7 @@ def _trim(
 
 
 def _trim_total(units: Sequence[list[ContainerRecord]], limit: int) -> list[ContainerRecord]:
-    """Take evenly from all units until the limit is met, the oldest of all after that."""
+    """Take evenly from all units down to the limit, then the oldest of all units."""
     excess = sum(map(len, units)) - limit
     if limit < 0 or excess <= 0 or not units:
         return []
@@ -102,9 +101,9 @@ def sandboxes_to_remove(
     *,
     all_unused: bool = False,
 ) -> list[SandboxRecord]:
-    """Return the sandboxes to remove: those that do not run and hold no container.
+    """Return the sandboxes to remove: those that are not ready and have no container.
 
-    The newest of each pod stays, unless `all_unused` is set and the pod is over.
+    The newest of each pod stays, unless `all_unused` is set and the pod has terminated.
     """
     removed: list[SandboxRecord] = []
     for pod in pods:

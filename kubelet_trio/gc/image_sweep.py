@@ -1,9 +1,9 @@
-"""Removing images that nobody uses: when their file system fills up, when they grow old, when
-the node is short of room.
+"""The image garbage collector: remove unused images when their file system fills up, when they
+are too old, or under disk pressure.
 
-Every five minutes the images and the containers are listed and the file system is asked;
-removing is left to `images_to_remove`. One log line an image says why it stays or goes, as
-often as that changes while something is to be removed.
+Every five minutes it lists images and containers and reads the file system; `images_to_remove`
+decides. During a removal the log has one line for each image with the reason why it stays or goes,
+if that is new.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ PERIOD = 300.0  # ImageGCPeriod
 
 
 class ImageGCError(Exception):
-    """Images could not be removed as they should; the text is an event's."""
+    """Images could not be removed as needed; the text is for an event."""
 
 
-# What comes out of a collection of containers or images.
+# What a collection of containers or images raises.
 RECLAIM_ERRORS = (RuntimeCallError, ImageGCError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The images as of now, and who uses them."""
+    """The current images, and their users."""
 
     images: Sequence[ImageRecord]
     in_use: dict[str, str]
@@ -65,7 +65,7 @@ class _Look:
 
 @dataclass(slots=True)
 class ImageCollector:
-    """Collects images. `removed` counts them, by why."""
+    """Removes unused images. `removed` counts them, by reason."""
 
     runtime: Runtime
     pods: NodePods
@@ -73,33 +73,33 @@ class ImageCollector:
     node_name: str
     events: EventSink
     offload: Offload
-    sandbox_image: str = ""  # as configured; the runtime's own is asked for too
+    sandbox_image: str = ""  # as configured, for runtimes that do not report theirs
     space: Callable[[str], DiskSpace] = disk_space
-    # Told which images there are (ids and names), and when they had not been listed yet.
+    # Called with the ids and names of all images, and the wall time before they were listed.
     prune: Callable[[Collection[str], float], Awaitable[None]] | None = None
     clock: WallClock = field(default_factory=SystemClock)
     removed: dict[str, int] = field(default_factory=lambda: {"age": 0, "space": 0})
     _book: ImageBook | None = None
-    _told: dict[str, str] = field(default_factory=dict)  # why, by image id
+    _logged: dict[str, str] = field(default_factory=dict)  # the reason to keep it, by image id
     _has_failed: bool = False
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Collect until cancelled; with thresholds that say so, do nothing at all."""
+        """Collect until cancelled; do nothing if the policy is off."""
         task_status.started()
         if self.policy.is_off:
             await trio.sleep_forever()
         await self.pods.wait_known()
         while True:
-            await self._collect_and_tell()
+            await self._collect_and_report()
             await trio.sleep(PERIOD)
 
-    async def _collect_and_tell(self) -> None:
-        """As upstream: the first failure is only logged, those that follow are events."""
+    async def _collect_and_report(self) -> None:
+        """Collect; log a failure, and as upstream emit an event from the second in a row on."""
         try:
             await self.collect()
         except RuntimeUnavailableError:
-            return  # health tells of it
+            return  # `runtime/health` reports it
         except RECLAIM_ERRORS as exc:
             log.error("gc.images_failed", error=str(exc))
             if self._has_failed:
@@ -109,7 +109,7 @@ class ImageCollector:
             self._has_failed = False
 
     async def collect(self) -> None:
-        """Bring the images' file system below its threshold, and remove what is too old.
+        """Free the images' file system down to its threshold, and remove images that are too old.
 
         Raises `RECLAIM_ERRORS`.
         """
@@ -117,7 +117,7 @@ class ImageCollector:
             look = await self._look()
             place = await self._place()
             if place is None:
-                return  # a runtime without images
+                return  # the process runtime has no images
             mountpoint, space = place
             if not space.capacity:
                 text = f'invalid capacity 0 on device at mount point "{mountpoint}"'
@@ -133,14 +133,14 @@ class ImageCollector:
                 raise ImageGCError(text)
 
     async def remove_unused(self) -> int:
-        """Remove every image that nobody uses; return the bytes they had. Raises as `collect`."""
+        """Remove every unused image; return their size in bytes. Raises as `collect`."""
         async with self._turn:
             return await self._remove(await self._look(), None)
 
     async def _look(self) -> _Look:
         before = self.clock.time()
         images = [_record(image) for image in await self.runtime.list_images()]
-        # None at all is what a runtime says that has yet to read its store.
+        # An empty list can also come from a runtime that has not loaded its store yet.
         if self.prune is not None and images:
             await self.prune({n for i in images for n in (i.id, *i.names)}, before)
         containers = await self.runtime.list_containers()
@@ -170,11 +170,11 @@ class ImageCollector:
             sandbox_image=await self.runtime.sandbox_image() or self.sandbox_image,
             began=self._book.began,
         )
-        self._tell(verdicts)
+        self._log_verdicts(verdicts)
         freed, problems = 0, []
         for verdict in verdicts:
             if not verdict.remove or used_images([verdict.image], _pod_users(self.pods.wanted())):
-                continue  # a pod has come since
+                continue  # a new pod uses it
             try:
                 await self.runtime.remove_image(v1.ImageSpec(image=verdict.image.id))
             except RuntimeUnavailableError:
@@ -192,15 +192,15 @@ class ImageCollector:
             )
         return freed
 
-    def _tell(self, verdicts: Sequence[ImageVerdict]) -> None:
-        """Say why each image stays or goes, if that is news."""
+    def _log_verdicts(self, verdicts: Sequence[ImageVerdict]) -> None:
+        """Log why each image stays or goes, if that changed."""
         for verdict in verdicts:
             image = verdict.image
             if verdict.remove:
                 log.info("gc.image_removed", image=image.shown, id=image.id, why=verdict.why)
-            elif self._told.get(image.id) != verdict.why:
+            elif self._logged.get(image.id) != verdict.why:
                 log.info("gc.image_kept", image=image.shown, id=image.id, why=verdict.why)
-        self._told = {v.image.id: v.why for v in verdicts if not v.remove}
+        self._logged = {v.image.id: v.why for v in verdicts if not v.remove}
 
     def _event(self, reason: str, text: str) -> None:
         self.events.emit(node_ref(self.node_name), "Warning", reason, text)
@@ -242,7 +242,7 @@ def _not_enough(space: DiskSpace, freed: int) -> str:
 
 
 def _size(count: float) -> str:
-    """Write bytes as upstream does: `89.9 GiB`."""
+    """Format bytes as upstream does: `89.9 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.1f} {unit}"

@@ -1,9 +1,8 @@
-"""Which images may go: pure.
+"""Decide which images to remove. Pure.
 
-Source: image_gc_manager.go (1.36). Beyond its rules an image also stays while the spec of a pod
-that may still start containers names it, and while the administrator's keep-list does; the
-sandbox image stays whether or not the runtime pins it. Times are seconds of a clock that is
-never set.
+Source: pkg/kubelet/images/image_gc_manager.go (1.36). In addition an image stays while the spec of
+an active pod or the administrator's keep list names it, and the sandbox image stays whether or
+not the runtime pins it. Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ NEEDED = "unused, and space is needed"
 class ImagePolicy:
     """When images are removed."""
 
-    high_threshold: int = 85  # percent of the file system at which images go
-    low_threshold: int = 80  # percent down to which they go
-    min_age: float = 120.0  # seconds on the node before an image may go
-    max_age: float = 0.0  # seconds without use after which an image goes anyway; 0: never
-    keep: tuple[str, ...] = ()  # patterns of names that always stay
+    high_threshold: int = 85  # percent of the file system at which removal begins
+    low_threshold: int = 80  # percent at which it ends
+    min_age: float = 120.0  # seconds on the node before an image may be removed
+    max_age: float = 0.0  # seconds without use after which an image is removed anyway; 0: never
+    keep: tuple[str, ...] = ()  # patterns of names that are never removed
 
     @property
     def is_off(self) -> bool:
@@ -40,18 +39,18 @@ class ImageRecord:
     names: tuple[str, ...] = ()  # tags and digests
     size: int = 0  # bytes
     pinned: bool = False
-    first_seen: float = NEVER  # NEVER: it was there before the agent
+    first_seen: float = NEVER  # NEVER: it was on the node before the agent
     last_used: float = NEVER
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """The name for messages."""
         return self.names[0] if self.names else self.id
 
 
 @dataclass(frozen=True, slots=True)
 class ImageVerdict:
-    """What becomes of one image, and why, in words for the log."""
+    """The decision about one image, with the reason for the log."""
 
     image: ImageRecord
     remove: bool
@@ -62,14 +61,14 @@ class ImageVerdict:
 class ImageBook:
     """When each image was first seen and last used."""
 
-    began: float  # since when anybody looks
+    began: float  # time of the first look; earlier uses are unknown
     _records: dict[str, ImageRecord] = field(default_factory=dict)
     _is_first: bool = True
 
     def note(
         self, images: Iterable[ImageRecord], in_use: Collection[str], now: float
     ) -> list[ImageRecord]:
-        """Take what is on the node now; return it with its times."""
+        """Record the images on the node now; return them with their times."""
         noted: dict[str, ImageRecord] = {}
         for image in images:
             before = self._records.get(image.id)
@@ -82,7 +81,7 @@ class ImageBook:
 
 
 def bytes_to_free(capacity: int, available: int, policy: ImagePolicy) -> int:
-    """Return how much images are to give back; 0 below the high threshold."""
+    """Return the bytes to free by removing images; 0 below the high threshold."""
     available = min(available, capacity)
     if used_percent(capacity, available) < policy.high_threshold:
         return 0
@@ -90,7 +89,7 @@ def bytes_to_free(capacity: int, available: int, policy: ImagePolicy) -> int:
 
 
 def used_percent(capacity: int, available: int) -> int:
-    """Return how full a file system is, rounded up, as upstream counts."""
+    """Return the used percentage of a file system, rounded up as upstream."""
     return 100 - min(available, capacity) * 100 // capacity
 
 
@@ -104,16 +103,16 @@ def images_to_remove(
     sandbox_image: str = "",
     began: float = 0.0,
 ) -> list[ImageVerdict]:
-    """Say of every image what becomes of it, in the order in which they would go.
+    """Decide about every image, in the order of removal: least recently used first.
 
     Args:
-        images: all there are.
-        policy: when they go.
-        now: seconds, as the images' times.
-        to_free: bytes; None: all that is not used.
-        in_use: by image id, who uses it.
-        sandbox_image: the name of the image of sandboxes.
-        began: since when uses are known.
+        images: all images.
+        policy: the rules.
+        now: seconds, on the clock of the images' times.
+        to_free: bytes; None: remove all unused images.
+        in_use: the user of each image in use, by image id.
+        sandbox_image: the name of the sandbox image.
+        began: time since which uses are known.
     """
     verdicts: list[ImageVerdict] = []
     missing = float("inf") if to_free is None else float(to_free)
@@ -131,7 +130,7 @@ def images_to_remove(
 def _why_kept(
     image: ImageRecord, policy: ImagePolicy, in_use: Mapping[str, str], sandbox_image: str
 ) -> str:
-    """Return why an image may not go whatever its age; "" if it may."""
+    """Return why an image stays whatever its age; "" if it may be removed."""
     if image.id in in_use:
         return f"used by {in_use[image.id]}"
     if image.pinned:
@@ -162,7 +161,7 @@ def _unused(
 def full_name(reference: str) -> str:
     """Return an image reference as runtimes list it: with registry, and tag or digest.
 
-    `busybox` is `docker.io/library/busybox:latest`. Ids come back as they are.
+    `busybox` is `docker.io/library/busybox:latest`. An id is returned unchanged.
     """
     if reference.startswith("sha256:"):
         return reference
@@ -183,13 +182,13 @@ def _untagged(name: str) -> str:
 
 
 def names_image(reference: str, image: ImageRecord) -> bool:
-    """Whether a reference (a name, a digest or an id) means an image."""
+    """Whether a reference (a name, a digest or an id) refers to the image."""
     full = full_name(reference)
     return reference == image.id or reference in image.names or full in image.names
 
 
 def used_images(images: Iterable[ImageRecord], users: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return by image id who uses it; `users` are references with the user's name."""
+    """Return the user of each image in use, by image id; `users` are (reference, user)."""
     images = list(images)
     by_name = {name: image.id for image in images for name in (*image.names, image.id)}
     used: dict[str, str] = {}

@@ -1,13 +1,12 @@
-"""Rotates the logs of running containers: the child `logs` of `gc`.
+"""Rotate the logs of running containers: the child `logs` of `gc`.
 
-Every `interval` the sizes of all live logs are looked at in one go. One that has reached
-`max_size` is renamed and the runtime asked to go on in a new file; older ones are compressed,
-the oldest removed, so that no more than `max_files` are left of an instance. No step needs
-memory of another: a round finds out from the names what an agent that died left half done. The
-worst of it is a log that was renamed and not reopened; its container writes into the rotated
-file until the next round finds no live log and has it reopened. Nothing is lost by that.
+Every `interval` one call reads the sizes of all live logs. A log of `max_size` or more is renamed,
+and the runtime reopens it as a new file; older files are compressed and the oldest removed, so that
+at most `max_files` of an instance exist. No state is kept: file names show what an interrupted
+rotation left to do. At worst a log was renamed and not reopened; the container then writes to the
+rotated file until the next round finds no live log and has it reopened, and no line is lost.
 
-A container that has ended keeps its last log as it is: an empty one would be of no use.
+The log of an exited container is not rotated: its new, empty log would be of no use.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logge
 
 log = get_logger()
 
-# Seconds that a rename and its reopening may go on after the agent was told to stop.
-_FINISH = 5.0
-# Seconds until a log that stayed away after a reopening is asked for again.
-_ABSENT = 300.0
+_FINISH = 5.0  # seconds that rename and reopen may take after a cancellation
+_ABSENT = 300.0  # seconds until the next request to reopen a log that still does not exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,12 @@ class LogRotationPolicy:
     max_size: int = 10 << 20  # bytes; less than 0: logs are not rotated
     max_files: int = 5  # of one instance, the live one included; at least 2
     max_workers: int = 1  # rotations at a time
-    interval: float = 10.0  # seconds between looks
+    interval: float = 10.0  # seconds between rounds
 
 
 @dataclass(frozen=True, slots=True)
 class RunningLog:
-    """A running container and the log that it writes."""
+    """A running container, and its live log."""
 
     container_id: ContainerId
     path: str  # absolute, on the host
@@ -51,7 +48,7 @@ class RunningLog:
 
 @dataclass(slots=True)
 class LogRotation:
-    """Keeps the logs of running containers small."""
+    """Rotates the logs of running containers."""
 
     runtime: Runtime
     running: Callable[[], Iterable[RunningLog]]
@@ -59,20 +56,20 @@ class LogRotation:
     clock: WallClock
     offload: Offload
     meter: Meter = field(default_factory=Meter)
-    _absent: dict[ContainerId, float] = field(default_factory=dict)  # asked for again at
-    _trouble: dict[ContainerId, str] = field(default_factory=dict)  # as last logged
+    _absent: dict[ContainerId, float] = field(default_factory=dict)  # time of the next request
+    _last_errors: dict[ContainerId, str] = field(default_factory=dict)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look until cancelled; ready at once."""
+        """Rotate until cancelled; ready at once."""
         task_status.started()
         while True:
             await trio.sleep(self.policy.interval)
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Look at every running container's log once, and rotate those that are large."""
+        """Run one round: rotate the logs that are large enough."""
         logs = {entry.container_id: entry for entry in self.running() if entry.path}
-        self._trouble = {i: t for i, t in self._trouble.items() if i in logs}
+        self._last_errors = {i: t for i, t in self._last_errors.items() if i in logs}
         sizes = await self._sizes(logs.values())
         logs = {i: entry for i, entry in logs.items() if entry.path in sizes}
         self._absent = {
@@ -87,14 +84,14 @@ class LogRotation:
                 workers.start_soon(self._work, entry, sizes[entry.path] is None, limit)
 
     async def _sizes(self, logs: Iterable[RunningLog]) -> dict[str, int | None]:
-        """Return the sizes of the logs by path, without those that cannot be told."""
+        """Return the sizes of the logs by path, None for a missing one; log other errors."""
         logs = list(logs)
         found = await self.offload(log_sizes, [entry.path for entry in logs])
         sizes: dict[str, int | None] = {}
         for entry in logs:
             size = found[entry.path]
             if isinstance(size, OSError):
-                self._tell(entry, str(size))
+                self._log_error(entry, str(size))
             else:
                 sizes[entry.path] = size
         return sizes
@@ -111,22 +108,22 @@ class LogRotation:
                     self._absent[entry.container_id] = trio.current_time() + _ABSENT
                     await self.runtime.reopen_container_log(entry.container_id)
                 elif failed := await self._rotate(entry):
-                    self._tell(entry, "; ".join(map(str, failed)))
+                    self._log_error(entry, "; ".join(map(str, failed)))
                     return
             except RuntimeObjectNotFoundError:
-                return  # it has just ended
+                return  # the container has just exited
             except (OSError, RuntimeCallError) as exc:
-                self._tell(entry, str(exc))
+                self._log_error(entry, str(exc))
             else:
-                self._trouble.pop(entry.container_id, None)
+                self._last_errors.pop(entry.container_id, None)
 
     async def _rotate(self, entry: RunningLog) -> list[OSError]:
-        """Rotate a log; return what failed of its older files."""
+        """Rotate a log; return the errors of its older files."""
         path = Path(entry.path)
         failed = await self.offload(make_room, path, self.policy.max_files)
         now = datetime.datetime.fromtimestamp(self.clock.time())
-        # Between the two the log has no name that anyone looks for. Cut off all the same, the
-        # next round (or the next agent) finds no log and has it reopened.
+        # Shielded: between rename and reopen there is no live log for readers. If the deadline
+        # passes, the next round (or the next agent) finds no live log and has it reopened.
         with trio.move_on_after(_FINISH, shield=True) as finishing:
             rotated = await self.offload(set_aside, path, now)
             failure: RuntimeCallError | None = None
@@ -140,13 +137,13 @@ class LogRotation:
             self.meter.count("kubelet_trio_log_rotations_total")
             log.info("log.rotated", container=entry.container_id, to=str(rotated))
         if finishing.cancelled_caught:
-            self._tell(entry, f"the runtime has not reopened the log within {_FINISH:g} s")
+            self._log_error(entry, f"the runtime did not reopen the log within {_FINISH:g} s")
         return failed
 
-    def _tell(self, entry: RunningLog, error: str) -> None:
-        """Log a failure once, not at every round."""
-        if self._trouble.get(entry.container_id) != error:
-            self._trouble[entry.container_id] = error
+    def _log_error(self, entry: RunningLog, error: str) -> None:
+        """Log an error once, not in every round."""
+        if self._last_errors.get(entry.container_id) != error:
+            self._last_errors[entry.container_id] = error
             log.warning(
                 "log.rotation_failed",
                 container=entry.container_id,

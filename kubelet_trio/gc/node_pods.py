@@ -1,4 +1,4 @@
-"""What garbage collection asks of the agent: who wants what. The one seam to the pods."""
+"""The seam between garbage collection and the node's pods."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kubelet_trio.model import PodUid, RuntimePod
 
 
 class NodePods(Protocol):
-    """The node's pods as of now. All but `wait_known` answer at once."""
+    """The node's current pods. Only `wait_known` waits."""
 
     async def wait_known(self) -> None:
-        """Wait until every source has said what it wants and the runtime was listed once."""
+        """Wait until every source has delivered, and the runtime was listed once."""
         ...
 
     def observed(self) -> Sequence[RuntimePod]:
-        """Return what the runtime holds of each pod, as last seen."""
+        """Return the runtime's containers and sandboxes, as last listed."""
         ...
 
     def is_owned(self, uid: PodUid) -> bool:
-        """Whether a source wants the pod, a worker is at it, or the runtime holds any of it."""
+        """Whether a source, a worker, or the runtime still has the pod."""
         ...
 
     def has_ended(self, uid: PodUid) -> bool:
-        """Whether the pod is over: nothing of it runs or will start again."""
+        """Whether the pod has terminated: no container of it runs or will be started."""
         ...
 
     def wanted(self) -> Iterable[Pod]:
@@ -35,12 +35,12 @@ class NodePods(Protocol):
         ...
 
     def reclaiming(self, uid: PodUid) -> AbstractContextManager[bool]:
-        """Keep a pod that nobody owns from starting while what is left of it goes.
+        """Prevent an orphan from starting while the block removes its leftovers.
 
-        Yields False, and keeps nothing from anything, where it is somebody's.
+        Yields False, without effect, if the pod has an owner.
         """
         ...
 
     def adopt(self, uid: PodUid) -> None:
-        """Have a pod that nobody is at ended by a worker, if nobody wants it."""
+        """Give an orphan of the runtime to a worker that terminates it; others are ignored."""
         ...

@@ -1,10 +1,10 @@
-"""Removing dead containers, old sandboxes and their logs, once a minute and when asked to.
+"""The container garbage collector: remove dead containers, old sandboxes and their logs.
 
-The pods' workers remove what is a pod's when it goes; this is the net below, and what keeps
-pods within limits that die again and again. It acts on what the PLEG knows, so that a look
-costs no call to the runtime unless there is something to remove.
+It runs once a minute, and under disk pressure. Pod workers remove everything of a terminated pod;
+this collector removes leftovers, and bounds the dead containers of pods that restart them often. It
+reads the PLEG's cache, so a round without work makes no call to the runtime.
 
-What fails is tried again a minute later. A runtime that is away is no failure.
+Failures are retried a minute later. An unreachable runtime is not a failure.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kubelet_trio.gc.containers import (
     containers_to_remove,
     sandboxes_to_remove,
 )
-from kubelet_trio.gc.node_pods import NodePods
-from kubelet_trio.gc.old_logs import (
+from kubelet_trio.gc.log_files import (
     pod_log_directories,
     remove_log_directories,
     remove_old_logs,
 )
+from kubelet_trio.gc.node_pods import NodePods
 from kubelet_trio.model import (
     ContainerRecord,
     EventSink,
@@ -43,11 +43,11 @@ from kubelet_trio.model import (
 log = get_logger()
 
 PERIOD = 60.0  # ContainerGCPeriod
-_MANY_ATTEMPTS = 2  # from here on a container may have logs of attempts that are forgotten
+_MANY_ATTEMPTS = 2  # from this attempt on, logs of removed attempts can exist
 
 
 class ContainerCollector:
-    """Collects dead containers and what belongs to them."""
+    """Removes dead containers, sandboxes and logs."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class ContainerCollector:
         relist_soon: Callable[[], None] = lambda: None,
         clears_logs: bool = True,
     ) -> None:
-        """Take the seams.
+        """Create a collector; `run` starts it.
 
         Args:
-            runtime: where containers are.
-            pods: who wants what.
-            node: where logs are.
+            runtime: removes containers and sandboxes.
+            pods: the node's pods.
+            node: paths of logs, and the node's name.
             policy: the limits.
-            events: told of failures.
+            events: for failures.
             clock: wall time, for containers' ages.
-            offload: where files are removed.
-            relist_soon: asked to look at the runtime once something was removed from it.
-            clears_logs: whether the log directories are this agent's alone.
+            offload: runs file work in threads.
+            relist_soon: called after something was removed, to refresh the PLEG's cache.
+            clears_logs: whether only this agent uses the log directories.
         """
         self._runtime = runtime
         self._pods = pods
@@ -85,7 +85,7 @@ class ContainerCollector:
         self._relist_soon = relist_soon
         self._clears_logs = clears_logs
         self._turn = trio.Lock()
-        self._trouble = ""  # as last told
+        self._last_error = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Collect until cancelled."""
@@ -97,10 +97,10 @@ class ContainerCollector:
             await trio.sleep(PERIOD)
 
     async def collect(self, *, all_unused: bool = False) -> int:
-        """Remove what may go; return how many containers and sandboxes that was.
+        """Run one round; return the number of removed containers and sandboxes.
 
         Args:
-            all_unused: the node is short of room: all that is left of pods that are over goes.
+            all_unused: also remove everything of terminated pods (under disk pressure).
         """
         async with self._turn:
             observed = self._pods.observed()
@@ -121,7 +121,7 @@ class ContainerCollector:
             for pod in observed:
                 self._pods.adopt(pod.uid)
             await self._collect_logs(left, problems)
-            self._tell(problems)
+            self._report(problems)
             return count
 
     async def _remove_containers(
@@ -146,7 +146,7 @@ class ContainerCollector:
         count = 0
         for sandbox in sandboxes:
             what = f"sandbox {sandbox.id}"
-            # Stopping one that was stopped frees what an unclean end has left of its network.
+            # Stop is idempotent; it releases the network that an unclean end left behind.
             stop = partial(self._runtime.stop_pod_sandbox, sandbox.id)
             remove = partial(self._runtime.remove_pod_sandbox, sandbox.id)
             if await self._attempt(stop, what, problems) and await self._attempt(
@@ -162,7 +162,7 @@ class ContainerCollector:
         try:
             await call()
         except RuntimeUnavailableError:
-            return False  # health tells of it
+            return False  # `runtime/health` reports it
         except RuntimeCallError as exc:
             problems.append(f"{what}: {exc}")
             return False
@@ -178,7 +178,7 @@ class ContainerCollector:
             problems.append(f"logs: {exc}")
 
     async def _remove_directories(self, problems: list[str]) -> None:
-        """Remove the log directories of pods that are gone; one that stays keeps no other."""
+        """Remove the log directories of removed pods; a failure does not stop the others."""
         found = await self._offload(pod_log_directories, self._node.pod_logs_dir)
         for uid, directories in found.items():
             if self._pods.is_owned(uid):
@@ -194,21 +194,21 @@ class ContainerCollector:
                 log.info("gc.logs_removed", uid=uid, directories=list(map(str, directories)))
 
     def _remove_files(self, pods: Sequence[RuntimePod]) -> None:
-        """Remove the logs of containers that are gone, and links to logs that are."""
+        """Remove logs of removed containers, and links to removed logs."""
         for pod in pods:
             if any(container.attempt >= _MANY_ATTEMPTS for container in pod.containers):
                 _remove_old_logs(pod, self._node.pod_logs_dir)
         running = {c.log_path for pod in pods for c in pod.running()}
         remove_links(self._node.container_logs_dir, running)
 
-    def _tell(self, problems: Sequence[str]) -> None:
+    def _report(self, problems: Sequence[str]) -> None:
         text = "; ".join(problems)
-        if text and text != self._trouble:
+        if text and text != self._last_error:
             log.error("gc.containers_failed", error=text)
         if text:
             ref = node_ref(self._node.node_name)
             self._events.emit(ref, "Warning", "ContainerGCFailed", text)
-        self._trouble = text
+        self._last_error = text
 
 
 def _without(pod: RuntimePod, removed: set[str]) -> RuntimePod:

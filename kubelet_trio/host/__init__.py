@@ -1,7 +1,7 @@
-"""The machine itself: kernel settings, its own processes' cgroups, iptables, the lock file.
+"""Settings of the machine: kernel tunables, cgroups of its processes, iptables, the lock file.
 
-Only the daemon uses this room. An agent in another program changes nothing of the machine
-but what its pods need.
+Only the daemon uses this room. An embedded agent changes nothing of the machine that its pods do
+not need.
 """
 
 from kubelet_trio.host.iptables import (

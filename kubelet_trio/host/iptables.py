@@ -1,11 +1,11 @@
-"""The chains that the kubelet keeps in iptables, of one address family.
+"""Keep the kubelet's chains in iptables, for one address family.
 
-    mangle  KUBE-IPTABLES-HINT     tells others which variant of iptables this machine uses
+    mangle  KUBE-IPTABLES-HINT     shows other programs which variant of iptables the machine uses
     filter  KUBE-FIREWALL          IPv4: drops packets to 127.0.0.0/8 that came from outside
-    each    KUBE-KUBELET-CANARY    gone: somebody has flushed the tables, all of it is made anew
+    each    KUBE-KUBELET-CANARY    if it is missing, the tables were flushed: create all of it again
 
-Nothing but what is missing is added, and nothing is taken away, not even at the end:
-kube-proxy keeps the same chain and the same rule.
+Only missing chains and rules are added. Nothing is removed, not even at the end, because
+kube-proxy uses the same chain and rule.
 
 Source: pkg/kubelet/kubelet_network_linux.go and Monitor in pkg/util/iptables/iptables.go.
 """
@@ -27,8 +27,8 @@ HINT = "KUBE-IPTABLES-HINT"
 FIREWALL = "KUBE-FIREWALL"
 CANARY = "KUBE-KUBELET-CANARY"
 
-# https://issue.k8s.io/90259: with route_localnet, which kube-proxy sets for NodePorts on
-# localhost, a neighbour of the node could reach what listens there.
+# https://issue.k8s.io/90259: kube-proxy sets route_localnet for NodePorts on localhost; without
+# this rule a neighbour of the node could then reach services that listen on localhost.
 MARTIANS = (
     *("-m", "comment", "--comment", "block incoming localnet connections"),
     *("--dst", "127.0.0.0/8", "!", "--src", "127.0.0.0/8"),
@@ -37,23 +37,23 @@ MARTIANS = (
 
 _TABLES = ("mangle", "nat", "filter")
 _PERIOD = 60.0  # seconds between two looks at the canary
-_FLUSH_LIMIT = 5.0  # seconds that whoever flushes may take for all tables
+_FLUSH_LIMIT = 5.0  # seconds for the other program to flush all tables
 _FLUSH_LOOK = 0.1
 _RUN_LIMIT = 60.0
 _LOCK_WAIT = "5"  # seconds that iptables itself waits for its lock
-# Exit codes: 1, there is no such chain or rule (or, of -N, there is one); 4, it could not look.
-_NO, _NOT_NOW = 1, 4
+# Exit codes: 1, no such chain or rule (or, of -N, it exists); 4, a resource problem: unknown.
+_NO, _UNKNOWN = 1, 4
 
 
 class IptablesError(Exception):
-    """iptables did not do what it was asked for; the message has its words."""
+    """iptables failed; the message contains its output."""
 
 
 class Iptables(Protocol):
-    """The program, of one address family."""
+    """The program for one address family."""
 
     async def run(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Return its exit code and what it said. Raises `IptablesError` if it cannot run."""
+        """Return its exit code and output. Raises `IptablesError` if it cannot run."""
         ...
 
 
@@ -85,24 +85,24 @@ class KubeletChains:
 
     iptables: Iptables
     family: str  # ipv4 or ipv6
-    _told: str = field(default="")
+    _last_error: str = field(default="")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep them until cancelled. What cannot be done is logged, and tried again."""
+        """Keep them until cancelled; log failures, and retry."""
         task_status.started()
         while True:
             try:
-                await self._make()
-                self._tell("")
+                await self._create_missing()
+                self._log_state("")
                 await self._wait_flushed()
                 log.info("iptables.flushed", family=self.family)
             except IptablesError as exc:
-                self._tell(str(exc))
+                self._log_state(str(exc))
                 await trio.sleep(_PERIOD)
 
-    async def _make(self) -> None:
+    async def _create_missing(self) -> None:
         await self._ensure_chain("mangle", HINT)
-        if self.family == "ipv4":  # the kernel itself drops what comes in for ::1
+        if self.family == "ipv4":  # the kernel itself drops packets to ::1 from outside
             await self._ensure_chain("filter", FIREWALL)
             for chain in ("OUTPUT", "INPUT"):
                 await self._ensure_rule("-I", "filter", chain, "-j", FIREWALL)
@@ -111,46 +111,48 @@ class KubeletChains:
             await self._ensure_chain(table, CANARY)
 
     async def _wait_flushed(self) -> None:
-        """Return once the canaries are gone: all, or the first one for some seconds."""
-        is_there = True
-        while is_there:
+        """Return once the canaries are missing in all tables, or in the first for some seconds."""
+        exists = True
+        while exists:
             await trio.sleep(_PERIOD)
-            is_there = await self._is_there("mangle", CANARY)
+            exists = await self._exists("mangle", CANARY)
+        # A flush is one call for each table; wait for its end, or it would delete our new chains.
         with trio.move_on_after(_FLUSH_LIMIT):
             for table in _TABLES[1:]:
-                is_there = True
-                while is_there:
-                    is_there = await self._is_there(table, CANARY)
+                exists = True
+                while exists:
+                    exists = await self._exists(table, CANARY)
                     await trio.sleep(_FLUSH_LOOK)
 
-    async def _is_there(self, table: str, chain: str) -> bool:
-        code, said = await self.iptables.run(("-S", chain, "-t", table))
-        if code == _NOT_NOW:
-            raise IptablesError(said)
+    async def _exists(self, table: str, chain: str) -> bool:
+        code, output = await self.iptables.run(("-S", chain, "-t", table))
+        if code == _UNKNOWN:
+            raise IptablesError(output)
         return code == 0
 
     async def _ensure_chain(self, table: str, chain: str) -> None:
-        code, said = await self.iptables.run(("-N", chain, "-t", table))
-        if code and not (code == _NO and await self._is_there(table, chain)):
-            raise IptablesError(f"cannot make chain {chain} in {table}: {said}")
+        code, output = await self.iptables.run(("-N", chain, "-t", table))
+        if code and not (code == _NO and await self._exists(table, chain)):
+            raise IptablesError(f"cannot create chain {chain} in {table}: {output}")
 
     async def _ensure_rule(self, how: str, table: str, chain: str, *rule: str) -> None:
-        code, said = await self.iptables.run(("-C", chain, "-t", table, *rule))
+        code, output = await self.iptables.run(("-C", chain, "-t", table, *rule))
         if code == _NO:
-            code, said = await self.iptables.run((how, chain, "-t", table, *rule))
+            code, output = await self.iptables.run((how, chain, "-t", table, *rule))
         if code:
-            raise IptablesError(f"cannot have the rule {' '.join(rule)} in {chain}: {said}")
+            raise IptablesError(f"cannot add the rule {' '.join(rule)} to {chain}: {output}")
 
-    def _tell(self, trouble: str) -> None:
-        if trouble and trouble != self._told:
+    def _log_state(self, error: str) -> None:
+        """Log an error once, not at every attempt; "" is success."""
+        if error and error != self._last_error:
             log.warning(
                 "iptables.not_set_up",
                 family=self.family,
-                error=trouble,
+                error=error,
                 effect="pods run; packets to 127.0.0.0/8 from outside are not dropped"
                 if self.family == "ipv4"
                 else "pods run",
             )
-        elif not trouble:
+        elif not error:
             log.debug("iptables.set_up", family=self.family)
-        self._told = trouble
+        self._last_error = error

@@ -1,7 +1,7 @@
-"""`--lock-file`: one kubelet at a time, and a bootstrap one that makes way for the next.
+"""`--lock-file`: one kubelet at a time; a bootstrap kubelet exits when the next one starts.
 
-Waiting for a taken lock opens the file, which is what `--exit-on-lock-contention` in the one
-that has it looks for: it ends, and the one that waits goes on.
+A kubelet that waits for the lock opens the file. With `--exit-on-lock-contention` the kubelet that
+holds the lock watches for that, and exits.
 
 Source: run in cmd/kubelet/app/server.go, pkg/util/flock and watchForLockfileContention.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-_LOOK = 0.2  # seconds between two tries: a thread that blocks in flock could not be cancelled
+_LOOK = 0.2  # seconds between attempts: a thread that blocks in flock(2) could not be cancelled
 
 
 @contextlib.asynccontextmanager
 async def lock_file(path: Path) -> AsyncIterator[None]:
-    """Hold an exclusive lock on a file, made if it is not there; waits while it is taken.
+    """Wait for an exclusive lock on a file, and hold it. Creates the file if it is missing.
 
-    Raises OSError, naming the file, where it cannot be opened.
+    Raises OSError with the file's name if it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -56,9 +56,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 class Contention:
-    """Tells when somebody opens or deletes a file from now on.
+    """Watches a file from now on: another process opens, replaces or deletes it.
 
-    Raises OSError when made where the file cannot be watched.
+    The constructor raises OSError if the file cannot be watched.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Contention:
         self._open = flags.OPEN
         self._inotify: INotify = INotify(nonblocking=True)
         try:
-            # DELETE_SELF would come only once nobody has the file open, and we have.
+            # DELETE_SELF would come only after the last close (inotify(7)), and we hold it open.
             self._inotify.add_watch(str(path), flags.OPEN | flags.ATTRIB | flags.MOVE_SELF)
         except OSError:
             self._inotify.close()

@@ -1,7 +1,7 @@
-"""Where the machine's own processes run: the agent's cgroup and OOM score, and `systemCgroups`.
+"""Set the cgroup and OOM score of the agent, and move the machine's processes to `systemCgroups`.
 
-Both are set at the start and again from time to time, for systemd or an administrator may
-have changed them since. What is refused is logged once; the pods run regardless.
+Both happen at the start and then periodically, because systemd or an administrator may change
+them. A refusal is logged once; pods run regardless.
 
 Source: ensureProcessInContainerWithOOMScore and ensureSystemCgroups in
 pkg/kubelet/cm/container_manager_linux.go.
@@ -30,31 +30,32 @@ log = get_logger()
 _WITH_CGROUP = 60.0  # seconds between two looks
 _SCORE_ONLY = 300.0
 _SYSTEM = 60.0
-_TRIES = 10  # a process that forks while it is moved leaves its child behind
+_TRIES = 10  # a process that forks during its move leaves the child behind
 _PROC = Path("/proc")
 
 
 class Refusals:
-    """Logs what cannot be done when it begins, and not again until it has been done."""
+    """Logs an error when it first occurs, and not again before it changes or is over."""
 
     def __init__(self, event: str) -> None:
         self._event = event
         self._last = ""
 
-    def tell(self, error: str) -> None:
+    def note(self, error: str) -> None:
+        """Log the error if it is new; "" says that it is over."""
         if error and error != self._last:
             log.warning(self._event, error=error)
         self._last = error
 
 
 def write_oom_score(score: int, proc: Path = _PROC / "self") -> None:
-    """Set a process' own OOM score. Raises OSError where it may not."""
+    """Set a process' `oom_score_adj`. Raises OSError if that is not permitted."""
     (proc / "oom_score_adj").write_text(str(score))
 
 
 @dataclass(slots=True)
 class OwnProcess:
-    """Keeps the agent in `kubeletCgroups` ("": wherever it is), with its OOM score."""
+    """Keeps the agent in `kubeletCgroups` ("": in its current cgroup), with its OOM score."""
 
     score: int
     cgroup: str
@@ -66,7 +67,7 @@ class OwnProcess:
     _had_score: bool = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look until cancelled."""
+        """Check periodically until cancelled."""
         task_status.started()
         while True:
             await self.offload(self._set_score)
@@ -74,16 +75,16 @@ class OwnProcess:
                 try:
                     await self.offload(self._move)
                 except (CgroupError, OSError) as exc:
-                    self._refusals.tell(str(exc))
+                    self._refusals.note(str(exc))
                 else:
-                    self._refusals.tell("")
+                    self._refusals.note("")
             await trio.sleep(_WITH_CGROUP if self.cgroup else _SCORE_ONLY)
 
     def _set_score(self) -> None:
         try:
             write_oom_score(self.score, self.proc / str(self.pid))
         except OSError as exc:
-            if self._had_score:  # else the process was told so when it started
+            if self._had_score:  # else the refusal was logged at start
                 log.warning("process.oom_score_adj", wanted=self.score, error=str(exc))
             self._had_score = False
         else:
@@ -108,19 +109,19 @@ class SystemProcesses:
     _refusals: Refusals = field(default_factory=lambda: Refusals("system_cgroups.not_moved"))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look until cancelled."""
+        """Check periodically until cancelled."""
         task_status.started()
         while True:
             try:
                 left = await self.offload(self._ensure)
             except (CgroupError, OSError) as exc:
-                self._refusals.tell(str(exc))
+                self._refusals.note(str(exc))
             else:
-                self._refusals.tell("; ".join(left))
+                self._refusals.note("; ".join(left))
             await trio.sleep(_SYSTEM)
 
     def _ensure(self) -> list[str]:
-        """Move what there is, and return why what is left could not be moved."""
+        """Move all processes; return an error for each that could not be moved."""
         host = self.host()
         failures: list[str] = []
         for _ in range(_TRIES):
@@ -134,5 +135,5 @@ class SystemProcesses:
                 except CgroupError as exc:
                     failures.append(str(exc))
             if len(failures) == len(pids):
-                break  # none of them may be moved: trying again changes nothing
+                break  # none may be moved: another attempt would change nothing
         return failures

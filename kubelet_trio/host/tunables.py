@@ -29,7 +29,7 @@ TUNABLES: tuple[tuple[str, int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A setting that is not the kubelet's; `actual` is None where `error` says why."""
+    """A setting with another value than the kubelet's; `actual` is None if `error` is set."""
 
     name: str
     wanted: int
@@ -43,7 +43,7 @@ class Difference:
 
 
 def differences(root: Path = PROC_SYS) -> list[Difference]:
-    """Return the settings below `root` (/proc/sys) that are not as the kubelet wants them."""
+    """Return the settings below `root` (/proc/sys) that differ from the kubelet's."""
     return list(_differences(root))
 
 
@@ -59,10 +59,10 @@ def _differences(root: Path) -> Iterator[Difference]:
 
 
 def set_tunables(root: Path = PROC_SYS) -> None:
-    """Write each setting that differs; those that cannot be written are told in one line.
+    """Write each setting that differs; log all that cannot be written in one line.
 
-    The Go kubelet refuses to start then, unless it runs in a user namespace with the gate
-    `KubeletInUserNamespace`. Pods run without these settings as well, so this agent starts:
+    In that case the Go kubelet refuses to start, unless it runs in a user namespace with the gate
+    `KubeletInUserNamespace`. This agent starts, because pods run without these settings too:
     in a container, and for other users than root, /proc/sys is often read-only.
     """
     refused = []
@@ -81,7 +81,7 @@ def set_tunables(root: Path = PROC_SYS) -> None:
 
 
 def _write(path: Path, value: int) -> None:
-    """Write in one call, as /proc/sys wants it, and never make a file."""
+    """Write in one call, because /proc/sys parses each write alone; never create a file."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, str(value).encode())

@@ -1,4 +1,4 @@
-"""Graceful node shutdown: pods end in order before the machine does."""
+"""Graceful node shutdown: delay the machine's shutdown until the pods have terminated."""
 
 from kubelet_trio.shutdown.logind import (
     InhibitLock,

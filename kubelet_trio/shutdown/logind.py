@@ -1,9 +1,9 @@
-"""systemd-logind: who tells that the machine is about to go down, and waits while we ask it to.
+"""The client for systemd-logind, which announces the machine's shutdown and can delay it.
 
-A *delay* lock is a file descriptor that logind hands out: while it is open, a shutdown waits,
-`InhibitDelayMaxSec` at most. `PrepareForShutdown(true)` says that one is wanted, `(false)` that it
-was called off. One connection is one session; where it breaks, or another logind takes the
-place of the one that was asked, a new one is opened.
+A *delay* lock is a file descriptor from logind: while it is open, a shutdown waits, at most
+`InhibitDelayMaxSec`. The signal `PrepareForShutdown(true)` announces a shutdown, `(false)` that it
+was cancelled. One connection is one session; if it breaks, or logind restarts, the session is
+over and the caller opens a new one.
 
 https://systemd.io/INHIBITOR_LOCKS/
 """
@@ -35,34 +35,36 @@ _CONF = Path("/etc/systemd/logind.conf.d/99-kubelet.conf")
 
 
 class LogindError(Exception):
-    """logind cannot be asked, or says no."""
+    """logind cannot be reached, or refused a call."""
 
 
 class InhibitLock(Protocol):
-    """While it is held, a shutdown waits."""
+    """A delay lock: until it is released, a shutdown waits."""
 
     def release(self) -> None: ...
 
 
 class LogindSession(Protocol):
-    """A connection to logind. All but `override_delay` raise `LogindError`."""
+    """A connection to logind. Every method raises `LogindError`."""
 
     async def inhibit_delay(self) -> float:
-        """Return the most seconds that a shutdown waits."""
+        """Return the maximum delay of a shutdown in seconds."""
         ...
 
     async def override_delay(self, seconds: float) -> None:
-        """Have it wait longer: write a drop-in and let logind read it. Raises OSError too."""
+        """Raise the maximum delay by a drop-in file that logind reloads. Raises OSError too."""
         ...
 
-    async def inhibit(self) -> InhibitLock: ...
+    async def inhibit(self) -> InhibitLock:
+        """Take a delay lock."""
+        ...
 
     async def is_preparing(self) -> bool:
-        """Return whether a shutdown is under way already; no signal tells of that one."""
+        """Return whether a shutdown is in progress; its signal came before this session."""
         ...
 
     async def wait_change(self) -> bool:
-        """Wait until a shutdown is wanted (True) or called off (False)."""
+        """Wait until a shutdown is announced (True) or cancelled (False)."""
         ...
 
 
@@ -88,14 +90,14 @@ class FdLock:
 
 @dataclass(frozen=True, slots=True)
 class SystemLogind:
-    """The machine's own; `bus` is an address as D-Bus has them."""
+    """The machine's logind; `bus` is a D-Bus address."""
 
     bus: str = "SYSTEM"
     conf: Path = _CONF
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[LogindSession]:
-        """Connect, and ask for the signal. Raises `LogindError`."""
+        """Connect, and subscribe to the signal. Raises `LogindError`."""
         session = await self._connect()
         try:
             yield session
@@ -160,7 +162,7 @@ class _BusSession:
             bus_name="org.freedesktop.systemd1",
             interface="org.freedesktop.systemd1.Manager",
         )
-        body = ("systemd-logind.service", "all", 1)  # SIGHUP: read the configuration again
+        body = ("systemd-logind.service", "all", 1)  # SIGHUP: reload, as the Go kubelet does
         await self.call(new_method_call(systemd, "KillUnit", "ssi", body))
 
     async def inhibit(self) -> InhibitLock:
@@ -174,12 +176,12 @@ class _BusSession:
     async def wait_change(self) -> bool:
         while not self._signals:
             if self._is_replaced:
-                raise LogindError("logind was started again")
+                raise LogindError("logind restarted")  # it has lost our lock
             self._note(await self._receive())
         return self._signals.popleft()
 
     async def call(self, message: Message) -> tuple[Any, ...]:
-        """Make a call; signals that come before its answer are kept."""
+        """Make a call; queue signals that arrive before its reply. Raises `LogindError`."""
         from jeepney import HeaderFields, MessageType
 
         serial = next(self.connection.outgoing_serial)

@@ -1,9 +1,9 @@
-"""The child `shutdown`: holds the machine's shutdown up until the pods have ended.
+"""The child `shutdown`: delay the machine's shutdown until the pods have terminated.
 
-From the moment that a shutdown is announced no pod is admitted and the node says that it is not
-ready; then the pods end group by group, lowest priority first, each with what its group has left.
-Their statuses leave before the lock is given back, for after that the network goes. What does
-not end in time is left to the machine.
+From the announcement of a shutdown on, no pod is admitted and the node is not ready. The pods
+terminate group by group, the lowest priority first, each within its group's period. Their statuses
+are sent before the lock is released, because after that the network goes down. The machine's
+shutdown kills pods that did not terminate in time.
 """
 
 from __future__ import annotations
@@ -42,25 +42,22 @@ log = get_logger()
 
 NOT_READY = "node is shutting down"
 REJECTED = ("NodeShutdown", "Pod was rejected as the node is shutting down.")
-_RECONNECT = 1.0
-# How long logind may take to read what it was told to.
-_RELOAD = 5.0
-# How long the last statuses may take to leave.
-_REPORT = 5.0
-# How long the disk may take to keep when the shutdown was.
-_RECORD = 5.0
+_RECONNECT = 1.0  # seconds until the next attempt to reach logind
+_RELOAD = 5.0  # seconds for logind to reload its configuration
+_REPORT = 5.0  # seconds for the last statuses to be sent
+_RECORD = 5.0  # seconds for the disk to take the record of the shutdown
 STATE_FILE = "graceful_node_shutdown_state"
 
 
 class ShutdownPods(Protocol):
-    """What is asked of the pods."""
+    """The pods, as the shutdown needs them."""
 
     def active(self) -> Sequence[tuple[PodUid, Pod]]:
-        """Return the pods that have not ended."""
+        """Return the pods that have not terminated."""
         ...
 
     def shut_down(self, uid: PodUid, grace_period: int) -> None:
-        """Record that a pod ends with the node. Never blocks."""
+        """Request the termination of a pod with the node. Never blocks."""
         ...
 
     async def wait_ended(self, uid: PodUid) -> None:
@@ -70,7 +67,7 @@ class ShutdownPods(Protocol):
 
 @dataclass(slots=True)
 class NodeShutdown:
-    """Guards the node's shutdown. `is_shutting_down` is what others may know of it."""
+    """The child `shutdown`. `is_shutting_down` is for other rooms."""
 
     periods: tuple[ShutdownPeriod, ...]
     logind: Logind
@@ -80,62 +77,62 @@ class NodeShutdown:
     events: EventSink
     clock: WallClock
     offload: Offload
-    announce: Callable[[], None] = lambda: None  # the node's readiness has changed
-    reported: Callable[[], Awaitable[None]] | None = None  # waits until all statuses have left
+    announce: Callable[[], None] = lambda: None  # called when the node's readiness changes
+    reported: Callable[[], Awaitable[None]] | None = None  # waits until all statuses are sent
     is_shutting_down: AsyncValue[bool] = field(default_factory=lambda: AsyncValue(False))
-    began_at: float | None = None  # Unix seconds of the last shutdown, in this life or an earlier
+    began_at: float | None = None  # Unix seconds of the last shutdown, also of an earlier process
     ended_at: float | None = None
     _lock: InhibitLock | None = None
-    _writing: trio.Lock = field(default_factory=trio.Lock)  # one record after the other
-    _trouble: str = ""
+    _writing: trio.Lock = field(default_factory=trio.Lock)  # writes stay in order
+    _last_error: str = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Guard until cancelled; while logind is away, try again each second."""
+        """Hold a lock, and handle shutdowns, until cancelled; reconnect to logind every second."""
         task_status.started()
         self.began_at, self.ended_at = await self.offload(read_state, self.root_dir / STATE_FILE)
         try:
             while True:
-                trouble: Exception | None = None
+                error = ""
                 try:
                     async with self.logind.open() as session:
                         await self._guard(session)
                 except (LogindError, OSError) as exc:
-                    trouble = exc
-                self._tell(str(trouble))
+                    error = str(exc)
+                self._log_error(error)
                 await trio.sleep(_RECONNECT)
         finally:
             self._release()
 
     def rejection(self) -> tuple[str, str] | None:
-        """Return reason and message if no pod may come any more."""
+        """Return reason and message if no pod is admitted any more, else None."""
         return REJECTED if self.is_shutting_down.value else None
 
     def problem(self) -> str | None:
-        """Return why the node is not ready, if this is why."""
+        """Return why the node is not ready, None if it does not shut down."""
         return NOT_READY if self.is_shutting_down.value else None
 
     async def _guard(self, session: LogindSession) -> None:
-        # An agent that starts into a shutdown is told nothing, and can hold it up no more.
+        # logind does not signal an agent started during a shutdown, and it is too late to inhibit.
         if not self.is_shutting_down.value and await session.is_preparing():
-            await self._change(session, True)
-        await self._have_time(session)
+            await self._handle_change(session, True)
+        await self._ensure_delay(session)
         if not self.is_shutting_down.value:
-            await self._take(session)
+            await self._inhibit(session)
         log.info("shutdown.guarded", seconds=whole_period(self.periods))
-        self._trouble = ""
+        self._last_error = ""
         while True:
-            await self._change(session, await session.wait_change())
+            await self._handle_change(session, await session.wait_change())
 
-    async def _change(self, session: LogindSession, starts: bool) -> None:
-        """Take over what logind says."""
-        self._tell_change(starts)
-        if starts and await self._shut_down_unless_called_off(session):
+    async def _handle_change(self, session: LogindSession, starts: bool) -> None:
+        """Shut down, or after a cancellation admit pods again."""
+        self._announce_change(starts)
+        if starts and await self._shut_down_unless_cancelled(session):
             return
         if starts:
-            self._tell_change(False)
-        await self._take(session)
+            self._announce_change(False)
+        await self._inhibit(session)
 
-    def _tell_change(self, starts: bool) -> None:
+    def _announce_change(self, starts: bool) -> None:
         log.warning("shutdown.announced" if starts else "shutdown.called_off")
         what = "event" if starts else "cancellation"
         text = f"Shutdown manager detected shutdown {what}"
@@ -143,8 +140,8 @@ class NodeShutdown:
         self.is_shutting_down.value = starts
         self.announce()
 
-    async def _have_time(self, session: LogindSession) -> None:
-        """See that a shutdown waits as long as the pods may take."""
+    async def _ensure_delay(self, session: LogindSession) -> None:
+        """Raise logind's maximum delay to the pods' periods. Raises `LogindError`, OSError."""
         wanted, given = whole_period(self.periods), await session.inhibit_delay()
         if given >= wanted:
             return
@@ -160,7 +157,7 @@ class NodeShutdown:
                 f"({given:g}s) is less than requested ShutdownGracePeriod"
             )
 
-    async def _take(self, session: LogindSession) -> None:
+    async def _inhibit(self, session: LogindSession) -> None:
         lock = await session.inhibit()
         self._release()
         self._lock = lock
@@ -170,41 +167,42 @@ class NodeShutdown:
             self._lock.release()
         self._lock = None
 
-    async def _shut_down_unless_called_off(self, session: LogindSession) -> bool:
-        """Shut down; return False as soon as that is called off, with who was told to ending.
+    async def _shut_down_unless_cancelled(self, session: LogindSession) -> bool:
+        """Shut down; return False as soon as logind cancels it. Terminating pods still terminate.
 
-        Raises `LogindError` once the pods have ended: a machine that goes down ends logind too.
+        Raises `LogindError`, but only after the pods have terminated: the machine's shutdown also
+        stops logind.
         """
         began = self.clock.time()
         lost: LogindError | None = None
         called_off = False
         async with trio.open_nursery() as nursery:
 
-            async def hear() -> None:
+            async def watch_cancellation() -> None:
                 nonlocal lost, called_off
                 try:
                     while await session.wait_change():
-                        pass  # said once more
+                        pass  # announced once more
                 except LogindError as exc:
                     lost = exc
                     return
                 called_off = True
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(hear)
+            nursery.start_soon(watch_cancellation)
             await self._shut_down(began)
             nursery.cancel_scope.cancel()
         if called_off:
             with trio.move_on_after(_RECORD):
-                await self._remember(began, self.clock.time())
+                await self._record(began, self.clock.time())
         elif lost is not None:
             raise lost
         return not called_off
 
     async def _shut_down(self, began: float) -> None:
         async with trio.open_nursery() as records:
-            # Beside: a disk that hangs holds up neither the pods' end nor the machine's.
-            records.start_soon(self._remember, began, None)
+            # Concurrently: a hung disk must delay neither the pods' termination nor the machine.
+            records.start_soon(self._record, began, None)
             try:
                 for group in shutdown_groups(self.periods, self.pods.active()):
                     await self._end_group(group)
@@ -212,7 +210,7 @@ class NodeShutdown:
                     with trio.move_on_after(_REPORT):
                         await self.reported()
                 kept = trio.Event()
-                records.start_soon(self._remember, began, self.clock.time(), kept)
+                records.start_soon(self._record, began, self.clock.time(), kept)
                 with trio.move_on_after(_RECORD):
                     await kept.wait()
             finally:
@@ -230,10 +228,10 @@ class NodeShutdown:
         if waited.cancelled_caught:
             log.warning("shutdown.group_timed_out", priority=group.period.priority, seconds=seconds)
 
-    async def _remember(
+    async def _record(
         self, began: float, ended: float | None, kept: trio.Event | None = None
     ) -> None:
-        """Keep when it was, where the Go kubelet does; `kept` is set once that is done."""
+        """Write start and end to the Go kubelet's state file; set `kept` after that."""
         self.began_at, self.ended_at = began, ended
         state = {"startTime": rfc3339(began), "endTime": rfc3339(ended) if ended else None}
         path = self.root_dir / STATE_FILE
@@ -245,14 +243,15 @@ class NodeShutdown:
         if kept is not None:
             kept.set()
 
-    def _tell(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            log.error("shutdown.not_guarded", error=trouble)
-        self._trouble = trouble
+    def _log_error(self, error: str) -> None:
+        """Log an error once, not at every attempt."""
+        if error != self._last_error:
+            log.error("shutdown.not_guarded", error=error)
+        self._last_error = error
 
 
 def read_state(path: Path) -> tuple[float | None, float | None]:
-    """Return when the last shutdown began and ended; None where that is not known. Blocks."""
+    """Return start and end of the last shutdown, None if unknown. Blocks."""
     try:
         state = json.loads(path.read_text())
         began, ended = state.get("startTime"), state.get("endTime")

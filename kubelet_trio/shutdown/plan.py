@@ -1,4 +1,4 @@
-"""In which order pods end when the node shuts down, and how long each group has: pure.
+"""Group pods by priority for a node shutdown, each group with its period. Pure.
 
 Source: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go (1.36).
 """
@@ -16,7 +16,7 @@ from kubelet_trio.model import SYSTEM_CRITICAL_PRIORITY, PodUid, spec
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShutdownPeriod:
-    """What pods of a priority and above have, up to the next one's."""
+    """The seconds for pods of at least this priority, up to the priority of the next period."""
 
     priority: int
     seconds: int
@@ -24,7 +24,7 @@ class ShutdownPeriod:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownGroup:
-    """Pods that end together."""
+    """Pods that terminate together."""
 
     period: ShutdownPeriod
     pods: tuple[tuple[PodUid, Pod], ...]
@@ -33,12 +33,12 @@ class ShutdownGroup:
 def shutdown_periods(
     whole: float, critical: float, by_priority: Iterable[ShutdownPeriod] = ()
 ) -> tuple[ShutdownPeriod, ...]:
-    """Return the periods of a configuration, the lowest priority first; none: it is off.
+    """Return the periods of a configuration, the lowest priority first; none if it is off.
 
     Args:
         whole: shutdownGracePeriod, in seconds.
         critical: shutdownGracePeriodCriticalPods, the part of it for critical pods.
-        by_priority: shutdownGracePeriodByPodPriority, in the others' stead.
+        by_priority: shutdownGracePeriodByPodPriority, which replaces the other two.
     """
     given = tuple(sorted(by_priority))
     if given:
@@ -54,10 +54,9 @@ def shutdown_periods(
 def shutdown_groups(
     periods: Sequence[ShutdownPeriod], pods: Iterable[tuple[PodUid, Pod]]
 ) -> list[ShutdownGroup]:
-    """Return the groups in the order in which they end; one without pods is left out.
+    """Return the groups that have pods, in the order in which they terminate.
 
-    A pod belongs to the highest period that is not above its priority; those below all of
-    them to the lowest.
+    A pod belongs to the highest period that is not above its priority, or to the lowest period.
     """
     members: list[list[tuple[PodUid, Pod]]] = [[] for _ in periods]
     priorities = [period.priority for period in periods]
@@ -72,5 +71,5 @@ def shutdown_groups(
 
 
 def whole_period(periods: Iterable[ShutdownPeriod]) -> int:
-    """Return the seconds that the machine has to wait for us."""
+    """Return the seconds that the machine's shutdown has to wait."""
     return sum(period.seconds for period in periods)

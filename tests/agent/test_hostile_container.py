@@ -47,11 +47,14 @@ from kubelet_trio.containers import (
     write_hosts,
 )
 from kubelet_trio.containers.logs.cri_log import read_log
-from kubelet_trio.gc.log_files import log_sizes, make_room, put_back, set_aside
-from kubelet_trio.gc.old_logs import (
+from kubelet_trio.gc.log_files import (
+    log_sizes,
+    make_room,
     pod_log_directories,
+    put_back,
     remove_log_directories,
     remove_old_logs,
+    set_aside,
 )
 from kubelet_trio.model import (
     ContainerId,

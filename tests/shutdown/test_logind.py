@@ -196,7 +196,7 @@ async def test_a_logind_that_is_started_again_is_asked_again(bus: str, tmp_path:
                 await session.inhibit()
                 life.cancel()
                 await nursery.start(second.serve, bus)
-                with pytest.raises(LogindError, match="started again"):
+                with pytest.raises(LogindError, match="logind restarted"):
                     await session.wait_change()
             nursery.cancel_scope.cancel()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.gc.log_plan import RotationPlan, plan_rotation, rotated_name
+from kubelet_trio.gc.log_files import RotationPlan, plan_rotation, rotated_name
 
 LOG = "0.log"
 A, B, C, D = (f"0.log.20240501-10000{n}" for n in range(4))
