@@ -35,19 +35,9 @@ from kubelet_trio.cgroups.pods import (
     CgroupTree,
     missing_cgroup_root,
 )
-from kubelet_trio.cgroups.processes import (
-    is_in_cgroup,
-    move_process,
-    user_processes,
-)
-from kubelet_trio.cgroups.systemd import (
-    SystemdBus,
-)
-from kubelet_trio.cgroups.write import (
-    CgroupError,
-    CgroupsDeniedError,
-    Written,
-)
+from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
+from kubelet_trio.cgroups.systemd import SystemdBus
+from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
 
 __all__ = [
     "CGROUP_ERRORS",

@@ -16,12 +16,7 @@ from kubelet_trio.agent import (
     node_api_settings,
     node_page_child,
 )
-from kubelet_trio.cgroups import (
-    CgroupDriver,
-    CgroupTree,
-    SystemdBus,
-    cgroup_host,
-)
+from kubelet_trio.cgroups import CgroupDriver, CgroupTree, SystemdBus, cgroup_host
 from kubelet_trio.config import (
     KubeletConfiguration,
     KubeletFlags,

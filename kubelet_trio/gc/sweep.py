@@ -17,16 +17,8 @@ import trio
 
 from kubelet_trio.containers import NodeSettings, remove_links
 from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.gc.containers import (
-    ContainerPolicy,
-    containers_to_remove,
-    sandboxes_to_remove,
-)
-from kubelet_trio.gc.log_files import (
-    pod_log_directories,
-    remove_log_directories,
-    remove_old_logs,
-)
+from kubelet_trio.gc.containers import ContainerPolicy, containers_to_remove, sandboxes_to_remove
+from kubelet_trio.gc.log_files import pod_log_directories, remove_log_directories, remove_old_logs
 from kubelet_trio.gc.node_pods import NodePods
 from kubelet_trio.model import (
     ContainerRecord,

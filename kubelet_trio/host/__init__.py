@@ -4,26 +4,10 @@ Only the daemon uses this room. An embedded agent changes nothing of the machine
 not need.
 """
 
-from kubelet_trio.host.iptables import (
-    IptablesError,
-    IptablesProgram,
-    KubeletChains,
-)
-from kubelet_trio.host.lock import (
-    Contention,
-    lock_file,
-)
-from kubelet_trio.host.processes import (
-    OwnProcess,
-    SystemProcesses,
-    write_oom_score,
-)
-from kubelet_trio.host.tunables import (
-    PROC_SYS,
-    Difference,
-    differences,
-    set_tunables,
-)
+from kubelet_trio.host.iptables import IptablesError, IptablesProgram, KubeletChains
+from kubelet_trio.host.lock import Contention, lock_file
+from kubelet_trio.host.processes import OwnProcess, SystemProcesses, write_oom_score
+from kubelet_trio.host.tunables import PROC_SYS, Difference, differences, set_tunables
 
 __all__ = [
     "PROC_SYS",

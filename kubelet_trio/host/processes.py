@@ -16,13 +16,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.cgroups import (
-    CgroupError,
-    CgroupHost,
-    is_in_cgroup,
-    move_process,
-    user_processes,
-)
+from kubelet_trio.cgroups import CgroupError, CgroupHost, is_in_cgroup, move_process, user_processes
 from kubelet_trio.model import Offload, get_logger
 
 log = get_logger()

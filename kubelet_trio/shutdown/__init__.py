@@ -7,13 +7,8 @@ from kubelet_trio.shutdown.logind import (
     LogindSession,
     SystemLogind,
 )
-from kubelet_trio.shutdown.manager import (
-    NodeShutdown,
-)
-from kubelet_trio.shutdown.plan import (
-    ShutdownPeriod,
-    shutdown_periods,
-)
+from kubelet_trio.shutdown.manager import NodeShutdown
+from kubelet_trio.shutdown.plan import ShutdownPeriod, shutdown_periods
 
 __all__ = [
     "InhibitLock",

@@ -31,12 +31,7 @@ from kubelet_trio.model import (
     rfc3339,
 )
 from kubelet_trio.shutdown.logind import InhibitLock, Logind, LogindError, LogindSession
-from kubelet_trio.shutdown.plan import (
-    ShutdownGroup,
-    ShutdownPeriod,
-    shutdown_groups,
-    whole_period,
-)
+from kubelet_trio.shutdown.plan import ShutdownGroup, ShutdownPeriod, shutdown_groups, whole_period
 
 log = get_logger()
 

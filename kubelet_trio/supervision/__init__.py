@@ -1,33 +1,12 @@
 """Supervision: who runs whom, what a failure means, and in which order all of it stops."""
 
-from kubelet_trio.supervision.child import (
-    ChildSpec,
-)
-from kubelet_trio.supervision.contained import (
-    call_contained,
-    run_contained,
-)
-from kubelet_trio.supervision.dynamic import (
-    DynamicSupervisor,
-)
-from kubelet_trio.supervision.errors import (
-    GaveUpError,
-)
-from kubelet_trio.supervision.policy import (
-    DEFAULT_POLICY,
-    Restart,
-    RestartPolicy,
-    Strategy,
-)
-from kubelet_trio.supervision.supervisor import (
-    Supervisor,
-)
-from kubelet_trio.supervision.tree import (
-    ChildState,
-    DeclaredNode,
-    TreeNode,
-    render_tree,
-)
+from kubelet_trio.supervision.child import ChildSpec
+from kubelet_trio.supervision.contained import call_contained, run_contained
+from kubelet_trio.supervision.dynamic import DynamicSupervisor
+from kubelet_trio.supervision.errors import GaveUpError
+from kubelet_trio.supervision.policy import DEFAULT_POLICY, Restart, RestartPolicy, Strategy
+from kubelet_trio.supervision.supervisor import Supervisor
+from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode, render_tree
 
 __all__ = [
     "DEFAULT_POLICY",

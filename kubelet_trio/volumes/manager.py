@@ -63,13 +63,7 @@ from kubelet_trio.volumes.measure import Operation, VolumeMeter, timed
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.ownership import Walks, report_progress
 from kubelet_trio.volumes.payloads import token_requests
-from kubelet_trio.volumes.spec import (
-    VolumePlugin,
-    VolumeSpec,
-    is_claimed,
-    volume_kind,
-    volume_spec,
-)
+from kubelet_trio.volumes.spec import VolumePlugin, VolumeSpec, is_claimed, volume_kind, volume_spec
 from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import tear_down
 

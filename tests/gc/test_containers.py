@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.gc import (
-    ContainerPolicy,
-)
+from kubelet_trio.gc import ContainerPolicy
 from kubelet_trio.gc.containers import containers_to_remove, sandboxes_to_remove
 from kubelet_trio.model import ContainerRecord, PodUid, RuntimePod
 from tests.gc.make import DEAD, RUNS, container, pod, sandbox

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.gc import (
-    ImagePolicy,
-)
+from kubelet_trio.gc import ImagePolicy
 from kubelet_trio.gc.images import (
     ImageBook,
     ImageRecord,

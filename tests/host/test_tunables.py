@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kubelet_trio.host import (
-    differences,
-    set_tunables,
-)
+from kubelet_trio.host import differences, set_tunables
 from kubelet_trio.host import tunables as module
 from kubelet_trio.host.tunables import TUNABLES
 

@@ -9,9 +9,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Container
 
-from kubelet_trio.pressure import (
-    DiskUsage,
-)
+from kubelet_trio.pressure import DiskUsage
 from kubelet_trio.pressure.local_storage import has_local_limits, local_storage_excess
 from kubelet_trio.pressure.ranking import ContainerUsage, PodUsage
 from kubelet_trio.pressure.signals import tree_usage

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import PodUid
-from kubelet_trio.pressure import (
-    Amount,
-    DiskUsage,
-    Observation,
-    Threshold,
-)
+from kubelet_trio.pressure import Amount, DiskUsage, Observation, Threshold
 from kubelet_trio.pressure.ranking import (
     ContainerUsage,
     PodUsage,

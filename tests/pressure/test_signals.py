@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubelet_trio.pressure import (
-    FileSystems,
-    NodeSignals,
-)
+from kubelet_trio.pressure import FileSystems, NodeSignals
 from kubelet_trio.pressure.memory_events import Kills, MemoryEventsV2
 from tests.harness import recorded
 

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.node import DEFAULT_EVICTION_HARD
-from kubelet_trio.pressure import (
-    Amount,
-    Observation,
-    Threshold,
-    hard_settings,
-    parse_thresholds,
-)
+from kubelet_trio.pressure import Amount, Observation, Threshold, hard_settings, parse_thresholds
 from kubelet_trio.pressure.thresholds import (
     CONDITIONS,
     RESOURCES,

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.shutdown import (
-    ShutdownPeriod,
-    shutdown_periods,
-)
+from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 from kubelet_trio.shutdown.plan import shutdown_groups
 from tests.pressure.make import pod
 

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from kubelet_trio.cgroups import uid_of_pod_cgroup
 from kubelet_trio.model import PodUid
-from kubelet_trio.stats import (
-    Host,
-    Memory,
-    PsiLine,
-    disk_usage,
-)
+from kubelet_trio.stats import Host, Memory, PsiLine, disk_usage
 from kubelet_trio.stats.cgroup_parse import flat, parse_v1, parse_v2, shares_of_weight
 from kubelet_trio.stats.proc_parse import parse_net_dev, parse_own_cgroup
 from kubelet_trio.stats.read import read_host, read_networks, walk

@@ -5,10 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.supervision import (
-    RestartPolicy,
-    Strategy,
-)
+from kubelet_trio.supervision import RestartPolicy, Strategy
 from kubelet_trio.supervision.policy import CrashBackoff, RestartBudget, restart_group
 
 

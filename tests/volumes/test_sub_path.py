@@ -16,11 +16,7 @@ from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
 from kubelet_trio.volumes.errors import SubPathError
 from kubelet_trio.volumes.hung import HungCalls
-from kubelet_trio.volumes.sub_path import (
-    bind_sub_path,
-    open_inside,
-    read_inside,
-)
+from kubelet_trio.volumes.sub_path import bind_sub_path, open_inside, read_inside
 from tests.harness.hostile import between_calls
 
 
