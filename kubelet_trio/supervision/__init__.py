@@ -1,4 +1,7 @@
-"""Supervision: who runs whom, what a failure means, and in which order all of it stops."""
+"""Supervision trees: start children in order, restart those that fail, stop them in reverse.
+
+docs/why-supervision.md explains the rules.
+"""
 
 from kubelet_trio.supervision.child import ChildSpec
 from kubelet_trio.supervision.contained import call_contained, run_contained

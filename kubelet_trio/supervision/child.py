@@ -1,18 +1,18 @@
-"""A child and one life of it: what both kinds of supervisor share.
+"""A child and its lives: the part that both kinds of supervisor share.
 
-A *child* is what a `ChildSpec` declares; it keeps its name, its restart count and its last
-error. A *life* is one run of it, in a task and a cancel scope of its own, so that one child
-can be stopped without its siblings and so that its failure stays in its own task.
+A *child* is declared by a `ChildSpec`; its name, restart count and last error last as long as its
+supervisor. A *life* is one run of it, in a task and a cancel scope of its own, so that
+a child can be stopped without its siblings, and its failure stays in its own task.
 
-`ChildLife.run` is the only place that catches what a child raises:
+`ChildLife.run` is the only place that catches a child's exceptions:
 
 - `Exception`, alone or in groups, is the child's failure, and its supervisor decides.
-- `Cancelled` is no failure. In a group with failures it is split off and travels on.
-- Anything else (`KeyboardInterrupt`, `SystemExit`) travels to the top of the tree; the
-  supervisors on its way stop their children in order.
+- `Cancelled` is no failure. In a group with failures it is split off and propagates.
+- Anything else (`KeyboardInterrupt`, `SystemExit`) propagates to the top of the tree; the
+  supervisors on the way stop their children in order.
 
-Whoever calls `Supervisor.run` or `DynamicSupervisor.run` within a life becomes a subtree
-of that life: a pod worker opens the supervisor of its probes and `tree` shows it there.
+A supervisor that is run within a life becomes a subtree of that life: a pod worker runs the
+supervisor of its probes, and `tree` shows it below the worker.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child as declared.
+    """The declaration of a child.
 
     `run(task_status=...)` is its body. It must call `task_status.started()` once it runs
-    (not: once it is connected); the sibling after it starts then.
+    (not: once it is connected); then the sibling after it starts.
 
-    Stopping: where there is a `stop`, it is called to ask the child to finish and must
-    neither block nor raise. The child then has `stop_grace` seconds before it is cancelled.
-    A cancelled child has `stop_grace` seconds for its own bounded cleanup before its
-    supervisor goes on without it. When the supervisor itself is cancelled, nobody is asked.
+    `stop`, if any, asks the child to finish; it must neither block nor raise. The child then has
+    `stop_grace` seconds before it is cancelled. A cancelled child has `stop_grace` seconds for
+    its own bounded cleanup before its supervisor goes on without it. If the supervisor itself is
+    cancelled, it cancels its children without asking.
 
-    `note` says in a few words what the tree is to show of the child while it lives, "" for
-    nothing. It must neither block nor raise.
+    `note` returns a few words for the tree while the child lives, "" for none. It must neither
+    block nor raise.
     """
 
     name: str
@@ -59,12 +59,12 @@ class ChildSpec:
 
     @property
     def stop_bound(self) -> float:
-        """Return the seconds that asking, cancelling and waiting take at most."""
+        """The maximum seconds for asking, cancelling and waiting."""
         return self.stop_grace * (1 if self.stop is None else 2)
 
 
 class Component(Protocol):
-    """A supervisor, seen by the tree that it stands in."""
+    """A supervisor, as a part of a tree."""
 
     @property
     def name(self) -> str: ...
@@ -103,20 +103,20 @@ class ChildLife:
         self.began = trio.current_time()
         self.gone = trio.Event()
         self.ready = False
-        self.stopping = False  # set by whoever asks or cancels it
+        self.stopping = False  # set before it is asked or cancelled
         self.failure: Exception | None = None
         self.subtrees: list[Component] = []
         self._on_ready = on_ready
 
     def started(self, _value: object = None) -> None:
-        """Note that the child is ready: this life is the child's `task_status`."""
+        """Record that the child is ready: this life is the child's `task_status`."""
         if self.ready:
             raise RuntimeError(f"{self.path}: called 'started' twice in one life")
         self.ready = True
         self._on_ready()
 
     async def run(self, spec: ChildSpec) -> None:
-        """Run the child's body to its end and note its failure."""
+        """Run the child's body to its end, and record its failure."""
         _current.set(self)
         structlog.contextvars.bind_contextvars(child=self.path)
         try:
@@ -155,18 +155,18 @@ _current: ContextVar[ChildLife | None] = ContextVar("supervision_life", default=
 
 
 def is_within(life: ChildLife | None) -> bool:
-    """Whether the task that asks belongs to this life itself, and not to a child below it."""
+    """Whether the current task belongs to this life itself, not to a child below it."""
     return life is not None and _current.get() is life
 
 
 @contextlib.contextmanager
 def subtree_of_life(component: Component) -> Iterator[str]:
-    """Hang a running supervisor into the life that runs it; gives its path in the tree."""
+    """Attach a running supervisor to the life that runs it; yield its path in the tree."""
     life = _current.get()
     if life is None:
         yield component.name
     elif life.component is component:
-        yield life.path  # it is that child itself
+        yield life.path  # the supervisor is that child itself
     else:
         life.subtrees.append(component)
         try:
@@ -177,14 +177,14 @@ def subtree_of_life(component: Component) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Child:
-    """What a supervisor remembers of a child across its lives."""
+    """A supervisor's record of a child, across its lives."""
 
     spec: ChildSpec
-    component: Component | None = None  # set where the child is a supervisor itself
+    component: Component | None = None  # set if the child is a supervisor itself
     life: ChildLife | None = None
     lives: int = 0
     last_error: str | None = None
-    rest: ChildState = ChildState.WAITING  # the state while there is no life
+    rest: ChildState = ChildState.WAITING  # its state without a life
 
     @property
     def restarts(self) -> int:
@@ -197,7 +197,7 @@ class Child:
         return self.life
 
     def failure_of(self, life: ChildLife) -> Exception | None:
-        """Return why a life that nobody stopped counts as failed, None where it does not."""
+        """Return the failure of a life that was not stopped, None if it ended well."""
         failure = life.failure
         if failure is None and self.spec.restart is Restart.PERMANENT:
             failure = RuntimeError(f"{life.path}: returned, and is permanent")
@@ -206,24 +206,24 @@ class Child:
         return failure
 
     def note_stopped(self, life: ChildLife) -> None:
-        """Forget a life that ended because it was told to; a failure in it only shows."""
+        """Drop a life that was stopped; a failure of it is only logged and shown."""
         self.life = None
         if life.failure is not None:
             self.last_error = describe(life.failure)
             log.warning("child.stop_failed", child=life.path, exc_info=life.failure)
 
     def ask(self, life: ChildLife) -> None:
-        """Ask the child to finish, where it can be asked."""
+        """Ask the child to finish, if it has a `stop`."""
         life.stopping = True
         if self.spec.stop is None:
             return
         try:
             self.spec.stop()
-        except Exception:  # an unhappy child must not keep its siblings from stopping
+        except Exception:  # a bug in one child's `stop` must not prevent that of its siblings
             log.warning("child.stop_failed", child=life.path, exc_info=True)
 
     def node(self) -> TreeNode:
-        """Return this child and all that runs below it, as of now."""
+        """Return a snapshot of this child and everything below it."""
         life = self.life
         if self.component is not None:
             below = self.component.tree().children
@@ -241,7 +241,7 @@ class Child:
 
 
 def describe(exc: BaseException) -> str:
-    """Say an exception in one line; a group by the first failure in it and their number."""
+    """Describe an exception in one line; a group by its first failure and their number."""
     leaf, others = exc, 0
     while isinstance(leaf, BaseExceptionGroup):
         others += len(leaf.exceptions) - 1

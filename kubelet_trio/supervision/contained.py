@@ -1,8 +1,7 @@
-"""Work whose failure is a value to whoever started it, and no exception.
+"""Run work and return its failure as a value, for callers that must outlive it.
 
-A tree inside somebody else's program is such work: who embeds it decides what its end
-means. One connection of a server is too: what it raises is a bug in whatever it served,
-and the other connections are to go on. So is what one task does for each of many in turn.
+These are: the embedded tree (the program decides what its end means), one connection of a server
+(the other connections must go on), and one of many items that a task handles in turn.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ T = TypeVar("T")
 async def run_contained(
     run: Callable[..., Awaitable[None]], *args: Any, **kwargs: Any
 ) -> Exception | None:
-    """Run `run(*args, **kwargs)` to its end and return what it failed with, None if nothing.
+    """Run `run(*args, **kwargs)` to its end; return its failure, None if it returned.
 
-    `Cancelled`, alone or in a group, and other `BaseException`s travel on.
+    `Cancelled`, alone or in a group, and other `BaseException`s propagate.
     """
     try:
         await run(*args, **kwargs)
@@ -33,7 +32,7 @@ async def run_contained(
 
 
 def call_contained(call: Callable[..., T], *args: Any) -> T | Exception:
-    """Call `call(*args)` and return what it returns, or the exception it raised."""
+    """Call `call(*args)`; return its result, or the exception that it raised."""
     try:
         return call(*args)
     except Exception as exc:  # noqa: BLE001  # a catch-all of supervision: the caller decides

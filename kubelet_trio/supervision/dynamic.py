@@ -1,17 +1,17 @@
-"""The supervisor of children that come and go: one per pod, one per probe.
+"""The supervisor of children that are added and removed at run time: one per pod, one per probe.
 
-Its children are unrelated: they start and stop at the same time, and none of them ever
-escalates. One that keeps crashing is started again for ever, each time after a longer
-delay up to the cap; `on_crash` hears of each crash, and the others notice nothing.
+Its children are unrelated: they start and stop concurrently, and their failures never
+escalate. A child that keeps crashing is restarted for ever, each time after a longer
+delay up to the cap; `on_crash` is called for each crash, and the others are not affected.
 
-`start_child` and `stop_child` only write down what is wanted and ring: they never block
-and may be called from any task of the tree. The supervisor's own task gives each child a
-task in its own nursery. A name stays taken until its child is gone, so that two lives of
-one name never overlap. A start meanwhile names its successor, which waits for that; so may
-the child itself do on its way out.
+`start_child` and `stop_child` only record a request and ring the bell: they never block,
+and any task of the tree may call them. The supervisor's own task starts a task for each child
+in its own nursery. A name is in use until its child has ended, so that two lives of
+one name never overlap. A start before that, also by the ending child itself, adds a successor,
+which starts then.
 
-What may go wrong here is only a bug of this module or a `BaseException` of a child.
-When its own supervisor starts it again, it goes on with the children that it had.
+This supervisor fails only by a bug of this module, or a `BaseException` of a child. When its own
+supervisor restarts it, it continues with the children that it had.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ OnCrash = Callable[[str, BaseException, int], None]
 
 @dataclass(slots=True, eq=False)
 class _Entry(Child):
-    """A child with the scope that holds its lives and the delays between them."""
+    """A child, with the cancel scope around its lives and the delays between them."""
 
     backoff: CrashBackoff = field(default_factory=CrashBackoff)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    is_kept: bool = False  # a task of ours holds it
-    is_unwanted: bool = False  # to be stopped, then forgotten
-    is_being_stopped: bool = False  # a task of ours sees to that
+    has_task: bool = False  # `_keep` runs for it
+    is_unwanted: bool = False  # to be stopped, then dropped
+    is_being_stopped: bool = False  # `_stop_entry` runs for it
     gone: trio.Event = field(default_factory=trio.Event)
-    successor: ChildSpec | None = None  # to be started once this one is gone
+    successor: ChildSpec | None = None  # to be started after this one has ended
 
 
 class DynamicSupervisor:
@@ -49,8 +49,8 @@ class DynamicSupervisor:
 
     Args:
         name: Its name in the tree.
-        on_crash: Called with a child's name, its failure, and how many restarts it has
-            had with the one to come. Must not block; what it raises is logged.
+        on_crash: Called with a child's name, its failure, and the number of its restarts
+            including the next one. Must not block; its exceptions are logged.
         policy: How often the supervisor above may restart this one.
         stop_grace: Seconds for all children together to finish when asked to stop, and
             again for their cleanup when cancelled.
@@ -81,7 +81,7 @@ class DynamicSupervisor:
         return self._name
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run whatever children are wanted until `stop` is called; ready at once."""
+        """Run the requested children until `stop` is called; ready at once."""
         if self._began is not None:
             raise RuntimeError(f"{self._path}: runs already")
         with subtree_of_life(self) as self._path:
@@ -99,18 +99,18 @@ class DynamicSupervisor:
                 self._stop_wanted = False
 
     def stop(self) -> None:
-        """Ask all children to finish; `run` returns when they are gone. Never blocks."""
+        """Ask all children to finish; `run` returns when they have ended. Never blocks."""
         self._stop_wanted = True
         self._bell.ring()
 
     def start_child(self, spec: ChildSpec) -> None:
-        """Want a child. Never blocks; it starts as soon as this supervisor runs.
+        """Request a child. Never blocks; the child starts as soon as this supervisor runs.
 
-        Where a child of that name is being stopped, or where that child itself calls this,
-        the new one follows it.
+        While a child of that name is being stopped, or if that child itself calls this, the new
+        one becomes its successor.
 
         Raises:
-            ValueError: a child of that name is there, or follows already.
+            ValueError: the name is in use, or has a successor already.
         """
         present = self._entries.get(spec.name)
         if present is None:
@@ -118,28 +118,28 @@ class DynamicSupervisor:
         elif present.successor is None and (present.is_unwanted or is_within(present.life)):
             present.successor = spec
         else:
-            raise ValueError(f"{self._path}: a child {spec.name!r} is there already")
+            raise ValueError(f"{self._path}: the name {spec.name!r} is in use")
         self._bell.ring()
 
     def stop_child(self, name: str) -> None:
-        """Want a child gone: ask it, cancel it after its grace, forget it. Never blocks.
+        """Request the end of a child: ask it, cancel it after its grace. Never blocks.
 
-        A name that is not there is gone already.
+        A name that is not in use is ignored.
         """
         entry = self._entries.get(name)
         if entry is None:
             return
         entry.is_unwanted, entry.successor = True, None
-        if not entry.is_kept:
+        if not entry.has_task:
             self._forget(entry)  # it has no task yet
         self._bell.ring()
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that are taken, in the order they were wanted."""
+        """Return the names in use, in the order of their requests."""
         return tuple(self._entries)
 
     async def wait_child_gone(self, name: str) -> None:
-        """Wait until the child that now has this name is gone."""
+        """Wait until the current child of this name has ended."""
         entry = self._entries.get(name)
         if entry is not None:
             await entry.gone.wait()
@@ -150,7 +150,7 @@ class DynamicSupervisor:
             await self._idle.wait()
 
     def tree(self) -> TreeNode:
-        """Return this supervisor and all below it, as of now. Seen from inside `trio.run`."""
+        """Return a snapshot of this supervisor and everything below it. Inside `trio.run` only."""
         state, age = ChildState.STOPPED, 0.0
         if self._began is not None:
             age = trio.current_time() - self._began
@@ -159,11 +159,11 @@ class DynamicSupervisor:
         return TreeNode(self._name, state, age=age, children=children)
 
     def declared(self) -> DeclaredNode:
-        """Return its name: its children are not declared."""
+        """Return its node, without children: they are not declared."""
         return DeclaredNode(self._name, "dynamic")
 
     def as_spec(self) -> ChildSpec:
-        """Return this supervisor as the child of another: stopped, it is done."""
+        """Return this supervisor as a child; transient, because it returns after `stop`."""
         return ChildSpec(
             self._name,
             self.run,
@@ -188,39 +188,39 @@ class DynamicSupervisor:
         self._bell.ring()
 
     def _act(self, keepers: trio.Nursery) -> None:
-        """Give every new child a keeper, and every unwanted one an end."""
+        """Start a task for every new child, and stop every unwanted one."""
         for entry in self._entries.values():
             if entry.is_unwanted:
                 self._begin_stop(entry, keepers)
-            elif not entry.is_kept:
-                entry.is_kept = True
+            elif not entry.has_task:
+                entry.has_task = True
                 entry.scope = trio.CancelScope()
                 keepers.start_soon(self._keep, entry, name=self._path_of(entry))
 
     def _begin_stop(self, entry: _Entry, keepers: trio.Nursery) -> None:
-        if entry.is_kept and not entry.is_being_stopped:
+        if entry.has_task and not entry.is_being_stopped:
             entry.is_being_stopped = True
             keepers.start_soon(_stop_entry, entry, name=f"{self._path_of(entry)} (stop)")
 
     async def _keep(self, entry: _Entry) -> None:
-        """Live a child's lives, and forget it where no more will come."""
+        """Run a child's lives; drop the child when it is over or unwanted."""
         is_over = False
         try:
             with entry.scope:
                 is_over = await self._live(entry)
         finally:
-            entry.is_kept = entry.is_being_stopped = False
+            entry.has_task = entry.is_being_stopped = False
             if is_over or entry.is_unwanted:
                 self._forget(entry)
 
     async def _live(self, entry: _Entry) -> bool:
-        """Run one life after the other; return whether the child is over and done with."""
+        """Run one life after the other; return True when the child needs no other life."""
         while True:
             life = entry.begin(self._path_of(entry), shield=False, on_ready=_ignore)
-            entry.rest = ChildState.STOPPED  # what it is once it has been stopped
+            entry.rest = ChildState.STOPPED  # its state if this life is stopped
             try:
                 await life.run(entry.spec)
-            except BaseException:  # cancelled, or on its way to the top
+            except BaseException:  # Cancelled, or one that propagates to the top
                 entry.note_stopped(life)
                 raise
             if life.stopping or trio.current_effective_deadline() == -float("inf"):
@@ -236,7 +236,7 @@ class DynamicSupervisor:
             await trio.sleep(delay)
 
     def _settle_crash(self, entry: _Entry, life: ChildLife, failure: Exception) -> float | None:
-        """Say that a life crashed; return when the next begins, None if there will be none."""
+        """Log a crash; return the delay until the next life, None if there is none."""
         delay: float | None = None
         if entry.spec.restart is Restart.TEMPORARY or entry.successor is not None:
             log.error("child.failed", child=life.path, exc_info=failure)
@@ -250,10 +250,10 @@ class DynamicSupervisor:
                 restarts=entry.lives,
                 exc_info=failure,
             )
-        self._tell(entry, failure)
+        self._call_on_crash(entry, failure)
         return delay
 
-    def _tell(self, entry: _Entry, failure: Exception) -> None:
+    def _call_on_crash(self, entry: _Entry, failure: Exception) -> None:
         if self._on_crash is None:
             return
         try:
@@ -266,7 +266,7 @@ class DynamicSupervisor:
 
 
 async def _stop_entry(entry: _Entry) -> None:
-    """Ask a child to finish, cancel it after its grace, and say so if it stays."""
+    """Ask a child to finish, cancel it after its grace; log if it still does not end."""
     life, grace = entry.life, entry.spec.stop_grace
     if life is not None and entry.spec.stop is not None:
         entry.ask(life)
@@ -283,4 +283,4 @@ async def _stop_entry(entry: _Entry) -> None:
 
 
 def _ignore() -> None:
-    """Nobody waits for a dynamic child to be ready."""
+    """Ignore readiness: dynamic children have no order."""

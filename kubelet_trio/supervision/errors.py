@@ -1,4 +1,4 @@
-"""What a supervisor raises.
+"""The errors of this room.
 
 GaveUpError     a child failed more often than its policy allows; the parent decides
 """

@@ -1,8 +1,7 @@
-"""The decisions of supervision, pure: whether to restart, when, and who goes along.
+"""Decide whether to restart a child, when, and with which siblings. Pure: times are parameters.
 
-No clock, no sleep, no task: the times are handed in, so the tests are plain asserts.
-Budgets multiply down the tree: a child with 10 restarts under a supervisor with 10 makes
-100 before the process ends. Keep the budgets near the root small (3).
+Budgets multiply down the tree: a child with 10 restarts under a supervisor with 10 makes 100 before
+the process ends. So budgets near the root are small (3).
 """
 
 from __future__ import annotations
@@ -15,29 +14,28 @@ from kubelet_trio.model import backoff_delay
 
 
 class Restart(enum.Enum):
-    """What the end of a child means."""
+    """Which ends of a child lead to a restart."""
 
-    PERMANENT = "permanent"  # always started again; a return is a failure too
-    TRANSIENT = "transient"  # started again after a failure; a return means done
-    TEMPORARY = "temporary"  # never started again
+    PERMANENT = "permanent"  # all; a return is a failure too
+    TRANSIENT = "transient"  # failures; after a return it is done
+    TEMPORARY = "temporary"  # none
 
 
 class Strategy(enum.Enum):
-    """Who is restarted with a child that failed."""
+    """Which siblings are restarted with a child that failed."""
 
-    ONE_FOR_ONE = "one_for_one"  # nobody: the siblings are unrelated
-    REST_FOR_ONE = "rest_for_one"  # those declared after it: they stand on it
-    ONE_FOR_ALL = "one_for_all"  # everybody: they share something that is now broken
+    ONE_FOR_ONE = "one_for_one"  # none: they are unrelated
+    REST_FOR_ONE = "rest_for_one"  # those declared after it: they depend on it
+    ONE_FOR_ALL = "one_for_all"  # all: they share state that is now broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """How often a child may be restarted, and how long each restart waits, in seconds.
 
-    A child of a `Supervisor` gives up at more than `limit` restarts `within` seconds, and never
-    where that is None. A
-    child of a `DynamicSupervisor` never gives up: its delay doubles from `base` to `cap`
-    and starts at `base` again after a life longer than `within`.
+    A `Supervisor` gives up at more than `limit` restarts of a child `within` seconds; never, if
+    `limit` is None. A `DynamicSupervisor` never gives up: a child's delay doubles from `base` to
+    `cap`, and is `base` again after a life longer than `within`.
     """
 
     limit: int | None = 5
@@ -46,11 +44,11 @@ class RestartPolicy:
     cap: float = 30.0
 
     def budget(self) -> RestartBudget:
-        """Return a fresh budget under this policy."""
+        """Return an unused budget under this policy."""
         return RestartBudget(limit=self.limit, window=self.within, base=self.base, cap=self.cap)
 
     def backoff(self) -> CrashBackoff:
-        """Return a fresh back-off under this policy, for a child that never gives up."""
+        """Return a new back-off under this policy, for a child that is always restarted."""
         return CrashBackoff(base=self.base, cap=self.cap, reset_after=self.within)
 
 
@@ -79,10 +77,10 @@ class RestartBudget:
 
 @dataclass(slots=True)
 class CrashBackoff:
-    """The delays of a child that is restarted for ever.
+    """The delays of a child that is always restarted.
 
-    Not a `RestartBudget` without limit: in a sliding window the delays of a child that
-    crashes at once would shrink again as soon as they are longer than the window.
+    A `RestartBudget` without limit would not do: with a sliding window the delays of a child that
+    crashes at once would shrink again once they are longer than the window.
     """
 
     base: float = 0.5
@@ -99,7 +97,7 @@ class CrashBackoff:
 
 
 def restart_group(strategy: Strategy, failed: int, count: int) -> range:
-    """Return the places, in start order, of the children that restart with `failed`."""
+    """Return the indices, in start order, of the children that restart with `failed`."""
     match strategy:
         case Strategy.ONE_FOR_ONE:
             return range(failed, failed + 1)

@@ -1,55 +1,81 @@
 """The supervisor of a fixed list of children.
 
-One task, `run`, owns the children's records and is the only one to change them. It works
-on what is: each round it settles the lives that have ended, starts what may start, and
-waits for a ring (a life ended or is ready, a stop is wanted) or for a back-off to end.
+One task, `run`, owns the children's records; no other task changes them. It is level-triggered:
+in each round it handles the lives that have ended, starts the children that may start, and
+waits for its bell (a life ended or is ready, a stop is requested) or for the end of a back-off.
 
 A child may start when all before it have been ready once, are done, or have failed for
-good. A restart makes a new round for those that it stops: they wait in order again.
+good. Children that were stopped for a restart wait in this order again.
 
-Each life stands in a cancel scope that is shielded from above, since a cancellation from
-above would otherwise reach all children at once. The shield has an end: this task is not
-shielded, so it notices the cancellation and cancels the lives itself, last one first,
-waiting for each no longer than its `stop_grace`.
+Each life has a cancel scope that is shielded from above, because a cancellation from above would
+otherwise reach all children at once. The shield is bounded: this task is not shielded, so it
+sees the cancellation and cancels the lives itself, the last one first, waiting for each at most its
+`stop_grace`.
 
-What may go wrong: a child keeps failing, then `GaveUpError` goes to whoever runs this
-supervisor, after the siblings were stopped. A child does not end when cancelled (a shield
-of its own): that is logged, its siblings are stopped all the same, and it is not started
-again before it is gone.
+Failures: if a child fails too often, `run` raises `GaveUpError` after the siblings were stopped.
+If a child does not end when cancelled (because of a shield of its own), that is logged, its
+siblings are still stopped, and it is not restarted before it has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import trio
 
 from kubelet_trio.model import Bell, get_logger
-from kubelet_trio.supervision.child import ChildLife, ChildSpec, Component, subtree_of_life
+from kubelet_trio.supervision.child import Child, ChildLife, ChildSpec, Component, subtree_of_life
 from kubelet_trio.supervision.errors import GaveUpError
 from kubelet_trio.supervision.policy import (
     DEFAULT_POLICY,
     Restart,
+    RestartBudget,
     RestartPolicy,
     Strategy,
     restart_group,
 )
-from kubelet_trio.supervision.slot import PENDING, Slot, slot_of
 from kubelet_trio.supervision.tree import ChildState, DeclaredNode, TreeNode
 
 log = get_logger()
 
+_PENDING = (ChildState.WAITING, ChildState.BACKOFF)
+
+
+@dataclass(slots=True)
+class _Slot(Child):
+    """A child at its position in the start order."""
+
+    budget: RestartBudget = field(default_factory=RestartBudget)
+    due: float = -float("inf")  # trio time of its next start
+    is_passed: bool = False  # the sibling after it may start
+
+    def reset(self) -> None:
+        """Reset it for another run of its supervisor; its counts stay."""
+        self.budget = self.spec.policy.budget()
+        self.rest = ChildState.WAITING
+        self.due = -float("inf")
+        self.is_passed = False
+
+    def wait_again(self, due: float) -> None:
+        """Make it pending again after its group was stopped."""
+        if self.spec.restart is Restart.TEMPORARY and self.rest not in _PENDING:
+            self.is_passed = True  # never restarted, and the sibling after it need not wait
+            return
+        # Also a transient child that was done runs again: its group may need its work anew.
+        self.rest, self.due, self.is_passed = ChildState.WAITING, due, False
+
 
 class Supervisor:
-    """Starts its children in order, restarts them as told, stops them in reverse.
+    """Starts its children in order, restarts those that fail, stops them in reverse.
 
     Args:
         name: Its name in the tree.
         children: In start order.
-        strategy: Who restarts with a child that failed.
-        policy: How often the supervisor above may restart this one. How often a child may
-            restart is that child's policy.
+        strategy: Which siblings restart with a child that failed.
+        policy: How often the supervisor above may restart this one. (A child's restarts are
+            limited by its own policy.)
     """
 
     def __init__(
@@ -63,7 +89,7 @@ class Supervisor:
         self._name = name
         self._strategy = strategy
         self._policy = policy
-        self._slots = [slot_of(child) for child in children]
+        self._slots = [_slot_of(child) for child in children]
         names = [slot.spec.name for slot in self._slots]
         if len(set(names)) < len(names):
             raise ValueError(f"{name}: two children share a name: {names}")
@@ -99,15 +125,15 @@ class Supervisor:
             raise gave_up
 
     def stop(self) -> None:
-        """Ask the children to finish, last one first; `run` returns when all are gone.
+        """Ask the children to finish, the last one first; `run` returns when all have ended.
 
-        Never blocks. Called before `run`, it makes the next `run` start nothing.
+        Never blocks. After a call before `run`, the next `run` starts nothing.
         """
         self._stop_wanted = True
         self._bell.ring()
 
     def tree(self) -> TreeNode:
-        """Return this supervisor and all below it, as of now. Seen from inside `trio.run`."""
+        """Return a snapshot of this supervisor and everything below it. Inside `trio.run` only."""
         state, age = ChildState.STOPPED, 0.0
         if self._began is not None:
             age = trio.current_time() - self._began
@@ -118,7 +144,7 @@ class Supervisor:
         return TreeNode(self._name, state, age=age, children=children)
 
     def declared(self) -> DeclaredNode:
-        """Return the names below this supervisor, as declared."""
+        """Return the declared tree of this supervisor."""
         children = (
             DeclaredNode(slot.spec.name) if slot.component is None else slot.component.declared()
             for slot in self._slots
@@ -126,7 +152,7 @@ class Supervisor:
         return DeclaredNode(self._name, self._strategy.value, tuple(children))
 
     def as_spec(self) -> ChildSpec:
-        """Return this supervisor as the child of another: stopped, it is done."""
+        """Return this supervisor as a child; transient, because it returns after `stop`."""
         return ChildSpec(
             self._name,
             self.run,
@@ -138,12 +164,12 @@ class Supervisor:
 
     @property
     def _stop_bound(self) -> float:
-        # Its own part is a few steps of its task, also where it has no children.
+        # 1 s is for the steps of its own task, also without children.
         return 1.0 + sum(slot.spec.stop_bound for slot in self._slots)
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
-        """Make the records new for this run, and close them after it."""
+        """Reset the records for this run, and close them after it."""
         self._began = trio.current_time()
         for slot in self._slots:
             slot.reset()
@@ -155,13 +181,13 @@ class Supervisor:
             for slot in self._slots:
                 if slot.life is not None:
                     slot.note_stopped(slot.life)
-                if slot.rest in PENDING:
+                if slot.rest in _PENDING:
                     slot.rest = ChildState.STOPPED
 
     async def _oversee(
         self, lives: trio.Nursery, task_status: trio.TaskStatus[None]
     ) -> GaveUpError | None:
-        """Keep the children alive; return None when asked to stop."""
+        """Keep the children alive until `stop` is called (None), or one gives up."""
         announced = False
         while not self._stop_wanted:
             ended = next((s for s in self._slots if s.life is not None and s.life.is_ended), None)
@@ -179,11 +205,11 @@ class Supervisor:
         return None
 
     def _start_due(self, lives: trio.Nursery) -> float:
-        """Start every child whose turn it is; return when the next one is due."""
+        """Start every child that may start; return the time when the next one is due."""
         now = trio.current_time()
         wake_at = float("inf")
         for slot in self._slots:
-            if slot.life is None and slot.rest in PENDING:
+            if slot.life is None and slot.rest in _PENDING:
                 if slot.due <= now:
                     self._start(slot, lives)
                 else:
@@ -192,13 +218,13 @@ class Supervisor:
                 break
         return wake_at
 
-    def _start(self, slot: Slot, lives: trio.Nursery) -> None:
+    def _start(self, slot: _Slot, lives: trio.Nursery) -> None:
         def note_ready() -> None:
             if slot.life is life and not life.stopping:
                 slot.is_passed = True
                 self._bell.ring()
 
-        slot.rest = ChildState.STOPPED  # what it is once it has been stopped
+        slot.rest = ChildState.STOPPED  # its state if this life is stopped
         life = slot.begin(f"{self._path}/{slot.spec.name}", shield=True, on_ready=note_ready)
         lives.start_soon(self._live, slot.spec, life, name=life.path)
 
@@ -208,12 +234,12 @@ class Supervisor:
         finally:
             self._bell.ring()
 
-    async def _settle(self, slot: Slot) -> GaveUpError | None:
-        """Decide what the end of a life means, and stop the siblings that go with it."""
+    async def _settle(self, slot: _Slot) -> GaveUpError | None:
+        """Decide what the end of a life means; stop the siblings that restart with it."""
         life, slot.life = slot.life, None
         assert life is not None
         if life.stopping:
-            slot.note_stopped(life)  # it outlasted its stop; what comes next is settled already
+            slot.note_stopped(life)  # it outlasted its `stop_grace`; its restart is decided
             return None
         failure = slot.failure_of(life)
         if failure is None:
@@ -234,16 +260,16 @@ class Supervisor:
         log.warning(
             "child.restart", child=life.path, delay=delay, restarts=restarts, exc_info=failure
         )
-        await self._stand_back(slot, delay)
+        await self._schedule_restart(slot, delay)
         return None
 
-    async def _stand_back(self, failed: Slot, delay: float) -> None:
-        """Put the failed child and its group in line for a restart after `delay`."""
+    async def _schedule_restart(self, failed: _Slot, delay: float) -> None:
+        """Stop the failed child's group, and schedule the restart of all of it after `delay`."""
         failed.rest = ChildState.BACKOFF
         failed.due = trio.current_time() + delay
         places = restart_group(self._strategy, self._slots.index(failed), len(self._slots))
         if len(places) == 1:
-            return  # alone, it does not make its siblings wait once more
+            return  # without siblings; `is_passed` stays, so that none waits for it again
         group = [self._slots[place] for place in places]
         await self._stop_in_reverse(group, ask=False)
         due = trio.current_time() + delay
@@ -251,16 +277,16 @@ class Supervisor:
             slot.wait_again(due)
         failed.rest = ChildState.BACKOFF
 
-    async def _stop_in_reverse(self, slots: Sequence[Slot], *, ask: bool) -> None:
+    async def _stop_in_reverse(self, slots: Sequence[_Slot], *, ask: bool) -> None:
         for slot in reversed(slots):
             if slot.life is not None:
                 await self._stop_life(slot, slot.life, ask=ask)
 
-    async def _stop_life(self, slot: Slot, life: ChildLife, *, ask: bool) -> None:
-        """End one life and wait until it is gone, no longer than its grace."""
+    async def _stop_life(self, slot: _Slot, life: ChildLife, *, ask: bool) -> None:
+        """End one life, and wait at most its grace for that."""
         life.stopping = True
         grace = slot.spec.stop_grace
-        # One that ended by itself just now is not asked: its next life would take that up.
+        # A life that has just ended must not be asked: the request would stop the child's next one.
         if ask and slot.spec.stop is not None and not life.is_ended:
             slot.ask(life)
             with trio.move_on_after(grace):
@@ -272,3 +298,10 @@ class Supervisor:
             slot.note_stopped(life)
         else:
             log.error("child.stop_timeout", child=life.path, grace=grace)
+
+
+def _slot_of(child: ChildSpec | Component) -> _Slot:
+    """Return the slot for a child, which may be a supervisor itself."""
+    if isinstance(child, ChildSpec):
+        return _Slot(child)
+    return _Slot(child.as_spec(), child)

@@ -1,7 +1,5 @@
-"""What a supervision tree looks like: as declared, and as it lives.
-
-`DeclaredNode` is known before anything runs, and is what `supervision.md` shows.
-`TreeNode` is a snapshot of the running tree, and is what `kubelet-trio tree` shows.
+"""The tree as data: `DeclaredNode`, which `supervision.md` shows, is known before the tree runs;
+`TreeNode`, which `kubelet-trio tree` shows, is a snapshot of the running tree.
 """
 
 from __future__ import annotations
@@ -14,21 +12,21 @@ from kubelet_trio.durations import human_duration
 
 
 class ChildState(enum.StrEnum):
-    """Where a child is. All but STARTING, RUNNING and STOPPING have no task."""
+    """The state of a child. Only STARTING, RUNNING and STOPPING have a task."""
 
     WAITING = "waiting"  # for the siblings before it to be ready
-    STARTING = "starting"  # runs, and has not said that it is ready
+    STARTING = "starting"  # runs, and is not ready yet
     RUNNING = "running"
     BACKOFF = "backoff"  # failed, and waits for its restart
     STOPPING = "stopping"
     STOPPED = "stopped"
-    DONE = "done"  # returned, and was allowed to
-    FAILED = "failed"  # temporary, and crashed
+    DONE = "done"  # returned, as it may: it is not permanent
+    FAILED = "failed"  # crashed, and is not restarted: temporary, or out of restarts
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredNode:
-    """A name in the tree as written. `kind`: `worker`, `dynamic`, or a strategy's value."""
+    """A declared child. `kind`: `worker`, `dynamic`, or a strategy's value."""
 
     name: str
     kind: str = "worker"
@@ -41,11 +39,11 @@ class TreeNode:
 
     name: str
     state: ChildState
-    restarts: int = 0  # how many times it was started again
-    last_error: str | None = None  # the failure of its last unhappy life, in one line
-    age: float = 0.0  # seconds since this life began; 0 where there is none
+    restarts: int = 0  # number of restarts
+    last_error: str | None = None  # its latest failure, in one line
+    age: float = 0.0  # seconds since this life began; 0 without a life
     children: tuple[TreeNode, ...] = ()
-    note: str = ""  # what the child says of itself, e.g. `ending, 8 s left`
+    note: str = ""  # from the child itself, e.g. `ending, 8 s left`
 
 
 def render_tree(root: TreeNode) -> str:
