@@ -25,6 +25,8 @@ CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
 # Annotation of pods, sandboxes and containers: the embedded agent that owns them.
 INSTANCE = "kubelet-trio/instance"
+# The action of a container's restart rule that restarts all containers of its pod (KEP-5532).
+RESTART_ALL_CONTAINERS = "RestartAllContainers"
 
 
 class ContainerKind(enum.Enum):
@@ -122,6 +124,13 @@ def pod_containers(pod: Pod) -> Iterator[PodContainer]:
         yield PodContainer(ContainerKind.MAIN, main)
     for ephemeral in body.ephemeralContainers or ():
         yield PodContainer(ContainerKind.EPHEMERAL, as_container(ephemeral))
+
+
+def could_restart_all(pod: PodSpec) -> bool:
+    """Return whether any container has a rule that restarts all containers of the pod."""
+    containers = (*(pod.initContainers or ()), *(pod.containers or ()))
+    rules = (rule for c in containers for rule in c.restartPolicyRules or ())
+    return any(rule.action == RESTART_ALL_CONTAINERS for rule in rules)
 
 
 def as_container(ephemeral: EphemeralContainer) -> Container:

@@ -1,12 +1,11 @@
 """The heart: a worker for each pod, and the decisions it carries out."""
 
-from kubelet_trio.pods.admission.admission import AdmissionNode, Rejected
-from kubelet_trio.pods.admission.declared import DECLARED, lacks_features
+from kubelet_trio.pods.admission.decision import AdmissionNode, Rejected
+from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features
 from kubelet_trio.pods.admission.sysctls import SysctlRules, kernel_version, sysctl_rules
-from kubelet_trio.pods.images.images import ImageError, ImagePuller
-from kubelet_trio.pods.images.pull_rate import PullRate
+from kubelet_trio.pods.images.puller import ImageError, ImagePuller, PullRate
 from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy
-from kubelet_trio.pods.plan.restart import restarts_after
+from kubelet_trio.pods.plan.restarts import restarts_after
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.records.remains import Remains

@@ -23,7 +23,7 @@ from kubelet_trio.model import (
     WallClock,
 )
 from kubelet_trio.objects import ObjectStore
-from kubelet_trio.pods.images.images import ImagePuller
+from kubelet_trio.pods.images.puller import ImagePuller
 from kubelet_trio.pods.plan.backoff import BackOff
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecords

@@ -20,7 +20,7 @@ from kubelet_trio.model import TERMINAL_PHASES, is_mirror, metadata
 
 # Conditions that only the node writes and removes. Source: PodConditionByKubelet in
 # pkg/kubelet/types/pod_status.go.
-_NODE_CONDITIONS = frozenset(
+KUBELET_CONDITIONS = frozenset(
     {
         "AllContainersRestarting",
         "ContainersReady",
@@ -71,10 +71,10 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
 def _conditions(
     theirs: Iterable[PodCondition], ours: Iterable[PodCondition], ends_now: bool
 ) -> list[PodCondition]:
-    kept = {c.type: c for c in theirs if c.type not in _NODE_CONDITIONS}
+    kept = {c.type: c for c in theirs if c.type not in KUBELET_CONDITIONS}
     own = []
     for condition in ours:
-        if condition.type in _NODE_CONDITIONS:
+        if condition.type in KUBELET_CONDITIONS:
             own.append(condition)
         # Together with the terminal phase, not before: controllers act on the condition, and the
         # containers have to be gone by then (mergePodStatus).

@@ -18,9 +18,7 @@ from lightkube.models.core_v1 import (
     PodStatus,
 )
 
-from kubelet_trio.model import TERMINAL_PHASES
-
-_RESTART_ALL = "RestartAllContainers"  # a rule of one container that restarts all of the pod
+from kubelet_trio.model import TERMINAL_PHASES, could_restart_all
 
 
 def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> str | None:
@@ -32,8 +30,7 @@ def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> st
         ("initContainerStatuses", spec.initContainers or ()),
         ("ephemeralContainerStatuses", spec.ephemeralContainers or ()),
     )
-    every = (*(spec.containers or ()), *(spec.initContainers or ()))
-    any_may = any(r.action == _RESTART_ALL for c in every for r in c.restartPolicyRules or ())
+    any_may = could_restart_all(spec)
     for field, containers in parts:
         by_name = {c.name: c for c in containers}
         now = {status.name: status for status in getattr(after, field) or ()}

@@ -25,6 +25,8 @@ from kubelet_trio.model import (
     SandboxId,
     SandboxRecord,
 )
+from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan
 
 UID = PodUid("uid-1")
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
@@ -163,3 +165,8 @@ def runtime(
 
 
 NOTHING = runtime(sandboxes=())
+
+
+def planned(of: Pod, observed: RuntimePod, *, now: float = 100_000.0, **given: Any) -> PodPlan:
+    """What is planned for a pod; `given` are the other fields of `PlanInput`."""
+    return plan_pod(of, observed, PlanInput(now, **given))

@@ -23,11 +23,12 @@ from kubelet_trio.model import (
     pod_containers,
 )
 from kubelet_trio.pods.plan.backoff import BackOff
-from kubelet_trio.pods.plan.plan import plan_pod
-from kubelet_trio.pods.plan.restart_all import is_marked
+from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer
+from kubelet_trio.pods.plan.restarts import is_restarting_all
 from kubelet_trio.pods.plan.sandbox import current_sandbox
-from kubelet_trio.pods.status.status import pod_status, reported_ends
-from kubelet_trio.pods.types import PodPlan, PodStage, StartContainer, StatusInput
+from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
+from kubelet_trio.pods.types import PodStage, StatusInput
 from tests.pods.make import UID
 
 LIVE = (ContainerState.RUNNING, ContainerState.UNKNOWN)
@@ -61,15 +62,15 @@ class World:
 
     def sync(self) -> PodPlan:
         """Plan, report, carry out: what a worker does in one round."""
-        plan = plan_pod(
-            self.pod,
-            self.observed(),
+        given = PlanInput(
             now=self.now,
             crash=self.crash,
+            policy=self.crash.policy,
             min_attempts=self.logged,
             ended=reported_ends(self.status),
-            restarting_all=is_marked(self.status),
+            restarting_all=is_restarting_all(self.status),
         )
+        plan = plan_pod(self.pod, self.observed(), given)
         self.report(plan)
         assert self.status is not None
         assert plan.finished or not is_terminal(self.status), "a pod that ended goes on"

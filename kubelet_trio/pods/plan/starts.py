@@ -1,6 +1,6 @@
-"""Starting the next instance of a container: its number, its back-off, what holds it back.
+"""Start the next instance of a container: its restart count, its back-off, what holds it back.
 
-Source: the Go kubelet's doBackOff, its restart count, and its texts.
+Upstream: doBackOff and the restart count of startContainer, with their texts.
 """
 
 from __future__ import annotations
@@ -23,34 +23,27 @@ from kubelet_trio.model import (
     pod_key,
     pod_uid,
 )
-from kubelet_trio.pods.plan.backoff import BackOffPolicy
-from kubelet_trio.pods.plan.restart_all import RestartBackOffs
-from kubelet_trio.pods.types import (
-    CRASH_LOOP,
-    BackOffEntry,
-    BackOffKey,
-    Hold,
-    StartContainer,
-    WaitingReason,
-)
+from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffKey
+from kubelet_trio.pods.plan.pod_plan import PlanInput, StartContainer
+from kubelet_trio.pods.plan.restarts import CRASH_LOOP, restart_all_hold
+from kubelet_trio.pods.types import Hold, WaitingReason
 
 
 def crash_key(pod: Pod, name: str, hashes: Mapping[str, int]) -> BackOffKey:
-    """Return what a container's crash back-off is kept by: another definition, another key.
-
-    So are other resources: a container that died for want of memory need not wait once it
-    has more.
-    """
+    """Return the key of a container's crash back-off; a changed definition has another key."""
     found = (c.spec.resources for c in pod_containers(pod) if c.spec.name == name)
     resources = next(found, None)
+    # The hash leaves resources out. A container that ran out of memory need not wait once its
+    # limit is higher.
     amounts = json.encode(resources, order="sorted").decode() if resources is not None else ""
     return pod_uid(pod), name, f"{hashes.get(name, 0):x}", amounts
 
 
 def has_changed(record: ContainerRecord, hashes: Mapping[str, int]) -> bool:
-    """Return whether an instance was made from another definition than the present one.
+    """Return whether an instance was created from another definition than the current one.
 
-    Without a hash on either side nothing has: an agent must not restart what it cannot judge.
+    Without a hash on either side it has not: a container whose definition is unknown must not
+    be restarted.
     """
     wanted = hashes.get(record.name)
     return wanted is not None and bool(record.hash) and record.hash != f"{wanted:x}"
@@ -58,86 +51,80 @@ def has_changed(record: ContainerRecord, hashes: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """The inputs of `plan_pod` that decide when and as what a container starts."""
+    """When the containers of one pod start, and as which instance."""
 
     pod: Pod
     observed: RuntimePod
-    now: float
-    crash: Mapping[BackOffKey, BackOffEntry]
-    policy: BackOffPolicy
-    hashes: Mapping[str, int]
-    pull: Mapping[str, Hold]
-    min_attempts: Mapping[str, int]
-
-    def has_changed(self, record: ContainerRecord) -> bool:
-        return has_changed(record, self.hashes)
+    given: PlanInput
 
     def hold(self, container: PodContainer, sandbox: SandboxRecord | None) -> Hold | None:
-        """Return what keeps a container from starting now: crashes, then its image."""
+        """Return what keeps a container from starting now: its crashes, or its image."""
         name = container.spec.name
         last = self._last_crash(name)
-        wait = self._wait(last, sandbox) if last is not None else None
+        wait = self._crash_hold(last, sandbox) if last is not None else None
         if last is None and container.kind is not ContainerKind.EPHEMERAL:
-            wait = RestartBackOffs(self.crash, self.policy).hold(self.pod, self.now)
+            wait = restart_all_hold(self.pod, self.given)
         if wait is not None:
             return wait
-        held = self.pull.get(name)
-        return held if held is not None and held.until > self.now else None
+        held = self.given.pull.get(name)
+        return held if held is not None and held.until > self.given.now else None
 
     def start(self, container: PodContainer, sandbox: SandboxRecord | None) -> StartContainer:
-        """Return the start of the next instance, with the back-off entry it leaves."""
+        """Return the start of the next instance, with the back-off entry that it leaves."""
         name = container.spec.name
         used = [c.attempt + 1 for c in self.observed.of(name)]
-        attempt = max(0, self.min_attempts.get(name, 0), *used)
+        attempt = max(0, self.given.min_attempts.get(name, 0), *used)
         last = self._last_crash(name)
         if last is None or self._is_spared(last):
             return StartContainer(container, attempt)
-        entry = self.policy.next(self._entry(last, sandbox), last.finished_at, self.now)
+        entry = self.given.policy.next(self._entry(last, sandbox), last.finished_at, self.given.now)
         return StartContainer(
-            container, attempt, back_off=(crash_key(self.pod, name, self.hashes), entry)
+            container, attempt, back_off=(crash_key(self.pod, name, self.given.hashes), entry)
         )
 
     def _last_crash(self, name: str) -> ContainerRecord | None:
-        """Return the newest ended instance of the present definition, if there is one.
+        """Return the newest ended instance, if it has the current definition.
 
-        Where one runs and is to be replaced since a probe failed, that is the one before:
-        else a container that never gets well would be restarted without any pause.
+        While an instance runs that a failed probe is about to restart, that is the one before
+        it. Otherwise a container that never gets healthy would restart without a pause.
         """
         ended = (c for c in self.observed.of(name) if c.state is ContainerState.EXITED)
         last = next(ended, None)
-        return last if last is not None and not self.has_changed(last) else None
+        return last if last is not None and not has_changed(last, self.given.hashes) else None
 
     def _entry(self, last: ContainerRecord, sandbox: SandboxRecord | None) -> BackOffEntry | None:
-        """Return the entry that is remembered, or else the one that the records tell of."""
-        key = crash_key(self.pod, last.name, self.hashes)
-        if key in self.crash:
-            return self.crash[key]
-        if any(known[:2] == key[:2] for known in self.crash):
-            return None  # it crashed as another definition: it begins anew
+        """Return the back-off entry of a crash: the kept one, or one computed from the records."""
+        key = crash_key(self.pod, last.name, self.given.hashes)
+        if key in self.given.crash:
+            return self.given.crash[key]
+        if any(known[:2] == key[:2] for known in self.given.crash):
+            return None  # it crashed with another definition: the back-off starts over
         # A container that went down with its sandbox (a reboot) did not crash.
         if sandbox is None or last.sandbox_id != sandbox.id:
             return None
         restarts = last.attempt
         before = next((c for c in self.observed.of(last.name) if c.attempt < last.attempt), None)
         if before is not None:
-            if self.has_changed(before) or before.sandbox_id != last.sandbox_id:
-                restarts = 0  # the last one was the first of its kind
-            elif before.finished_at - before.created_at > self.policy.reset_after:
-                restarts = 1  # the one before ran for long: the row began with the last
-        return self.policy.seeded(restarts, last.created_at)
+            changed = has_changed(before, self.given.hashes)
+            if changed or before.sandbox_id != last.sandbox_id:
+                restarts = 0  # the last instance was the first of its definition or sandbox
+            elif before.finished_at - before.created_at > self.given.policy.reset_after:
+                restarts = 1  # the one before ran for long: the series began with the last
+        return self.given.policy.seeded(restarts, last.created_at)
 
     def _is_spared(self, last: ContainerRecord) -> bool:
-        return self.policy.spare_clean_exits and last.exit_code == 0
+        return self.given.policy.spare_clean_exits and last.exit_code == 0
 
-    def _wait(self, last: ContainerRecord, sandbox: SandboxRecord | None) -> Hold | None:
-        """Return the back-off after this end, None if there is none or it is over."""
+    def _crash_hold(self, last: ContainerRecord, sandbox: SandboxRecord | None) -> Hold | None:
+        """Return the back-off after this exit; None if there is none or it is over."""
+        policy, now = self.given.policy, self.given.now
         if self._is_spared(last):
             # At most one start a base period: a spared container must not spin.
-            delay, end = self.policy.base, last.created_at + self.policy.base
-            is_held = self.now < end <= self.now + delay
-            return Hold(end, self._crash_loop(last.name, delay)) if is_held else None
+            end = last.created_at + policy.base
+            is_held = now < end <= now + policy.base  # not after the wall clock was set back
+            return Hold(end, self._crash_loop(last.name, policy.base)) if is_held else None
         entry = self._entry(last, sandbox)
-        ends = self.policy.ends(entry, last.finished_at, self.now)
+        ends = policy.ends(entry, last.finished_at, now)
         if entry is None or ends is None:
             return None
         return Hold(ends, self._crash_loop(last.name, entry.delay))

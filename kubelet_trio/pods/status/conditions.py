@@ -15,20 +15,28 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodCondition, PodStatus
 
-from kubelet_trio.model import ContainerKind, RuntimePod, metadata, pod_containers, spec
-from kubelet_trio.pods.plan.restart_all import (
-    RESTARTING_ALL,
-    STARTED,
-    STARTED_MESSAGE,
+from kubelet_trio.model import (
+    ContainerKind,
+    RuntimePod,
     could_restart_all,
-    is_marked,
+    metadata,
+    pod_containers,
+    spec,
+)
+from kubelet_trio.pods.plan.restarts import (
+    RESTARTING_ALL,
+    is_restarting_all,
     left_to_remove,
     restarts_all,
 )
 from kubelet_trio.pods.plan.sandbox import current_sandbox
 
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
-OWNED = frozenset(
+_RESTART_STARTED = "RestartAllContainersStarted"
+_RESTART_MESSAGE = "container exited with restart policy rule"
+# The conditions computed here. All others are kept, also those of the kubelet that only an
+# agent with in-place resizing sets.
+COMPUTED = frozenset(
     {
         "PodScheduled",
         "PodReadyToStartContainers",
@@ -54,7 +62,7 @@ def pod_conditions(
 
     `is_ending`: none of its containers starts again, whatever its rules say.
     """
-    kept = [c for c in others if c.type not in OWNED]
+    kept = [c for c in others if c.type not in COMPUTED]
     containers_ready = _containers_ready(pod, status)
     own = [
         PodCondition(
@@ -67,7 +75,9 @@ def pod_conditions(
         PodCondition(type="PodScheduled", status="True"),
     ]
     if could_restart_all(spec(pod)):
-        goes_on = not is_ending and restarts_all(pod, observed, marked=is_marked(previous))
+        goes_on = not is_ending and restarts_all(
+            pod, observed, is_recorded=is_restarting_all(previous)
+        )
         goes_on = goes_on and bool(left_to_remove(pod, observed))
         own.append(_restarting_all(status, goes_on=goes_on))
     generation = metadata(pod).generation
@@ -139,7 +149,9 @@ def _restarting_all(status: PodStatus, *, goes_on: bool) -> PodCondition:
         return _false(RESTARTING_ALL, _ENDED[status.phase])
     if not goes_on:
         return PodCondition(type=RESTARTING_ALL, status="False")
-    return PodCondition(type=RESTARTING_ALL, status="True", reason=STARTED, message=STARTED_MESSAGE)
+    return PodCondition(
+        type=RESTARTING_ALL, status="True", reason=_RESTART_STARTED, message=_RESTART_MESSAGE
+    )
 
 
 def _any_main_ran(status: PodStatus) -> bool:

@@ -25,8 +25,14 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.pods.plan.restart import KILLED, should_start
-from kubelet_trio.pods.plan.restart_all import REMOVED, REMOVED_MESSAGE, is_marked, restarts_all
+from kubelet_trio.pods.plan.restarts import (
+    KILLED,
+    REMOVED,
+    REMOVED_MESSAGE,
+    is_restarting_all,
+    restarts_all,
+    should_start,
+)
 from kubelet_trio.pods.types import PodStage, StatusInput
 
 _UNKNOWN = "ContainerStatusUnknown"
@@ -62,7 +68,7 @@ def container_statuses(
         )
     }
     restarting = given.stage is PodStage.SYNC and restarts_all(
-        pod, observed, marked=is_marked(previous)
+        pod, observed, is_recorded=is_restarting_all(previous)
     )
     made = [
         _One(pod, observed, given, container, before.get(container.spec.name), restarting).status()

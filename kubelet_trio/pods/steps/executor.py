@@ -40,7 +40,8 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.images.images import EnsuredImage, ImageError
+from kubelet_trio.pods.images.puller import EnsuredImage, ImageError
+from kubelet_trio.pods.plan.pod_plan import PodPlan, StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.endings import METERED_KINDS
@@ -49,7 +50,7 @@ from kubelet_trio.pods.steps.inputs import container_inputs
 from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
 from kubelet_trio.pods.steps.surroundings import surroundings
 from kubelet_trio.pods.steps.together import run_together
-from kubelet_trio.pods.types import PodPlan, StartContainer, WaitingReason
+from kubelet_trio.pods.types import WaitingReason
 from kubelet_trio.volumes import VolumeError
 
 log = get_logger()

@@ -27,7 +27,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.plan.grace import stop_timeout
+from kubelet_trio.pods.plan.termination import stop_timeout
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.hooks import Hook, HookError, run_hook
 from kubelet_trio.pods.types import TerminationRequest

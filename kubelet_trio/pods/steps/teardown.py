@@ -26,7 +26,12 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.cgroups import CGROUP_ERRORS
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import ContainerRecord, RuntimePod, get_logger, pod_key, pod_uid
-from kubelet_trio.pods.plan.grace import effective_grace, remaining_grace, stop_stages, stop_timeout
+from kubelet_trio.pods.plan.termination import (
+    effective_grace,
+    remaining_grace,
+    stop_stages,
+    stop_timeout,
+)
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices

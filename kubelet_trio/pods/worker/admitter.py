@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import Meter, PodUid, get_logger, is_static, pod_key, pod_uid
-from kubelet_trio.pods.admission.admission import (
+from kubelet_trio.pods.admission.decision import (
     AdmissionNode,
     Admitted,
     Decision,

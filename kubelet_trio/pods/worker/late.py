@@ -9,7 +9,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import pod_object_ref
-from kubelet_trio.pods.plan.grace import effective_grace
+from kubelet_trio.pods.plan.termination import effective_grace
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import DISRUPTIONS, TerminationRequest
 

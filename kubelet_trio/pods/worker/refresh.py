@@ -8,8 +8,8 @@ import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import get_logger, pod_object_ref
+from kubelet_trio.pods.plan.pod_plan import PodPlan
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.types import PodPlan
 from kubelet_trio.volumes import VolumeError
 
 log = get_logger()

@@ -28,14 +28,13 @@ from kubelet_trio.model import (
     pod_uid,
     to_datetime,
 )
-from kubelet_trio.pods.plan.grace import effective_grace
-from kubelet_trio.pods.plan.restart_all import is_marked
+from kubelet_trio.pods.plan.restarts import CRASH_LOOP, is_restarting_all
+from kubelet_trio.pods.plan.termination import effective_grace
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.status.status import pod_status, reported_ends
+from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
 from kubelet_trio.pods.steps.endings import Endings
 from kubelet_trio.pods.types import (
-    CRASH_LOOP,
     DISRUPTIONS,
     EndReason,
     PodStage,
@@ -80,7 +79,7 @@ class PodReporter:
 
     def restarts_all(self, pod: Pod) -> bool:
         """Return whether it was said that all containers are being restarted."""
-        return is_marked(self._status or pod.status)
+        return is_restarting_all(self._status or pod.status)
 
     @property
     def status(self) -> PodStatus | None:

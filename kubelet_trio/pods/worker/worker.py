@@ -36,11 +36,16 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import pod_references
-from kubelet_trio.pods.admission.admission import Rejected
-from kubelet_trio.pods.admission.declared import lacks_for_update
-from kubelet_trio.pods.plan.deadline import deadline_at, deadline_failure
-from kubelet_trio.pods.plan.grace import asked_by_api, merge_requests
-from kubelet_trio.pods.plan.plan import plan_pod
+from kubelet_trio.pods.admission.decision import Rejected
+from kubelet_trio.pods.admission.declared_features import lacks_for_update
+from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan
+from kubelet_trio.pods.plan.termination import (
+    asked_by_api,
+    deadline_at,
+    deadline_failure,
+    merge_requests,
+)
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.services import PodServices
@@ -51,7 +56,6 @@ from kubelet_trio.pods.steps.together import run_beside
 from kubelet_trio.pods.types import (
     EndReason,
     PodFailure,
-    PodPlan,
     PodStage,
     TerminationRequest,
 )
@@ -328,11 +332,10 @@ class PodWorker:
         if any(observed.latest(c.spec.name) is None for c in containers):
             files = PodFiles(self.pod, self.services.node())
             attempts = await self.services.offload(files.attempts_logged)
-        return plan_pod(
-            self.pod,
-            observed,
+        given = PlanInput(
             now=now,
             crash=self.services.crash_back_off,
+            policy=self.services.crash_back_off.policy,
             hashes={c.spec.name: container_hash(c.spec) for c in containers},
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
@@ -342,6 +345,7 @@ class PodWorker:
             keep_dead=self.services.dead_kept,
             restarting_all=self._reporter.restarts_all(self.pod),
         )
+        return plan_pod(self.pod, observed, given)
 
     async def _execute(self, plan: PodPlan, observed: RuntimePod) -> bool:
         """Do a step; return whether all of it was done. What was not is held back."""

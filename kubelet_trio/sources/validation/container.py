@@ -15,7 +15,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import amounts, container_amounts, total_amounts
-from kubelet_trio.model import canonical_quantity
+from kubelet_trio.model import RESTART_ALL_CONTAINERS, canonical_quantity
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import validate_env
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -233,7 +233,7 @@ def _restart(errors: FieldErrors, container: Container, path: str) -> None:
 
 
 def _restart_rule(errors: FieldErrors, rule: ContainerRestartRule, path: str) -> None:
-    errors.one_of(f"{path}.action", rule.action, ("Restart", "RestartAllContainers"))
+    errors.one_of(f"{path}.action", rule.action, ("Restart", RESTART_ALL_CONTAINERS))
     codes = rule.exitCodes
     if codes is None:
         errors.required(f"{path}.exitCodes")

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.pods.plan.grace import (
+from kubelet_trio.pods.plan.termination import (
     MINIMUM_STOP_GRACE,
+    deadline_at,
+    deadline_failure,
     effective_grace,
     merge_requests,
     remaining_grace,
@@ -131,3 +133,17 @@ OF = pod("a", "b", init=["i", sidecar("s"), sidecar("t"), sidecar("u")], ephemer
 )
 def test_the_order_of_stopping(running: list[str], stages: tuple[tuple[str, ...], ...]) -> None:
     assert stop_stages(OF, running) == stages
+
+
+def test_a_pod_without_a_deadline_never_passes_it() -> None:
+    assert deadline_at(pod(), 100.0) is None
+    assert deadline_failure(pod(), 100.0, 1e12) is None
+
+
+def test_a_deadline_counts_from_the_start_time() -> None:
+    of = pod(activeDeadlineSeconds=60)
+    assert deadline_at(of, 100.0) == 160.0
+    assert deadline_failure(of, 100.0, 159.9) is None
+    assert deadline_failure(of, 100.0, 160.0) == PodFailure(
+        "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
@@ -11,7 +13,7 @@ from trio.testing import MockClock
 from kubelet_trio.cri import v1
 from kubelet_trio.model import EventType, Meter, ObjectRef, pod_containers
 from kubelet_trio.pods import ImageError, ImagePuller
-from kubelet_trio.pods.images.pull_rate import PullRate
+from kubelet_trio.pods.images.puller import PullRate
 from kubelet_trio.testing import FakeRuntime, TrioClock
 
 IMAGE = "reg.example/team/app:1"
@@ -130,3 +132,32 @@ async def test_requests_are_counted_by_what_they_found(autojump_clock: MockClock
         ("true", "always", "true"): 1,
         ("false", "never", "false"): 1,
     }
+
+
+def test_a_burst_goes_at_once_and_the_rest_as_tokens_come() -> None:
+    rate = PullRate(5, 10)
+    assert [rate.try_take(100.0) for _ in range(12)] == [True] * 10 + [False] * 2
+    assert not rate.try_take(100.1)
+    assert rate.try_take(100.2)
+    assert not rate.try_take(100.2)
+    assert [rate.try_take(200.0) for _ in range(11)] == [True] * 10 + [False]
+
+
+def test_no_rate_is_no_limit() -> None:
+    rate = PullRate(0, 1)
+    assert all(rate.try_take(0.0) for _ in range(1000))
+
+
+@given(
+    st.floats(0.1, 50),
+    st.integers(1, 20),
+    st.lists(st.floats(0, 3), max_size=200),
+)
+def test_never_more_than_the_burst_and_what_came_since(
+    qps: float, burst: int, gaps: list[float]
+) -> None:
+    rate, now, taken = PullRate(qps, burst), 0.0, 0
+    for gap in gaps:
+        now += gap
+        taken += rate.try_take(now)
+        assert taken <= burst + qps * now + 1e-3

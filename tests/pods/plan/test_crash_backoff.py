@@ -6,11 +6,21 @@ import pytest
 from lightkube.models.core_v1 import ResourceRequirements
 
 from kubelet_trio.model import ContainerRecord
-from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy
-from kubelet_trio.pods.plan.plan import plan_pod
+from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffPolicy
+from kubelet_trio.pods.plan.pod_plan import PodPlan
 from kubelet_trio.pods.plan.starts import crash_key
-from kubelet_trio.pods.types import BackOffEntry, PodPlan, WaitingReason
-from tests.pods.make import CREATED, EXITED, container, pod, record, runtime, sandbox, sidecar
+from kubelet_trio.pods.types import WaitingReason
+from tests.pods.make import (
+    CREATED,
+    EXITED,
+    container,
+    planned,
+    pod,
+    record,
+    runtime,
+    sandbox,
+    sidecar,
+)
 
 POD = pod()
 KEY = crash_key(POD, "web", {})
@@ -20,7 +30,7 @@ def plan(
     *records: ContainerRecord, now: float, entry: BackOffEntry | None = None, **policy: float | bool
 ) -> PodPlan:
     crash = {} if entry is None else {KEY: entry}
-    return plan_pod(
+    return planned(
         POD,
         runtime(*records),
         now=now,
@@ -62,9 +72,9 @@ def test_the_restart_after_the_back_off_doubles_it() -> None:
     assert start.back_off == (KEY, BackOffEntry(160.0, 1080.0))
 
 
-def test_a_back_off_brings_its_policy_along() -> None:
-    back_off = BackOff(BackOffPolicy(base=1.0))
-    made = plan_pod(POD, runtime(record("web", EXITED)), now=105.0, crash=back_off)
+def test_a_new_entry_is_of_the_policy_that_is_given() -> None:
+    policy = BackOffPolicy(base=1.0)
+    made = planned(POD, runtime(record("web", EXITED)), now=105.0, policy=policy)
     assert made.start[0].back_off == (KEY, BackOffEntry(1.0, 105.0))
 
 
@@ -73,7 +83,7 @@ def test_a_container_whose_definition_changed_is_replaced_without_delay() -> Non
         record("web", EXITED, 1, finished=995.0, hash="a"),
         record("web", attempt=2, hash="a"),
     )
-    made = plan_pod(
+    made = planned(
         POD,
         runtime(ended, running),
         now=1000.0,
@@ -88,7 +98,7 @@ def test_a_failed_probe_waits_as_a_crash_does() -> None:
     """As upstream: by the end of the instance before, while the one to be killed still runs."""
     ended, running = record("web", EXITED, 1, finished=995.0), record("web", attempt=2)
     unhealthy = {running.id: "failed liveness probe"}
-    made = plan_pod(
+    made = planned(
         POD,
         runtime(ended, running),
         now=1000.0,
@@ -99,7 +109,7 @@ def test_a_failed_probe_waits_as_a_crash_does() -> None:
     assert not made.start
     assert made.waiting["web"].reason == "CrashLoopBackOff"
     assert made.retry_at == 1075.0
-    again = plan_pod(
+    again = planned(
         POD,
         runtime(ended, running),
         now=1075.0,
@@ -112,7 +122,7 @@ def test_a_failed_probe_waits_as_a_crash_does() -> None:
 
 def test_the_first_failed_probe_restarts_at_once() -> None:
     running = record("web")
-    made = plan_pod(POD, runtime(running), now=1000.0, unhealthy={running.id: "failed probe"})
+    made = planned(POD, runtime(running), now=1000.0, unhealthy={running.id: "failed probe"})
     (start,) = made.start
     assert start.back_off is None
 
@@ -120,7 +130,7 @@ def test_the_first_failed_probe_restarts_at_once() -> None:
 def test_another_definition_has_a_back_off_of_its_own() -> None:
     hashes = {"web": 0xB}
     ended = record("web", EXITED, 5, finished=1000.0, hash="a")
-    made = plan_pod(POD, runtime(ended), now=1000.0, hashes=hashes)
+    made = planned(POD, runtime(ended), now=1000.0, hashes=hashes)
     (start,) = made.start
     assert start.back_off is None
 
@@ -136,7 +146,7 @@ def test_init_containers_and_sidecars_wait_as_well() -> None:
     of = pod("web", init=[sidecar("s"), "i"])
     s, i = record("s", EXITED, finished=1000.0), record("i", EXITED, finished=1000.0, code=1)
     crash = {crash_key(of, name, {}): BackOffEntry(10.0, 999.0) for name in ("s", "i")}
-    made = plan_pod(of, runtime(s, i), now=1001.0, crash=crash)
+    made = planned(of, runtime(s, i), now=1001.0, crash=crash)
     assert set(made.waiting) == {"s", "i"}
     assert made.retry_at == 1010.0
 
@@ -175,7 +185,7 @@ def test_the_instance_before_tells_where_the_row_of_crashes_began(
 ) -> None:
     last = record("web", EXITED, 5, created=990.0, finished=1000.0, hash="a")
     first = record("web", EXITED, 4, **{"created": 100.0, "finished": 101.0, "hash": "a"} | before)  # type: ignore[arg-type]
-    made = plan_pod(POD, runtime(first, last), now=1001.0, hashes={"web": 0xA})
+    made = planned(POD, runtime(first, last), now=1001.0, hashes={"web": 0xA})
     assert made.retry_at == (None if delay is None else 1000.0 + delay)
 
 
@@ -189,7 +199,7 @@ def test_a_container_that_went_down_with_its_sandbox_did_not_crash() -> None:
         record("web", EXITED, 5, created=990.0, finished=1000.0),
         sandboxes=[sandbox(0, ready=False)],
     )
-    made = plan_pod(POD, observed, now=1000.0)
+    made = planned(POD, observed, now=1000.0)
     assert made.create_sandbox
     assert made.start
 
@@ -198,7 +208,7 @@ def test_a_back_off_that_is_remembered_holds_in_a_new_sandbox_too() -> None:
     observed = runtime(
         record("web", EXITED, 5, finished=1000.0), sandboxes=[sandbox(0, ready=False)]
     )
-    made = plan_pod(POD, observed, now=1001.0, crash={KEY: BackOffEntry(10.0, 999.0)})
+    made = planned(POD, observed, now=1001.0, crash={KEY: BackOffEntry(10.0, 999.0)})
     assert made.create_sandbox
     assert not made.start
     assert made.retry_at == 1010.0
@@ -247,8 +257,8 @@ def test_other_resources_begin_the_back_off_anew() -> None:
     before = container("web", resources=ResourceRequirements(limits={"memory": "64Mi"}))
     after = container("web", resources=ResourceRequirements(limits={"memory": "128Mi"}))
     crash = {crash_key(pod(before), "web", {}): BackOffEntry(80.0, 990.0)}
-    held = plan_pod(pod(before), runtime(ended), now=1001.0, crash=crash)
+    held = planned(pod(before), runtime(ended), now=1001.0, crash=crash)
     assert "web" in held.waiting
-    (start,) = plan_pod(pod(after), runtime(ended), now=1001.0, crash=crash).start
+    (start,) = planned(pod(after), runtime(ended), now=1001.0, crash=crash).start
     assert start.back_off is not None
     assert start.back_off[1] == BackOffEntry(10.0, 1001.0)

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lightkube.models.core_v1 import Container, Pod
 
-from kubelet_trio.model import spec
-from kubelet_trio.pods.admission.admission import Rejected
-from kubelet_trio.pods.plan.restart_all import could_restart_all
+from kubelet_trio.model import could_restart_all, spec
+from kubelet_trio.pods.admission.decision import Rejected
 
 RESTART_ALL = "RestartAllContainersOnContainerExits"
 # Sorted, as the API wants them.

@@ -9,7 +9,7 @@ import pytest
 from lightkube.models.core_v1 import Pod, PodStatus
 
 from kubelet_trio.model import ContainerRecord, RuntimePod
-from kubelet_trio.pods.status.status import pod_status, reported_ends
+from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
 from kubelet_trio.pods.types import PodFailure, PodStage, StatusInput, WaitingReason
 from tests.pods.make import (
     CREATED,

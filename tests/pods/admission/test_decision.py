@@ -24,7 +24,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO
 from kubelet_trio.pods import AdmissionNode, Rejected, sysctl_rules
-from kubelet_trio.pods.admission.admission import Admitted, Displacing, decide
+from kubelet_trio.pods.admission.decision import Admitted, Displacing, decide
 
 GI = 2**30
 NODE = AdmissionNode(

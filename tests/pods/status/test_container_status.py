@@ -20,7 +20,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.model import ContainerRecord, to_datetime
-from kubelet_trio.pods.status.status import pod_status
+from kubelet_trio.pods.status.pod_status import pod_status
 from kubelet_trio.pods.types import PodStage, StatusInput, WaitingReason
 from tests.pods.make import (
     CREATED,

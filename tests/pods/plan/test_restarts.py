@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from lightkube.models.core_v1 import Container, ContainerStatus, Pod
 
-from kubelet_trio.model import ContainerRecord
-from kubelet_trio.pods.plan.plan import plan_pod
-from kubelet_trio.pods.plan.restart import RESTART_ALL
-from kubelet_trio.pods.plan.restart_all import RESTARTING_ALL, restarts_all
+from kubelet_trio.model import RESTART_ALL_CONTAINERS, ContainerRecord
+from kubelet_trio.pods.plan.restarts import RESTARTING_ALL, restarts_all
 from kubelet_trio.pods.types import PodStage
 from tests.pods.make import (
     CREATED,
@@ -16,6 +14,7 @@ from tests.pods.make import (
     RUNNING,
     UNKNOWN,
     container,
+    planned,
     pod,
     record,
     runtime,
@@ -27,7 +26,7 @@ ASKS = [("In", [42])]
 
 
 def asking(name: str, policy: str = "Never") -> Container:
-    return container(name, policy, ASKS, RESTART_ALL)
+    return container(name, policy, ASKS, RESTART_ALL_CONTAINERS)
 
 
 def statuses(world: World) -> dict[str, ContainerStatus]:
@@ -76,7 +75,7 @@ def said(world: World) -> tuple[str, str | None]:
 def test_who_has_all_containers_restart(
     of: Pod, observed: list[ContainerRecord], marked: bool, expected: bool
 ) -> None:
-    assert restarts_all(of, runtime(*observed), marked=marked) is expected
+    assert restarts_all(of, runtime(*observed), is_recorded=marked) is expected
 
 
 def test_all_but_ephemeral_containers_are_killed_and_removed_the_asking_one_last() -> None:
@@ -90,7 +89,7 @@ def test_all_but_ephemeral_containers_are_killed_and_removed_the_asking_one_last
         record("i", EXITED),
         record("b", EXITED, -1),
     )
-    made = plan_pod(of, found, now=200.0)
+    made = planned(of, found, now=200.0)
     assert {(s.name, s.grace_period) for s in made.stop_containers} == {("b", 0), ("s", 0)}
     assert set(made.remove_containers) == {c.id for c in found.containers if c.name != "e"}
     assert made.remove_containers[-1] == found.containers[0].id
@@ -139,7 +138,7 @@ def test_an_agent_that_starts_in_between_goes_on_with_it() -> None:
     world = World(pod(asking("a"), container("b", "Never"), policy="Never"))
     world.settle()
     end(world, "a", 42)
-    plan = plan_pod(world.pod, world.observed(), now=world.now)
+    plan = planned(world.pod, world.observed(), now=world.now)
     world.report(plan)
     # It went down when the runtime had stopped everything and removed what had asked for it.
     end(world, "b", 137)
@@ -188,7 +187,7 @@ def test_what_is_being_ended_restarts_nothing() -> None:
     world = World(pod(asking("a"), "b", policy="Never"))
     world.settle()
     end(world, "a", 42)
-    world.report(plan_pod(world.pod, world.observed(), now=world.now), PodStage.TERMINATING)
+    world.report(planned(world.pod, world.observed(), now=world.now), PodStage.TERMINATING)
     assert said(world) == ("False", None)
 
 

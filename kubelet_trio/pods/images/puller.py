@@ -7,6 +7,7 @@ pod cancels it, and a slow one holds up only those that wait for its slot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,6 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
-from kubelet_trio.pods.images.pull_rate import PullRate
 from kubelet_trio.pods.images.reference import reference_problem
 from kubelet_trio.pods.plan.backoff import BackOff
 from kubelet_trio.pods.types import WaitingReason
@@ -105,6 +105,28 @@ class _Wanted:
     @property
     def back_off_key(self) -> tuple[PodUid, str]:
         return pod_uid(self.pod), self.image
+
+
+class PullRate:
+    """A bucket of tokens, one a pull. A pull that finds none is refused and does not wait."""
+
+    def __init__(self, qps: float = 0, burst: int = 1) -> None:
+        """Args:
+        qps: tokens that come a second; 0 is no limit.
+        burst: tokens that the bucket holds, full at first.
+        """
+        self._qps, self._burst = qps, burst
+        self._full_at = -math.inf  # when the bucket is full again
+
+    def try_take(self, now: float) -> bool:
+        """Take a token if there is one; `now` is any clock's that never goes back."""
+        if not self._qps:
+            return True
+        full_at = max(self._full_at, now) + 1 / self._qps
+        if full_at - now > self._burst / self._qps + 1e-9:
+            return False
+        self._full_at = full_at
+        return True
 
 
 # Gives the pod's logins. Raises ValueError naming a secret that is broken.

@@ -7,9 +7,8 @@ import pytest
 from lightkube.models.core_v1 import Pod, ResourceRequirements
 
 from kubelet_trio.config.gates import GATES
-from kubelet_trio.model import spec
-from kubelet_trio.pods.admission.declared import DECLARED, lacks_features, lacks_for_update
-from kubelet_trio.pods.plan.restart import RESTART_ALL
+from kubelet_trio.model import RESTART_ALL_CONTAINERS, spec
+from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features, lacks_for_update
 from tests.pods.make import container, pod, sidecar
 
 SMALL, LARGE = (ResourceRequirements(limits={"cpu": cpu}) for cpu in ("1", "2"))
@@ -25,7 +24,7 @@ def test_what_is_declared_is_sorted_once_each_and_built() -> None:
     ("of", "missing"),
     [
         (pod(), ""),
-        (pod(container("a", "Never", [("In", [1])], RESTART_ALL)), ""),
+        (pod(container("a", "Never", [("In", [1])], RESTART_ALL_CONTAINERS)), ""),
         (pod(hostUsers=False), ""),
         (pod(hostNetwork=True), ""),
         (pod(hostUsers=False, hostNetwork=True), "UserNamespacesHostNetworkSupport"),

@@ -24,9 +24,8 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.pods.plan.plan_init import has_initialized
-from kubelet_trio.pods.plan.restart import KILLED
-from kubelet_trio.pods.plan.restart_all import is_marked, was_removed
+from kubelet_trio.pods.plan.init_containers import has_initialized
+from kubelet_trio.pods.plan.restarts import KILLED, is_restarting_all, was_removed
 from kubelet_trio.pods.plan.sandbox import current_sandbox
 from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
 from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
@@ -103,7 +102,7 @@ def reported_ends(status: PodStatus | None) -> dict[str, int]:
     if status is None:
         return {}
     statuses = [*(status.ephemeralContainerStatuses or ())]
-    if not is_marked(status):  # what is removed to be restarted has not ended
+    if not is_restarting_all(status):  # what is removed to be restarted has not ended
         told = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
         statuses += [one for one in told if not was_removed(one)]
     codes = {one.name: last_exit_code(one) for one in statuses}

@@ -12,10 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import ContainerKind, ContainerState, pod_containers, spec
+from kubelet_trio.model import (
+    RESTART_ALL_CONTAINERS,
+    ContainerKind,
+    ContainerState,
+    pod_containers,
+    spec,
+)
 from kubelet_trio.pods.plan.backoff import BackOff
-from kubelet_trio.pods.plan.restart import RESTART_ALL
-from kubelet_trio.pods.status.status import reported_ends
+from kubelet_trio.pods.status.pod_status import reported_ends
 from tests.pods.make import container, pod, sidecar
 from tests.pods.world import LIVE, World
 
@@ -31,7 +36,7 @@ def pods(draw: st.DrawFn) -> Pod:
         for i in range(draw(st.integers(0, 3)))
     ]
     if draw(st.booleans()):
-        rule = container("x", "Never", [("In", [2])], RESTART_ALL).restartPolicyRules
+        rule = container("x", "Never", [("In", [2])], RESTART_ALL_CONTAINERS).restartPolicyRules
         one = draw(st.sampled_from([*mains, *inits]))
         one.restartPolicyRules, one.restartPolicy = rule, one.restartPolicy or "Never"
     ephemeral = [f"e{i}" for i in range(draw(st.integers(0, 1)))]

@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.model import ContainerRecord, RuntimePod, to_datetime
-from kubelet_trio.pods.status.status import pod_status
+from kubelet_trio.pods.status.pod_status import pod_status
 from kubelet_trio.pods.types import PodStage, StatusInput
 from tests.pods.make import (
     EXITED,

@@ -8,8 +8,7 @@ import pytest
 from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.model import ContainerRecord, ContainerState
-from kubelet_trio.pods.plan.plan import plan_pod
-from kubelet_trio.pods.types import PodPlan
+from kubelet_trio.pods.plan.pod_plan import PodPlan
 from tests.pods.make import (
     CREATED,
     EXITED,
@@ -17,6 +16,7 @@ from tests.pods.make import (
     RUNNING,
     UNKNOWN,
     container,
+    planned,
     pod,
     record,
     runtime,
@@ -28,7 +28,7 @@ I2 = ["i", "j"]
 
 
 def plan(of: Pod, *records: ContainerRecord, **more: Any) -> PodPlan:
-    return plan_pod(of, runtime(*records), now=100_000.0, **more)
+    return planned(of, runtime(*records), now=100_000.0, **more)
 
 
 def started(made: PodPlan) -> list[str]:
@@ -187,7 +187,7 @@ def test_old_instances_of_init_containers_are_removed() -> None:
 def test_an_init_container_that_failed_for_good_ends_the_pod_even_if_its_record_is_gone() -> None:
     of = pod(init=["i", "j"], policy="Never")
     assert plan(of, ended={"i": 1}).finished
-    assert plan_pod(of, NOTHING, now=0, ended={"i": 137}).finished
+    assert planned(of, NOTHING, now=0, ended={"i": 137}).finished
     assert started(plan(of, ended={"i": 0})) == ["i"]
     assert started(plan(pod(init=["i"]), ended={"i": 1})) == ["i"]
 
@@ -198,13 +198,13 @@ def test_an_init_container_that_fails_with_its_sandbox_for_good_ends_the_pod(
 ) -> None:
     down = [sandbox(ready=False)]
     of = pod(container("web", "Always"), init=["i"], policy="Never")
-    assert plan_pod(of, runtime(record("i", state, code=1), sandboxes=down), now=0).finished
+    assert planned(of, runtime(record("i", state, code=1), sandboxes=down), now=0).finished
     fine = pod(init=["i"])
-    assert plan_pod(fine, runtime(record("i", state, code=1), sandboxes=down), now=0).create_sandbox
+    assert planned(fine, runtime(record("i", state, code=1), sandboxes=down), now=0).create_sandbox
 
 
 def test_an_init_container_that_is_done_or_never_ran_does_not() -> None:
     of = pod(container("web", "Always"), init=["i", "j"], policy="Never")
     records = [record("i", EXITED), record("j", CREATED)]
     observed = runtime(*records, sandboxes=[sandbox(ready=False)])
-    assert plan_pod(of, observed, now=0).create_sandbox
+    assert planned(of, observed, now=0).create_sandbox

@@ -8,8 +8,8 @@ import pytest
 from lightkube.models.core_v1 import Container, Pod
 
 from kubelet_trio.model import ContainerState, RuntimePod
-from kubelet_trio.pods.plan.plan import plan_pod
-from kubelet_trio.pods.types import Hold, PodPlan, WaitingReason
+from kubelet_trio.pods.plan.pod_plan import PodPlan
+from kubelet_trio.pods.types import Hold, WaitingReason
 from tests.pods.make import (
     CREATED,
     EXITED,
@@ -17,6 +17,7 @@ from tests.pods.make import (
     RUNNING,
     UNKNOWN,
     container,
+    planned,
     pod,
     record,
     runtime,
@@ -25,7 +26,7 @@ from tests.pods.make import (
 
 
 def plan(of: Pod, observed: RuntimePod) -> PodPlan:
-    return plan_pod(of, observed, now=100_000.0)
+    return planned(of, observed, now=100_000.0)
 
 
 def started(made: PodPlan) -> list[tuple[str, int]]:
@@ -100,7 +101,7 @@ def test_sidecars_do_not_keep_a_pod_whose_main_containers_are_done() -> None:
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_a_changed_definition_replaces_a_running_container_whatever_the_policy(policy: str) -> None:
     running = record("web", hash="a")
-    made = plan_pod(pod(policy=policy), runtime(running), now=0, hashes={"web": 0xB})
+    made = planned(pod(policy=policy), runtime(running), now=0, hashes={"web": 0xB})
     assert [(s.id, s.message) for s in made.stop_containers] == [
         (running.id, "Container web definition changed, will be restarted")
     ]
@@ -118,12 +119,12 @@ def test_a_changed_definition_replaces_a_running_container_whatever_the_policy(p
 def test_a_definition_that_cannot_be_shown_to_differ_restarts_nothing(
     recorded: str, hashes: dict[str, int]
 ) -> None:
-    made = plan_pod(pod(), runtime(record("web", hash=recorded)), now=0, hashes=hashes)
+    made = planned(pod(), runtime(record("web", hash=recorded)), now=0, hashes=hashes)
     assert made.is_noop
 
 
 def test_a_changed_definition_of_an_ended_container_is_for_its_policy_to_restart() -> None:
-    made = plan_pod(
+    made = planned(
         pod(policy="Never"), runtime(record("web", EXITED, hash="a")), now=0, hashes={"web": 0xB}
     )
     assert made.finished
@@ -150,7 +151,7 @@ def test_an_unhealthy_container_is_stopped_and_restarted_as_its_policy_says(
     of: Pod, message: str, restarts: bool
 ) -> None:
     sick = record("web")
-    made = plan_pod(of, runtime(sick), now=0, unhealthy={sick.id: "failed liveness probe"})
+    made = planned(of, runtime(sick), now=0, unhealthy={sick.id: "failed liveness probe"})
     assert [s.message for s in made.stop_containers] == [message]
     assert started(made) == ([("web", 1)] if restarts else [])
     assert not made.finished
@@ -228,7 +229,7 @@ def test_the_restart_count_follows_the_highest_that_was_ever_used() -> None:
 def test_the_restart_count_is_never_below_what_logs_on_disk_tell(
     records: list[object], logged: int, expected: int
 ) -> None:
-    made = plan_pod(
+    made = planned(
         pod(),
         runtime(*records),  # type: ignore[arg-type]
         now=100_000.0,
@@ -248,7 +249,7 @@ def test_an_ephemeral_container_never_starts_again(state: ContainerState) -> Non
 
 
 def test_an_ephemeral_container_that_is_known_to_have_run_has_had_its_start() -> None:
-    made = plan_pod(pod(ephemeral=["e"]), runtime(record("web")), now=0, ended={"e": 0})
+    made = planned(pod(ephemeral=["e"]), runtime(record("web")), now=0, ended={"e": 0})
     assert made.is_noop
 
 
@@ -263,14 +264,14 @@ PULLING = WaitingReason("ImagePullBackOff", 'Back-off pulling image "web:1"')
 
 
 def test_a_container_whose_pull_is_held_back_waits_and_says_why() -> None:
-    made = plan_pod(pod("web", "b"), runtime(), now=50.0, pull={"web": Hold(60.0, PULLING)})
+    made = planned(pod("web", "b"), runtime(), now=50.0, pull={"web": Hold(60.0, PULLING)})
     assert started(made) == [("b", 0)]
     assert made.waiting == {"web": PULLING}
     assert made.retry_at == 60.0
 
 
 def test_a_pull_hold_ends_at_its_time() -> None:
-    made = plan_pod(pod(), runtime(), now=60.0, pull={"web": Hold(60.0, PULLING)})
+    made = planned(pod(), runtime(), now=60.0, pull={"web": Hold(60.0, PULLING)})
     assert started(made) == [("web", 0)]
     assert not made.waiting
     assert made.retry_at is None
@@ -278,7 +279,7 @@ def test_a_pull_hold_ends_at_its_time() -> None:
 
 def test_the_earliest_hold_decides_when_to_look_again() -> None:
     holds = {"a": Hold(70.0, PULLING), "b": Hold(60.0, PULLING), "c": Hold(80.0, PULLING)}
-    made = plan_pod(pod("a", "b", "c"), runtime(), now=50.0, pull=holds)
+    made = planned(pod("a", "b", "c"), runtime(), now=50.0, pull=holds)
     assert made.retry_at == 60.0
     assert made.is_noop
     assert not made.finished
@@ -311,17 +312,17 @@ def test_a_container_that_is_known_to_have_ended_did_so_even_if_its_record_is_go
     policy: str, code: int, expected: list[tuple[str, int]]
 ) -> None:
     of = pod("a", "b", policy=policy)
-    made = plan_pod(of, runtime(record("b")), now=0, ended={"a": code})
+    made = planned(of, runtime(record("b")), now=0, ended={"a": code})
     assert started(made) == expected
     assert not made.finished
     if not expected:
-        assert plan_pod(of, runtime(), now=0, ended={"a": 0, "b": 0}).finished
+        assert planned(of, runtime(), now=0, ended={"a": 0, "b": 0}).finished
         lost = runtime(sandboxes=[])
-        assert plan_pod(of, lost, now=0, ended={"a": 0, "b": 0}).finished
+        assert planned(of, lost, now=0, ended={"a": 0, "b": 0}).finished
 
 
 def test_what_is_known_to_have_ended_does_not_matter_while_there_is_a_record() -> None:
-    made = plan_pod(
+    made = planned(
         pod(policy="OnFailure"), runtime(record("web", EXITED, code=1)), now=1e6, ended={"web": 0}
     )
     assert started(made) == [("web", 1)]

@@ -6,8 +6,7 @@ import pytest
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import ContainerRecord, RuntimePod, SandboxRecord
-from kubelet_trio.pods.plan.plan import plan_pod
-from kubelet_trio.pods.types import PodPlan
+from kubelet_trio.pods.plan.pod_plan import PodPlan
 from tests.pods.make import (
     CREATED,
     EXITED,
@@ -15,6 +14,7 @@ from tests.pods.make import (
     RUNNING,
     UNKNOWN,
     container,
+    planned,
     pod,
     record,
     runtime,
@@ -24,7 +24,7 @@ from tests.pods.make import (
 
 
 def plan(of: Pod, observed: RuntimePod) -> PodPlan:
-    return plan_pod(of, observed, now=1000.0)
+    return planned(of, observed, now=1000.0)
 
 
 def started(made: PodPlan) -> list[tuple[str, int]]:

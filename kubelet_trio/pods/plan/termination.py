@@ -1,0 +1,142 @@
+"""Decide when and how a pod ends: its deadline, its grace period, the order of stopping.
+
+A pod has one grace period, shared by all of its containers. It starts with the decision to end
+the pod and only shrinks. Sidecars stop after the other containers have ended, the last one of
+the spec first, each with the time that is then left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lightkube.models.core_v1 import Container, Pod
+
+from kubelet_trio.model import (
+    grace_period,
+    is_static,
+    is_terminal,
+    metadata,
+    pod_containers,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
+from kubelet_trio.probes import FAILED_LIVENESS, FAILED_STARTUP
+
+# The least that StopContainer asks for, in seconds, however little is left: upstream's
+# minimumGracePeriodInSeconds.
+MINIMUM_STOP_GRACE = 2
+
+_DEADLINE_REASON = "DeadlineExceeded"
+_DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
+
+def deadline_at(pod: Pod, start_time: float) -> float | None:
+    """Return the Unix time at which `activeDeadlineSeconds` have passed; None without them."""
+    seconds = spec(pod).activeDeadlineSeconds
+    return None if seconds is None else start_time + seconds
+
+
+def deadline_failure(pod: Pod, start_time: float, now: float) -> PodFailure | None:
+    """Return the failure of a pod whose deadline has passed, else None."""
+    deadline = deadline_at(pod, start_time)
+    if deadline is None or now < deadline:
+        return None
+    return PodFailure(_DEADLINE_REASON, _DEADLINE_MESSAGE)
+
+
+# Requests to terminate
+
+
+def asked_by_api(pod: Pod) -> TerminationRequest | None:
+    """Return the request that the pod's API object stands for; None: it asks for nothing."""
+    meta, status = metadata(pod), pod.status
+    if meta.deletionTimestamp is not None:
+        grace = meta.deletionGracePeriodSeconds
+        return TerminationRequest(pod_uid(pod), EndReason.ASKED, grace_period=grace)
+    if status is not None and is_terminal(status) and not is_static(pod):
+        # A terminal phase never changes, whoever wrote it: the pod must not run any longer.
+        return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
+    return None
+
+
+def merge_requests(first: TerminationRequest, second: TerminationRequest) -> TerminationRequest:
+    """Merge a later request into an earlier one.
+
+    The time and reason of the first stay, and so does the first failure. The grace period
+    shrinks if the later request ends sooner.
+    """
+    later = second.grace_period
+    if later is not None:
+        # Counted from the time of the first: 5 s asked for after 20 s make 25 s.
+        later += max(0, int(second.requested_at - first.requested_at))
+    known = [grace for grace in (first.grace_period, later) if grace is not None]
+    return replace(
+        first,
+        grace_period=min(known) if known else None,
+        failure=first.failure or second.failure,
+    )
+
+
+# Grace periods
+
+
+def effective_grace(pod: Pod, request: TerminationRequest | None = None) -> int:
+    """Return the seconds that a pod has to end, from the time of the (merged) request.
+
+    The API server's `deletionGracePeriodSeconds` takes precedence over the pod's own grace
+    period. A request may shorten it, never lengthen it.
+    """
+    own, deletion = grace_period(pod), metadata(pod).deletionGracePeriodSeconds
+    # At least 1, as in upstream's calculateEffectiveGracePeriod.
+    if request is None or request.grace_period is None:
+        return max(1, own if deletion is None else deletion)
+    return max(1, min(request.grace_period, max(own, deletion or 0)))
+
+
+def restart_grace(container: Container, why: str) -> int | None:
+    """Return the grace period of the probe for whose failure a container is restarted.
+
+    None: the pod's applies. `why` is the plan's reason, such as `failed liveness probe`.
+    """
+    probes = {FAILED_LIVENESS: container.livenessProbe, FAILED_STARTUP: container.startupProbe}
+    probe = probes.get(why)
+    return probe.terminationGracePeriodSeconds if probe is not None else None
+
+
+def remaining_grace(requested_at: float, grace: float, now: float) -> float:
+    """Return the seconds left of a grace period, also after a restart of the agent.
+
+    It is never more than the whole of it, even if the wall clock was set back.
+    """
+    return min(max(requested_at + grace - now, 0.0), grace)
+
+
+def stop_timeout(remaining: float) -> int:
+    """Return the timeout of a StopContainer call, in whole seconds, from the time left."""
+    return max(round(remaining), MINIMUM_STOP_GRACE)
+
+
+def ending_note(pod: Pod, now: float) -> str:
+    """Return what `kubelet-trio tree` shows of a pod that is being deleted, else ""."""
+    until = metadata(pod).deletionTimestamp
+    if until is None:
+        return ""
+    left = until.timestamp() - now
+    return f"ending, {left:.0f} s left" if left > 0 else "ending"
+
+
+def stop_stages(pod: Pod, running: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of running containers in the order of stopping, stage after stage.
+
+    First all main, ephemeral and ordinary init containers at once, with those that the spec
+    does not name. Then one sidecar a stage, in reverse order of the spec (KEP-753). No stage is
+    empty.
+    """
+    names = dict.fromkeys(running)
+    sidecars = [c.spec.name for c in pod_containers(pod) if c.is_sidecar and c.spec.name in names]
+    first = tuple(name for name in names if name not in sidecars)
+    stages = [first] if first else []
+    stages += [(name,) for name in reversed(sidecars)]
+    return tuple(stages)
