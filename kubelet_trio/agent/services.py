@@ -15,7 +15,7 @@ from kubelet_trio.model import Meter, Purpose
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import (
-    BackOff,
+    BackOffTable,
     ImagePuller,
     NoServices,
     PodCgroups,
@@ -96,7 +96,7 @@ def make_services(settings: AgentSettings, seams: Seams, parts: ServiceParts) ->
         offload=seams.offload_for(Purpose.PODS),
         names=PodNames(),
         remains=Remains(seams.runtime, partial(parts.pleg.refresh, listing=True)),
-        crash_back_off=BackOff(settings.crash_back_off),
+        crash_back_off=BackOffTable(settings.crash_back_off),
         node=parts.node,
         started_at=parts.started_at,
         exec_orphans=seams.exec_orphans,

@@ -4,7 +4,7 @@ from kubelet_trio.pods.admission.decision import AdmissionNode, Rejected
 from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features
 from kubelet_trio.pods.admission.sysctls import SysctlRules, kernel_version, sysctl_rules
 from kubelet_trio.pods.images.puller import ImageError, ImagePuller, PullRate
-from kubelet_trio.pods.plan.backoff import BackOff, BackOffPolicy
+from kubelet_trio.pods.plan.backoff import BackOffPolicy, BackOffTable
 from kubelet_trio.pods.plan.restarts import restarts_after
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
@@ -23,8 +23,8 @@ __all__ = [
     "AdmissionCheck",
     "AdmissionNode",
     "Admitter",
-    "BackOff",
     "BackOffPolicy",
+    "BackOffTable",
     "EndReason",
     "ImageError",
     "ImagePuller",

@@ -24,7 +24,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ObjectStore
 from kubelet_trio.pods.images.puller import ImagePuller
-from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.plan.backoff import BackOffTable
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecords
 from kubelet_trio.pods.records.remains import Remains
@@ -119,7 +119,7 @@ class PodServices:
     offload: Offload
     names: PodNames
     remains: Remains
-    crash_back_off: BackOff
+    crash_back_off: BackOffTable
     node: Callable[[], NodeSettings]
     service_env: ServiceVariables = field(default_factory=NoServices)
     started_at: float = 0.0  # Unix seconds at which the agent began

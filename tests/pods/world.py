@@ -22,7 +22,7 @@ from kubelet_trio.model import (
     is_terminal,
     pod_containers,
 )
-from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.plan.backoff import BackOffTable
 from kubelet_trio.pods.plan.planner import plan_pod
 from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer
 from kubelet_trio.pods.plan.restarts import is_restarting_all
@@ -41,7 +41,7 @@ class World:
     pod: Pod
     now: float = 1000.0
     starts_fail: bool = False
-    crash: BackOff = field(default_factory=BackOff)
+    crash: BackOffTable = field(default_factory=BackOffTable)
     sandboxes: list[SandboxRecord] = field(default_factory=list)  # newest first
     containers: list[ContainerRecord] = field(default_factory=list)  # newest first
     status: PodStatus | None = None

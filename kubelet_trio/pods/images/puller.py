@@ -40,7 +40,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ObjectError, ObjectStore, secret_key
 from kubelet_trio.pods.images.reference import reference_problem
-from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.plan.backoff import BackOffTable
 from kubelet_trio.pods.types import WaitingReason
 
 log = get_logger()
@@ -144,7 +144,7 @@ class ImagePuller:
         *,
         parallel_pulls: int | None = 1,
         rate: PullRate | None = None,
-        back_off: BackOff | None = None,
+        back_off: BackOffTable | None = None,
         keyring: Keyring | None = None,
         objects: ObjectStore | None = None,
         access: ImageAccess | None = None,
@@ -159,7 +159,7 @@ class ImagePuller:
         self._clock = clock
         self._slots = trio.CapacityLimiter(parallel_pulls or float("inf"))
         self._rate = rate or PullRate()
-        self._back_off = back_off or BackOff()
+        self._back_off = back_off or BackOffTable()
         self._keyring = keyring or NoKeyring()
         self._objects = objects
         self._access = access

@@ -1,6 +1,6 @@
 """Back-off: how long a failing container, or a failing image pull, waits for its next try.
 
-`BackOffPolicy` is pure arithmetic on entries. `BackOff` is the dict of them; it has one owner and
+`BackOffPolicy` is pure arithmetic on entries. `BackOffTable` keeps them; it has one owner and
 no clock. The rules are the Go kubelet's: the first restart comes at once and makes an entry, whose
 delay counts from the container's end. Each restart doubles the delay up to the cap. It starts
 over once the container has run for `reset_after` s without a restart. A key holds the container's
@@ -77,7 +77,7 @@ class BackOffPolicy:
         return BackOffEntry(backoff_delay(self.base, self.cap, restarts), started)
 
 
-class BackOff(Mapping[BackOffKey, BackOffEntry]):
+class BackOffTable(Mapping[BackOffKey, BackOffEntry]):
     """The back-offs of a node's containers, or of its image pulls; reads as a mapping."""
 
     def __init__(self, policy: BackOffPolicy | None = None) -> None:

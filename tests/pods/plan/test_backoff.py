@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.pods.plan.backoff import BackOff, BackOffEntry, BackOffPolicy
+from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffPolicy, BackOffTable
 
 KEY = ("uid-1", "web", "abc")
 
 
 def delays(policy: BackOffPolicy, *, runs: float, rounds: int) -> list[float]:
     """The waits of a container that always runs for `runs` s and then fails."""
-    back_off, now, waits = BackOff(policy), 1000.0, []
+    back_off, now, waits = BackOffTable(policy), 1000.0, []
     for _ in range(rounds):
         ended = now + runs
         is_held = policy.ends(back_off.get(KEY), ended, ended) is not None
@@ -74,7 +74,7 @@ def test_no_back_off_is_told_of_a_container_that_never_restarted_or_if_not_asked
 
 
 def test_a_failed_pull_waits_from_the_failure_and_says_what_failed() -> None:
-    back_off, key = BackOff(), ("uid-1", "image:1")
+    back_off, key = BackOffTable(), ("uid-1", "image:1")
     assert not back_off.is_active(key, 100.0)
     back_off.next(key, 100.0, note="ErrImagePull: no such host")
     assert back_off.is_active(key, 109.9)
@@ -88,7 +88,7 @@ def test_a_failed_pull_waits_from_the_failure_and_says_what_failed() -> None:
 
 
 def test_a_pod_that_is_gone_takes_its_back_offs_along() -> None:
-    back_off = BackOff()
+    back_off = BackOffTable()
     other = ("uid-2", "web", "abc")
     back_off.next(KEY, 1.0)
     back_off.put(other, BackOffEntry(10.0, 1.0))

@@ -19,7 +19,7 @@ from kubelet_trio.model import (
     pod_containers,
     spec,
 )
-from kubelet_trio.pods.plan.backoff import BackOff
+from kubelet_trio.pods.plan.backoff import BackOffTable
 from kubelet_trio.pods.status.pod_status import reported_ends
 from tests.pods.make import container, pod, sidecar
 from tests.pods.world import LIVE, World
@@ -77,7 +77,7 @@ def happen(world: World, event: Event) -> None:
     elif event.kind in ("fail", "heal"):
         world.starts_fail = event.kind == "fail"
     elif event.kind == "forget":
-        world.crash = BackOff()
+        world.crash = BackOffTable()
     for _ in range(event.syncs):
         if not world.is_over:
             world.sync()
@@ -180,7 +180,7 @@ def test_a_crash_looping_container_waits_as_long_with_and_without_a_restart_of_t
         for _ in range(crashes):
             world.now += runs
             if forgets:
-                world.crash = BackOff()
+                world.crash = BackOffTable()
             world.end(world.containers[0].id, code)
             ended = world.now
             world.settle()
