@@ -1,10 +1,7 @@
-"""The pod conditions that a node agent owns, in the order and words of the Go kubelet.
+"""Compute the pod conditions of the kubelet, in the order and words of the Go kubelet.
 
-Every container of the spec has a status here, so upstream's words for those without one
-(`containers with unknown status`) never come up.
-
-A condition's transition time moves only with its status; its observed generation is the
-pod's. Conditions of other owners are kept as they are. Source: status/generate.go.
+A condition's transition time changes only with its status; its observed generation is the
+pod's. Conditions of other owners are kept unchanged. Upstream: status/generate.go.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ from kubelet_trio.pods.plan.sandbox import current_sandbox
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _RESTART_STARTED = "RestartAllContainersStarted"
 _RESTART_MESSAGE = "container exited with restart policy rule"
-# The conditions computed here. All others are kept, also those of the kubelet that only an
-# agent with in-place resizing sets.
-COMPUTED = frozenset(
+# Not all of the kubelet's: those of in-place resizing, which is not built, are kept like those of
+# other owners.
+_COMPUTED = frozenset(
     {
         "PodScheduled",
         "PodReadyToStartContainers",
@@ -58,11 +55,18 @@ def pod_conditions(
     *,
     is_ending: bool = False,
 ) -> list[PodCondition]:
-    """Return all conditions of a pod whose phase and container statuses are in `status`.
+    """Return all conditions of a pod.
 
-    `is_ending`: none of its containers starts again, whatever its rules say.
+    Args:
+        pod: the pod.
+        observed: what the runtime reports of it.
+        status: the new status, with the phase and the container statuses.
+        previous: the last status reported.
+        others: conditions of other owners.
+        now: the transition time of what changes.
+        is_ending: no container starts again, whatever its restart rules say.
     """
-    kept = [c for c in others if c.type not in COMPUTED]
+    kept = [c for c in others if c.type not in _COMPUTED]
     containers_ready = _containers_ready(pod, status)
     own = [
         PodCondition(
@@ -86,7 +90,7 @@ def pod_conditions(
 
 
 def is_initialized(status: PodStatus) -> bool:
-    """Return whether a status says that the pod was initialized."""
+    """Return whether a status has the condition Initialized."""
     return any(c.type == "Initialized" and c.status == "True" for c in status.conditions or ())
 
 
@@ -100,6 +104,8 @@ def _containers_ready(pod: Pod, status: PodStatus) -> PodCondition:
     ]
     if status.phase in _ENDED:
         return _false("ContainersReady", _ENDED[status.phase])
+    # Every container of the spec has a status here, so upstream's other message (`containers with
+    # unknown status`) cannot occur.
     if unready:
         return _false("ContainersReady", "ContainersNotReady", _listed("unready", unready))
     return PodCondition(type="ContainersReady", status="True")
@@ -138,7 +144,7 @@ def _initialized(pod: Pod, status: PodStatus, previous: PodStatus) -> PodConditi
             incomplete += [] if done else [init.spec.name]
     if status.phase == "Succeeded":
         return PodCondition(type="Initialized", status="True", reason="PodCompleted")
-    # What was initialized stays so, while sidecars come back.
+    # Once initialized the pod stays so, even while a sidecar restarts.
     if not incomplete or is_initialized(previous) or _any_main_ran(status):
         return PodCondition(type="Initialized", status="True")
     return _false("Initialized", "ContainersNotInitialized", _listed("incomplete", incomplete))
@@ -185,6 +191,6 @@ def _truth(value: bool) -> str:
     return "True" if value else "False"
 
 
-def _listed(how: str, names: Sequence[str]) -> str:
-    """Write names as Go prints a slice: `containers with unready status: [a b]`."""
-    return f"containers with {how} status: [{' '.join(names)}]"
+def _listed(kind: str, names: Sequence[str]) -> str:
+    """Format names as Go prints a slice: `containers with unready status: [a b]`."""
+    return f"containers with {kind} status: [{' '.join(names)}]"

@@ -1,9 +1,8 @@
-"""A container's API status, from its newest two instances and what was said of it before.
+"""Compute the API status of containers, from their newest two instances and the last status.
 
-Source: the Go kubelet's convertToAPIContainerStatuses and the prober's UpdatePodStatus.
-What the runtime no longer knows is not forgotten: a termination that was reported stays, and
-a container that was running and is nowhere to be found ended with 137,
-`ContainerStatusUnknown`.
+Upstream: convertToAPIContainerStatuses and the prober's UpdatePodStatus. What the runtime has
+forgotten is kept: a termination that was reported stays. A container that was reported to run
+and has no record any more terminated with exit code 137, `ContainerStatusUnknown`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 from lightkube.models import core_v1 as api
 
+from kubelet_trio.containers import cut_message, message_limit
 from kubelet_trio.model import (
     ContainerKind,
     ContainerRecord,
@@ -35,7 +35,10 @@ from kubelet_trio.pods.plan.restarts import (
 )
 from kubelet_trio.pods.types import PodStage, StatusInput
 
+_EPHEMERAL = ContainerKind.EPHEMERAL
+_SUCCEEDED = (ContainerState.EXITED, 0)
 _UNKNOWN = "ContainerStatusUnknown"
+# Upstream's texts, with its two spaces.
 _LOST_AT_END = "The container could not be located when the pod was terminated"
 _LOST = (
     "The container could not be located when the pod was deleted.  The container used to be Running"
@@ -44,8 +47,6 @@ _INIT_GONE = (
     "Unable to get init container status from container runtime and pod has been initialized, "
     "treat it as exited normally"
 )
-# Bytes of termination messages that a pod's status carries, shared by its containers.
-_MESSAGE_BYTES = 12 * 1024
 
 
 def container_statuses(
@@ -55,10 +56,7 @@ def container_statuses(
     previous: api.PodStatus,
     kind: ContainerKind,
 ) -> list[api.ContainerStatus] | None:
-    """Return the statuses of one list of the spec, None if the spec has none in it.
-
-    Init containers are in the order of the spec, the others by name.
-    """
+    """Return the statuses of one kind of containers, None if the spec has none of it."""
     before = {
         c.name: c
         for c in (
@@ -70,46 +68,49 @@ def container_statuses(
     restarting = given.stage is PodStage.SYNC and restarts_all(
         pod, observed, is_recorded=is_restarting_all(previous)
     )
-    made = [
-        _One(pod, observed, given, container, before.get(container.spec.name), restarting).status()
+    statuses = [
+        _ContainerStatus(
+            pod, observed, given, container, before.get(container.spec.name), restarting
+        ).status()
         for container in pod_containers(pod)
         if container.kind is kind
     ]
+    # As upstream: init containers in the order of the spec, the others by name.
     if kind is not ContainerKind.INIT:
-        made.sort(key=lambda status: status.name)
-    return made or None
+        statuses.sort(key=lambda status: status.name)
+    return statuses or None
 
 
 def lost_at_end() -> api.ContainerState:
-    """Return the state of a container of which nothing is known when its pod has ended."""
+    """Return the state of a container without a record when its pod has ended."""
     return api.ContainerState(terminated=_unknown_end(_LOST_AT_END))
 
 
 @dataclass(frozen=True, slots=True)
-class _One:
-    """One container: its spec, and its last reported status if there is one."""
+class _ContainerStatus:
+    """Computes the status of one container; `before` is its last reported status."""
 
     pod: api.Pod
     observed: RuntimePod
     given: StatusInput
     container: PodContainer
     before: api.ContainerStatus | None
-    is_restarting: bool  # with all containers of the pod
+    is_restarting: bool  # all containers of the pod are being restarted
 
     def status(self) -> api.ContainerStatus:
         records = self.observed.of(self.container.spec.name)
-        made = self._of_record(*records[:2]) if records else self._without_record()
-        return self._probed(self._held_back(made))
+        status = self._from_records(*records[:2]) if records else self._without_record()
+        return self._with_probes(self._with_waiting_reason(status))
 
-    # What the runtime says
+    # From the runtime's records
 
-    def _of_record(
+    def _from_records(
         self, newest: ContainerRecord, older: ContainerRecord | None = None
     ) -> api.ContainerStatus:
         state = self._state(newest)
         restarts = max(newest.attempt, self.before.restartCount if self.before else 0)
         if newest.state is ContainerState.UNKNOWN and self.before and state.terminated is not None:
-            # The runtime cannot tell of the restart that this end stands for; it counts once.
+            # This termination counts as one restart, once: the runtime has no record of it.
             restarts = self.before.restartCount + (self.before.state != state)
         resources, allocated = self._amounts(newest)
         return api.ContainerStatus(
@@ -130,7 +131,7 @@ class _One:
     def _amounts(
         self, record: ContainerRecord
     ) -> tuple[api.ResourceRequirements, dict[str, str] | None]:
-        """Return what an instance was created with: a spec edited since changes nothing of it."""
+        """Return the resources that an instance was created with, even if the spec has changed."""
         before = self.before
         if before is not None and before.resources and before.containerID == self._id(record):
             return before.resources, before.allocatedResources
@@ -148,7 +149,7 @@ class _One:
         return self._default_state()
 
     def _has_run(self, record: ContainerRecord) -> bool:
-        """Return whether it was told before that an instance ran, or that it was lost."""
+        """Return whether the last status reported this container as running, or as lost."""
         if self.before is None or self.before.state is None:
             return False
         lost = self.before.containerID == self._id(record) and self.before.state == lost_at_end()
@@ -157,24 +158,24 @@ class _One:
     def _last_state(
         self, newest: ContainerRecord, older: ContainerRecord | None
     ) -> api.ContainerState | None:
-        """Return how the instance before the newest ended, as far as anybody knows."""
+        """Return how the instance before the newest one ended, as far as it is known."""
         if older is not None and older.state is ContainerState.EXITED:
             return api.ContainerState(terminated=self._end(older))
         if self.before is None:
             return None
         if self.before.containerID == self._id(newest) or not newest.attempt:
             return self.before.lastState
+        # The last status was of the instance before, and its record is gone.
         ended = self.before.state is not None and self.before.state.terminated is not None
         return self.before.state if ended else self.before.lastState
 
     def _end(self, record: ContainerRecord) -> api.ContainerStateTerminated:
-        said = self.given.termination_messages.get(record.id, "")
-        message = ": ".join(part for part in (record.message, said) if part)
-        share = _MESSAGE_BYTES // sum(1 for _ in pod_containers(self.pod))
+        own = self.given.termination_messages.get(record.id, "")
+        message = ": ".join(part for part in (record.message, own) if part)
         return api.ContainerStateTerminated(
             exitCode=record.exit_code,
             reason=record.reason or ("Completed" if record.exit_code == 0 else "Error"),
-            message=_cut(message, share) or None,
+            message=cut_message(message, message_limit(self.pod)) or None,
             startedAt=_time(record.started_at),
             finishedAt=_time(record.finished_at),
             containerID=self._id(record),
@@ -183,10 +184,10 @@ class _One:
     def _id(self, record: ContainerRecord) -> str:
         return f"{self.given.runtime_name}://{record.id}"
 
-    # What nobody says
+    # Without a record
 
     def _without_record(self) -> api.ContainerStatus:
-        """Return the status of a container that the runtime has no instance of."""
+        """Return the status of a container of which the runtime has no instance."""
         before = self.before
         state = before.state if before is not None else None
         is_removed = self.is_restarting and self.container.kind is not _EPHEMERAL
@@ -212,10 +213,10 @@ class _One:
         return self._lost(status)
 
     def _lost(self, status: api.ContainerStatus) -> api.ContainerStatus:
-        """It ran and is gone: that is an end, and, unless the pod is deleted, a restart."""
-        known = status.lastState is not None and status.lastState.terminated is not None
-        if known:
+        """Add the termination of a container that ran and has no record any more."""
+        if status.lastState is not None and status.lastState.terminated is not None:
             return status
+        # It will start again, which counts as a restart; in a deleted pod it will not.
         is_deleted = metadata(self.pod).deletionTimestamp is not None
         return msgspec.structs.replace(
             status,
@@ -224,7 +225,7 @@ class _One:
         )
 
     def _is_gone_init(self) -> bool:
-        """Return whether it is an init container that must have run, its record removed since."""
+        """Return whether this is an init container that has run and whose record was removed."""
         if self.container.kind is not ContainerKind.INIT or self.container.is_sidecar:
             return False
         mains = {c.name for c in spec(self.pod).containers}
@@ -237,10 +238,10 @@ class _One:
         reason = "PodInitializing" if spec(self.pod).initContainers else "ContainerCreating"
         return api.ContainerState(waiting=api.ContainerStateWaiting(reason=reason))
 
-    # What is known of it beside the runtime
+    # What the runtime does not know
 
-    def _held_back(self, status: api.ContainerStatus) -> api.ContainerStatus:
-        """Show why a container that is to start does not: its waiting reason."""
+    def _with_waiting_reason(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """Show why a container that is to start must wait."""
         held = self.given.waiting.get(status.name)
         if held is None or self.given.stage is not PodStage.SYNC:
             return status
@@ -248,7 +249,7 @@ class _One:
         succeeded = latest is not None and (latest.state, latest.exit_code) == _SUCCEEDED
         is_init = self.container.kind is ContainerKind.INIT and not self.container.is_sidecar
         if is_init and succeeded:
-            return status
+            return status  # restart policy Always would let it start again
         if not should_start(self.pod, self.container.spec, self.observed):
             return status
         ended = status.state is not None and status.state.terminated is not None
@@ -259,10 +260,10 @@ class _One:
             lastState=status.state if ended else status.lastState,
         )
 
-    def _probed(self, status: api.ContainerStatus) -> api.ContainerStatus:
-        """Fill in `started` and `ready`; ephemeral containers have neither."""
+    def _with_probes(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """Fill in `started` and `ready`."""
         if self.container.kind is _EPHEMERAL:
-            return status
+            return status  # it has no probes
         latest = self.observed.latest(status.name)
         running = status.state is not None and status.state.running is not None
         started = running and latest is not None and self.given.started.get(latest.id, True)
@@ -278,12 +279,8 @@ class _One:
         return [_mount(m, self.given.recursive_read_only) for m in mounts] or None
 
 
-_EPHEMERAL = ContainerKind.EPHEMERAL
-_SUCCEEDED = (ContainerState.EXITED, 0)
-
-
 def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
-    """Show a container that was removed to start again with all others of its pod."""
+    """Show that a container was removed by a restart of all containers (KEP-5532)."""
     waiting = api.ContainerStateWaiting(reason=REMOVED, message=REMOVED_MESSAGE)
     end = api.ContainerStateTerminated(exitCode=KILLED, reason=REMOVED, message=REMOVED_MESSAGE)
     return msgspec.structs.replace(
@@ -298,9 +295,11 @@ def _mount(mount: api.VolumeMount, supports_recursive: bool) -> api.VolumeMountS
     read_only = bool(mount.readOnly)
     recursive = None
     if read_only:
+        # KEP-3857: IfPossible becomes Enabled where the runtime handler supports it. The API
+        # allows it without mount propagation only.
         asked = mount.recursiveReadOnly not in (None, "Disabled")
-        alone = mount.mountPropagation in (None, "None")
-        recursive = "Enabled" if asked and alone and supports_recursive else "Disabled"
+        is_private = mount.mountPropagation in (None, "None")
+        recursive = "Enabled" if asked and is_private and supports_recursive else "Disabled"
     return api.VolumeMountStatus(
         name=mount.name,
         mountPath=mount.mountPath,
@@ -324,8 +323,3 @@ def _unknown_end(message: str) -> api.ContainerStateTerminated:
 
 def _time(seconds: float) -> datetime.datetime | None:
     return to_datetime(seconds) if seconds else None
-
-
-def _cut(text: str, limit: int) -> str:
-    """Cut a text to `limit` bytes of UTF-8, at a character."""
-    return text.encode()[:limit].decode(errors="ignore")

@@ -1,7 +1,6 @@
-"""The phase of a pod, from its containers' statuses. Source: the Go kubelet's getPhase.
+"""Compute the phase of a pod from its containers' statuses. Upstream: getPhase.
 
-Terminal phases are a promise: they come only once no container may run again, they are
-held back while one still runs, and they never change.
+A terminal phase comes only once no container may run again, and it never changes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kubelet_trio.pods.plan.restarts import restarts_after, was_removed
 
 
 def last_exit_code(status: ContainerStatus) -> int | None:
-    """Return what the container ended with, now or, if it waits, last; None if it never did."""
+    """Return the exit code of a container that has exited, or waits after an exit; else None."""
     for state in (status.state, status.lastState):
         if state is not None and state.terminated is not None:
             return state.terminated.exitCode
@@ -26,25 +25,25 @@ def last_exit_code(status: ContainerStatus) -> int | None:
 
 @dataclass(slots=True)
 class _Count:
-    """How many containers are how; sidecars count as running or waiting only."""
+    """Container counts by state; an ended sidecar counts nowhere."""
 
     pending_init: int = 0
-    failed_init: int = 0  # and may not run again
+    failed_init: int = 0  # those that may not run again
     running: int = 0
     waiting: int = 0
     stopped: int = 0
-    succeeded: int = 0
-    restarting: int = 0
+    succeeded: int = 0  # of the stopped ones
+    restarting: int = 0  # of the stopped ones: those that are to start again
 
 
 def pod_phase(pod: Pod, status: PodStatus, *, is_ending: bool, has_initialized: bool) -> str:
-    """Return the phase.
+    """Return the phase of a pod.
 
     Args:
         pod: the pod.
-        status: with all container statuses of the spec in it.
-        is_ending: no container will be started any more, whatever the restart policy.
-        has_initialized: a main container was started in the pod's present sandbox.
+        status: a status with a container status for each container of the spec.
+        is_ending: no container starts again, whatever the restart policy says.
+        has_initialized: a main container was created in the pod's current sandbox.
     """
     count = _count(pod, status)
     if count.failed_init:
@@ -54,8 +53,8 @@ def pod_phase(pod: Pod, status: PodStatus, *, is_ending: bool, has_initialized: 
     if count.running:
         return "Running"
     if not count.stopped:
-        return "Pending"  # a pod known from its sandbox alone
-    # A static pod that is ended may come back with its file, so it keeps its phase.
+        return "Pending"  # there is a sandbox and nothing in it
+    # A static pod that is ended may start again with its file, so its phase must not be terminal.
     if count.restarting and (is_static(pod) or not is_ending):
         return "Running"
     return "Succeeded" if count.stopped == count.succeeded else "Failed"
@@ -95,15 +94,16 @@ def _count_main(count: _Count, pod: Pod, container: PodContainer, status: Contai
         count.waiting += 1
     else:
         count.stopped += 1
-        is_over = status.state is not None and status.state.terminated is not None
-        count.succeeded += code == 0 and is_over
+        # One that waits after exit code 0 has not succeeded: it is to start again.
+        has_exited = status.state is not None and status.state.terminated is not None
+        count.succeeded += code == 0 and has_exited
         count.restarting += restarts_after(container.spec, spec(pod), code)
 
 
 def _count_sidecar(count: _Count, status: ContainerStatus) -> None:
     if _is_running(status):
         count.running += 1
-        count.pending_init += not status.started
+        count.pending_init += not status.started  # its startup probe has not passed
     elif last_exit_code(status) is None:
         count.waiting += 1
         count.pending_init += 1

@@ -1,8 +1,8 @@
-"""A pod's API status: a pure function of the pod, the runtime's view and what was said before.
+"""Compute a pod's API status: a pure function of the pod, the runtime's state and the last status.
 
-Source: the Go kubelet 1.36 (generateAPIPodStatus, and the status manager's mergePodStatus and
-TerminatePod). What was reported once binds: a terminal phase, the start time, addresses of a
-sandbox that is gone, terminations whose records were removed.
+Upstream (1.36): generateAPIPodStatus, and the status manager's mergePodStatus and TerminatePod.
+Some of what was reported once never changes: a terminal phase, the start time, the addresses of
+a sandbox that is gone, terminations whose records were removed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ from kubelet_trio.pods.types import PodStage, StatusInput
 
 
 def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
-    """Return the status to report.
-
-    Lists are in the API's order and None where they would be empty. Times are whole seconds.
-    """
+    """Return the status to report. Lists that would be empty are None."""
     previous = given.previous or pod.status or PodStatus()
     if given.rejected:
         return _rejected_status(pod, given, previous)
@@ -58,7 +55,7 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
         hostIP=given.host_ips[0] if given.host_ips else previous.hostIP,
         hostIPs=[HostIP(ip=ip) for ip in given.host_ips[:2]] or previous.hostIPs,
         observedGeneration=max(generation, previous.observedGeneration or 0) or None,
-        # Owned by others, and kept.
+        # Owned by the scheduler and the resource claim controller; the kubelet keeps them.
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
         extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
@@ -67,16 +64,17 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     if given.stage is PodStage.TERMINATED:
         status = _with_known_ends(pod, status, previous)
     now = to_datetime(given.now)
-    held = _held_back(observed, given, previous, status)
-    # With the terminal phase and in one step: a cluster takes no word on why after that.
-    others = _others(pod, given, is_over=is_terminal(held))
+    reported = _without_early_end(observed, given, previous, status)
+    # mergePodStatus takes DisruptionTarget from the kubelet only in the update that makes the phase
+    # terminal (KEP-3329).
+    others = _other_conditions(pod, given, is_over=is_terminal(reported))
     is_ending = given.stage is not PodStage.SYNC
     conditions = pod_conditions(pod, observed, status, previous, others, now, is_ending=is_ending)
-    return msgspec.structs.replace(held, conditions=conditions)
+    return msgspec.structs.replace(reported, conditions=conditions)
 
 
 def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodStatus:
-    """Return the status of a pod that never ran here: the verdict, and what others said."""
+    """Return the status of a pod that was not admitted, so never ran here."""
     failure = given.failure
     generation = metadata(pod).generation or 0
     return PodStatus(
@@ -86,7 +84,7 @@ def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodSt
         qosClass=previous.qosClass or pod_qos(pod),
         startTime=_start_time(given, previous),
         observedGeneration=max(generation, previous.observedGeneration or 0) or None,
-        conditions=_others(pod, given, is_over=True) or None,
+        conditions=_other_conditions(pod, given, is_over=True) or None,
         nominatedNodeName=previous.nominatedNodeName,
         resourceClaimStatuses=previous.resourceClaimStatuses,
         extendedResourceClaimStatus=previous.extendedResourceClaimStatus,
@@ -94,33 +92,33 @@ def _rejected_status(pod: Pod, given: StatusInput, previous: PodStatus) -> PodSt
 
 
 def reported_ends(status: PodStatus | None) -> dict[str, int]:
-    """Return what containers ended with, by name, if the runtime has forgotten them.
+    """Return exit codes by container name from the last status, for containers without a record.
 
-    For `plan_pod`: a container that was reported to have ended did so, and one that was
-    reported to run and has no record any more was killed, whatever removed its record.
+    `plan_pod` needs them (`PlanInput.ended`). A container that was reported as running and has no
+    record any more counts as killed.
     """
     if status is None:
         return {}
     statuses = [*(status.ephemeralContainerStatuses or ())]
-    if not is_restarting_all(status):  # what is removed to be restarted has not ended
-        told = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
-        statuses += [one for one in told if not was_removed(one)]
+    if not is_restarting_all(status):  # a container removed by a restart of all has not ended
+        reported = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
+        statuses += [one for one in reported if not was_removed(one)]
     codes = {one.name: last_exit_code(one) for one in statuses}
     codes |= {one.name: KILLED for one in statuses if one.state and one.state.running is not None}
     return {name: code for name, code in codes.items() if code is not None}
 
 
-def _others(pod: Pod, given: StatusInput, *, is_over: bool) -> list[PodCondition]:
-    """Return the conditions of other owners: the API's, and over them what we were told."""
+def _other_conditions(pod: Pod, given: StatusInput, *, is_over: bool) -> list[PodCondition]:
+    """Return the conditions of other owners; those given replace the API object's."""
     api = pod.status.conditions or () if pod.status is not None else ()
-    ours = (*given.conditions, *(given.end_conditions if is_over else ()))
-    return list({c.type: c for c in (*api, *ours)}.values())
+    newer = (*given.conditions, *(given.end_conditions if is_over else ()))
+    return list({c.type: c for c in (*api, *newer)}.values())
 
 
 def _with_phase(
     pod: Pod, observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
 ) -> PodStatus:
-    """Fill in phase, reason and message: what was terminal stays, then a verdict, then the rest."""
+    """Fill in phase, reason and message: a terminal phase stays; then the pod's failure counts."""
     phase, reason, message = _computed_phase(pod, observed, given, status), None, None
     if is_terminal(previous):
         phase = previous.phase or phase
@@ -139,18 +137,19 @@ def _computed_phase(pod: Pod, observed: RuntimePod, given: StatusInput, status: 
         is_ending=given.stage is not PodStage.SYNC,
         has_initialized=sandbox is not None and has_initialized(pod, observed, sandbox.id),
     )
-    # Whatever state a pod ends in, it has ended. A static one may come back with its file.
+    # A pod that was taken down is over in whatever state its containers ended. A static one may
+    # start again with its file.
     ended = given.stage is PodStage.TERMINATED and (given.finished or not is_static(pod))
     return "Failed" if ended and phase not in TERMINAL_PHASES else phase
 
 
-def _held_back(
+def _without_early_end(
     observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
 ) -> PodStatus:
-    """Keep the phase until the pod is being ended and nothing runs.
+    """Keep the last phase until the pod is terminating and none of its containers runs.
 
-    Others take a terminal phase as leave to reuse what the pod had; and it binds, so it must
-    not come before the plan, which knows more of the pod, says that it is over.
+    Other components reuse what a pod held as soon as its phase is terminal (kubernetes PR 108366).
+    And that phase never changes again: only the plan knows whether no container starts again.
     """
     is_ending = given.finished or given.stage is not PodStage.SYNC
     if is_terminal(previous) or not is_terminal(status):
@@ -166,7 +165,10 @@ def _held_back(
 
 
 def _with_known_ends(pod: Pod, status: PodStatus, previous: PodStatus) -> PodStatus:
-    """Give every container that was started an end: of a pod that is over, none is waiting."""
+    """Terminate the status of every container that was started: the pod is over.
+
+    Upstream: the status manager's TerminatePod.
+    """
     inits = status.initContainerStatuses or []
     tried = _tried(inits)
     mains = status.containerStatuses
@@ -179,7 +181,7 @@ def _with_known_ends(pod: Pod, status: PodStatus, previous: PodStatus) -> PodSta
 
 
 def _tried(inits: list[ContainerStatus]) -> int:
-    """Return how many init containers were started at least once; the first always counts."""
+    """Return how many init containers were started; the first counts even if it was not."""
     for index in reversed(range(len(inits))):
         if not _is_untouched(inits[index]):
             return index + 1
@@ -194,7 +196,7 @@ def _was_initialized(pod: Pod, status: PodStatus, previous: PodStatus) -> bool:
         return True
     last = inits[-1]
     if any(c.spec.name == last.name for c in pod_containers(pod) if c.is_sidecar):
-        return False  # that a sidecar ended does not tell that it ever started well
+        return False  # a sidecar that ended may never have passed its startup probe
     ends = [s.terminated for s in (last.state, last.lastState) if s is not None]
     return any(end is not None and end.exitCode == 0 for end in ends)
 
@@ -213,16 +215,16 @@ def _ended(status: ContainerStatus) -> ContainerStatus:
 
 
 def _start_time(given: StatusInput, previous: PodStatus) -> datetime.datetime:
-    """Return the first time that was ever reported."""
+    """Return the start time: the first one reported stays."""
     return previous.startTime or to_datetime(given.start_time or given.now)
 
 
 def _pod_ips(
     pod: Pod, observed: RuntimePod, given: StatusInput, previous: PodStatus
 ) -> tuple[str, ...]:
-    """Return the pod's addresses, the node's family first, at most one of each family.
+    """Return the pod's addresses, at most one of each IP family.
 
-    Those of a sandbox that is gone are kept; on the host's network they are the host's.
+    Those of a sandbox that is gone are kept. On the host's network they are the node's.
     """
     before = tuple(ip.ip for ip in previous.podIPs or ())
     if spec(pod).hostNetwork:
@@ -230,6 +232,7 @@ def _pod_ips(
     newest = observed.sandboxes[0] if observed.sandboxes else None
     if newest is None or not newest.ready or not newest.ips:
         return before
+    # As upstream's sortPodIPs: the family of the node's first address comes first.
     v6_first = bool(given.host_ips) and _is_v6(given.host_ips[0])
     first: dict[bool, str] = {}
     for ip in newest.ips:
@@ -238,7 +241,10 @@ def _pod_ips(
 
 
 def _host_network_ips(before: tuple[str, ...], host: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep what was reported; add the host's second family if it came later."""
+    """Return the addresses reported so far, or the node's.
+
+    The node's second family is added if it is known later than the first.
+    """
     ips = before or host[:1]
     if len(ips) == 1 and len(host) > 1 and _is_v6(host[1]) != _is_v6(ips[0]):
         return (*ips, host[1])
