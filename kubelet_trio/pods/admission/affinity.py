@@ -1,7 +1,6 @@
-"""Does a pod's node selector and required affinity let it be on this node?
+"""Decide whether a node matches a pod: its node selector, required affinity and tolerations.
 
-Source: component-helpers/scheduling/corev1/nodeaffinity. What cannot be understood matches
-nothing, as upstream's does.
+Upstream: component-helpers/scheduling/corev1, nodeaffinity.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def matches_node(pod: Pod, name: str, labels: Mapping[str, str]) -> bool:
 def untolerated(
     taints: Iterable[Taint], tolerations: Iterable[Toleration], effect: str
 ) -> Taint | None:
-    """Return the first taint of an effect that no toleration covers."""
+    """Return the first taint with an effect that no toleration matches."""
     given = list(tolerations)
     for taint in taints:
         if taint.effect == effect and not any(_tolerates(t, taint) for t in given):
@@ -65,14 +64,14 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 def _matches_term(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
     expressions, fields = term.matchExpressions or [], term.matchFields or []
     if not expressions and not fields:
-        return False  # an empty term is of no node
+        return False  # as the API documents it: an empty term matches no node
     return all(_matches(each, labels) for each in expressions) and all(
         _matches_field(each, name) for each in fields
     )
 
 
 def _matches_field(requirement: NodeSelectorRequirement, name: str) -> bool:
-    """A node has one field to select by, its name, and only one value may be named."""
+    """Compare with the node's name, the only field that can be selected, and with one value."""
     values = requirement.values or []
     if requirement.key != _NAME or len(values) != 1:
         return False
@@ -94,7 +93,7 @@ def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) ->
             return value is None
         case "Gt" | "Lt":
             return _compares(requirement.operator, value, values)
-    return False
+    return False  # an unknown operator matches nothing
 
 
 def _compares(operator: str, value: str | None, values: list[str]) -> bool:
@@ -107,10 +106,8 @@ def _compares(operator: str, value: str | None, values: list[str]) -> bool:
 
 
 def _parse_int(text: str) -> int | None:
-    """Return what Go's ParseInt(text, 10, 64) does, None for its errors.
-
-    Python's int() also takes `1_0`, spaces and the digits of other scripts.
-    """
+    """Return what Go's ParseInt(text, 10, 64) returns, None for its errors."""
+    # Python's int() also accepts `1_0`, spaces and the digits of other scripts.
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)

@@ -1,18 +1,14 @@
-"""May a pod run on this node? The Go kubelet's admit handlers, as one pure function.
+"""Decide whether a pod may run on this node: the Go kubelet's admit handlers as one pure function.
 
 `decide` looks at a pod, the pods that are on the node, and the node:
 
-    admitted    it runs
-    rejected    it never will: phase Failed, in upstream's reasons and messages
-    displacing  it is critical, and fits once some others have ended
+    Admitted    it runs
+    Rejected    it never runs: phase Failed, with upstream's reasons and messages
+    Preempting  it is critical, and fits once some other pods have ended
 
-Upstream's order: sysctls, the node's operating system and features, then everything that
-the scheduler would look at (resources, affinity, host ports, NoExecute taints), of which the
-first failure is told, then AppArmor. Source: pkg/kubelet/lifecycle, sysctl and preemption.
-
-Differences: a displacing pod waits until its victims have ended, where the Go kubelet holds
-up every other pod meanwhile; and resources are not measured on a node that does not say what
-it has.
+The order is upstream's: sysctls, the operating system and features of the node, then what the
+scheduler checks (resources, affinity, host ports, NoExecute taints), then AppArmor.
+Upstream: pkg/kubelet/lifecycle, sysctl and preemption.
 """
 
 from __future__ import annotations
@@ -48,46 +44,49 @@ HostPort = tuple[str, str, int]  # address, protocol, port
 
 @dataclass(frozen=True, slots=True)
 class AdmissionNode:
-    """The node as admission sees it."""
+    """What admission needs to know of the node."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    allocatable: Mapping[str, int] = field(default_factory=dict)  # nano-units; none: unknown
+    allocatable: Mapping[str, int] = field(default_factory=dict)  # nano-units; empty: unknown
     sysctls: SysctlRules = field(default_factory=SysctlRules)
-    strict_groups: bool = False  # the runtime obeys supplementalGroupsPolicy Strict
+    strict_groups: bool = False  # the runtime supports supplementalGroupsPolicy Strict
     no_apparmor: str = ""  # why AppArmor cannot be enforced; "" where it can
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """It may run, once the pods that are being displaced have ended if `waits`."""
+    """The pod may run; if `waits`, once the pods that are being preempted have ended."""
 
     waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """It may not run. `message` as upstream's event has it."""
+    """The pod may not run. `message` is that of upstream's event."""
 
     reason: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Displacing:
-    """It may run once these have been ended."""
+class Preempting:
+    """The pod may run once `victims` have ended.
+
+    It waits for them. The Go kubelet admits no other pod meanwhile.
+    """
 
     victims: tuple[Pod, ...]
-    resource: str = ""  # the first that does not suffice
+    resource: str = ""  # the first one that is short
 
 
-Decision = Admitted | Rejected | Displacing
+Decision = Admitted | Rejected | Preempting
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A resource that does not suffice, in nano-units."""
+    """A resource that the node has too little of, in nano-units."""
 
     resource: str
     requested: int
@@ -117,7 +116,7 @@ def decide(
         pod: the pod to be admitted.
         others: the pods that are on the node, whether they run yet or not.
         node: the node.
-        leaving: pods that are on the node for a little while only: they are being displaced.
+        leaving: pods on the node that are being preempted.
     """
     rejection = _check_sysctls(pod, node) or _check_platform(pod, node)
     if rejection is not None:
@@ -125,7 +124,8 @@ def decide(
     shortages = list(_shortages(pod, others, node))
     failures = list(_mismatches(pod, others, node))
     if failures and (is_critical(pod) or not shortages):
-        # A shortage is no reason to reject a critical pod; these are.
+        # Upstream's CriticalPodAdmissionHandler: a shortage does not reject a critical pod, since
+        # preemption can mend it. Any other failure does.
         return failures[0]
     if shortages and not is_critical(pod):
         return shortages[0].rejection()
@@ -133,16 +133,16 @@ def decide(
     if rejection is not None:
         return rejection
     if shortages:
-        return _displace(pod, others, shortages)
+        return _preempt(pod, others, shortages)
     together = [*others, *leaving]
     waits = bool(leaving) and any(_shortages(pod, together, node))
     return Admitted(waits or any(_port_conflicts(pod, leaving)))
 
 
-def _displace(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Decision:
+def _preempt(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Decision:
     missing = {each.resource: each.missing for each in shortages}
     try:
-        return Displacing(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
+        return Preempting(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
     except NoVictimsError as exc:
         wanted = "".join(f"(res: {n}, q: {_shown(n, q)}), " for n, q in exc.missing.items())
         return Rejected(
@@ -202,7 +202,7 @@ def _check_apparmor(pod: Pod, node: AdmissionNode) -> Rejected | None:
 
 
 def _mismatches(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Rejected]:
-    """Yield what keeps a pod from this node whatever it has left."""
+    """Yield why the node does not match a pod, whatever resources it has."""
     if not matches_node(pod, node.name, node.labels):
         yield _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if spec(pod).nodeName not in (None, "", node.name):
@@ -218,10 +218,10 @@ def _failed(predicate: str, why: str) -> Rejected:
 
 
 def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
-    """Yield what the node has too little of, in the scheduler's order."""
+    """Yield the resources that are short, in the order of the scheduler's NodeResourcesFit."""
     capacity = node.allocatable
     if not capacity:
-        return
+        return  # the node does not report what it has
     if "pods" in capacity and (len(others) + 1) * NANO > capacity["pods"]:
         yield Shortage("pods", NANO, len(others) * NANO, capacity["pods"])
     wanted = {n: a for n, a in pod_requests(pod).items() if a > 0 and n != "pods"}
@@ -233,7 +233,9 @@ def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator
             used[name] = used.get(name, 0) + amount
     for name in sorted(wanted, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n)):
         if name not in capacity and _is_extended(name):
-            continue  # a resource of the cluster's, or of claims: not for the node to count
+            # Of a device plugin, of a resource claim or of the whole cluster. Upstream's
+            # removeMissingExtendedResources: the node does not count what it does not report.
+            continue
         here = capacity.get(name, 0)
         if wanted[name] > here - used.get(name, 0):
             yield Shortage(name, wanted[name], used.get(name, 0), here)
@@ -257,7 +259,7 @@ def _port_conflicts(pod: Pod, others: Sequence[Pod]) -> Iterator[HostPort]:
 
 
 def host_ports(pod: Pod) -> Iterator[HostPort]:
-    """Yield the ports of the node that a pod takes: main containers' and sidecars'."""
+    """Yield the host ports that a pod uses: those of main containers and sidecars."""
     for container in pod_containers(pod):
         if container.kind is not ContainerKind.MAIN and not container.is_sidecar:
             continue

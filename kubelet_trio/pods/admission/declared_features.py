@@ -1,11 +1,8 @@
-"""Features that a node declares, and pods that need them (KEP-5328).
+"""Declare the node's features, and reject pods that need another one (KEP-5328).
 
-A scheduler goes by what nodes declare; a pod that came all the same, or an update of one, is held
-against it here too. Source: component-helpers/nodedeclaredfeatures of 1.36, and its use in
-lifecycle/handlers.go and HandlePodUpdates.
-
-Declared is what this agent does. Not ExtendWebSocketsToKubelet: to translate WebSockets here costs
-two to three times what it costs to hand an API server's SPDY through.
+The scheduler places pods by the features that nodes declare. A pod that is bound to the node by
+other means, and an update of a pod, are checked here. Upstream (1.36):
+component-helpers/nodedeclaredfeatures, used in lifecycle/handlers.go and HandlePodUpdates.
 """
 
 from __future__ import annotations
@@ -18,7 +15,8 @@ from kubelet_trio.model import could_restart_all, spec
 from kubelet_trio.pods.admission.decision import Rejected
 
 RESTART_ALL = "RestartAllContainersOnContainerExits"
-# Sorted, as the API wants them.
+# Sorted, as the API requires it. Without ExtendWebSocketsToKubelet: translating WebSockets here
+# costs two to three times as much as forwarding the API server's SPDY.
 DECLARED: tuple[str, ...] = (RESTART_ALL,)
 
 
@@ -50,13 +48,13 @@ _NEEDED_BY_UPDATE: Mapping[str, Callable[[Pod, Pod], bool]] = {
 
 
 def lacks_features(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-    """Reject a pod that needs what the node does not declare."""
+    """Reject a pod that needs a feature that the node does not declare."""
     missing = [name for name, needs in _NEEDED.items() if needs(pod) and name not in DECLARED]
     return Rejected("PodFeatureUnsupported", _text(missing)) if missing else None
 
 
 def lacks_for_update(before: Pod, after: Pod) -> str:
-    """Return what to say of an update that needs what the node does not declare; "" if none."""
+    """Return the error text for an update that needs an undeclared feature; "" if it needs none."""
     missing = [
         name
         for name, needs in _NEEDED_BY_UPDATE.items()

@@ -1,8 +1,8 @@
-"""Whom a critical pod displaces: the fewest and least of those that may be displaced.
+"""Choose the pods that a critical pod preempts: as few and as small ones as possible.
 
-Source: pkg/kubelet/preemption, 1.36. Guaranteed pods are spared where Burstable ones do,
-and these where BestEffort ones do. Within a class those go first whose requests come nearest
-to what is still missing.
+BestEffort pods go before Burstable pods, and these before Guaranteed pods. Within a class those go
+first whose requests come nearest to what is still missing. Upstream (1.36):
+pkg/kubelet/preemption, getPodsToPreempt.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Missing = Mapping[str, int]  # nano-units by resource name, each above 0
 
 
 class NoVictimsError(Exception):
-    """Nobody that may be displaced has what is missing."""
+    """All pods that may be preempted have less than what is missing."""
 
     def __init__(self, missing: Missing) -> None:
         super().__init__("no set of running pods found to reclaim resources")
         self.missing = missing
 
 
-def may_displace(pod: Pod, other: Pod) -> bool:
-    """Return whether a pod may take another one's place."""
+def may_preempt(pod: Pod, other: Pod) -> bool:
+    """Return whether a pod may preempt another one: types.Preemptable."""
     if is_critical(pod) and not is_critical(other):
         return True
     mine, theirs = spec(pod).priority, spec(other).priority
@@ -37,18 +37,20 @@ def may_displace(pod: Pod, other: Pod) -> bool:
 
 
 def choose_victims(pod: Pod, others: Sequence[Pod], missing: Missing) -> list[Pod]:
-    """Return whom to end so that `missing` is there, BestEffort pods first.
+    """Return the pods to end so that their requests cover `missing`, BestEffort pods first.
 
-    Raises `NoVictimsError` where ending all that may be displaced is not enough.
+    Raises:
+        NoVictimsError: ending all pods that may be preempted is not enough.
     """
     by_class: dict[str, list[Pod]] = {name: [] for name in _CLASSES}
     for other in others:
-        if may_displace(pod, other):
+        if may_preempt(pod, other):
             by_class[pod_qos(other)].append(other)
     best_effort, burstable, guaranteed = (by_class[name] for name in _CLASSES)
     left = _without(missing, [*best_effort, *burstable, *guaranteed])
     if left:
         raise NoVictimsError(left)
+    # From the most important class down: each is asked only for what the lesser classes lack.
     third = _nearest(guaranteed, _without(missing, [*best_effort, *burstable]))
     second = _nearest(burstable, _without(missing, [*best_effort, *third]))
     first = _nearest(best_effort, _without(missing, [*second, *third]))
@@ -56,7 +58,7 @@ def choose_victims(pod: Pod, others: Sequence[Pod], missing: Missing) -> list[Po
 
 
 def _nearest(pods: Sequence[Pod], missing: Missing) -> list[Pod]:
-    """Take the pod that comes nearest to what is missing, until nothing is."""
+    """Return pods that cover what is missing, the nearest first: getPodsToPreemptByDistance."""
     left, chosen = list(pods), []
     while missing:
         if not left:
@@ -69,7 +71,10 @@ def _nearest(pods: Sequence[Pod], missing: Missing) -> list[Pod]:
 
 
 def _distance(pod: Pod, missing: Missing) -> float:
-    """Return how much of what is missing a pod does not have, each resource counted alike."""
+    """Return how far a pod's requests are from what is missing: 0 if they cover it.
+
+    Every resource has the same weight: shares are compared, not amounts.
+    """
     requests = _requests(pod)
     shares = (max(0, amount - requests.get(n, 0)) / amount for n, amount in missing.items())
     return sum(share**2 for share in shares)
@@ -81,7 +86,7 @@ def _size(pod: Pod) -> tuple[int, ...]:
 
 
 def _requests(pod: Pod) -> dict[str, int]:
-    return {**pod_requests(pod), "pods": NANO}
+    return {**pod_requests(pod), "pods": NANO}  # the number of pods is a resource as well
 
 
 def _without(missing: Missing, pods: Sequence[Pod]) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""Which sysctls a pod may set: those known to be safe, and those that the node allows.
+"""Decide which sysctls a pod may set: the safe ones, and those that the node allows.
 
-A sysctl is safe if the kernel keeps it apart for each namespace and nothing outside of the
-pod feels it. Others must be in a namespace too, or allowing them would be to let a pod set
-the node's. Source: pkg/kubelet/sysctl, 1.36.
+A sysctl is safe if the kernel has it once for each namespace and nothing outside of the pod is
+affected by it. The unsafe ones that a node may allow are namespaced as well: otherwise a pod would
+set the node's. Upstream (1.36): pkg/kubelet/sysctl.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kubelet_trio.containers import dotted_sysctl
 
-# Safe ones by the kernel version since which they are in a namespace.
+# The safe ones, with the kernel version since which they are namespaced; (0, 0): any.
 _SAFE: Mapping[str, tuple[int, int]] = {
     "kernel.shm_rmid_forced": (0, 0),
     "net.ipv4.ip_local_port_range": (0, 0),
@@ -50,7 +50,7 @@ _PATTERN = re.compile(rf"({_SEGMENT}[./])*(\*|{_SEGMENT}|[a-z0-9]([-_a-z0-9]*)?\
 
 @dataclass(frozen=True, slots=True)
 class SysctlRules:
-    """What pods may set: exact names and prefixes, each with its namespace."""
+    """The sysctls that pods may set: exact names and prefixes, each with its namespace."""
 
     exact: Mapping[str, str] = field(default_factory=dict)
     prefixes: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def sysctl_rules(
         kernel: the kernel's version.
 
     Raises:
-        ValueError: a name that is none, or that is the node's as a whole.
+        ValueError: a name is malformed, or its sysctl is not namespaced.
     """
     exact: dict[str, str] = {}
     prefixes: dict[str, str] = {}

@@ -16,7 +16,7 @@ from kubelet_trio.pods.admission.decision import (
     AdmissionNode,
     Admitted,
     Decision,
-    Displacing,
+    Preempting,
     Rejected,
     decide,
 )
@@ -107,7 +107,7 @@ class Admitter:
                 worker.reject(decision)
             else:
                 reserved[uid] = worker
-                if isinstance(decision, Displacing):
+                if isinstance(decision, Preempting):
                     self._displace(worker, decision, everyone)
                 continue
             del self._waiting[uid]
@@ -139,7 +139,7 @@ class Admitter:
         return next((r for r in rejections if r is not None), decision)
 
     def _displace(
-        self, worker: PodWorker, decision: Displacing, everyone: Iterable[PodWorker]
+        self, worker: PodWorker, decision: Preempting, everyone: Iterable[PodWorker]
     ) -> None:
         by_uid = {w.uid: w for w in everyone}
         for victim in decision.victims:

@@ -24,7 +24,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO
 from kubelet_trio.pods import AdmissionNode, Rejected, sysctl_rules
-from kubelet_trio.pods.admission.decision import Admitted, Displacing, decide
+from kubelet_trio.pods.admission.decision import Admitted, Preempting, decide
 
 GI = 2**30
 NODE = AdmissionNode(
@@ -236,7 +236,7 @@ def test_overhead_counts() -> None:
 def test_a_critical_pod_displaces_who_is_not() -> None:
     static = pod(source="file", requests={"cpu": "3"})
     others = [pod("a", requests={"cpu": "2"}), pod("b", source="file", requests={"cpu": "1"})]
-    assert decide(static, others, NODE) == Displacing((others[0],), "cpu")
+    assert decide(static, others, NODE) == Preempting((others[0],), "cpu")
 
 
 def test_it_waits_for_those_it_displaced_only_where_it_needs_their_place() -> None:

@@ -15,7 +15,7 @@ from kubelet_trio.model import CONFIG_SOURCE, NANO, is_critical
 from kubelet_trio.pods.admission.preemption import (
     NoVictimsError,
     choose_victims,
-    may_displace,
+    may_preempt,
 )
 
 
@@ -57,8 +57,8 @@ def victims(others: list[Pod], **missing: int) -> list[str]:
         (pod(priority=1), CRITICAL, False),
     ],
 )
-def test_who_may_displace_whom(pod_: Pod, other: Pod, expected: bool) -> None:
-    assert may_displace(pod_, other) is expected
+def test_who_may_preempt_whom(pod_: Pod, other: Pod, expected: bool) -> None:
+    assert may_preempt(pod_, other) is expected
 
 
 def test_static_pods_are_critical_and_others_by_their_priority() -> None:
