@@ -31,7 +31,7 @@ from kubelet_trio.grpc._metadata import (
 )
 from kubelet_trio.model.quantity import canonical_quantity, parse_quantity
 from kubelet_trio.node.capacity import parse_cpus, threshold_amount
-from kubelet_trio.pods.images.reference import reference_problem
+from kubelet_trio.pods.images.request import reference_problem
 from kubelet_trio.pods.records.userns import UserNamespaceError, parse_getsubids
 from kubelet_trio.pressure.oom import parse_kill
 from kubelet_trio.pressure.thresholds import parse_thresholds

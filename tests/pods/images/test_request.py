@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubelet_trio.pods.images.reference import reference_problem
+from kubelet_trio.pods.images.request import reference_problem
 
 DIGEST = "sha256:" + "a" * 64
 
