@@ -141,9 +141,7 @@ class StatusManager:
             entry.base, entry.base_uid, entry.is_gone = known, uid, False
             entry.version += 1
             entry.ignored = {}
-        elif entry.base is None or (
-            entry.base is not known and is_newer(known, entry.base)
-        ):
+        elif entry.base is None or (entry.base is not known and is_newer(known, entry.base)):
             # Another client may have overwritten our status; `_deliver` compares and patches.
             entry.base = known
             entry.version += 1
