@@ -17,7 +17,7 @@ from collections.abc import Mapping
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources.container
 ContainerCheckpoint                     server.routes.commands
-ContainerRestartRules                   pods.plan.restart
+ContainerRestartRules                   pods.plan.restarts
 ContextualLogging                       supervision.child
 DisableNodeKubeProxyVersion             node.machine
 EnvFiles                                containers.env.files
@@ -27,7 +27,7 @@ GracefulNodeShutdown                    shutdown.manager
 GracefulNodeShutdownBasedOnPodPriority  shutdown.plan
 HostnameOverride                        containers.hosts
 ImageMaximumGCAge                       gc.images
-ImageVolume                             pods.images.images
+ImageVolume                             pods.images.puller
 KubeletCgroupDriverFromCRI              cri.health
 KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
@@ -36,14 +36,14 @@ KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
-NodeDeclaredFeatures                    pods.admission.declared
+NodeDeclaredFeatures                    pods.admission.declared_features
 NodeLogQuery                            server.logs.node_query
 NodeSwap                                containers.resources.container
 PLEGOnDemandRelist                      pleg.relist
 PodLevelResources                       containers.resources.cgroups
 PodLifecycleSleepAction                 pods.steps.hooks
 PodLifecycleSleepActionAllowZero        pods.steps.hooks
-PodObservedGenerationTracking           pods.status.status
+PodObservedGenerationTracking           pods.status.pod_status
 PodReadyToStartContainersCondition      pods.status.conditions
 PortForwardWebsockets                   streaming.forward
 PreventStaticPodAPIReferences           sources.manifest.support
@@ -53,9 +53,9 @@ RelaxedDNSSearchValidation              sources.validation.pod
 RelaxedEnvironmentVariableValidation    sources.validation.env
 ReloadKubeletClientCAFile               server.tls.serving
 ReloadKubeletServerCertificateFile      server.tls.serving
-RestartAllContainersOnContainerExits    pods.plan.restart_all
+RestartAllContainersOnContainerExits    pods.plan.restarts
 RotateKubeletServerCertificate          kube.rotation
-SidecarContainers                       pods.plan.plan_init
+SidecarContainers                       pods.plan.init_containers
 SupplementalGroupsPolicy                containers.security
 SystemdWatchdog                         cli.notify
 UserNamespacesSupport                   pods.records.userns

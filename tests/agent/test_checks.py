@@ -43,9 +43,9 @@ async def test_a_merge_that_takes_no_turns_is_told(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stuck(
-        *_: object, turned: Callable[[], None], task_status: trio.TaskStatus[None], **__: object
+        *_: object, on_applied: Callable[[], None], task_status: trio.TaskStatus[None], **__: object
     ) -> None:
-        turned()
+        on_applied()
         task_status.started()
         await trio.sleep_forever()
 
