@@ -27,6 +27,7 @@ from trio_util import AsyncValue, wait_any
 
 from kubelet_trio.agent.cgroup_meter import MeteredTree
 from kubelet_trio.cgroups import (
+    CGROUP_ERRORS,
     MIN_SHARES,
     CgroupBusyError,
     CgroupDriver,
@@ -380,7 +381,8 @@ class OrphanCgroups:
     registry: Callable[[], PodRegistry]
     wait_synced: Callable[[], Awaitable[None]]  # until the runtime's pods are known
     pods_on_disk: Callable[[], Awaitable[frozenset[PodUid]]]  # that have a directory here
-    _busy: set[PodUid] = field(default_factory=set)
+    _named: set[PodUid] = field(default_factory=set)  # in the log, as not removed
+    _limited: set[PodUid] = field(default_factory=set)  # if they were this agent's
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look until cancelled."""
@@ -403,19 +405,32 @@ class OrphanCgroups:
             with self.registry().reclaiming(uid) as is_ours:
                 if is_ours:
                     await self._remove(uid)
-        self._busy &= there
+        self._named &= there
+        self._limited &= there
 
     async def _remove(self, uid: PodUid) -> None:
         try:
             await self.cgroups.remove_empty(uid)
-        except (CgroupBusyError, CgroupsDeniedError, OSError) as exc:
-            if uid not in self._busy:
-                self._busy.add(uid)
-                log.warning("cgroups.orphan_stays", uid=uid, error=str(exc))
-                if isinstance(exc, CgroupBusyError) and uid in await self.pods_on_disk():
-                    await self.cgroups.starve(uid)
+        except CGROUP_ERRORS as exc:
+            failure = exc
         else:
             log.info("cgroups.orphan_removed", uid=uid)
+            return
+        if uid not in self._named:
+            self._named.add(uid)
+            log.warning("cgroups.orphan_stays", uid=uid, error=str(failure))
+        if isinstance(failure, CgroupBusyError) and uid not in self._limited:
+            await self._limit(uid)
+
+    async def _limit(self, uid: PodUid) -> None:
+        """Give what still runs there the least CPU, if it was this agent's."""
+        try:
+            if uid in await self.pods_on_disk():
+                await self.cgroups.starve(uid)
+        except CGROUP_ERRORS as exc:
+            log.info("cgroups.orphan_not_limited", uid=uid, error=str(exc))
+        else:
+            self._limited.add(uid)
 
 
 def _is_active(pod: Pod) -> bool:

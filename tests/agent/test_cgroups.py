@@ -55,6 +55,7 @@ class FakeTree:
     refused: dict[CgroupName | str, str] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     busy: set[PodUid] = field(default_factory=set)
+    not_starved: CgroupError | None = None  # raised where a pod's own limits are changed
     usage: int = 0
     error: CgroupError | None = None
 
@@ -102,6 +103,8 @@ class FakeTree:
 
     async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
         await trio.lowlevel.checkpoint()
+        if self.not_starved is not None:
+            raise self.not_starved
         named = [name for name in self.there if name[-1] == f"pod{uid}"]
         self.there |= dict.fromkeys(named, limits)
 
@@ -373,6 +376,45 @@ async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
         ("cgroups.orphan_stays", "busy"),
         ("cgroups.orphan_removed", "empty"),
         ("cgroups.orphan_stays", "lost"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("disk", "tree"),
+    [(OSError("the disk is gone"), None), (None, CgroupError("no such slice"))],
+)
+async def test_an_orphan_that_cannot_be_limited_is_logged_and_tried_again(
+    disk: OSError | None, tree: CgroupError | None, autojump_clock: MockClock
+) -> None:
+    world = World()
+    await world.cgroups.ensure(make_pod("lost", "1"))
+    world.tree.busy = {PodUid("lost")}
+    world.tree.not_starved = tree
+
+    async def pods_on_disk() -> frozenset[PodUid]:
+        await trio.lowlevel.checkpoint()
+        if disk is not None and trio.current_time() < 100:
+            raise disk
+        return frozenset([PodUid("lost")])
+
+    orphans = OrphanCgroups(
+        world.cgroups,
+        lambda: cast("PodRegistry", Registry(set())),
+        trio.lowlevel.checkpoint,
+        pods_on_disk,
+    )
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(orphans.run)
+            await trio.sleep(100)
+            world.tree.not_starved = None
+            await trio.sleep(100)
+            nursery.cancel_scope.cancel()
+    assert world.tree.there[*BURSTABLE, "podlost"] == CgroupLimits(cpu_shares=2)
+    assert [(entry["event"], entry["uid"], entry["error"]) for entry in logs] == [
+        ("cgroups.orphan_stays", "lost", "cgroup podlost still has processes in it"),
+        ("cgroups.orphan_not_limited", "lost", str(disk or tree)),
+        ("cgroups.orphan_not_limited", "lost", str(disk or tree)),
     ]
 
 
