@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kubelet_trio.agent import node_api_settings
 from kubelet_trio.config import Settings, load_settings
 from kubelet_trio.config.show import encode_config
+from kubelet_trio.daemon import node_api_settings
 from kubelet_trio.server import Guard, HttpError, NodeAuthenticator, Request, Response, allow_all
 from kubelet_trio.server.http.types import ClientPeer
 from kubelet_trio.server.tls.serving import CIPHERS, TlsSettings, _make_context
@@ -85,7 +85,7 @@ def test_the_defaults_that_the_benchmark_asks_for() -> None:
     api = node_api_settings(settings)
     assert api is not None
     assert (api.anonymous, api.always_allow, api.read_only_port) == (False, False, 0)
-    assert not api.is_reachable(None)
+    assert not api.is_reachable(has_reviews=False)
 
 
 def test_the_configuration_of_the_page_is_taken(hardened: Settings) -> None:

@@ -1,18 +1,20 @@
-"""Admission wired to the node: what it says of itself, to admission."""
+"""The node's side of admission: its settings, its state, and the checks of other rooms."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lightkube.models.core_v1 import Node, Pod, Taint
+from trio_util import AsyncValue
 
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import RuntimeState
 from kubelet_trio.model import is_static
+from kubelet_trio.node import Pressure
 from kubelet_trio.pods import (
     AdmissionCheck,
     AdmissionNode,
@@ -22,6 +24,8 @@ from kubelet_trio.pods import (
     lacks_features,
     sysctl_rules,
 )
+from kubelet_trio.pressure import pressure_rejection
+from kubelet_trio.shutdown import REJECTED
 from kubelet_trio.sources import check_cluster_pod
 
 UNSUPPORTED = "PodFeatureUnsupported"
@@ -33,7 +37,7 @@ _APPARMOR_FS = Path("/sys/kernel/security/apparmor")
 
 @dataclass(frozen=True, slots=True)
 class NodeMarks:
-    """What others select or avoid a node by."""
+    """The labels and taints by which pods select or avoid a node."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
@@ -41,14 +45,14 @@ class NodeMarks:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """What of admission is settled at start.
+    """The settings of admission.
 
     Attributes:
-        marks: of the node as it was told to be, where no API server says otherwise.
-        sysctls: what pods may set.
+        marks: of the configuration; the node's object at an API server takes precedence.
+        sysctls: those that pods may set.
         no_apparmor: why AppArmor cannot be enforced; "" where it can.
-        checks: further rooms' word on a pod, in their order.
-        max_pods: the most pods there can be.
+        checks: further checks, in their order.
+        max_pods: the most pods that the node may have.
     """
 
     marks: NodeMarks = field(default_factory=NodeMarks)
@@ -100,28 +104,73 @@ def marks_of(node: Node) -> NodeMarks:
     return NodeMarks(labels or {}, tuple(taints or ()))
 
 
-def admission_node(
-    node: NodeSettings,
-    settings: AdmissionSettings,
-    runtime: RuntimeState,
-    marks: NodeMarks,
-) -> AdmissionNode:
-    """Return the node as it is now, by the marks that it has now."""
-    return AdmissionNode(
-        name=node.node_name,
-        labels=marks.labels,
-        taints=marks.taints,
-        allocatable=node.allocatable,
-        sysctls=settings.sysctls,
-        strict_groups=runtime.supplemental_groups_policy,
-        no_apparmor=settings.no_apparmor,
-    )
+class NodeAdmission:
+    """The node as admission sees it, and the checks of other rooms."""
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        node: Callable[[], NodeSettings],
+        runtime: AsyncValue[RuntimeState],
+        known_node: Callable[[], Node | None],
+        pressure: AsyncValue[Pressure],
+        is_shutting_down: AsyncValue[bool],
+    ) -> None:
+        """Args:
+        settings: settled at start.
+        node: returns the node as it is now.
+        runtime: the runtime as last seen.
+        known_node: returns the node's object; None where it is not known.
+        pressure: the node's shortages.
+        is_shutting_down: whether the machine shuts down.
+        """
+        self._settings = settings
+        self._node = node
+        self._runtime = runtime
+        self._known_node = known_node
+        self._pressure = pressure
+        self._is_shutting_down = is_shutting_down
+
+    def node(self) -> AdmissionNode:
+        """Return the node as it is now."""
+        settings, node, known = self._settings, self._node(), self._known_node()
+        # Others may have labelled or tainted the node's object.
+        marks = marks_of(known) if known is not None else settings.marks
+        return AdmissionNode(
+            name=node.node_name,
+            labels=marks.labels,
+            taints=marks.taints,
+            allocatable=node.allocatable,
+            sysctls=settings.sysctls,
+            strict_groups=self._runtime.value.supplemental_groups_policy,
+            no_apparmor=settings.no_apparmor,
+        )
+
+    @property
+    def first_checks(self) -> tuple[AdmissionCheck, ...]:
+        """The checks before all others."""
+        return (self._under_pressure,)
+
+    @property
+    def last_checks(self) -> tuple[AdmissionCheck, ...]:
+        """The checks of pods that nothing else rejects.
+
+        Those of features come first: making room for such a pod would be in vain.
+        """
+        return (unsupported, lacks_features, *self._settings.checks, self._in_shutdown)
+
+    def _under_pressure(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+        rejection = pressure_rejection(pod, self._pressure.value)
+        return Rejected(*rejection) if rejection is not None else None
+
+    def _in_shutdown(self, _pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
+        return Rejected(*REJECTED) if self._is_shutting_down.value else None
 
 
 def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-    """Reject a pod of an API server that asks for what this agent does not do.
+    """Reject a pod of an API server that needs a feature which this agent lacks.
 
-    Manifests are refused for the same when they are read.
+    Manifests with such pods are refused when they are read.
     """
     if is_static(pod):
         return None
@@ -129,7 +178,3 @@ def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
     if not errors:
         return None
     return Rejected(UNSUPPORTED, "; ".join(f"{e.field}: {e.message}" for e in errors))
-
-
-# Asked before all others: no room and no other pod's end lets these pods in.
-FEATURE_CHECKS = (unsupported, lacks_features)

@@ -1,56 +1,41 @@
-"""What health endpoints ask of the agent: is what keeps its pods going well?"""
+"""The checks behind the health endpoints: does the agent keep its pods going?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import trio
-from trio_util import AsyncValue
 
-from kubelet_trio.cri import RuntimeState
-from kubelet_trio.pleg import Pleg
-from kubelet_trio.supervision import ChildState, DynamicSupervisor, Supervisor
+from kubelet_trio.agent.parts import Parts
+from kubelet_trio.supervision import ChildState
 
-_LEAST = 300.0  # seconds without a turn that are never too long
+_LEAST = 300.0  # seconds since the last turn that are never too long
 
 
-def check_functions(
-    runtime: AsyncValue[RuntimeState], pleg: Pleg, sync_loop: SyncLoop
-) -> dict[str, Callable[[], str | None]]:
-    """Return the checks by name; each returns None while it is well, else why it is not."""
+def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:
+    """Return the checks by name; each returns None while it is well, else the problem."""
+    state, pleg = parts.runtime.health.state, parts.runtime.pleg
     return {
-        "syncloop": sync_loop.problem,
+        "syncloop": lambda: _sync_loop_problem(parts),
         "pleg": lambda: pleg.healthy(trio.current_time()),
-        "runtime": lambda: runtime.value.problem or None,
-        "network": lambda: runtime.value.network_problem or None,
+        "runtime": lambda: state.value.problem or None,
+        "network": lambda: state.value.network_problem or None,
     }
 
 
-@dataclass(slots=True)
-class SyncLoop:
-    """Tells when what dispatches to the pods' workers does not run, or takes no turns.
+def _sync_loop_problem(parts: Parts) -> str | None:
+    """Return why the pod workers get no news of what is desired, None if they do.
 
     The merge of the sources takes a turn at each delivery and every `sync_period` seconds.
 
     Source: syncLoopHealthCheck in pkg/kubelet/server/server.go.
     """
-
-    sync_period: float
-    pods: DynamicSupervisor
-    sources: Supervisor
-    _turned: float | None = field(default=None)
-
-    def turn(self) -> None:
-        """Note a turn of the merge."""
-        self._turned = trio.current_time()
-
-    def problem(self) -> str | None:
-        """Return what is wrong, None while nothing is."""
-        for part in (self.pods.tree(), *self.sources.tree().children):
-            if part.name in ("pods", "merge") and part.state is not ChildState.RUNNING:
-                return f"{part.name} is {part.state.value}"
-        return overdue(self._turned, trio.current_time(), self.sync_period)
+    pods = parts.pods
+    for part in (pods.supervisor.tree(), *pods.sources.tree().children):
+        if part.name in ("pods", "merge") and part.state is not ChildState.RUNNING:
+            return f"{part.name} is {part.state.value}"
+    period = parts.setup.settings.sync_period
+    return overdue(pods.desired.turned_at, trio.current_time(), period)
 
 
 def overdue(turned: float | None, now: float, sync_period: float) -> str | None:

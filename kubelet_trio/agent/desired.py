@@ -1,19 +1,111 @@
-"""What the sources want, on its way to the workers, and what is told of the sources."""
+"""The pods that the sources want, on their way to the workers: one pipeline, one writer.
+
+documents   objects from manifests, before the pods that refer to them
+overhead    of a static pod's runtime class, as an API server's admission would add it
+starts      the start of the clock for the pod start metrics
+mark        of an embedded agent, by which it finds its pods in the runtime again
+registry    the workers
+mirrors     of static pods, on a node of a cluster
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
+import trio
+from trio_util import AsyncValue
 
-from kubelet_trio.model import INSTANCE, metadata, pod_annotations
+from kubelet_trio.model import INSTANCE, EventSink, metadata, pod_annotations
+from kubelet_trio.objects import LocalObjects
+from kubelet_trio.pods import PodRegistry
 from kubelet_trio.server import ProblemInfo, SourceInfo
-from kubelet_trio.sources import Desired, Source
+from kubelet_trio.sources import Desired, Source, run_merge, with_overhead
+from kubelet_trio.status import PodStarts
 
 
-def marked(desired: Desired, instance: str) -> Desired:
-    """Mark the pods of an embedded agent: the runtime's objects carry it on (`owned_by`)."""
+class DesiredPods:
+    """Merges the sources and applies what they want (the child `merge` of `sources`).
+
+    `value` is what they want now.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        documents: LocalObjects,
+        starts: PodStarts,
+        registry: PodRegistry,
+        events: EventSink,
+        *,
+        sync_period: float,
+        instance: str = "",
+        want_mirrors: Callable[[Desired], None] = lambda _desired: None,
+    ) -> None:
+        """Args:
+        sources: the sources of pods.
+        documents: the objects from manifests.
+        starts: measures the starts of pods.
+        registry: the workers.
+        events: gets pods that give way to others.
+        sync_period: seconds between two turns without a delivery.
+        instance: the mark of an embedded agent's pods; "": none.
+        want_mirrors: takes the static pods that need a mirror.
+        """
+        self.sources = tuple(sources)
+        self.value: AsyncValue[Desired] = AsyncValue(Desired())
+        self.turned_at: float | None = None  # trio time of the last turn of the merge
+        self._documents = documents
+        self._starts = starts
+        self._registry = registry
+        self._events = events
+        self._sync_period = sync_period
+        self._instance = instance
+        self._want_mirrors = want_mirrors
+        self._is_clearing = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Merge and apply until cancelled."""
+        # Before any source delivers: it may be long, and none can take back a recorded decision.
+        self._registry.resume()
+        await run_merge(
+            self.sources,
+            self.apply,
+            self._events,
+            on_applied=self._turn,
+            period=self._sync_period,
+            task_status=task_status,
+        )
+
+    def _turn(self) -> None:
+        self.turned_at = trio.current_time()
+
+    def apply(self, desired: Desired) -> None:
+        """Pass the newest desired pods through the pipeline. Never blocks."""
+        self._documents.apply(desired.objects)
+        desired = with_overhead(desired)
+        self._starts.wanted(desired.pods)
+        if self._instance:
+            desired = with_mark(desired, self._instance)
+        self.value.value = desired
+        if self._is_clearing:
+            desired = replace(desired, pods={}, all_ready=True)
+        self._registry.apply(desired)
+        self._want_mirrors(desired)
+
+    def clear(self) -> None:
+        """End every pod for good: from now on none is wanted, whatever a source delivers."""
+        self._is_clearing = True
+        self.apply(self.value.value)
+
+    def infos(self) -> Iterator[SourceInfo]:
+        """Yield the state of each source."""
+        return source_infos(self.sources, self.value.value)
+
+
+def with_mark(desired: Desired, instance: str) -> Desired:
+    """Mark the pods of an embedded agent: the runtime's objects carry the mark (`owned_by`)."""
     pods = {}
     for uid, pod in desired.pods.items():
         annotations = {**pod_annotations(pod), INSTANCE: instance}
@@ -23,7 +115,7 @@ def marked(desired: Desired, instance: str) -> Desired:
 
 
 def source_infos(sources: Iterable[Source], desired: Desired) -> Iterator[SourceInfo]:
-    """Yield how each source does: its own problems, and the pods that give way to others."""
+    """Yield each source's state: its own problems, and its pods that give way to others."""
     for source in sources:
         given_way = [p for p in desired.problems if p.source == source.name]
         problems = tuple(

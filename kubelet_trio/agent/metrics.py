@@ -12,19 +12,13 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod
-from trio_util import AsyncValue
 
-from kubelet_trio.agent.garbage import Garbage
-from kubelet_trio.agent.guards import Guards
 from kubelet_trio.agent.metric_names import FAMILIES, Family
-from kubelet_trio.agent.settings import AgentSettings, Seams
-from kubelet_trio.agent.stats import AgentStats
-from kubelet_trio.events import EventRecorder
+from kubelet_trio.agent.parts import Parts
 from kubelet_trio.model import (
     ContainerState,
     Histogram,
@@ -34,15 +28,10 @@ from kubelet_trio.model import (
     is_static,
     spec,
 )
-from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import PodStage
-from kubelet_trio.sources import Desired
-from kubelet_trio.status import StatusStore
 from kubelet_trio.supervision import TreeNode
-from kubelet_trio.volumes import VolumeManager
 
 if TYPE_CHECKING:
-    from kubelet_trio.pods import PodRegistry
     from kubelet_trio.stats import Exposition
 
 _LAG_PROBE = 0.005  # seconds that the loop is asked to sleep; what it takes longer is its lag
@@ -50,30 +39,18 @@ _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSources:
-    """What is looked at when somebody asks."""
-
-    settings: AgentSettings
-    seams: Seams
-    meter: Meter
-    pleg: Pleg
-    events: EventRecorder
-    statuses: StatusStore
-    garbage: Garbage
-    guards: Guards
-    stats: AgentStats
-    desired: AsyncValue[Desired]
-    registry: Callable[[], PodRegistry | None]
-    tree: Callable[[], TreeNode]
-    volumes: VolumeManager
-
-
 class AgentMetrics:
     """Writes the pages."""
 
-    def __init__(self, sources: MetricSources) -> None:
-        self._sources = sources
+    def __init__(self, parts: Parts, meter: Meter, tree: Callable[[], TreeNode]) -> None:
+        """Args:
+        parts: the agent.
+        meter: holds the counts and durations.
+        tree: returns its supervision tree.
+        """
+        self._parts = parts
+        self._meter = meter
+        self._tree = tree
 
     async def page(self) -> str:
         """Return `/metrics`."""
@@ -83,7 +60,7 @@ class AgentMetrics:
         exposition = Exposition()
         metered = [name for name in FAMILIES if name not in (*_PROBES, *_SLIS)]
         for name in metered:
-            _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
+            _write_metered(exposition, name, FAMILIES[name], self._meter)
         stored = *await self._volumes(), *await self._logs()
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
         for name, labels, value in (*counted, *_process()):
@@ -101,7 +78,7 @@ class AgentMetrics:
         from kubelet_trio.stats import Exposition
 
         await trio.lowlevel.checkpoint()
-        exposition, meter = Exposition(), self._sources.meter
+        exposition, meter = Exposition(), self._meter
         for labels, value in meter.counters("prober_probe_total"):
             uid, namespace, pod, container, kind, result = labels
             shown = (container, namespace, pod, uid, kind, result)
@@ -122,16 +99,16 @@ class AgentMetrics:
         await trio.lowlevel.checkpoint()
         exposition = Exposition()
         for name in _SLIS:
-            _write_metered(exposition, name, FAMILIES[name], self._sources.meter)
+            _write_metered(exposition, name, FAMILIES[name], self._meter)
         return exposition.text()
 
     def _derived(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """Yield what upstream keeps in gauges and what is there to be counted here."""
-        sources = self._sources
-        meter, pleg = sources.meter, sources.pleg
-        yield "kubelet_node_name", (sources.settings.node.node_name,), 1
+        setup, meter, pleg = self._parts.setup, self._meter, self._parts.runtime.pleg
+        node, cluster = setup.settings.node, setup.cluster
+        yield "kubelet_node_name", (node.node_name,), 1
         yield "kubernetes_build_info", _build_info(), 1
-        yield "kubelet_cgroup_version", (), sources.settings.node.cgroup_version
+        yield "kubelet_cgroup_version", (), node.cgroup_version
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         yield (
             "kubelet_running_pods",
@@ -142,32 +119,32 @@ class AgentMetrics:
         for state in ContainerState:
             if states[state]:
                 yield "kubelet_running_containers", (state.value,), states[state]
-        desired = sources.desired.value.pods
+        desired = self._parts.pods.desired.value.value.pods
         static = Counter(is_static(pod) for pod in desired.values())
         ephemeral = sum(len(spec(pod).ephemeralContainers or ()) for pod in desired.values())
         yield "kubelet_managed_ephemeral_containers", (), ephemeral
         for is_it in (True, False):
             yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
-        yield "kubelet_mirror_pods", (), static[True] if sources.seams.cluster is not None else 0
+        yield "kubelet_mirror_pods", (), static[True] if cluster is not None else 0
         yield from self._working(desired)
         calls = dict(meter.counters("kubelet_runtime_operations_total"))
         failed = dict(meter.counters("kubelet_runtime_operations_errors_total"))
         sandboxes = ("run_podsandbox",)
         yield "kubelet_started_pods_total", (), calls.get(sandboxes, 0)
         yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
-        if sources.seams.cluster is not None:
-            yield from sources.seams.cluster.certificates.ttls()
+        if cluster is not None:
+            yield from cluster.certificate_ttls()
         if pleg.relisted_at is not None:
             ago = trio.current_time() - pleg.relisted_at
-            yield "kubelet_pleg_last_seen_seconds", (), sources.seams.clock.time() - ago
+            yield "kubelet_pleg_last_seen_seconds", (), setup.seams.clock.time() - ago
 
     def _ended(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """Yield what was ended and removed to keep the node from running out."""
-        for signal, count in sorted(self._sources.guards.eviction.evictions.items()):
+        for signal, count in sorted(self._parts.upkeep.eviction.evictions.items()):
             yield "kubelet_evictions", (signal,), count
-        for reason, count in self._sources.garbage.images.removed.items():
+        for reason, count in self._parts.upkeep.images.removed.items():
             yield "kubelet_image_garbage_collected_total", (reason,), count
-        shutdown = self._sources.guards.shutdown
+        shutdown = self._parts.upkeep.shutdown
         if shutdown is not None and shutdown.began_at is not None:
             yield "kubelet_graceful_shutdown_start_time_seconds", (), shutdown.began_at
         if shutdown is not None and shutdown.ended_at is not None:
@@ -175,18 +152,18 @@ class AgentMetrics:
 
     def _set_up(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         """Yield how many volumes pods want, and how many are set up."""
-        for labels, count in sorted(self._sources.volumes.totals().items()):
+        for labels, count in sorted(self._parts.supplies.services.volumes.totals().items()):
             yield "volume_manager_total_volumes", labels, count
 
     async def _logs(self) -> list[tuple[str, tuple[str, ...], float]]:
         """Return what the logs of running containers take on disk."""
         name = "kubelet_container_log_filesystem_used_bytes"
-        return [(name, labels, used) for labels, used in await self._sources.stats.log_usage()]
+        return [(name, labels, used) for labels, used in await self._parts.stats.log_usage()]
 
     async def _volumes(self) -> list[tuple[str, tuple[str, ...], float]]:
         """Return what volumes behind claims hold, each claim once."""
         found = {}
-        for namespace, claim, fs in await self._sources.stats.claimed_volumes():
+        for namespace, claim, fs in await self._parts.stats.claimed_volumes():
             for name, value in (
                 ("capacity_bytes", fs.capacity),
                 ("available_bytes", fs.available),
@@ -202,10 +179,9 @@ class AgentMetrics:
     def _working(
         self, desired: Mapping[PodUid, Pod]
     ) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        registry = self._sources.registry()
         working: Counter[tuple[str, str, str]] = Counter()
         active: Counter[bool] = Counter()
-        for uid, worker in (registry.workers if registry is not None else {}).items():
+        for uid, worker in self._parts.workers.items():
             static = is_static(worker.pod)
             config = "desired" if uid in desired else "orphan"
             working[worker.stage.name.lower(), config, _go_bool(static)] += 1
@@ -216,21 +192,21 @@ class AgentMetrics:
             yield "kubelet_working_pods", labels, count
 
     def _own(self, lag: float) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        sources = self._sources
-        for path, node in _nodes(sources.tree()):
+        tree, reports = self._tree(), self._parts.reports
+        for path, node in _nodes(tree):
             if "@" not in path:  # one series for all pods: they come and go
                 yield "kubelet_trio_child_restarts_total", (path,), node.restarts
         yield (
             "kubelet_trio_child_restarts_total",
             ("kubelet/pods/*",),
-            _pod_restarts(sources.tree()),
+            _pod_restarts(tree),
         )
         for channel, depth in (
-            ("events", sources.events.waiting),
-            ("status", sources.statuses.waiting),
+            ("events", reports.events.waiting),
+            ("status", reports.statuses.waiting),
         ):
             yield "kubelet_trio_channel_depth", (channel,), depth
-        yield "kubelet_trio_events_dropped_total", (), sources.events.dropped
+        yield "kubelet_trio_events_dropped_total", (), reports.events.dropped
         statistics = trio.lowlevel.current_statistics()
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable

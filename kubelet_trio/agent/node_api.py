@@ -1,72 +1,39 @@
-"""The kubelet API's place in the tree: `server`, with its HTTPS and its read-only port.
+"""The kubelet API in the supervision tree: `server`, with its HTTPS and its read-only port.
 
-An HTTPS port that could let nobody in is not opened: reviews of tokens and accesses need an
-API server, and without one only `AlwaysAllow` lets anybody pass.
+An HTTPS port that could let no client in is not opened (`NodeApiSettings.is_reachable`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from kubelet_trio.model import Offload
-from kubelet_trio.server import SERVING, ApiOptions, Port, serve_http
+from kubelet_trio.agent.core import Agent
+from kubelet_trio.agent.settings import NodeApiSettings
+from kubelet_trio.model import Offload, Purpose
+from kubelet_trio.server import SERVING, Port, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent.cluster import Cluster, ReviewApis
-    from kubelet_trio.agent.core import Agent
+    from kubelet_trio.agent.cluster import ReviewApis
     from kubelet_trio.server import Authorizer, Guard, Router, ServerTls, TlsSettings
 
-_SERVING_CURRENT = "kubelet-server-current.pem"  # of `certificates.serving_store`
+_SERVING_CURRENT = "kubelet-server-current.pem"  # of `node.serving_store`
 
 
-@dataclass(frozen=True, slots=True)
-class NodeApiSettings:
-    """What the configuration says of the kubelet API. Ports of 0 are not opened."""
-
-    address: str
-    port: int = 10250
-    read_only_port: int = 0
-    cert_dir: Path = Path("/var/lib/kubelet/pki")  # where a certificate is made if none is named
-    cert_file: str = ""
-    key_file: str = ""
-    tls_bootstrap: bool = False  # serverTLSBootstrap: the API server has one signed
-    client_ca_file: str = ""
-    min_version: str = ""
-    cipher_suites: tuple[str, ...] = ()
-    anonymous: bool = False
-    webhook_authentication: bool = True
-    always_allow: bool = False  # authorization.mode; False: Webhook
-    token_ttl: float = 120.0
-    authorized_ttl: float = 300.0
-    unauthorized_ttl: float = 30.0
-    options: ApiOptions = field(default_factory=ApiOptions)
-    configz: bytes = b"{}"
-    flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
-
-    def is_reachable(self, reviews: ReviewApis | None) -> bool:
-        """Whether anybody could be let in on the HTTPS port."""
-        reviews_tokens = self.webhook_authentication and reviews is not None
-        may_be_known = self.anonymous or bool(self.client_ca_file) or reviews_tokens
-        return bool(self.port) and may_be_known and (self.always_allow or reviews is not None)
-
-
-def node_api_children(
-    agent: Agent, settings: NodeApiSettings | None, cluster: Cluster | None, offload: Offload
-) -> tuple[ChildSpec, ...]:
+def node_api_children(agent: Agent) -> tuple[ChildSpec, ...]:
     """Return the children of `server`; none where nothing is to be served."""
+    settings, cluster = agent.seams.node_api, agent.parts.setup.cluster
     if settings is None:
         return ()
     reviews = cluster.reviews if cluster is not None else None
-    server = _NodeApi(agent, settings, reviews, offload)
+    server = NodeApi(agent, settings, reviews, agent.seams.offload_for(Purpose.CERTIFICATES))
     children = []
-    if settings.is_reachable(reviews):
+    if settings.is_reachable(has_reviews=reviews is not None):
         port = agent.ports.tcp("https", "port", settings.address, settings.port)
         serve = partial(server.serve_https, port)
         children.append(ChildSpec("https", serve, policy=SERVING, note=port.problem))
@@ -79,7 +46,16 @@ def node_api_children(
 
 
 @dataclass(frozen=True, slots=True)
-class _NodeApi:
+class NodeApi:
+    """Serves the kubelet API of one agent.
+
+    Attributes:
+        agent: the agent.
+        settings: of its kubelet API.
+        reviews: review tokens and accesses; None: there is no API server.
+        offload: the threads for files of certificates.
+    """
+
     agent: Agent
     settings: NodeApiSettings
     reviews: ReviewApis | None
@@ -88,7 +64,7 @@ class _NodeApi:
     async def serve_https(
         self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve to whoever may, once the port and a certificate can be had."""
+        """Serve authorized clients, once the port and a certificate are available."""
         from kubelet_trio.server import TlsError, measured
 
         tls: list[ServerTls] = []
@@ -109,6 +85,7 @@ class _NodeApi:
     async def serve_read_only(
         self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        """Serve what needs no authorization."""
         from kubelet_trio.server import measured
 
         listeners = await port.listen(task_status.started)
@@ -117,7 +94,7 @@ class _NodeApi:
         await serve_http(router, listeners, observe=observe)
 
     async def _load_tls(self) -> ServerTls:
-        """Return what shakes hands. Raises TlsError or OSError: no certificate can be had."""
+        """Return the server's side of TLS. Raises TlsError or OSError without a certificate."""
         from kubelet_trio.server import ServerTls
 
         tls = ServerTls(await self._tls_settings(), self.offload)
@@ -148,8 +125,7 @@ class _NodeApi:
         return AccessReviews(reviews.accesses, settings.authorized_ttl, settings.unauthorized_ttl)
 
     def _router(self, *, read_only: bool = False) -> Router:
-        from kubelet_trio.agent.node_page import node_page
-        from kubelet_trio.agent.pages import stats_pages
+        from kubelet_trio.agent.pages import node_page, stats_pages
         from kubelet_trio.server import SYSTEM_LOGS, ApiParts, kubelet_router
 
         agent = self.agent
@@ -166,7 +142,7 @@ class _NodeApi:
         )
         router = kubelet_router(parts, read_only=read_only)
         if not read_only and self.settings.options.enable_debugging_handlers:
-            # It shows logs, so it goes with their handler.
+            # The page shows logs: whoever turns their handler off wants them hidden.
             router.add("GET", "/ui/{path...}", node_page(agent))
         return router
 

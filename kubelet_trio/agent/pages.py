@@ -1,16 +1,61 @@
-"""The pages of stats and metrics as handlers by path, for whichever server shows them."""
+"""The pages that servers show: the node page, stats and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+import trio
+
+from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.stats import AgentStats
-from kubelet_trio.server import Handler, Request, Response
+from kubelet_trio.server import SERVING, Handler, Port, Request, Response, serve_http
+from kubelet_trio.supervision import ChildSpec
+
+if TYPE_CHECKING:
+    from kubelet_trio.server import Router
 
 _ONLY = "only_cpu_and_memory"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def node_page_child(agent: Agent, number: int) -> ChildSpec:
+    """Return the child that serves the page without authentication: on loopback alone."""
+    port = agent.ports.tcp("ui", "--ui-port", "127.0.0.1", number)
+    serve = partial(_serve_node_page, agent, port)
+    return ChildSpec("ui", serve, policy=SERVING, note=port.problem)
+
+
+async def _serve_node_page(
+    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    from kubelet_trio.server import loopback_only
+
+    page = loopback_page(agent)
+    listeners = await port.listen(task_status.started)
+    await serve_http(loopback_only(page), listeners)
+
+
+def loopback_page(agent: Agent) -> Router:
+    """Return the routes of the port that serves the page alone."""
+    page = node_page(agent)
+    page.add("GET", "/", _to_page)
+    return page
+
+
+def node_page(agent: Agent) -> Router:
+    """Return the routes of the page, below `/ui/`."""
+    from kubelet_trio.server import node_page_router
+
+    return node_page_router(agent, agent.stats.summary, agent.clock.time)
+
+
+async def _to_page(_: Request) -> Response:
+    await trio.lowlevel.checkpoint()
+    return Response(302, headers=(("Location", "/ui/"),))
 
 
 def stats_pages(stats: AgentStats, metrics: AgentMetrics) -> Mapping[str, Handler]:
@@ -51,7 +96,7 @@ def _page(text: str) -> Response:
 
 
 def _asks_only_cpu_and_memory(request: Request) -> bool:
-    """Upstream takes it from the query or from a form, given once, as `true`."""
+    # Upstream takes it from the query or from a form, given once, as `true`.
     given = [value for name, value in request.arguments if name == _ONLY]
     if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         given += parse_qs(request.body.decode("utf-8", "replace")).get(_ONLY, [])

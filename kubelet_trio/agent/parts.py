@@ -1,31 +1,143 @@
-"""What of the agent its place in a cluster needs to know."""
+"""The parts of an agent, step by step as `agent.compose` builds them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from trio_util import AsyncValue
 
-from kubelet_trio.cri import RuntimeState, v1
+from kubelet_trio.agent.changes import PodChanges
+from kubelet_trio.agent.desired import DesiredPods
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.containers import NodeSettings
+from kubelet_trio.credentials import ImageAccess
+from kubelet_trio.cri import CallsInFlight, Runtime, RuntimeHealth
 from kubelet_trio.events import EventRecorder
-from kubelet_trio.model import Meter, PodKey
+from kubelet_trio.gc import ContainerCollector, ImageCollector
+from kubelet_trio.model import PodUid
 from kubelet_trio.node import PodCidr, Pressure
-from kubelet_trio.status import StatusStore
+from kubelet_trio.objects import LocalObjects, ObjectStore
+from kubelet_trio.pleg import Pleg
+from kubelet_trio.pods import NodeCgroups, PlainCgroups, PodRegistry, PodServices, PodWorker
+from kubelet_trio.pressure import EvictionManager
+from kubelet_trio.shutdown import NOT_READY, NodeShutdown
+from kubelet_trio.status import PodStarts, StatusStore
+from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Supervisor
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
-class AgentParts:
-    """See the module."""
+class Links:
+    """What passes between parts that need each other, constructed before both.
 
-    runtime: AsyncValue[RuntimeState]
+    Attributes:
+        changes: from PLEG, runtime health and objects to the registry.
+        workers: the pod workers: the registry writes, the cluster's rooms read.
+        pressure: the node's shortages: eviction writes, admission and the node's status read.
+        is_shutting_down: the node's shutdown writes; the same two read.
+    """
+
+    changes: PodChanges = field(default_factory=PodChanges)
+    workers: dict[PodUid, PodWorker] = field(default_factory=dict)
+    pressure: AsyncValue[Pressure] = field(default_factory=lambda: AsyncValue(Pressure()))
+    is_shutting_down: AsyncValue[bool] = field(default_factory=lambda: AsyncValue(False))
+
+    def not_ready(self) -> str | None:
+        """Return why the node admits no pods; None if it does."""
+        return NOT_READY if self.is_shutting_down.value else None
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What every step of the composition may use."""
+
+    settings: AgentSettings
+    seams: Seams
+    links: Links
+    cluster: Cluster | None  # None: a standalone node
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Where the rooms report: events, and the pods with their statuses."""
+
     events: EventRecorder
     statuses: StatusStore
-    pleg_problem: Callable[[], str | None]
-    runtime_listed: Callable[[], Awaitable[None]]  # once, so that there is no such problem
-    running: Callable[[], set[PodKey]]  # names of pods that have a worker
-    images: Callable[[], Awaitable[list[v1.Image]]]
+    starts: PodStarts
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeParts:
+    """The container runtime, as the agent uses and observes it.
+
+    Attributes:
+        calls: the calls that change something.
+        runtime: makes them; calls of `Seams.runtime` are neither guarded nor measured.
+        health: whether the runtime is ready.
+        pleg: what runs in it.
+        pod_cidr: passes the range of pods' addresses to it.
+        node: returns the node, with the cgroup driver that the runtime names.
+    """
+
+    calls: CallsInFlight
+    runtime: Runtime
+    health: RuntimeHealth
+    pleg: Pleg
     pod_cidr: PodCidr
-    pressure: AsyncValue[Pressure] | None = None
-    guard_problem: Callable[[], str | None] = lambda: None
-    meter: Meter = field(default_factory=Meter)
+    node: Callable[[], NodeSettings]
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What pods are made of."""
+
+    documents: LocalObjects
+    objects: ObjectStore
+    access: ImageAccess | None
+    cgroups: NodeCgroups | PlainCgroups
+    services: PodServices
+
+
+@dataclass(frozen=True, slots=True)
+class PodParts:
+    """The pods: which are desired, and their workers."""
+
+    supervisor: DynamicSupervisor
+    registry: PodRegistry
+    desired: DesiredPods
+    sources: Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What keeps the node from running out."""
+
+    containers: ContainerCollector
+    images: ImageCollector
+    eviction: EvictionManager
+    shutdown: NodeShutdown | None
+    pressure_children: tuple[ChildSpec, ...]
+    gc_children: tuple[ChildSpec | DynamicSupervisor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A whole agent, not running yet."""
+
+    setup: Setup
+    started_at: float  # Unix seconds
+    reports: Reports
+    runtime: RuntimeParts
+    supplies: Supplies
+    pods: PodParts
+    upkeep: Upkeep
+    stats: AgentStats
+
+    @property
+    def workers(self) -> Mapping[PodUid, PodWorker]:
+        return self.pods.registry.workers

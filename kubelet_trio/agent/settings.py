@@ -1,17 +1,16 @@
-"""What the agent is told, and the seams through which it meets the world."""
+"""The agent's settings, and the seams through which it reaches the world."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.admission import AdmissionSettings
-from kubelet_trio.agent.cgroups import CgroupPolicy, CgroupTree, PodCgroupRemover
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.credentials import Keyring, PullVerification
+from kubelet_trio.credentials import Accounts, Keyring, PullVerification
 from kubelet_trio.cri import Runtime
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
@@ -26,50 +25,84 @@ from kubelet_trio.model import (
     thread_offload,
 )
 from kubelet_trio.pleg import ExitWaiter
-from kubelet_trio.pods import BackOffPolicy
+from kubelet_trio.pods import BackOffPolicy, CgroupOperations, CgroupPolicy, PodCgroupRemover
 from kubelet_trio.pressure import EvictionPolicy, MemoryEvents, Signals
 from kubelet_trio.probes import ExecOrphans
+from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent.cluster import Cluster
-    from kubelet_trio.agent.core import Agent
-    from kubelet_trio.agent.node_api import NodeApiSettings
+    from kubelet_trio.agent.cluster import ApiServer
     from kubelet_trio.stats import Host
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What the agent was told, in plain values."""
+    """The settings of one agent, in plain values."""
 
     node: NodeSettings
     runtime_endpoint: str = ""
     request_timeout: float = 120.0  # seconds that a call of the runtime may take
     sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
-    parallel_pulls: int | None = 1  # None: as many as there are
+    parallel_pulls: int | None = 1  # None: no limit
     pull_qps: float = 0  # image pulls that may begin a second; 0: no limit
     pull_burst: int = 1  # and at once
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     cgroups: CgroupPolicy = field(default_factory=CgroupPolicy)
-    ids_per_pod: int = 65536  # of a pod with users of its own
+    ids_per_pod: int = 65536  # of a pod with a user namespace of its own
     notes: tuple[str, ...] = ()  # remarks on the configuration, shown by `status`
     log_rotation: LogRotationPolicy = field(default_factory=LogRotationPolicy)
     container_gc: ContainerPolicy = field(default_factory=ContainerPolicy)
-    # Off unless asked for: the images of a runtime may be somebody else's.
+    # Off by default: other programs may use the images of the same runtime.
     image_gc: ImagePolicy = field(default_factory=lambda: ImagePolicy(high_threshold=100))
     pull_verification: PullVerification | None = None  # None: no record of pulls is kept
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
-    shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not waited for
-    pod_cidr: str = ""  # of pods' addresses, until the node's object has one
+    shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not guarded
+    pod_cidr: str = ""  # range of pods' addresses, until the node's object has one
     sandbox_image: str = ""  # where the runtime neither names nor pins it
-    # Of stats: `runtime` and `misc`, with their cgroups.
+    # System containers of the stats summary (`runtime` and `misc`), with their cgroups.
     system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
-    instance: str = ""  # of an embedded agent: it owns only what bears this; "": the daemon
+    instance: str = ""  # mark of an embedded agent, which owns only pods with it; "": the daemon
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApiSettings:
+    """The settings of the kubelet API. Ports of 0 are not opened."""
+
+    address: str
+    port: int = 10250
+    read_only_port: int = 0
+    cert_dir: Path = Path("/var/lib/kubelet/pki")  # of the certificate made if none is named
+    cert_file: str = ""
+    key_file: str = ""
+    tls_bootstrap: bool = False  # serverTLSBootstrap: the API server signs the certificate
+    client_ca_file: str = ""
+    min_version: str = ""
+    cipher_suites: tuple[str, ...] = ()
+    anonymous: bool = False
+    webhook_authentication: bool = True
+    always_allow: bool = False  # authorization.mode; False: Webhook
+    token_ttl: float = 120.0
+    authorized_ttl: float = 300.0
+    unauthorized_ttl: float = 30.0
+    options: ApiOptions = field(default_factory=ApiOptions)
+    configz: bytes = b"{}"
+    flags: Mapping[str, str] = field(default_factory=dict)  # of the command line, for /flagz
+
+    def is_reachable(self, *, has_reviews: bool) -> bool:
+        """Whether the HTTPS port could let any client in.
+
+        Reviews of tokens and accesses need an API server; without one only `AlwaysAllow`
+        authorizes.
+        """
+        reviews_tokens = self.webhook_authentication and has_reviews
+        may_be_known = self.anonymous or bool(self.client_ca_file) or reviews_tokens
+        return bool(self.port) and may_be_known and (self.always_allow or has_reviews)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +112,27 @@ class Seams:
     runtime: Runtime
     mounter: Mounter
     cgroups: Callable[[CgroupDriver], PodCgroupRemover]  # by driver
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...]  # besides the API server
     exit_waiter: ExitWaiter | None
-    connection: ChildSpec | None = None  # what keeps the runtime connected
-    servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: ()
-    machine: tuple[ChildSpec, ...] = ()  # what keeps the machine itself as it is wanted
-    cluster: Cluster | None = None  # an API server; its source is among `sources`
+    connection: ChildSpec | None = None  # keeps the runtime connected
+    machine: tuple[ChildSpec, ...] = ()  # tasks that keep the machine as configured
+    cluster: ApiServer | None = None  # None: a standalone node
     node_api: NodeApiSettings | None = None  # None: there is no kubelet API
-    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not ours to see
+    exec_orphans: ExecOrphans | None = None  # None: containers' processes are not visible
     clock: WallClock = field(default_factory=SystemClock)
     offload: Offload = thread_offload
-    keyring: Keyring | None = None  # None: the pods' own secrets are all there is
-    cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None  # None: it is the runtime's
+    keyring: Callable[[Accounts | None], Keyring] | None = None  # None: only pods' own secrets
+    cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None  # None: the runtime
     memory_allocatable: int = 0
     disk_space: Callable[[str], DiskSpace] = disk_space
-    kernel_log: Path | None = None  # of what the kernel kills; None: it is not read
+    kernel_log: Path | None = None  # names the processes killed for memory; None: not read
     memory_events: Callable[[], MemoryEvents] | None = None  # of containers; None: not watched
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False
-    meter: Meter = field(default_factory=Meter)  # what was counted before there was an agent
-    stats_host: Host | None = None  # where the kernel's files are; None: found out
+    meter: Meter = field(default_factory=Meter)  # may hold counts from before the agent
+    stats_host: Host | None = None  # where the kernel's files are; None: detected
 
     def offload_for(self, purpose: Purpose) -> Offload:
-        """Return what runs blocking work of one purpose, apart from that of others."""
+        """Return the threads for blocking work of one purpose, apart from those of others."""
         return offload_for(self.offload, purpose)

@@ -22,6 +22,7 @@ from kubelet_trio.cgroups import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
+from kubelet_trio.cri import Runtime
 from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, Purpose, RuntimePod
 from kubelet_trio.objects import claim_name
 from kubelet_trio.pleg import Pleg
@@ -43,10 +44,16 @@ class AgentStats:
     """What the node and its pods use. `provider` may be asked at any time."""
 
     def __init__(
-        self, settings: AgentSettings, seams: Seams, pleg: Pleg, statuses: StatusStore
+        self,
+        settings: AgentSettings,
+        seams: Seams,
+        runtime: Runtime,
+        pleg: Pleg,
+        statuses: StatusStore,
     ) -> None:
         self._settings = settings
         self._seams = seams
+        self._runtime = runtime
         self._pleg = pleg
         self._statuses = statuses
         self._asked = trio.Event()
@@ -115,7 +122,7 @@ class AgentStats:
                 self._settings.system_cgroups,
             ),
             seams.stats_host or host,
-            seams.runtime,
+            self._runtime,
             lambda: pod_subjects(self._pleg, self._statuses.pods.value),
             _pod_of_cgroup,
             seams.clock,

@@ -1,8 +1,9 @@
-"""The real side of every seam: containerd over gRPC, the kernel, the sockets that others read."""
+"""Builds the daemon's agent, each seam with its real implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import (
-    Agent,
-    Seams,
-    node_api_settings,
-    node_page_child,
-)
+from kubelet_trio.agent import Agent, Seams, make_agent, node_page_child
 from kubelet_trio.cgroups import CgroupDriver, CgroupTree, SystemdBus, cgroup_host
 from kubelet_trio.config import (
     KubeletConfiguration,
@@ -32,13 +28,17 @@ from kubelet_trio.credentials import (
     load_providers,
     make_plugins,
 )
-from kubelet_trio.daemon.settings import agent_settings, keeps_cgroups, node_settings
+from kubelet_trio.daemon.settings import (
+    agent_settings,
+    keeps_cgroups,
+    node_api_settings,
+    node_settings,
+)
 from kubelet_trio.model import (
     NANO,
     Meter,
     PodUid,
     Purpose,
-    SystemClock,
     thread_offload,
 )
 from kubelet_trio.node import (
@@ -69,7 +69,8 @@ from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent import Apis, Cluster
+    from kubelet_trio.agent import ApiServer
+    from kubelet_trio.daemon.join import Apis
 
 
 def build_agent(
@@ -79,17 +80,38 @@ def build_agent(
     looked_up: Sequence[str] = (),
     machine_tasks: tuple[ChildSpec, ...] = (),
 ) -> Agent:
-    """Make the agent that the configuration asks for.
+    """Build the agent of a configuration.
 
-    `apis` is what `--kubeconfig` names, `looked_up` what the node's name means (`look_up`), and
-    `machine_tasks` keep the machine itself (`machine_children`).
+    Args:
+        settings: the configuration and flags.
+        records: the pods' records of an earlier agent.
+        apis: the clients of the API server of `--kubeconfig`; None: a standalone node.
+        looked_up: the addresses of the node's name (`look_up`).
+        machine_tasks: tasks that keep the machine as configured (`machine_children`).
 
     Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
     """
-    config, flags = settings.config, settings.flags
-    machine = read_machine(Path(flags.root_dir))
+    machine = read_machine(Path(settings.flags.root_dir))
     reserved, capacity = _resources(settings, machine)
     node = node_settings(settings, machine, capacity, looked_up)
+    seams = replace(
+        _host_seams(settings, node),
+        sources=_sources(settings.config, node, wanted_pods(records)),
+        machine=machine_tasks,
+        cluster=_api_server(settings, node, capacity, apis),
+        meter=apis.meter if apis is not None else Meter(),
+    )
+    return make_agent(
+        agent_settings(settings, node, capacity, reserved),
+        replace(seams, keyring=_keyring(settings.flags, node.root_dir, seams.meter)),
+        records,
+        lambda agent: _health_servers(agent, settings.config, settings.flags),
+    )
+
+
+def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
+    """Return the seams to this machine."""
+    config, flags, host = settings.config, settings.flags, cgroup_host()
     seam = make_runtime(
         config.container_runtime_endpoint,
         node.root_dir,
@@ -97,42 +119,28 @@ def build_agent(
         request_timeout=config.runtime_request_timeout,
         allow_root=flags.process_allow_root,
     )
-    host = cgroup_host()
 
     def cgroups(driver: CgroupDriver) -> CgroupTree:
         units = SystemdBus(host.version) if driver == "systemd" else None
         threads = thread_offload.of(Purpose.CGROUPS)
         return CgroupTree(host, driver, threads, config.cgroup_root, units)
 
-    cluster = _cluster(settings, node, capacity, apis)
-    meter = apis.meter if apis is not None else Meter()
-    seams = Seams(
+    return Seams(
         runtime=seam.runtime,
         connection=seam.connection,
         mounter=KernelMounter(),
         cgroups=cgroups,
-        # The process runtime makes what it needs; without QoS cgroups nobody makes any.
+        # The process runtime makes what it needs; without QoS cgroups no part makes any.
         cgroup_tree=cgroups if keeps_cgroups(config) else None,
-        sources=(
-            *_sources(config, node, wanted_pods(records)),
-            *((cluster.source,) if cluster is not None else ()),
-        ),
-        machine=machine_tasks,
-        cluster=cluster,
+        sources=(),
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=ProcOrphans(thread_offload.of(Purpose.PROCESSES)),
         kernel_log=KMSG,
         memory_events=lambda: open_memory_events(host),
-        servers=lambda agent: _servers(agent, config, flags),
-        keyring=_keyring(
-            flags, node.root_dir, meter, cluster.objects.accounts if cluster is not None else None
-        ),
         node_api=node_api_settings(settings),
         memory_allocatable=node.allocatable["memory"] // NANO,
         tmpfs_noswap=has_tmpfs_noswap(),
-        meter=meter,
     )
-    return Agent(agent_settings(settings, node, capacity, reserved), seams, records)
 
 
 def _resources(settings: Settings, machine: Machine) -> tuple[Reservations, NodeCapacity]:
@@ -152,20 +160,23 @@ def _resources(settings: Settings, machine: Machine) -> tuple[Reservations, Node
     return reserved, capacity
 
 
-def _cluster(
+def _api_server(
     settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis | None
-) -> Cluster | None:
+) -> ApiServer | None:
     if apis is None:
         return None
-    from kubelet_trio.agent import make_cluster
+    from kubelet_trio.daemon.join import make_api_server
 
-    return make_cluster(settings, node, capacity, apis, SystemClock())
+    return make_api_server(settings, node, capacity, apis)
 
 
 def _keyring(
-    flags: KubeletFlags, root_dir: Path, meter: Meter, accounts: Accounts | None
-) -> NodeKeyring:
-    """Return what the node logs in with. Raises OSError and ValueError, naming the file."""
+    flags: KubeletFlags, root_dir: Path, meter: Meter
+) -> Callable[[Accounts | None], NodeKeyring]:
+    """Return how the node's credentials for registries are opened.
+
+    Raises OSError and ValueError, naming the file.
+    """
     config, programs = (
         flags.image_credential_provider_config,
         flags.image_credential_provider_bin_dir,
@@ -176,8 +187,12 @@ def _keyring(
             "go together: set both"
         )
     providers = load_providers(Path(config)) if config else ()
-    plugins = make_plugins(providers, Path(programs), meter, accounts)
-    return NodeKeyring(root_dir, thread_offload.of(Purpose.PULLS), plugins)
+
+    def open_keyring(accounts: Accounts | None) -> NodeKeyring:
+        plugins = make_plugins(providers, Path(programs), meter, accounts)
+        return NodeKeyring(root_dir, thread_offload.of(Purpose.PULLS), plugins)
+
+    return open_keyring
 
 
 def _sources(
@@ -209,7 +224,7 @@ def _sources(
     return tuple(sources)
 
 
-def _servers(
+def _health_servers(
     agent: Agent, config: KubeletConfiguration, flags: KubeletFlags
 ) -> tuple[ChildSpec, ...]:
     root_dir = agent.settings.node.root_dir

@@ -1,4 +1,4 @@
-"""Tells a cluster that its node could not be set up: the last that is heard of that start."""
+"""Reports to a cluster that its node could not be set up."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from kubelet_trio.model import Event, WallClock, node_ref
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent import Apis
+    from kubelet_trio.daemon.join import Apis
 
 _REASON = "KubeletSetupFailed"
 
 
-async def tell_setup_failure(apis: Apis, node: str, message: str, clock: WallClock) -> None:
-    """Send the event, or give up after two seconds: an API server that is away holds up no exit.
+async def report_setup_failure(apis: Apis, node: str, message: str, clock: WallClock) -> None:
+    """Send the event; give up after two seconds, so that an unreachable server delays no exit.
 
-    The agent has no task yet that would send it.
+    The agent, whose tasks send events otherwise, was not built.
     """
     from kubelet_trio.events import ApiEvents
 

@@ -1,7 +1,7 @@
-"""What the daemon does to the machine that it runs on, beside what pods need.
+"""What the daemon changes on its machine, besides what pods need.
 
-With the process runtime no more is done than the configuration names: pods are processes of
-this machine there, and it is no node that anything else counts on.
+With the process runtime it changes only what the configuration names: pods are processes of the
+machine there, which need not be set up as a node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kubelet_trio.host import (
 from kubelet_trio.model import Offload, Purpose, thread_offload
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
 
-# Nothing of this is worth the life of what runs pods: it is restarted for ever.
+# A failure here must not end the part that runs pods: restart for ever.
 _FOR_EVER = RestartPolicy(limit=None)
 _FAMILIES = (("ipv4", "iptables"), ("ipv6", "ip6tables"))
 
 
 async def set_kernel(settings: Settings, root: Path = PROC_SYS) -> None:
-    """Give the kernel the kubelet's settings, where it is for the daemon to do."""
+    """Set the kernel parameters of a node, unless the configuration keeps them."""
     if (
         settings.config.container_runtime_endpoint != PROCESS
         and not settings.config.protect_kernel_defaults

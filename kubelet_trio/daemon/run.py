@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import (
-    Agent,
-    make_node_directories,
-)
-from kubelet_trio.config import (
-    KubeletFlags,
-    Settings,
-)
+from kubelet_trio.agent import Agent, make_node_directories
+from kubelet_trio.config import KubeletFlags, Settings
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
-from kubelet_trio.daemon.failure import tell_setup_failure
+from kubelet_trio.daemon.failure import report_setup_failure
 from kubelet_trio.daemon.machine import machine_children, set_kernel
 from kubelet_trio.daemon.settings import node_name
 from kubelet_trio.host import Contention, lock_file
@@ -38,25 +32,20 @@ from kubelet_trio.model import (
     pod_key,
     thread_offload,
 )
-from kubelet_trio.node import (
-    look_up,
-)
+from kubelet_trio.node import look_up
 from kubelet_trio.pods import load_records
-from kubelet_trio.server import (
-    SocketInUseError,
-    is_healthy,
-)
+from kubelet_trio.server import SocketInUseError, is_healthy
 from kubelet_trio.supervision import GaveUpError
 from kubelet_trio.volumes import has_tmpfs_noswap
 
 if TYPE_CHECKING:
-    from kubelet_trio.agent import Apis
+    from kubelet_trio.daemon.join import Apis
 
 log = get_logger()
 
-# How long `--runonce` waits for its pods.
+# Seconds that `--runonce` waits for its pods.
 _RUN_ONCE_LIMIT = 600.0
-# How long an agent that was told to stop waits for threads that hang. systemd gives 90 s.
+# Seconds that a stopping agent waits for threads that hang. systemd kills it after 90 s.
 _STOP_LIMIT = 30.0
 
 
@@ -68,8 +57,8 @@ async def run_agent(
 ) -> int:
     """Run the agent until `stop` is set, and return the process' exit code.
 
-    Says it has started, with the function that tells the watchdog whether it is well, once
-    the whole tree runs, connected or not.
+    Ready once the whole tree runs, connected or not. The value of `started` is the health check
+    for the watchdog.
     """
     preparing, watching = trio.CancelScope(), trio.CancelScope()
 
@@ -97,7 +86,7 @@ async def run_agent(
 async def _prepare(
     settings: Settings, stack: AsyncExitStack
 ) -> tuple[Agent, Contention | None] | None:
-    """Return the agent, not yet run; None where it cannot be made, which is logged."""
+    """Return the agent, not running yet; None where it cannot be built, which is logged."""
     apis: Apis | None = None
     try:
         contention = await _hold_lock(settings.flags, stack)
@@ -116,16 +105,16 @@ async def _prepare(
     except (OSError, ValueError) as exc:
         log.error("agent.refused", error=str(exc))
         if apis is not None:
-            await tell_setup_failure(apis, node_name(settings), str(exc), SystemClock())
+            await report_setup_failure(apis, node_name(settings), str(exc), SystemClock())
         return None
     node, events = agent.settings.node, agent.events_recorder
-    tell_limits(node, settings.config.resolv_conf, events)
-    tell_swap(node, events, noswap=has_tmpfs_noswap())
+    report_dns_limits(node, settings.config.resolv_conf, events)
+    report_swap(node, events, noswap=has_tmpfs_noswap())
     return agent, contention
 
 
 async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention | None:
-    """Hold `--lock-file`; return what tells of others that want it, if it is to be looked for.
+    """Hold `--lock-file`; with `--exit-on-lock-contention` return what detects a contender.
 
     Raises OSError, naming the file.
     """
@@ -136,8 +125,8 @@ async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention |
     return stack.enter_context(Contention(path)) if flags.exit_on_lock_contention else None
 
 
-def tell_limits(node: NodeSettings, path: str, events: EventSink) -> None:
-    """Tell on the node that pods get less than what the host's resolver file says."""
+def report_dns_limits(node: NodeSettings, path: str, events: EventSink) -> None:
+    """Report on the node that pods get less than the host's resolver file contains."""
     if node.resolv_conf is None:
         return
     problem = resolv_conf_problem(node.resolv_conf, path, node.cluster_domain)
@@ -145,8 +134,8 @@ def tell_limits(node: NodeSettings, path: str, events: EventSink) -> None:
         events.emit(node_ref(node.node_name), "Warning", "CheckLimitsForResolvConf", problem)
 
 
-def tell_swap(node: NodeSettings, events: EventSink, *, noswap: bool) -> None:
-    """Tell on the node that volumes in memory may be swapped out, as tmpfs lacks `noswap`."""
+def report_swap(node: NodeSettings, events: EventSink, *, noswap: bool) -> None:
+    """Report on the node that volumes in memory may be swapped, as tmpfs lacks `noswap`."""
     if node.swap_capacity and not noswap:
         events.emit(
             node_ref(node.node_name),
@@ -160,8 +149,8 @@ def tell_swap(node: NodeSettings, events: EventSink, *, noswap: bool) -> None:
 async def _open_apis(settings: Settings, stack: AsyncExitStack) -> Apis | None:
     if not settings.flags.kubeconfig:
         return None
-    # An HTTP client and what stands on it: memory that a node without a cluster keeps.
-    from kubelet_trio.agent import open_apis
+    # An HTTP client and all that uses it: memory that a standalone node does not need.
+    from kubelet_trio.daemon.join import open_apis
 
     opened = open_apis(settings, node_name(settings), SystemClock())
     return await stack.enter_async_context(opened)
@@ -189,7 +178,7 @@ async def _run(
 
     try:
         async with trio.open_nursery() as nursery:
-            # Before the start, which is to end as well when a signal comes meanwhile.
+            # Before the start: a signal may come while the tree is being started.
             nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
             if contention is not None:
                 nursery.start_soon(_stop_when_contended, agent, contention)
@@ -204,7 +193,7 @@ async def _run(
 
 
 class _Ready:
-    """A task status that is waited for, and that nobody misses if the agent ends before."""
+    """A task status to wait for; unlike `nursery.start` it allows the task to end before it."""
 
     def __init__(self) -> None:
         self.event = trio.Event()
@@ -214,10 +203,8 @@ class _Ready:
 
 
 def _spare_collector() -> None:
-    """Let garbage collection pass over what the process keeps for its life: code, mostly.
-
-    Every task waits while all of that is looked through, 20 ms each time.
-    """
+    """Exempt the objects that exist now, mostly code, from garbage collection."""
+    # A full collection would scan them, and stop every task for 20 ms, each time.
     gc.collect()
     gc.freeze()
 
@@ -231,7 +218,7 @@ async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) ->
 
 
 async def _stop_when_contended(agent: Agent, contention: Contention) -> None:
-    """Make way for whoever wants the lock; the pods are theirs from then on."""
+    """Stop when another kubelet wants the lock; it takes over the pods."""
     await contention.wait()
     log.info("lock_file.contended", effect="the agent ends, pods run on")
     await _stop(agent)
@@ -239,7 +226,7 @@ async def _stop_when_contended(agent: Agent, contention: Contention) -> None:
 
 async def _stop(agent: Agent) -> None:
     agent.stop()
-    # All that the agent does at its end has a deadline of its own; a thread that hangs has none.
+    # Each step of the agent's end has a deadline; a thread that hangs cannot have one.
     await trio.sleep(_STOP_LIMIT)
     log.warning("agent.threads_hang", threads=busy_threads())
     end_threads()

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
 
-from kubelet_trio.agent import (
-    AgentSettings,
-    CgroupPolicy,
-    ReservedCgroup,
-    admission_settings,
-)
+from kubelet_trio.agent import AgentSettings, NodeApiSettings, admission_settings
 from kubelet_trio.cgroups import (
     cgroup_host,
     has_swap_controller,
@@ -22,6 +18,7 @@ from kubelet_trio.config import (
     PROCESS,
     KubeletConfiguration,
     Settings,
+    encode_shown_config,
     eviction_policy,
 )
 from kubelet_trio.containers import (
@@ -46,7 +43,8 @@ from kubelet_trio.node import (
     Reservations,
     host_ips,
 )
-from kubelet_trio.pods import BackOffPolicy
+from kubelet_trio.pods import BackOffPolicy, CgroupPolicy, ReservedCgroup
+from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 
 
@@ -227,3 +225,42 @@ def _parallel_pulls(config: KubeletConfiguration) -> int | None:
     if config.serialize_image_pulls:
         return 1
     return config.max_parallel_image_pulls
+
+
+def node_api_settings(settings: Settings) -> NodeApiSettings | None:
+    """Return the settings of the kubelet API; None where `enableServer` is off."""
+    config = settings.config
+    if not config.enable_server:
+        return None
+    authentication, authorization = config.authentication, config.authorization
+    return NodeApiSettings(
+        address=config.address,
+        port=config.port,
+        read_only_port=config.read_only_port,
+        cert_dir=Path(settings.flags.cert_dir),
+        cert_file=config.tls_cert_file,
+        key_file=config.tls_private_key_file,
+        tls_bootstrap=config.server_tls_bootstrap,
+        client_ca_file=authentication.x509.client_ca_file,
+        min_version=config.tls_min_version,
+        cipher_suites=tuple(config.tls_cipher_suites),
+        anonymous=authentication.anonymous.enabled,
+        webhook_authentication=authentication.webhook.enabled,
+        always_allow=authorization.mode == "AlwaysAllow",
+        token_ttl=authentication.webhook.cache_ttl,
+        authorized_ttl=authorization.webhook.cache_authorized_ttl,
+        unauthorized_ttl=authorization.webhook.cache_unauthorized_ttl,
+        options=ApiOptions(
+            enable_debugging_handlers=config.enable_debugging_handlers,
+            enable_profiling_handler=config.enable_profiling_handler,
+            enable_debug_flags_handler=config.enable_debug_flags_handler,
+            enable_system_log_handler=config.enable_system_log_handler,
+            enable_system_log_query=config.enable_system_log_query,
+            split_log_streams=config.feature_gates.get("PodLogsQuerySplitStreams", False),
+            streaming_idle_timeout=config.streaming_connection_idle_timeout,
+        ),
+        configz=encode_shown_config(config),
+        flags={
+            name.replace("_", "-"): str(value) for name, value in asdict(settings.flags).items()
+        },
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams, admission_settings
+from kubelet_trio.agent import Agent, AgentSettings, Seams, admission_settings, make_agent
 from kubelet_trio.cgroups import CgroupTree, cgroup_host, has_swap_controller
 from kubelet_trio.containers import (
     NodeSettings,
@@ -108,7 +108,7 @@ def build_agent(
             FileSource(Path(config.manifests), node.node_name, last_good=wanted_pods(records))
         )
     runtime = config.runtime if isinstance(config.runtime, str) else "(the program's own)"
-    return Agent(
+    return make_agent(
         AgentSettings(
             node,
             runtime_endpoint=runtime,
@@ -127,7 +127,6 @@ def build_agent(
             cgroups=world.cgroups,
             sources=tuple(sources),
             exit_waiter=world.exit_waiter,
-            servers=lambda agent: (*companions(agent), *_control(agent, config)),
             exec_orphans=world.exec_orphans,
             clock=world.clock,
             offload=world.offload,
@@ -135,6 +134,7 @@ def build_agent(
             tmpfs_noswap=world.tmpfs_noswap,
         ),
         records,
+        lambda agent: (*companions(agent), *_control(agent, config)),
     )
 
 

@@ -186,7 +186,7 @@ class RunningPod:
                 f'container "{name}" of pod {pod_key(self.pod)} does not run now'
             )
         # Not the guarded runtime: its calls outlive a cancellation; this command must not.
-        return await self._core.agent.bare_runtime.exec_sync(record.id, list(command), 0)
+        return await self._core.agent.seams.runtime.exec_sync(record.id, list(command), 0)
 
     def logs(
         self,

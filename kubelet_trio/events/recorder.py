@@ -21,11 +21,26 @@ log = get_logger()
 class EventRecorder:
     """The `EventSink` of the agent. Call `emit` from the Trio thread only."""
 
-    def __init__(self, ring: EventRing, clock: WallClock, *, waiting: int = 1000) -> None:
+    def __init__(
+        self,
+        ring: EventRing,
+        clock: WallClock,
+        *,
+        forward: Callable[[Event], None] | None = None,
+        waiting: int = 1000,
+    ) -> None:
+        """Take the seams.
+
+        Args:
+            ring: keeps the newest events.
+            clock: wall time.
+            forward: passes each event on, to an API server; never blocks.
+            waiting: how many events may wait to be folded.
+        """
         self.ring = ring
         self.dropped = 0
         self._clock = clock
-        self.forward: Callable[[Event], None] | None = None  # to an API server; never blocks
+        self._forward = forward
         self._send, self._receive = trio.open_memory_channel[Event](waiting)
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
@@ -73,8 +88,8 @@ class EventRecorder:
 
     def _fold(self, event: Event) -> None:
         count = self.ring.fold(event)
-        if self.forward is not None:
-            self.forward(event)
+        if self._forward is not None:
+            self._forward(event)
         involved = event.involved
         log_first = log.warning if event.type == "Warning" else log.info
         write = log_first if count == 1 else log.debug

@@ -56,6 +56,7 @@ class Rotation:
         clock: WallClock,
         outcomes: RenewalHooks | None = None,
         share: Callable[[], float] = lambda: random.uniform(0.7, 0.9),
+        held: Certificate | None = None,
     ) -> None:
         """Prepare a rotation; nothing is requested before `get` or `run`.
 
@@ -66,6 +67,7 @@ class Rotation:
             clock: the wall clock.
             outcomes: called after each attempt.
             share: returns the share of a certificate's lifetime after which it is renewed.
+            held: the certificate that was found, if any.
         """
         self._store = store
         self._wanted = wanted
@@ -74,7 +76,11 @@ class Rotation:
         self.outcomes = outcomes or RenewalHooks()
         self._share = share
         self._backoff = Backoff(2.0, 32.0, jitter=0.1, reset_after=120.0)
-        self.held: Certificate | None = None
+        self.held = held
+
+    def hold(self, certificate: Certificate | None) -> None:
+        """Take over the certificate that was found."""
+        self.held = certificate
 
     def is_valid(self) -> bool:
         """Return whether there is a certificate that has not expired."""

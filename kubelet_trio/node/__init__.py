@@ -21,34 +21,51 @@ from kubelet_trio.node.pod_cidr import PodCidr
 from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
 
 if TYPE_CHECKING:
-    from kubelet_trio.node.conditions import RuntimeWatch
+    from kubelet_trio.node.certificates import (
+        ClientCertificate,
+        ServingCertificate,
+        ServingFiles,
+        awaited_certificate,
+        serving_store,
+    )
+    from kubelet_trio.node.follower import NodeFollower
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
     from kubelet_trio.node.object import DEFAULT_TTL, object_ttl
+    from kubelet_trio.node.observer import NodeObserver
     from kubelet_trio.node.registration import NodeObject, Registration
 
 # Loaded only on nodes of a cluster.
 _DEFERRED = {
+    "ClientCertificate": "certificates",
+    "ServingCertificate": "certificates",
+    "ServingFiles": "certificates",
+    "awaited_certificate": "certificates",
+    "serving_store": "certificates",
+    "NodeFollower": "follower",
+    "NodeObserver": "observer",
     "DEFAULT_TTL": "object",
     "HeartbeatPeriods": "heartbeat",
     "NodeHeartbeat": "heartbeat",
     "NodeLease": "lease",
     "NodeObject": "registration",
     "Registration": "registration",
-    "RuntimeWatch": "conditions",
     "object_ttl": "object",
 }
 
 __all__ = [
     "DEFAULT_EVICTION_HARD",
     "DEFAULT_TTL",
+    "ClientCertificate",
     "HeartbeatPeriods",
     "Machine",
     "NodeCapacity",
+    "NodeFollower",
     "NodeHeartbeat",
     "NodeIdentity",
     "NodeLease",
     "NodeObject",
+    "NodeObserver",
     "NodeResources",
     "NodeView",
     "PodCidr",
@@ -56,7 +73,9 @@ __all__ = [
     "Registration",
     "ReservationError",
     "Reservations",
-    "RuntimeWatch",
+    "ServingCertificate",
+    "ServingFiles",
+    "awaited_certificate",
     "go_arch",
     "host_ips",
     "look_up",
@@ -67,6 +86,7 @@ __all__ = [
     "parse_reservation",
     "read_machine",
     "resources_of",
+    "serving_store",
     "system_info",
     "with_reserved_cpus",
 ]

@@ -48,22 +48,20 @@ class NodeHeartbeat:
         observe: Callable[[], Awaitable[NodeView]],
         events: EventSink,
         periods: HeartbeatPeriods | None = None,
+        wake: Bell | None = None,
     ) -> None:
+        """Take the seams; `wake` is rung when something in the status has changed."""
         self._api = api
         self._identity = identity
         self._node = node
         self._observe = observe
         self._events = events
         self._periods = periods or HeartbeatPeriods()
-        self._wake = Bell()
+        self._wake = wake or Bell()
         self._report_at = 0.0  # trio time
         self._backoff = Backoff(_RETRY_FIRST, self._periods.update)
         self._is_unschedulable = False  # as in the last event
         self._refused: dict[str, Any] = {}  # the part of the last patch that the server dropped
-
-    def wake(self) -> None:
-        """Report now: something in the status has changed. Never blocks."""
-        self._wake.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Report until cancelled, once the node is registered."""

@@ -3,6 +3,9 @@
 from kubelet_trio.pods.admission.decision import AdmissionNode, Rejected
 from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features
 from kubelet_trio.pods.admission.sysctls import SysctlRules, kernel_version, sysctl_rules
+from kubelet_trio.pods.cgroups.node import CgroupPolicy, NodeCgroups, PlainCgroups, ReservedCgroup
+from kubelet_trio.pods.cgroups.orphans import OrphanCgroups
+from kubelet_trio.pods.cgroups.tree import CgroupOperations, MeteredTree, PodCgroupRemover
 from kubelet_trio.pods.images.puller import ImageError, ImagePuller, PullRate
 from kubelet_trio.pods.plan.backoff import BackOffPolicy, BackOffTable
 from kubelet_trio.pods.plan.restarts import restarts_after
@@ -11,6 +14,7 @@ from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records
 from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaces
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
+from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter
 from kubelet_trio.pods.worker.orphans import OrphanDirectories
@@ -25,11 +29,19 @@ __all__ = [
     "Admitter",
     "BackOffPolicy",
     "BackOffTable",
+    "CgroupOperations",
+    "CgroupPolicy",
+    "ClusterServiceVariables",
     "EndReason",
     "ImageError",
     "ImagePuller",
+    "MeteredTree",
     "NoServices",
+    "NodeCgroups",
+    "OrphanCgroups",
     "OrphanDirectories",
+    "PlainCgroups",
+    "PodCgroupRemover",
     "PodCgroups",
     "PodFailure",
     "PodNames",
@@ -43,6 +55,7 @@ __all__ = [
     "PullRate",
     "Rejected",
     "Remains",
+    "ReservedCgroup",
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaces",

@@ -1,7 +1,13 @@
 """Node pressure: eviction thresholds, reclaim, eviction, and reports of OOM kills."""
 
 from kubelet_trio.pressure.container_ooms import ContainerOomWatcher, RunningContainer
-from kubelet_trio.pressure.manager import EvictablePods, EvictionManager, Reclaim, Signals
+from kubelet_trio.pressure.manager import (
+    EvictablePods,
+    EvictionManager,
+    Reclaim,
+    Signals,
+    pressure_rejection,
+)
 from kubelet_trio.pressure.memory_events import MemoryEvents, open_memory_events
 from kubelet_trio.pressure.oom import KMSG, OomWatcher, parse_kill
 from kubelet_trio.pressure.ranking import DiskUsage
@@ -40,4 +46,5 @@ __all__ = [
     "open_memory_events",
     "parse_kill",
     "parse_thresholds",
+    "pressure_rejection",
 ]

@@ -108,6 +108,24 @@ class Reclaim:
     errors: tuple[type[Exception], ...]  # what the two raise
 
 
+def pressure_rejection(pod: Pod, pressure: Pressure) -> tuple[str, str] | None:
+    """Return reason and message if a pod is not admitted under this pressure, else None."""
+    shortages = {
+        "DiskPressure": pressure.disk,
+        "MemoryPressure": pressure.memory,
+        "PIDPressure": pressure.pid,
+    }
+    conditions = tuple(name for name, is_met in shortages.items() if is_met)
+    if not rejects(
+        conditions,
+        is_critical=lambda: is_critical(pod),
+        is_best_effort=lambda: pod_qos(pod) == "BestEffort",
+        tolerates_memory=lambda: _tolerates_memory_pressure(pod),
+    ):
+        return None
+    return "Evicted", pressure_message(conditions)
+
+
 @dataclass(slots=True)
 class EvictionManager:
     """The child `eviction`. `pressure` is the node's state, for other rooms."""
@@ -170,18 +188,6 @@ class EvictionManager:
                     await self.pods.wait_ended(uid)
             if not evicted:
                 await self._wait()
-
-    def rejection(self, pod: Pod) -> tuple[str, str] | None:
-        """Return reason and message if a pod is not admitted now, else None."""
-        conditions = self._state.conditions
-        if not rejects(
-            conditions,
-            is_critical=lambda: is_critical(pod),
-            is_best_effort=lambda: pod_qos(pod) == "BestEffort",
-            tolerates_memory=lambda: _tolerates_memory_pressure(pod),
-        ):
-            return None
-        return "Evicted", pressure_message(conditions)
 
     async def look(self) -> Sequence[PodUid]:
         """Observe once and act; return the evicted pods."""

@@ -7,10 +7,12 @@ from kubelet_trio.shutdown.logind import (
     LogindSession,
     SystemLogind,
 )
-from kubelet_trio.shutdown.manager import NodeShutdown
+from kubelet_trio.shutdown.manager import NOT_READY, REJECTED, NodeShutdown
 from kubelet_trio.shutdown.plan import ShutdownPeriod, shutdown_periods
 
 __all__ = [
+    "NOT_READY",
+    "REJECTED",
     "InhibitLock",
     "Logind",
     "LogindError",

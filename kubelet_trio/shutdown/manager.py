@@ -72,9 +72,9 @@ class NodeShutdown:
     events: EventSink
     clock: WallClock
     offload: Offload
+    is_shutting_down: AsyncValue[bool]
     announce: Callable[[], None] = lambda: None  # called when the node's readiness changes
     reported: Callable[[], Awaitable[None]] | None = None  # waits until all statuses are sent
-    is_shutting_down: AsyncValue[bool] = field(default_factory=lambda: AsyncValue(False))
     began_at: float | None = None  # Unix seconds of the last shutdown, also of an earlier process
     ended_at: float | None = None
     _lock: InhibitLock | None = None
@@ -97,14 +97,6 @@ class NodeShutdown:
                 await trio.sleep(_RECONNECT)
         finally:
             self._release()
-
-    def rejection(self) -> tuple[str, str] | None:
-        """Return reason and message if no pod is admitted any more, else None."""
-        return REJECTED if self.is_shutting_down.value else None
-
-    def problem(self) -> str | None:
-        """Return why the node is not ready, None if it does not shut down."""
-        return NOT_READY if self.is_shutting_down.value else None
 
     async def _guard(self, session: LogindSession) -> None:
         # logind does not signal an agent started during a shutdown, and it is too late to inhibit.

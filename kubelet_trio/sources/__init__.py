@@ -17,6 +17,7 @@ from kubelet_trio.sources.manifest import (
     mark_seen,
 )
 from kubelet_trio.sources.merge import run_merge
+from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "load_pods",
     "mark_seen",
     "run_merge",
+    "with_overhead",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.status.pod_starts import PodStarts
 from kubelet_trio.status.store import StatusListener, StatusStore
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ _DEFERRED = {
 
 __all__ = [
     "MirrorPods",
+    "PodStarts",
     "StatusListener",
     "StatusManager",
     "StatusStore",

@@ -78,7 +78,8 @@ class _Entry:
 class StatusManager:
     """Sends pod statuses in `run`; its other methods never block."""
 
-    def __init__(self, api: KubeApi, clock: WallClock) -> None:
+    def __init__(self, api: KubeApi, clock: WallClock, meter: Meter | None = None) -> None:
+        """`meter` measures how long a status takes to reach the API server."""
         self._api = api
         self._clock = clock
         self._entries: dict[PodUid, _Entry] = {}
@@ -88,7 +89,7 @@ class StatusManager:
         self._delivered = trio.Event()  # set when a status has been sent or became obsolete
         self._server = Retry(cap=5.0)  # of an unreachable server
         self._is_stopping = False
-        self.meter: Meter | None = None  # measures how long statuses take to be sent
+        self._meter = meter
 
     # The statuses to send
 
@@ -221,9 +222,9 @@ class StatusManager:
     def _measure(self, entry: _Entry) -> None:
         """Record the time since the first change that had not been sent."""
         if entry.since is not None and entry.sent >= entry.version:
-            if self.meter is not None:
+            if self._meter is not None:
                 took = trio.current_time() - entry.since
-                self.meter.observe("kubelet_pod_status_sync_duration_seconds", took, (), STATUSES)
+                self._meter.observe("kubelet_pod_status_sync_duration_seconds", took, (), STATUSES)
             entry.since = None
 
     def _failed(self, entry: _Entry, failure: KubeError) -> None:

@@ -32,9 +32,19 @@ class StatusStore:
     has a consistent snapshot, and a watcher may compare by identity.
     """
 
-    def __init__(self, listener: StatusListener | None = None) -> None:
-        self.listener = listener
-        self.on_delivered: Callable[[Mapping[PodUid, Pod | None]], None] = lambda _changed: None
+    def __init__(
+        self,
+        listener: StatusListener | None = None,
+        on_delivered: Callable[[Mapping[PodUid, Pod | None]], None] = lambda _changed: None,
+    ) -> None:
+        """Take the readers of statuses.
+
+        Args:
+            listener: passes each status on; None: no one does.
+            on_delivered: called with the pods that changed; None stands for one that is gone.
+        """
+        self._listener = listener
+        self._on_delivered = on_delivered
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
@@ -91,11 +101,11 @@ class StatusStore:
         for uid, pod in pending.items():
             if pod is None:
                 view.pop(uid, None)
-        self.on_delivered(pending)
-        if self.listener is not None:
+        self._on_delivered(pending)
+        if self._listener is not None:
             for uid, pod in pending.items():
                 if pod is None or uid in self._unconfirmed:
-                    self.listener.forget(uid)
+                    self._listener.forget(uid)
                 else:
-                    self.listener.put(uid, pod, is_finished=uid in self._finished)
+                    self._listener.put(uid, pod, is_finished=uid in self._finished)
         self.pods.value = view

@@ -11,7 +11,7 @@ import trio
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
 from trio_util import AsyncValue
 
-from kubelet_trio.agent import Agent, AgentSettings, CgroupTree, Seams
+from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
@@ -25,7 +25,7 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import ApiObject
-from kubelet_trio.pods import load_records
+from kubelet_trio.pods import CgroupOperations, load_records
 from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
@@ -76,7 +76,7 @@ class Node:
         self.logind: Any = None  # None: this machine's
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
-        self.cgroup_tree: Callable[[CgroupDriver], CgroupTree] | None = None
+        self.cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
 
     @asynccontextmanager
@@ -103,7 +103,7 @@ class Node:
         self.feed = Feed()
         if not silent:
             self.feed.put(*pods, objects=objects)
-        agent = Agent(
+        agent = make_agent(
             AgentSettings(settings, parallel_pulls=2, **told),
             Seams(
                 self.runtime,

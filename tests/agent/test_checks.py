@@ -49,7 +49,7 @@ async def test_a_merge_that_takes_no_turns_is_told(
         task_status.started()
         await trio.sleep_forever()
 
-    monkeypatch.setattr("kubelet_trio.agent.core.run_merge", stuck)
+    monkeypatch.setattr("kubelet_trio.agent.desired.run_merge", stuck)
     async with Node(tmp_path).running() as agent:
         check = agent.check_functions()["syncloop"]
         assert check() is None

@@ -14,11 +14,11 @@ from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, Seams
-from kubelet_trio.agent.cluster import go_version
+from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import metadata
 from kubelet_trio.node import NodeIdentity, NodeResources
+from kubelet_trio.node.observer import go_version
 from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
@@ -57,7 +57,7 @@ class World:
             container_logs_dir=self.host.base / "containers",
             host_ips=("192.0.2.7",),
         )
-        cluster = Cluster(
+        cluster = ApiServer(
             api,
             ClusterSettings(
                 NodeIdentity(NAME, node_ips=self.node_ips),
@@ -66,19 +66,18 @@ class World:
                 ("192.0.2.7",),
                 change_detection=self.change_detection,
             ),
-            self.clock,
             api,
             Keeper(Folder(self.offline), self.host.offload) if self.offline is not None else None,
         )
         self.feed = Feed()
         self.feed.put(*static)
-        agent = self.agent = Agent(
+        agent = self.agent = make_agent(
             AgentSettings(settings, parallel_pulls=2, **told),
             Seams(
                 self.host.runtime,
                 self.host.mounter,
                 lambda _driver: Cgroups(),
-                (self.feed, cluster.source),
+                (self.feed,),
                 self.host.runtime.exit_waiter,
                 cluster=cluster,
                 clock=self.clock,

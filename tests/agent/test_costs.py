@@ -67,7 +67,7 @@ async def test_a_relist_keeps_nothing_and_decodes_nothing_unchanged(
                 gc.collect()
                 before, _ = tracemalloc.get_traced_memory()
                 tracemalloc.reset_peak()
-                agent._pleg.relist_soon()
+                agent.parts.runtime.pleg.relist_soon()
                 await trio.sleep(1)
                 after, peak = tracemalloc.get_traced_memory()
         finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.agent.directories import make_node_directories
+from kubelet_trio.agent import make_node_directories
 from kubelet_trio.containers import NodeSettings
 
 MODES = {

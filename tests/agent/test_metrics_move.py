@@ -6,7 +6,6 @@ listed with where; a family that nobody moves may not be declared.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -18,12 +17,13 @@ from lightkube.models.core_v1 import EphemeralContainer, Node
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from kubelet_trio.agent import Agent
-from kubelet_trio.agent.join import open_apis
+from kubelet_trio.agent import Agent, NodeApiSettings
 from kubelet_trio.agent.metric_names import FAMILIES
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.agent.metrics import AgentMetrics
+from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.config import load_settings
 from kubelet_trio.cri import v1
+from kubelet_trio.daemon import open_apis
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
 from kubelet_trio.kube import KubeError, KubeUnavailableError
 from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
@@ -35,13 +35,13 @@ from kubelet_trio.testing.objects import FakeContainer
 from tests.agent.node import Node as Host
 from tests.agent.node import make_pod, make_pods
 from tests.agent.test_admission import sized
-from tests.agent.test_cgroups import FakeTree
 from tests.agent.test_cluster import World
 from tests.agent.test_eviction import HARD, MI, Machine, from_api
 from tests.agent.test_garbage import images_on
 from tests.agent.test_hooks import hooked
 from tests.agent.test_orphans import orphan
 from tests.handlers.server import serving
+from tests.pods.cgroups.test_node import FakeTree
 from tests.shutdown.fake import FakeLogind
 
 Totals = Mapping[str, float]
@@ -272,7 +272,7 @@ async def what_the_kubelet_api_is_asked(base: Path) -> tuple[Totals, Totals]:
     async with Host(base).running() as agent, trio.open_nursery() as nursery:
         before = await totals(agent)
         settings = NodeApiSettings("127.0.0.1", read_only_port=1)
-        api = _NodeApi(agent, settings, None, inline_offload)
+        api = NodeApi(agent, settings, None, inline_offload)
         await nursery.start(api.serve_read_only, Port("read-only", "", "", open_any, nobody))
         port = opened[0].socket.getsockname()[1]
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -297,7 +297,7 @@ async def shown(base: Path, meter: Meter) -> Totals:
     """Return the page of an agent that goes on with what was counted before it."""
     node = Host(base)
     async with node.running() as agent:
-        agent.metrics._sources = dataclasses.replace(agent.metrics._sources, meter=meter)
+        agent.metrics = AgentMetrics(agent.parts, meter, agent.tree)
         return await totals(agent)
 
 
@@ -435,7 +435,7 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_trio_worker_threads",
     ),
 }
-# What tests/agent/test_certificates.py lets happen to certificates.
+# What tests/node/test_certificates.py lets happen to certificates.
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
     "kubernetes_healthcheck": "tests/server/routes/test_health.py",

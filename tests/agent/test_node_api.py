@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.agent import NodeApiSettings, node_api_settings
-from kubelet_trio.agent.cluster import ReviewApis
-from kubelet_trio.agent.node_api import _NodeApi
+from kubelet_trio.agent import NodeApiSettings
+from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent
+from kubelet_trio.daemon import build_agent, node_api_settings
 from kubelet_trio.model import thread_offload
 from kubelet_trio.server import ApiOptions, Handler, HttpError, Request
-from kubelet_trio.testing import FakeKube
 
 SHUT = NodeApiSettings("127.0.0.1")
 
@@ -37,8 +35,8 @@ def test_the_port_is_opened_where_somebody_may_pass(
     changes: dict[str, object], alone: bool, with_cluster: bool
 ) -> None:
     settings = dataclasses.replace(SHUT, **changes)  # type: ignore[arg-type]
-    assert settings.is_reachable(None) == alone
-    assert settings.is_reachable(ReviewApis(FakeKube(), FakeKube())) == with_cluster
+    assert settings.is_reachable(has_reviews=False) == alone
+    assert settings.is_reachable(has_reviews=True) == with_cluster
 
 
 @pytest.mark.parametrize(
@@ -95,18 +93,18 @@ async def status_of(handler: Handler, path: str) -> int:
 async def test_the_node_page_is_behind_the_guard_and_nowhere_else(path: str) -> None:
     agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
     known = dataclasses.replace(SHUT, always_allow=True, client_ca_file="/ca")
-    api = _NodeApi(agent, known, None, thread_offload)
+    api = NodeApi(agent, known, None, thread_offload)
     assert await status_of(api._guard(), path) == 401
     assert await status_of(api._router(read_only=True), path) == 404
     plain = dataclasses.replace(known, options=ApiOptions(enable_debugging_handlers=False))
-    quiet = _NodeApi(agent, plain, None, thread_offload)
+    quiet = NodeApi(agent, plain, None, thread_offload)
     assert await status_of(quiet._router(), path) == 404
 
 
 async def test_who_may_gets_the_node_page() -> None:
     agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
     open_to_all = dataclasses.replace(SHUT, always_allow=True, anonymous=True)
-    guard = _NodeApi(agent, open_to_all, None, thread_offload)._guard()
+    guard = NodeApi(agent, open_to_all, None, thread_offload)._guard()
     assert await status_of(guard, "/ui") == 302
     assert await status_of(guard, "/ui/") == 200
     assert await status_of(guard, "/ui/logs/default/none/main") == 404

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import trio
 
-from kubelet_trio.agent import Agent
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.agent import Agent, NodeApiSettings
+from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.gc import LogRotationPolicy
 from kubelet_trio.model import pod_uid, thread_offload
 from kubelet_trio.server import Port, open_tcp
@@ -65,7 +65,7 @@ class Api:
                 await agent.pods.wait_value(
                     lambda pods: any(p.status and ready(p.status) for p in pods.values())
                 )
-                api = _NodeApi(agent, settings, None, thread_offload)
+                api = NodeApi(agent, settings, None, thread_offload)
                 await nursery.start(api.serve_https, Port("https", "", "", open_any, nobody))
                 self.port = opened[0].socket.getsockname()[1]
                 commands = await trio.open_tcp_listeners(0, host="127.0.0.1")

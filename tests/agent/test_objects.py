@@ -217,10 +217,10 @@ async def test_nobody_holds_what_no_pod_refers_to_any_more(
     pod = env_pod(FROM_CONFIG)
     async with node.running(pod) as agent:
         await trio.sleep(1)
-        assert [key.name for key in agent._documents.held] == ["config"]
+        assert [key.name for key in agent.parts.supplies.documents.held] == ["config"]
         node.feed.put()
         await trio.sleep(40)
-        assert agent._documents.held == frozenset()
+        assert agent.parts.supplies.documents.held == frozenset()
 
 
 async def test_the_image_of_a_volume_is_pulled_before_the_container_starts(

@@ -86,8 +86,7 @@ async def test_a_pod_that_comes_while_its_old_directory_goes_waits_for_it(
     uid = pod_uid(pod)
     async with node.running() as agent:
         await trio.sleep(5)
-        registry = agent._registry
-        assert registry is not None
+        registry = agent.parts.pods.registry
         with registry.reclaiming(PodUid(uid)) as is_ours:
             assert is_ours
             node.feed.put(pod)

@@ -45,13 +45,13 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.agent import Agent, node_api_settings
-from kubelet_trio.agent.cluster import ReviewApis
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
-from kubelet_trio.agent.node_page import loopback_page
+from kubelet_trio.agent import Agent, NodeApiSettings, ReviewApis
+from kubelet_trio.agent.node_api import NodeApi
+from kubelet_trio.agent.pages import loopback_page
 from kubelet_trio.cli.logging import configure_logging
 from kubelet_trio.config import load_settings
 from kubelet_trio.credentials import load_providers
+from kubelet_trio.daemon import node_api_settings
 from kubelet_trio.daemon.build import control_api
 from kubelet_trio.kube import KubeError, KubeUnavailableError, open_client
 from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
@@ -230,7 +230,7 @@ async def look_at_doors(agent: Agent, world: World, arguments: list[str]) -> Non
         flags=told.flags,
         options=ApiOptions(enable_debug_flags_handler=True),
     )
-    api = _NodeApi(agent, https, reviews, inline_offload)
+    api = NodeApi(agent, https, reviews, inline_offload)
     for token in (plant("bearer"), plant("forged")):
         protocol = base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
         offered = f"base64url.bearer.authorization.k8s.io.{protocol}"

@@ -13,10 +13,10 @@ import trio
 from lightkube.models.core_v1 import Secret
 from trio.testing import MockClock
 
-from kubelet_trio.agent import Apis, open_apis
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.agent import NodeApiSettings
+from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent
+from kubelet_trio.daemon import Apis, build_agent, open_apis
 from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.server import Guard, HttpError, Request
 from kubelet_trio.server.http.types import ClientPeer
@@ -73,9 +73,9 @@ async def node(base: Path, server: Server) -> AsyncIterator[tuple[Apis, Guard]]:
         opened = open_apis(settings, "node", SystemClock(), offload=inline_offload, network=network)
         async with opened as apis:
             agent = build_agent(settings, {}, apis)
-            cluster = agent._seams.cluster
+            cluster = agent.parts.setup.cluster
             assert cluster is not None
-            api = _NodeApi(agent, NodeApiSettings("127.0.0.1"), cluster.reviews, inline_offload)
+            api = NodeApi(agent, NodeApiSettings("127.0.0.1"), cluster.reviews, inline_offload)
             yield apis, api._guard()
 
 

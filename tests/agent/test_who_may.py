@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from lightkube.models.authentication_v1 import UserInfo
 from lightkube.models.authorization_v1 import SubjectAccessReviewSpec
 
-from kubelet_trio.agent import Agent
-from kubelet_trio.agent.cluster import ReviewApis
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
-from kubelet_trio.agent.node_page import loopback_page
+from kubelet_trio.agent import Agent, NodeApiSettings, ReviewApis
+from kubelet_trio.agent.node_api import NodeApi
+from kubelet_trio.agent.pages import loopback_page
 from kubelet_trio.config import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.daemon.build import control_api
@@ -125,11 +124,11 @@ class Cluster(Reviews):
         return (asked.verb, asked.subresource) in self.rights
 
 
-def https(agent: Agent, cluster: Reviews | None = None) -> _NodeApi:
+def https(agent: Agent, cluster: Reviews | None = None) -> NodeApi:
     reviews = cluster or Cluster()
     options = ApiOptions(enable_debug_flags_handler=True)
     settings = NodeApiSettings("127.0.0.1", options=options)
-    return _NodeApi(agent, settings, ReviewApis(reviews, reviews), inline_offload)  # type: ignore[arg-type]
+    return NodeApi(agent, settings, ReviewApis(reviews, reviews), inline_offload)  # type: ignore[arg-type]
 
 
 def told(router: Router) -> set[tuple[str, str]]:
@@ -146,7 +145,7 @@ def request(method: str, path: str, token: str = "") -> Request:
     return Request(method, path, headers=headers)
 
 
-async def refusal(api: _NodeApi, asked: Request) -> int | None:
+async def refusal(api: NodeApi, asked: Request) -> int | None:
     """Return with which status a request is turned away before its handler, if it is."""
     try:
         await api._guard().admit(asked)

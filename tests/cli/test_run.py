@@ -21,7 +21,7 @@ from kubelet_trio.cli.run import run, run_until_signal
 from kubelet_trio.config import KubeletConfiguration
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.containers.node import ResolvConf
-from kubelet_trio.daemon.run import tell_limits, tell_swap
+from kubelet_trio.daemon.run import report_dns_limits, report_swap
 from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.host.tunables import TUNABLES
 from kubelet_trio.model import Purpose, SystemClock, thread_offload
@@ -182,7 +182,7 @@ async def test_a_long_search_line_of_the_host_is_told_on_the_node(
     conf: ResolvConf | None, reasons: list[str], autojump_clock: MockClock
 ) -> None:
     events = EventRecorder(EventRing("node-1"), SystemClock())
-    tell_limits(NodeSettings("node-1", "host", resolv_conf=conf), "/etc/resolv.conf", events)
+    report_dns_limits(NodeSettings("node-1", "host", resolv_conf=conf), "/etc/resolv.conf", events)
     async with trio.open_nursery() as nursery:
         await nursery.start(events.run)
         await trio.sleep(1)
@@ -198,7 +198,7 @@ async def test_swap_that_volumes_in_memory_may_go_to_is_told_on_the_node(
     swap: int, noswap: bool, told: bool, autojump_clock: MockClock
 ) -> None:
     events = EventRecorder(EventRing("node-1"), SystemClock())
-    tell_swap(NodeSettings("node-1", "host", swap_capacity=swap), events, noswap=noswap)
+    report_swap(NodeSettings("node-1", "host", swap_capacity=swap), events, noswap=noswap)
     events.flush()
     reasons = [e.reason for e in events.ring.events(name="node-1")]
     assert reasons == ["PossibleMemoryBackedVolumesOnDisk"] * told

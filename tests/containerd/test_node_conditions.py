@@ -9,7 +9,8 @@ import trio
 from lightkube.models.core_v1 import NodeCondition
 from lightkube.resources.core_v1 import Node
 
-from kubelet_trio.agent import Agent, Apis
+from kubelet_trio.agent import Agent
+from kubelet_trio.daemon import Apis
 from kubelet_trio.model import SystemClock
 from kubelet_trio.testing import FakeKube
 from tests.harness import Containerd, Json

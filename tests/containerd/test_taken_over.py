@@ -15,9 +15,9 @@ import pytest
 import trio
 from lightkube.models.core_v1 import Container, PodStatus
 
-from kubelet_trio.agent import Apis
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import v1
+from kubelet_trio.daemon import Apis
 from kubelet_trio.kube import ROUTES, from_json
 from kubelet_trio.model import SystemClock, rfc3339
 from tests.agent.test_taken_over import WatchedKube

@@ -10,10 +10,9 @@ import pytest
 import trio
 from lightkube.models import core_v1
 
-from kubelet_trio.agent import Apis
 from kubelet_trio.cli.local import local_facts
 from kubelet_trio.config import Settings, parse_flags, settle, settle_locally
-from kubelet_trio.daemon import run_agent
+from kubelet_trio.daemon import Apis, run_agent
 from kubelet_trio.testing import FakeKube
 
 
@@ -35,7 +34,7 @@ async def started(root: Path, kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -
     async def opened(*_: object) -> AsyncIterator[Apis]:
         yield Apis(kube, kube, "https://api:6443")
 
-    monkeypatch.setattr("kubelet_trio.agent.open_apis", opened, raising=False)
+    monkeypatch.setattr("kubelet_trio.daemon.join.open_apis", opened, raising=False)
     with trio.fail_after(30):
         return await run_agent(settings(root), stop=trio.Event())
 

@@ -54,7 +54,7 @@ async def test_a_part_that_is_never_ready_does_not_hold_the_end_up(
         hanging.set()
         await trio.sleep_forever()
 
-    monkeypatch.setattr(build, "_servers", lambda *_: (ChildSpec("slow", never_ready),))
+    monkeypatch.setattr(build, "_health_servers", lambda *_: (ChildSpec("slow", never_ready),))
     # Pods come after the part that hangs: none can have been started.
     assert await stopped_while(hanging, settings(tmp_path, *flags)) == 0
 

@@ -19,7 +19,7 @@ import pytest
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Apis
+from kubelet_trio.daemon import Apis
 from kubelet_trio.kube import ROUTES
 from kubelet_trio.model import SystemClock, is_terminal
 from tests.agent.test_taken_over import WatchedKube

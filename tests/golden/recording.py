@@ -18,9 +18,9 @@ from pathlib import Path
 import trio
 import yaml
 
-from kubelet_trio.agent import Agent, Apis
+from kubelet_trio.agent import Agent
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent
+from kubelet_trio.daemon import Apis, build_agent
 from kubelet_trio.kube import ROUTES, KubeError
 from kubelet_trio.model import SystemClock
 from kubelet_trio.testing import FakeKube

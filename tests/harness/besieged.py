@@ -25,9 +25,17 @@ from lightkube.models.coordination_v1 import Lease
 from lightkube.models.core_v1 import Container, HTTPGetAction, Pod, PodSpec, PodStatus, Probe
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.agent import Agent, AgentSettings, Cluster, ClusterSettings, Seams
-from kubelet_trio.agent.cluster import ReviewApis
-from kubelet_trio.agent.node_api import NodeApiSettings, _NodeApi
+from kubelet_trio.agent import (
+    Agent,
+    AgentSettings,
+    ApiServer,
+    ClusterSettings,
+    NodeApiSettings,
+    ReviewApis,
+    Seams,
+    make_agent,
+)
+from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.model import SystemClock, pod_uid, thread_offload
@@ -115,7 +123,7 @@ class Besieged:
     async def agent(self) -> AsyncIterator[Agent]:
         api = self.kube.node(NAME)
         reviews: Any = _Slow(self.kube), _Slow(self.kube)
-        cluster = Cluster(
+        cluster = ApiServer(
             api,
             ClusterSettings(
                 NodeIdentity(NAME),
@@ -124,7 +132,6 @@ class Besieged:
                 ("127.0.0.1",),
                 lease_seconds=LEASE,
             ),
-            SystemClock(),
             api,
             reviews=ReviewApis(*reviews),
         )
@@ -136,13 +143,13 @@ class Besieged:
             container_logs_dir=self.base / "containers",
             host_ips=("127.0.0.1",),
         )
-        agent = Agent(
+        agent = make_agent(
             AgentSettings(settings, parallel_pulls=2),
             Seams(
                 self.runtime,
                 FakeMounter(),
                 lambda _driver: Cgroups(),
-                (cluster.source,),
+                (),
                 self.runtime.exit_waiter,
                 cluster=cluster,
                 clock=SystemClock(),
@@ -176,9 +183,9 @@ class Besieged:
             settings = NodeApiSettings(
                 "127.0.0.1", cert_dir=self.base / "pki", client_ca_file=str(self.base / "ca.pem")
             )
-            cluster = agent._seams.cluster
+            cluster = agent.parts.setup.cluster
             assert cluster is not None
-            api = _NodeApi(agent, settings, cluster.reviews, thread_offload)
+            api = NodeApi(agent, settings, cluster.reviews, thread_offload)
             await nursery.start(api.serve_https, Port("https", "", "", open_any, nobody))
             nursery.start_soon(self._watch)
             print(json.dumps({"port": opened[0].socket.getsockname()[1]}), flush=True)

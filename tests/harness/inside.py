@@ -10,9 +10,9 @@ import msgspec
 import yaml
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent, Apis
+from kubelet_trio.agent import Agent, make_agent
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent
+from kubelet_trio.daemon import Apis, build_agent
 from kubelet_trio.model import CONFIG_SOURCE, metadata
 from kubelet_trio.pods import load_records
 from kubelet_trio.sources import load_pods
@@ -36,9 +36,14 @@ def inside_agent(
     """
     built = _build(containerd, base, config, apis)
     feed = Feed()
-    given = {"servers": lambda _agent: (), **replaced}
-    seams = replace(built._seams, runtime=built.bare_runtime, sources=(feed,), **given)
-    return Agent(built.settings, seams), feed
+    cluster = built.seams.cluster
+    seams = replace(
+        built.seams,
+        sources=(feed,),
+        cluster=replace(cluster, has_pods=False) if cluster is not None else None,
+        **replaced,
+    )
+    return make_agent(built.settings, seams), feed
 
 
 def cluster_agent(
@@ -46,8 +51,7 @@ def cluster_agent(
 ) -> Agent:
     """Return an agent whose pods come from its API server, with the records that it has."""
     built = _build(containerd, base, config, apis, *arguments)
-    seams = replace(built._seams, runtime=built.bare_runtime, servers=lambda _agent: ())
-    return Agent(built.settings, seams, load_records(base / "root" / "pods"))
+    return make_agent(built.settings, built.seams, load_records(base / "root" / "pods"))
 
 
 def _build(

@@ -14,7 +14,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import KubeError
-from kubelet_trio.model import EventType, ObjectRef
+from kubelet_trio.model import Bell, EventType, ObjectRef
 from kubelet_trio.node import NodeIdentity, NodeView, Pressure
 from kubelet_trio.node.heartbeat import NodeHeartbeat
 from kubelet_trio.node.lease import NAMESPACE, NodeLease
@@ -43,7 +43,10 @@ class World:
         self.see: NodeView = view()
         self.events = Sink()
         self.clock = TrioClock()
-        self.heartbeat = NodeHeartbeat(self.api, identity, self.node, self.observe, self.events)
+        self.wake = Bell()
+        self.heartbeat = NodeHeartbeat(
+            self.api, identity, self.node, self.observe, self.events, wake=self.wake
+        )
 
     async def observe(self) -> NodeView:
         await trio.lowlevel.checkpoint()
@@ -201,7 +204,7 @@ async def test_a_change_is_told_when_it_is_looked_for_or_at_once_if_woken(
         assert trio.current_time() < 11
         at = trio.current_time()
         world.see = view()
-        world.heartbeat.wake()
+        world.wake.ring()
         await world.wait(world.is_ready)
         assert trio.current_time() - at < 0.1
     assert world.events.reasons[-2:] == ["NodeNotReady", "NodeReady"]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from kubelet_trio.agent import admission
 from kubelet_trio.gc import image_sweep
 from kubelet_trio.model import PodUid
 from kubelet_trio.pods import PodRegistry
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.pods.worker.turn import NameTurn
-from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.testing import FaultKind
 from tests.simulation.hard_machine import HardMachine
 from tests.simulation.hard_world import ENOUGH, SHORT
@@ -77,7 +77,7 @@ def test_an_evicted_pod_that_comes_back_is_found(
 def test_a_pod_that_comes_under_pressure_is_found(
     machine: HardMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EvictionManager, "rejection", lambda _self, _pod: None)
+    monkeypatch.setattr(admission, "pressure_rejection", lambda _pod, _pressure: None)
     with pytest.raises(AssertionError, match="admitted under pressure"):
         live_a_day(machine)
 

@@ -95,7 +95,7 @@ def test_an_agent_that_stops_containers_when_it_is_killed_is_found(
         try:
             await run(agent)
         finally:
-            runtime = agent.bare_runtime
+            runtime = agent.seams.runtime
             with trio.CancelScope(shield=True), suppress(RuntimeCallError):
                 for container in await runtime.list_containers():
                     await runtime.stop_container(ContainerId(container.id), 0)

@@ -19,7 +19,7 @@ import trio
 import trio.testing
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
@@ -179,7 +179,7 @@ class World:
             clock=self.clock,
             last_good=wanted_pods(records),
         )
-        self.agent = Agent(self.settings(), self.seams(source), records)
+        self.agent = make_agent(self.settings(), self.seams(source), records)
         self._life, self._dead = trio.CancelScope(), trio.Event()
         self.run.call(self.run.nursery.start_soon, self._live, self.agent)
 

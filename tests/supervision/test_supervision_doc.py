@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.agent import Apis
-from kubelet_trio.agent.certificates import ClientCertificate
 from kubelet_trio.config import load_settings
-from kubelet_trio.daemon import build_agent, machine_children
+from kubelet_trio.daemon import Apis, build_agent, machine_children
 from kubelet_trio.kube import CertificateStore, ClientAccess, ClientConfig
-from kubelet_trio.model import SystemClock, inline_offload
+from kubelet_trio.model import Meter, SystemClock, inline_offload
+from kubelet_trio.node import ClientCertificate, awaited_certificate
 from kubelet_trio.supervision import DeclaredNode
 from kubelet_trio.testing import FakeKube
 
@@ -103,7 +102,9 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
     kube = FakeKube()
     store = CertificateStore(Path("/pki"), "kubelet-client", inline_offload)
     access = ClientAccess(ClientConfig("https://api:6443"), store)
-    client = ClientCertificate(access, "node", SystemClock(), rotate=True)
+    client = ClientCertificate(
+        access, "node", SystemClock(), kube, awaited_certificate(access), Meter(), rotate=True
+    )
     apis = Apis(kube, kube, "https://api:6443", client)
     agent = build_agent(settings, {}, apis, machine_tasks=machine_children(settings))
     assert differences(documented_tree(), agent.declared()) == []

@@ -9,7 +9,6 @@ agent puts there stay too, and are named in the log, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -29,14 +28,14 @@ class OrphanDirectories:
     """Looks for them, once in a while."""
 
     services: PodServices
-    registry: Callable[[], PodRegistry]
+    registry: PodRegistry
     _trouble: dict[PodUid, str] = field(default_factory=dict)  # as last logged
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look until cancelled."""
         task_status.started()
         await self.services.observer.wait_synced()
-        await self.registry().wait_complete()
+        await self.registry.wait_complete()
         while True:
             with housekeeping_round("pod directories"):
                 await self.sweep()
@@ -47,7 +46,7 @@ class OrphanDirectories:
         on_disk = await self.services.volumes.pods_on_disk()
         cleaned, failed = 0, 0
         for uid in sorted(on_disk):
-            with self.registry().reclaiming(uid) as is_ours:
+            with self.registry.reclaiming(uid) as is_ours:
                 if is_ours:
                     is_gone = await self._reclaim(uid)
                     cleaned += is_gone

@@ -60,14 +60,16 @@ class PodRegistry:
         known_uids: Callable[[], Iterable[PodUid]],
         start_child: Callable[[ChildSpec], None],
         admitter: Admitter,
+        workers: dict[PodUid, PodWorker] | None = None,
     ) -> None:
+        """`workers` is the table to fill, for those who read it before the registry exists."""
         self._services = services
         self._records = dict(records)  # of a life before this one, until a worker takes them
         self._known_uids = known_uids  # what the runtime holds something of
         self._start_child = start_child
         self._admitter = admitter
         self._is_runtime_read = False
-        self._workers: dict[PodUid, PodWorker] = {}
+        self._workers = workers if workers is not None else {}
         self._desired = Desired(pods={}, all_ready=False)
         self._names: frozenset[PodKey] = frozenset()  # of the pods that are wanted
         self._complete = trio.Event()

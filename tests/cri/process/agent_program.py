@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kubelet_trio.agent import Agent, AgentSettings, Seams
+from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import ProcessRuntime
 from kubelet_trio.model import PodUid
@@ -34,7 +34,7 @@ class _NoCgroups:
         await trio.lowlevel.checkpoint()
 
 
-def make_agent(base: Path, *, allow_root: bool) -> Agent:
+def process_agent(base: Path, *, allow_root: bool) -> Agent:
     """Return an agent with everything below `base`; it mounts nothing and makes no cgroups."""
     runtime = ProcessRuntime(base / "root", allow_root=allow_root)
     node = NodeSettings(
@@ -55,13 +55,13 @@ def make_agent(base: Path, *, allow_root: bool) -> Agent:
         exit_waiter=PidfdExitWaiter(),
     )
     settings = AgentSettings(node, "process", crash_back_off=BackOffPolicy(base=0.1, cap=1.0))
-    return Agent(settings, seams, load_records(node.root_dir / "pods"))
+    return make_agent(settings, seams, load_records(node.root_dir / "pods"))
 
 
 @asynccontextmanager
 async def open_agent(base: Path, *, allow_root: bool) -> AsyncIterator[Agent]:
     """Run an agent; leaving stops it, and no container."""
-    agent = make_agent(base, allow_root=allow_root)
+    agent = process_agent(base, allow_root=allow_root)
     async with trio.open_nursery() as nursery:
         await nursery.start(agent.run)
         yield agent

@@ -14,14 +14,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
-from kubelet_trio.agent.certificates import (
-    ClientCertificate,
-    NodeCertificates,
-    ServingCertificate,
-    serving_wanted,
-    ttl,
-)
 from kubelet_trio.kube import (
+    AwaitedCertificate,
     Certificate,
     CertificateStore,
     ClientAccess,
@@ -32,6 +26,14 @@ from kubelet_trio.kube import (
 from kubelet_trio.kube.credentials import Credentials
 from kubelet_trio.kube.errors import CredentialsError
 from kubelet_trio.model import Meter, inline_offload
+from kubelet_trio.node.certificates import (
+    ClientCertificate,
+    ServingCertificate,
+    ServingFiles,
+    awaited_certificate,
+    serving_wanted,
+    ttl,
+)
 from kubelet_trio.testing import FakeKube, TrioClock
 from tests.kube.fake_pki import Signer, certificate, fake_pki
 
@@ -103,6 +105,7 @@ class Bed:
         self.first = base / "first.conf"
         self.first.write_text(FIRST)
         self.asked_as: list[str] = []
+        self.awaited = AwaitedCertificate()
 
     @asynccontextmanager
     async def open_api(self, config: ClientConfig) -> AsyncIterator[KubeApi]:
@@ -110,9 +113,17 @@ class Bed:
         yield self.kube
 
     def client(self, access: ClientAccess, *, rotate: bool = False) -> ClientCertificate:
-        made = ClientCertificate(access, "node", self.clock, rotate=rotate, open_api=self.open_api)
-        made.child(self.kube, self.meter)
-        return made
+        self.awaited = awaited_certificate(access)
+        return ClientCertificate(
+            access,
+            "node",
+            self.clock,
+            self.kube,
+            self.awaited,
+            self.meter,
+            rotate=rotate,
+            open_api=self.open_api,
+        )
 
     def missing(self) -> ClientAccess:
         return ClientAccess(self.config, self.store, first=self.first, is_missing=True)
@@ -136,7 +147,7 @@ async def test_requests_wait_for_the_first_certificate(bed: Bed, autojump_clock:
     went_through = trio.Event()
 
     async def ask() -> None:
-        await client.awaited.wait()
+        await bed.awaited.wait()
         went_through.set()
 
     with trio.fail_after(1e5):
@@ -159,7 +170,7 @@ async def test_they_fail_when_nobody_gets_it_any_more(bed: Bed, autojump_clock: 
 
     async def ask() -> None:
         try:
-            await Credentials(bed.config, awaited=client.awaited).refresh()
+            await Credentials(bed.config, awaited=bed.awaited).refresh()
         except CredentialsError as exc:
             failures.append(str(exc))
 
@@ -172,7 +183,7 @@ async def test_they_fail_when_nobody_gets_it_any_more(bed: Bed, autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.run)
         bed.signer.sign(await bed.signer.wait_requests(2))
-    await client.awaited.wait()
+    await bed.awaited.wait()
 
 
 async def test_with_rotation_the_next_one_is_asked_for_as_the_node(
@@ -239,9 +250,9 @@ async def test_the_serving_certificate_follows_the_nodes_addresses(
 ) -> None:
     value: AsyncValue[Node | None] = AsyncValue(None)
     store = CertificateStore(bed.base, "kubelet-server", inline_offload, fake_pki)
-    serving = ServingCertificate(store, "node", bed.clock)
-    certificates = NodeCertificates(bed.clock, serving=serving)
-    (child,) = certificates.children(bed.kube, value, bed.meter)
+    files = ServingFiles(store)
+    serving = ServingCertificate(files, "node", bed.clock, bed.kube, value, bed.meter)
+    (child,) = serving.children()
 
     def put(*pairs: tuple[str, str]) -> None:
         status = NodeStatus(addresses=addresses(*pairs))
@@ -265,7 +276,7 @@ async def test_the_serving_certificate_follows_the_nodes_addresses(
             put(("InternalIP", "192.0.2.1"), ("Hostname", "node"))
             bed.signer.sign(await bed.signer.wait_requests(1))
             await wait_held("192.0.2.1")
-            assert [name for name, _, left in certificates.ttls() if 3500 < left <= 3600] == [
+            assert [name for name, _, left in serving.ttls() if 3500 < left <= 3600] == [
                 "kubelet_certificate_manager_server_ttl_seconds"
             ]
             # Fewer are no reason for another, more are.
@@ -293,9 +304,10 @@ async def test_the_given_certificate_stands_in_until_it_is_due(
     status = NodeStatus(addresses=addresses(("InternalIP", ip)))
     value: AsyncValue[Node | None] = AsyncValue(Node(status=status))
     store = CertificateStore(bed.base, "kubelet-server", inline_offload, fake_pki)
-    child = ServingCertificate(store, "node", bed.clock, given).child(bed.kube, value, bed.meter)
+    files = ServingFiles(store, given)
+    serving = ServingCertificate(files, "node", bed.clock, bed.kube, value, bed.meter)
     async with trio.open_nursery() as nursery:
-        await nursery.start(child.run)
+        await nursery.start(serving.run)
         await bed.signer.wait_requests(1)
         nursery.cancel_scope.cancel()
     assert 700 <= bed.clock.time() - now <= 901

@@ -1,56 +1,69 @@
-"""From the configuration to a place in a cluster: imported only where there is a kubeconfig."""
+"""Makes a node of a cluster from the configuration: imported only where there is a kubeconfig."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpcore2
 from lightkube.models.core_v1 import Taint
 
-from kubelet_trio.agent.certificates import (
-    ClientCertificate,
-    NodeCertificates,
-    ServingCertificate,
-    serving_store,
-)
-from kubelet_trio.agent.cluster import Cluster, ClusterSettings, ReviewApis
-from kubelet_trio.agent.offline import make_keeper
+from kubelet_trio.agent import ApiServer, ClusterSettings, ReviewApis
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeApi, RequestAttempt, client_access, client_store, open_client
-from kubelet_trio.model import REQUESTS, Meter, Offload, Purpose, WallClock, thread_offload
+from kubelet_trio.model import (
+    REQUESTS,
+    Meter,
+    Offload,
+    Purpose,
+    WallClock,
+    get_logger,
+    thread_offload,
+)
 from kubelet_trio.node import (
+    ClientCertificate,
     HeartbeatPeriods,
     NodeCapacity,
     NodeIdentity,
+    ServingFiles,
+    awaited_certificate,
     go_arch,
     resources_of,
+    serving_store,
     system_info,
 )
 from kubelet_trio.objects import ChangeDetection
 
-# Kubernetes' version whose behaviour this is, and whose it is: clusters compare the former.
+if TYPE_CHECKING:
+    from kubelet_trio.offline import Keeper
+
+log = get_logger()
+
+# The Kubernetes version whose behaviour this agent has, which clusters compare, and our suffix.
 KUBELET_VERSION = "v1.36.2+kubelet-trio"
 
-# Heartbeats are few and small: what else the node has to say must not make them wait.
+# Heartbeats are few and small: the node's other requests must not delay them.
 _NO_LIMIT = -1.0
 _HEARTBEAT_TIMEOUT = 10.0
+_OFFLINE = "offline"  # directory of `--offline-pods`, below the root directory
 
 
 @dataclass(frozen=True, slots=True)
 class Apis:
-    """The ways to one API server, each with its connections and its rate."""
+    """The clients of one API server, each with its connections and its rate limit."""
 
     api: KubeApi
     heartbeat: KubeApi
     host: str
     client: ClientCertificate | None = None
-    meter: Meter = field(default_factory=Meter)  # told of every request
-    reviews: ReviewApis | None = None  # None: by `api`
+    meter: Meter = field(default_factory=Meter)  # measures every request
+    reviews: ReviewApis | None = None  # None: `api` serves
 
 
 @asynccontextmanager
@@ -62,9 +75,9 @@ async def open_apis(
     offload: Offload = thread_offload.of(Purpose.CERTIFICATES),
     network: httpcore2.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[Apis]:
-    """Open what `--kubeconfig` or `--bootstrap-kubeconfig` name. Connects to nothing yet.
+    """Open the API server of `--kubeconfig` or `--bootstrap-kubeconfig`. Connects to nothing yet.
 
-    `network` stands in for the network.
+    `network` replaces the network.
 
     Raises OSError, or ValueError naming file and field.
     """
@@ -76,14 +89,12 @@ async def open_apis(
         first=Path(flags.bootstrap_kubeconfig) if flags.bootstrap_kubeconfig else None,
         rotate=config.rotate_certificates,
     )
-    client = ClientCertificate(access, node, clock, rotate=config.rotate_certificates)
-    meter = Meter()
-    told = partial(tell_exchange, meter)
+    meter, awaited = Meter(), awaited_certificate(access)
     opened = partial(
         open_client,
         access.config,
-        awaited=client.awaited,
-        observe=told,
+        awaited=awaited,
+        observe=partial(measure_exchange, meter),
         offload=offload,
         network=network,
     )
@@ -91,14 +102,17 @@ async def open_apis(
     async with (
         opened(qps=qps, burst=burst) as api,
         opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
-        # A stranger who goes away while it is asked about takes a connection along.
+        # A client that goes away during its review costs a connection: not one of the node's.
         opened(qps=qps, burst=burst) as tokens,
     ):
+        client = ClientCertificate(
+            access, node, clock, api, awaited, meter, rotate=config.rotate_certificates
+        )
         reviews = ReviewApis(tokens, tokens.sharing(qps=qps, burst=burst))
         yield Apis(api, heartbeat, api.host, client, meter, reviews)
 
 
-def tell_exchange(meter: Meter, exchange: RequestAttempt) -> None:
+def measure_exchange(meter: Meter, exchange: RequestAttempt) -> None:
     """Count a request under client-go's names."""
     method, host = exchange.method, exchange.host
     meter.count("rest_client_requests_total", (exchange.code, host, method))
@@ -108,12 +122,12 @@ def tell_exchange(meter: Meter, exchange: RequestAttempt) -> None:
     meter.observe(waited, exchange.waited, where, REQUESTS)
 
 
-def make_cluster(
-    settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis, clock: WallClock
-) -> Cluster:
-    """Return the node's place in the cluster that the configuration asks for."""
+def make_api_server(
+    settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis
+) -> ApiServer:
+    """Return the seam to the API server, with the node's settings there."""
     config = settings.config
-    return Cluster(
+    return ApiServer(
         apis.api,
         ClusterSettings(
             node_identity(settings, node),
@@ -131,27 +145,25 @@ def make_cluster(
             event_qps=config.event_record_qps,
             event_burst=config.event_burst,
         ),
-        clock,
         apis.heartbeat,
         make_keeper(settings),
-        NodeCertificates(clock, apis.client, _serving_certificate(settings, node, clock)),
+        apis.client,
+        _serving_files(settings),
         apis.reviews,
     )
 
 
-def _serving_certificate(
-    settings: Settings, node: NodeSettings, clock: WallClock
-) -> ServingCertificate | None:
+def _serving_files(settings: Settings) -> ServingFiles | None:
     config = settings.config
     if not config.server_tls_bootstrap or not config.enable_server:
         return None
     store = serving_store(Path(settings.flags.cert_dir), thread_offload.of(Purpose.CERTIFICATES))
     given = Path(config.tls_cert_file) if config.tls_cert_file else None
-    return ServingCertificate(store, node.node_name, clock, given)
+    return ServingFiles(store, given)
 
 
 def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
-    """Return what configuration and flags say of the node's object."""
+    """Return the settings of the node's object."""
     config, flags = settings.config, settings.flags
     return NodeIdentity(
         node.node_name,
@@ -175,3 +187,19 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         get_on_exists_only=config.feature_gates.get("KubeletRegistrationGetOnExistsOnly", False),
         arch=go_arch(),
     )
+
+
+def make_keeper(settings: Settings) -> Keeper | None:
+    """Return the keeper of `--offline-pods`; without the option remove what an earlier one kept.
+
+    Blocks. Raises OSError where that cannot be removed: it holds secrets.
+    """
+    path = Path(settings.flags.root_dir) / _OFFLINE
+    if settings.config.offline_pods:
+        from kubelet_trio.offline import Folder, Keeper
+
+        return Keeper(Folder(path), thread_offload.of(Purpose.OFFLINE))
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+        log.info("offline.removed", path=str(path))
+    return None

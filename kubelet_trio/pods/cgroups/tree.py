@@ -1,7 +1,7 @@
-"""The node's cgroups, each change of which is timed under the Go kubelet's name.
+"""The cgroups that the node keeps, as its rooms use them, and each change of them timed.
 
 Source: pkg/kubelet/cm/cgroup_manager_linux.go, which times create, update and destroy. Here one
-call makes or changes a cgroup, whichever it takes: it counts as an update.
+call makes or changes a cgroup, whichever is needed: it counts as an update.
 """
 
 from __future__ import annotations
@@ -9,22 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
+from kubelet_trio.cgroups import CgroupLimits, CgroupName, Written
 from kubelet_trio.model import Meter, PodUid
 
-if TYPE_CHECKING:
-    from kubelet_trio.agent.cgroups import CgroupTree
-    from kubelet_trio.cgroups import CgroupLimits, CgroupName, Written
+
+class PodCgroupRemover(Protocol):
+    """Removes pods' cgroups, where the agent keeps no hierarchy of its own."""
+
+    async def remove(self, uid: PodUid) -> None: ...
+
+
+class CgroupOperations(PodCgroupRemover, Protocol):
+    """The cgroups of one driver: see `cgroups.CgroupTree`."""
+
+    async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written: ...
+    async def limit(self, path: str, limits: CgroupLimits) -> Written: ...
+    async def exists(self, path: str) -> bool: ...
+    async def memory_usage(self, name: CgroupName) -> int | None: ...
+    async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None: ...
+    async def remove_empty(self, uid: PodUid) -> None: ...
+    async def list_pods(self) -> frozenset[PodUid]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class MeteredTree:
-    """A `CgroupTree` that passes everything on to another."""
+    """A `CgroupOperations` that times the calls that it passes on."""
 
-    tree: CgroupTree
+    tree: CgroupOperations
     meter: Meter
 
     async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:

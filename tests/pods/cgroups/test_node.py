@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
 import trio
@@ -16,8 +15,6 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
-from kubelet_trio.agent import CgroupPolicy, ReservedCgroup
-from kubelet_trio.agent.cgroups import NodeCgroups, OrphanCgroups
 from kubelet_trio.cgroups import (
     CgroupBusyError,
     CgroupError,
@@ -28,7 +25,7 @@ from kubelet_trio.cgroups import (
 )
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid, pod_uid
-from kubelet_trio.pods import PodRegistry
+from kubelet_trio.pods import CgroupPolicy, NodeCgroups, OrphanCgroups, ReservedCgroup
 from tests.agent.node import Node, ready
 from tests.agent.node import make_pod as make_node_pod
 
@@ -358,7 +355,7 @@ async def test_empty_cgroups_of_nobodys_pods_go_and_others_are_named_once(
 
     orphans = OrphanCgroups(
         world.cgroups,
-        lambda: cast("PodRegistry", Registry({"wanted"})),
+        Registry({"wanted"}),
         trio.lowlevel.checkpoint,
         pods_on_disk,
     )
@@ -399,7 +396,7 @@ async def test_an_orphan_that_cannot_be_limited_is_logged_and_tried_again(
 
     orphans = OrphanCgroups(
         world.cgroups,
-        lambda: cast("PodRegistry", Registry(set())),
+        Registry(set()),
         trio.lowlevel.checkpoint,
         pods_on_disk,
     )

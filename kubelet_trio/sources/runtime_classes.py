@@ -1,4 +1,4 @@
-"""Runtime classes of a node without an API server: what its admission would have filled in."""
+"""The overhead of runtime classes, which an API server's admission would fill in."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from lightkube.models.node_v1 import RuntimeClass
 
 from kubelet_trio.model import is_static, spec
 from kubelet_trio.objects import runtime_class_key
-from kubelet_trio.sources import Desired
+from kubelet_trio.sources.source import Desired
 
 
 def with_overhead(desired: Desired) -> Desired:
-    """Give static pods the overhead of their runtime class, unless they name their own."""
+    """Return the pods, static ones with the overhead of their runtime class.
+
+    An overhead in the manifest takes precedence.
+    """
     pods = {uid: _with_overhead(pod, desired) for uid, pod in desired.pods.items()}
     return replace(desired, pods=pods)
 

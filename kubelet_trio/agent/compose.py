@@ -1,0 +1,188 @@
+"""Builds an agent from its settings and seams: the one place that knows every room.
+
+**The order.** A part takes what it needs in its constructor, so it is built after the parts that
+it uses; no attribute is set on a part afterwards. Each step below takes the steps before it:
+
+    cluster     clients of the API server's objects, pods, statuses and events, if there is one
+    reports     events, statuses, pod start times
+    runtime     calls in flight, health, PLEG
+    supplies    objects, images, volumes, cgroups, records: what pods are made of
+    pods        admission, the registry of pod workers, the pipeline of desired pods
+    upkeep      garbage collection, eviction, OOM watchers, node shutdown: they act on pods
+    stats       what is measured for those who ask
+    Agent       runs and shows it; its servers and its supervision tree come last
+
+**Links.** Where two parts need each other, one thing that passes between them is built before both
+(`parts.Links`): the PLEG wakes pod workers through `changes`, to which the registry subscribes;
+admission reads the `pressure` that eviction writes. The rest is a callable: a server takes the
+agent that it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from kubelet_trio.agent.admission import NodeAdmission
+from kubelet_trio.agent.core import Agent
+from kubelet_trio.agent.desired import DesiredPods
+from kubelet_trio.agent.node_api import node_api_children
+from kubelet_trio.agent.parts import (
+    Links,
+    Parts,
+    PodParts,
+    Reports,
+    RuntimeParts,
+    Setup,
+    Supplies,
+)
+from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.agent.supplies import make_supplies
+from kubelet_trio.agent.upkeep import make_upkeep
+from kubelet_trio.containers import NodeSettings, owned_by
+from kubelet_trio.cri import CallsInFlight, GuardedRuntime, RuntimeHealth, RuntimeState
+from kubelet_trio.events import EventRecorder, EventRing
+from kubelet_trio.model import PodUid
+from kubelet_trio.node import PodCidr
+from kubelet_trio.pleg import Pleg
+from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, tell_crash
+from kubelet_trio.status import PodStarts, StatusStore
+from kubelet_trio.supervision import (
+    ChildSpec,
+    DynamicSupervisor,
+    RestartPolicy,
+    Supervisor,
+)
+
+# Low: budgets multiply on the way up the tree.
+_TOP = RestartPolicy(limit=3)
+# Request timeouts for which a call goes on after its caller was cancelled. RunPodSandbox, the
+# longest, has two (remote_runtime.go in cri-client).
+_LEFT_CALLS = 2.5
+
+
+def make_agent(
+    settings: AgentSettings,
+    seams: Seams,
+    records: Mapping[PodUid, PodRecord] | None = None,
+    health_servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: (),
+) -> Agent:
+    """Return an agent, not running yet.
+
+    Args:
+        settings: its settings.
+        seams: the world.
+        records: the pods' records of an earlier agent, as `load_records` found them.
+        health_servers: returns the children of `health`, which show the agent.
+    """
+    setup = _make_setup(settings, seams)
+    started_at = seams.clock.time()
+    reports = _make_reports(setup)
+    runtime = _make_runtime(setup)
+    supplies = make_supplies(setup, runtime, reports, started_at)
+    pods = _make_pods(setup, runtime, reports, supplies, records or {})
+    upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
+    stats = AgentStats(settings, seams, runtime.runtime, runtime.pleg, reports.statuses)
+    parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats)
+    return Agent(parts, health_servers, node_api_children)
+
+
+def _make_setup(settings: AgentSettings, seams: Seams) -> Setup:
+    links = Links()
+    if seams.cluster is None:
+        return Setup(settings, seams, links, None)
+    # An HTTP client and all that uses it: memory that a standalone node does not need.
+    from kubelet_trio.agent.cluster import Cluster
+
+    cluster = Cluster(seams.cluster, seams.clock, seams.meter, links.changes, links.workers)
+    return Setup(settings, seams, links, cluster)
+
+
+def _make_reports(setup: Setup) -> Reports:
+    seams, cluster, name = setup.seams, setup.cluster, setup.settings.node.node_name
+    starts = PodStarts(seams.meter, seams.clock)
+    if cluster is None:
+        events = EventRecorder(EventRing(name), seams.clock)
+        return Reports(events, StatusStore(on_delivered=starts.delivered), starts)
+    events = EventRecorder(EventRing(name), seams.clock, forward=cluster.events.put)
+    cluster.report_start(events)
+    return Reports(events, StatusStore(cluster.statuses, starts.delivered), starts)
+
+
+def _make_runtime(setup: Setup) -> RuntimeParts:
+    settings, seams, changes = setup.settings, setup.seams, setup.links.changes
+    cluster = setup.cluster
+    calls = CallsInFlight(_LEFT_CALLS * settings.request_timeout)
+    runtime = GuardedRuntime(seams.runtime, calls, seams.meter)
+    pleg = Pleg(
+        runtime,
+        wake=changes.wake,
+        exit_waiter=seams.exit_waiter,
+        owns=owned_by(settings.instance),
+        meter=seams.meter,
+        recovered=changes.wake_all,
+    )
+
+    def on_change(state: RuntimeState) -> None:
+        if state.is_ready:
+            pleg.relist_soon()
+        changes.wake_all()
+        if cluster is not None:
+            cluster.node_changed.ring()
+
+    health = RuntimeHealth(runtime, on_change)
+
+    def node() -> NodeSettings:
+        driver = health.state.value.cgroup_driver
+        return settings.node if driver is None else replace(settings.node, cgroup_driver=driver)
+
+    pod_cidr = PodCidr(runtime.update_runtime_config, settings.pod_cidr)
+    return RuntimeParts(calls, runtime, health, pleg, pod_cidr, node)
+
+
+def _make_pods(
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    supplies: Supplies,
+    records: Mapping[PodUid, PodRecord],
+) -> PodParts:
+    settings, seams, links, cluster = setup.settings, setup.seams, setup.links, setup.cluster
+    admission = NodeAdmission(
+        settings.admission,
+        runtime.node,
+        runtime.health.state,
+        cluster.known_node if cluster is not None else lambda: None,
+        links.pressure,
+        links.is_shutting_down,
+    )
+    supervisor = DynamicSupervisor(
+        "pods", on_crash=partial(tell_crash, reports.events), policy=_TOP
+    )
+    registry = PodRegistry(
+        supplies.services,
+        records,
+        lambda: runtime.pleg.known_uids,
+        supervisor.start_child,
+        Admitter(admission.node, admission.first_checks, seams.meter, admission.last_checks),
+        links.workers,
+    )
+    links.changes.subscribe(registry)
+    api_source = (cluster.source,) if cluster is not None and cluster.server.has_pods else ()
+    desired = DesiredPods(
+        (*seams.sources, *api_source),
+        supplies.documents,
+        reports.starts,
+        registry,
+        reports.events,
+        sync_period=settings.sync_period,
+        instance=settings.instance,
+        want_mirrors=cluster.want_mirrors if cluster is not None else lambda _desired: None,
+    )
+    sources = [ChildSpec(f"{s.name}:{s.origin}", s.run) for s in desired.sources]
+    merge = ChildSpec("merge", desired.run)
+    return PodParts(
+        supervisor, registry, desired, Supervisor("sources", [*sources, merge], policy=_TOP)
+    )

@@ -1,0 +1,140 @@
+"""Builds what pods are made of: objects, images, volumes, cgroups, records."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
+from kubelet_trio.credentials import ImageAccess
+from kubelet_trio.model import Purpose
+from kubelet_trio.objects import LocalObjects, ObjectStore
+from kubelet_trio.pods import (
+    BackOffTable,
+    ImagePuller,
+    MeteredTree,
+    NodeCgroups,
+    NoServices,
+    PlainCgroups,
+    PodNames,
+    PodRecords,
+    PodServices,
+    PullRate,
+    Remains,
+    UserNamespaces,
+)
+from kubelet_trio.volumes import VolumeManager
+
+
+def make_supplies(
+    setup: Setup, runtime: RuntimeParts, reports: Reports, started_at: float
+) -> Supplies:
+    """Build what the pod workers share."""
+    settings, seams, cluster = setup.settings, setup.seams, setup.cluster
+    documents = LocalObjects(setup.links.changes.objects_changed)
+    objects = cluster.objects(documents) if cluster is not None else documents
+    access = _make_image_access(setup, runtime)
+    cgroups = _make_cgroups(setup, runtime, reports)
+    pods_dir, disk = settings.node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)
+    services = PodServices(
+        runtime=runtime.runtime,
+        runtime_state=runtime.health.state,
+        observer=runtime.pleg,
+        images=_make_images(setup, runtime, reports, objects, access),
+        volumes=_make_volumes(setup, runtime, reports, objects),
+        objects=objects,
+        cgroups=cgroups,
+        records=PodRecords(pods_dir, disk),
+        users=UserNamespaces(
+            pods_dir, disk, per_pod=settings.ids_per_pod, max_pods=settings.admission.max_pods
+        ),
+        statuses=reports.statuses,
+        events=reports.events,
+        clock=seams.clock,
+        offload=seams.offload_for(Purpose.PODS),
+        names=PodNames(),
+        remains=Remains(runtime.runtime, partial(runtime.pleg.refresh, listing=True)),
+        crash_back_off=BackOffTable(settings.crash_back_off),
+        node=runtime.node,
+        started_at=started_at,
+        exec_orphans=seams.exec_orphans,
+        service_env=cluster.service_variables if cluster is not None else NoServices(),
+        sync_period=settings.sync_period,
+        dead_kept=settings.container_gc.kept(),
+        meter=seams.meter,
+    )
+    return Supplies(documents, objects, access, cgroups, services)
+
+
+def _make_image_access(setup: Setup, runtime: RuntimeParts) -> ImageAccess | None:
+    """Return the check of which pod may use which image; None where each may use all."""
+    settings, seams = setup.settings, setup.seams
+    if settings.pull_verification is None:
+        return None
+    return ImageAccess(
+        settings.node.root_dir,
+        runtime.runtime,
+        seams.offload_for(Purpose.PULLS),
+        seams.clock,
+        settings.pull_verification,
+    )
+
+
+def _make_images(
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    objects: ObjectStore,
+    access: ImageAccess | None,
+) -> ImagePuller:
+    settings, seams = setup.settings, setup.seams
+    accounts = setup.cluster.accounts if setup.cluster is not None else None
+    return ImagePuller(
+        runtime.runtime,
+        reports.events,
+        seams.clock,
+        parallel_pulls=settings.parallel_pulls,
+        rate=PullRate(settings.pull_qps, settings.pull_burst),
+        keyring=seams.keyring(accounts) if seams.keyring is not None else None,
+        objects=objects,
+        access=access,
+        meter=seams.meter,
+    )
+
+
+def _make_volumes(
+    setup: Setup, runtime: RuntimeParts, reports: Reports, objects: ObjectStore
+) -> VolumeManager:
+    seams, node, state = setup.seams, setup.settings.node, runtime.health.state
+    return VolumeManager(
+        node.root_dir,
+        seams.mounter,
+        seams.offload_for(Purpose.VOLUMES),
+        objects=objects,
+        tokens=setup.cluster.tokens if setup.cluster is not None else None,
+        clock=seams.clock,
+        allocatable=node.allocatable,
+        recursive_read_only=lambda handler: handler in state.value.recursive_read_only,
+        no_image_volumes=lambda: state.value.no_image_volumes,
+        memory_allocatable=seams.memory_allocatable,
+        tmpfs_noswap=seams.tmpfs_noswap,
+        selinux=node.selinux,
+        meter=seams.meter,
+        events=reports.events,
+    )
+
+
+def _make_cgroups(
+    setup: Setup, runtime: RuntimeParts, reports: Reports
+) -> NodeCgroups | PlainCgroups:
+    seams, state = setup.seams, runtime.health.state
+    if seams.cgroup_tree is None:
+        return PlainCgroups(seams.cgroups, runtime.node)
+    make_tree, meter = seams.cgroup_tree, seams.meter
+    return NodeCgroups(
+        setup.settings.cgroups,
+        lambda driver: MeteredTree(make_tree(driver), meter),
+        runtime.node,
+        reports.events,
+        reports.statuses.pods,
+        lambda: state.wait_value(lambda now: now.is_ready),
+    )

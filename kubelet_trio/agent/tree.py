@@ -1,0 +1,92 @@
+"""The supervision tree of an agent: see `supervision.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from kubelet_trio.agent.parts import Parts
+from kubelet_trio.pods import NodeCgroups
+from kubelet_trio.supervision import (
+    ChildSpec,
+    RestartPolicy,
+    Supervisor,
+)
+
+# Low: budgets multiply on the way up the tree.
+_TOP = RestartPolicy(limit=3)
+
+
+def make_tree(
+    parts: Parts, health_servers: Sequence[ChildSpec], servers: Sequence[ChildSpec]
+) -> Supervisor:
+    """Return the root. Its children start in this order, and stop in reverse.
+
+    Args:
+        parts: the agent.
+        health_servers: the children of `health`.
+        servers: the children of `server`; there is no such part without any.
+    """
+    seams, reports, cluster = parts.setup.seams, parts.reports, parts.setup.cluster
+    return Supervisor(
+        "kubelet",
+        [
+            Supervisor("health", health_servers, policy=_TOP),
+            ChildSpec("events", reports.events.run, policy=_TOP),
+            ChildSpec("status", reports.statuses.run, policy=_TOP),
+            *((Supervisor("machine", seams.machine, policy=_TOP),) if seams.machine else ()),
+            *((cluster.api_children(),) if cluster is not None else ()),
+            _runtime(parts),
+            *_cgroups(parts),
+            parts.pods.supervisor,
+            parts.pods.sources,
+            *_cluster_node(parts),
+            Supervisor("pressure", parts.upkeep.pressure_children, policy=_TOP),
+            Supervisor("gc", parts.upkeep.gc_children, policy=_TOP),
+            ChildSpec("stats", parts.stats.run, policy=_TOP),
+            *((Supervisor("server", servers, policy=_TOP),) if servers else ()),
+        ],
+    )
+
+
+def _runtime(parts: Parts) -> Supervisor:
+    runtime, connection = parts.runtime, parts.setup.seams.connection
+    return Supervisor(
+        "runtime",
+        [
+            *((connection,) if connection is not None else ()),
+            runtime.calls,
+            ChildSpec("health", runtime.health.run),
+            ChildSpec("pleg", runtime.pleg.run),
+            ChildSpec("pod-cidr", runtime.pod_cidr.run),
+        ],
+        policy=_TOP,
+    )
+
+
+def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
+    """Return `cgroups`, which runs before the pods; none where the runtime makes them."""
+    cgroups = parts.supplies.cgroups
+    if not isinstance(cgroups, NodeCgroups):
+        return ()
+    return (ChildSpec("cgroups", cgroups.run, policy=_TOP),)
+
+
+def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
+    """Return `node` and `certificates`; none on a standalone node."""
+    cluster, links, runtime = parts.setup.cluster, parts.setup.links, parts.runtime
+    if cluster is None:
+        return ()
+
+    def pleg_problem() -> str | None:
+        return runtime.pleg.healthy(trio.current_time())
+
+    observer = cluster.observer(
+        runtime.health.state,
+        links.pressure,
+        (pleg_problem, links.not_ready),
+        runtime.runtime.list_images,
+    )
+    node = cluster.node_children(observer, parts.reports.events, runtime.pleg, runtime.pod_cidr)
+    return node, *cluster.certificate_children()

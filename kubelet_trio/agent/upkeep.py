@@ -1,0 +1,201 @@
+"""Builds what keeps the node from running out: garbage collection, eviction, OOM, shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kubelet_trio.agent.parts import PodParts, Reports, RuntimeParts, Setup, Supplies, Upkeep
+from kubelet_trio.agent.pods import CollectablePods, GuardedPods
+from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgroup
+from kubelet_trio.containers import NodeSettings, memory_capacity
+from kubelet_trio.gc import RECLAIM_ERRORS, ContainerCollector, ImageCollector, LogRotation
+from kubelet_trio.model import Purpose
+from kubelet_trio.pods import NodeCgroups, OrphanCgroups, OrphanDirectories
+from kubelet_trio.pressure import (
+    ContainerOomWatcher,
+    EvictionManager,
+    KernelMemoryWake,
+    NodeSignals,
+    OomWatcher,
+    Reclaim,
+    UsageReader,
+)
+from kubelet_trio.shutdown import NodeShutdown, SystemLogind
+from kubelet_trio.supervision import ChildSpec, DynamicSupervisor
+
+
+def make_upkeep(
+    setup: Setup, runtime: RuntimeParts, reports: Reports, supplies: Supplies, pods: PodParts
+) -> Upkeep:
+    """Build the parts that act on pods for the node's sake."""
+    collectable = CollectablePods(pods.registry, runtime.pleg, pods.desired.value)
+    guarded = GuardedPods(pods.registry, runtime.pleg, reports.statuses.pods)
+    containers = _make_container_gc(setup, runtime, reports, collectable)
+    images = _make_image_gc(setup, runtime, reports, supplies, collectable)
+    reclaim = Reclaim(
+        containers=lambda: containers.collect(all_unused=True),
+        images=images.remove_unused,
+        errors=RECLAIM_ERRORS,
+    )
+    eviction = _make_eviction(setup, runtime, reports, guarded, reclaim)
+    shutdown = _make_shutdown(setup, reports, guarded)
+    return Upkeep(
+        containers,
+        images,
+        eviction,
+        shutdown,
+        pressure_children=(
+            ChildSpec("eviction", eviction.run),
+            ChildSpec("storage-limits", eviction.run_limits),
+            *_oom_children(setup, reports, guarded),
+            *((ChildSpec("shutdown", shutdown.run),) if shutdown is not None else ()),
+        ),
+        gc_children=(
+            ChildSpec("containers", containers.run),
+            ChildSpec("images", images.run),
+            *_orphan_children(runtime, supplies, pods),
+            *_log_children(setup, runtime, collectable),
+        ),
+    )
+
+
+def _make_container_gc(
+    setup: Setup, runtime: RuntimeParts, reports: Reports, pods: CollectablePods
+) -> ContainerCollector:
+    settings, seams = setup.settings, setup.seams
+    node = settings.node
+    return ContainerCollector(
+        runtime.runtime,
+        pods,
+        node,
+        settings.container_gc,
+        events=reports.events,
+        clock=seams.clock,
+        offload=seams.offload_for(Purpose.GARBAGE),
+        relist_soon=runtime.pleg.relist_soon,
+        # Agents embedded in programs may share a directory of logs.
+        clears_logs=not settings.instance or node.root_dir in node.pod_logs_dir.parents,
+    )
+
+
+def _make_image_gc(
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    supplies: Supplies,
+    pods: CollectablePods,
+) -> ImageCollector:
+    settings, seams, access = setup.settings, setup.seams, supplies.access
+    return ImageCollector(
+        runtime.runtime,
+        pods,
+        settings.image_gc,
+        settings.node.node_name,
+        reports.events,
+        seams.offload_for(Purpose.GARBAGE),
+        sandbox_image=settings.sandbox_image,
+        space=seams.disk_space,
+        prune=access.prune if access is not None else None,
+        clock=seams.clock,
+    )
+
+
+def _log_children(
+    setup: Setup, runtime: RuntimeParts, pods: CollectablePods
+) -> Iterator[ChildSpec]:
+    policy, seams = setup.settings.log_rotation, setup.seams
+    if policy.max_size >= 0:
+        threads = seams.offload_for(Purpose.GARBAGE)
+        rotation = LogRotation(
+            runtime.runtime, pods.running_logs, policy, seams.clock, threads, seams.meter
+        )
+        yield ChildSpec("logs", rotation.run)
+
+
+def _orphan_children(
+    runtime: RuntimeParts, supplies: Supplies, pods: PodParts
+) -> Iterator[ChildSpec | DynamicSupervisor]:
+    services = supplies.services
+    yield ChildSpec("pod-dirs", OrphanDirectories(services, pods.registry).run)
+    yield services.remains.tasks
+    if isinstance(supplies.cgroups, NodeCgroups):
+        orphans = OrphanCgroups(
+            supplies.cgroups,
+            pods.registry,
+            runtime.pleg.wait_synced,
+            services.volumes.pods_on_disk,
+        )
+        yield ChildSpec("pod-cgroups", orphans.run)
+
+
+def _make_eviction(
+    setup: Setup, runtime: RuntimeParts, reports: Reports, pods: GuardedPods, reclaim: Reclaim
+) -> EvictionManager:
+    settings, seams, host = setup.settings, setup.seams, cgroup_host()
+
+    def pods_cgroup() -> str:
+        return _pods_cgroup(runtime.node())
+
+    own_signals = NodeSignals(host, pods_cgroup)
+    threads = seams.offload_for(Purpose.USAGE)
+    is_woken = settings.eviction.kernel_notification
+    return EvictionManager(
+        policy=settings.eviction,
+        signals=seams.signals or own_signals,
+        usage=UsageReader(runtime.runtime, runtime.node, own_signals, threads),
+        pods=pods,
+        reclaim=reclaim,
+        runtime=runtime.runtime,
+        node_name=settings.node.node_name,
+        root_dir=str(settings.node.root_dir),
+        events=reports.events,
+        offload=seams.offload_for(Purpose.SIGNALS),
+        disk_offload=seams.offload_for(Purpose.FILE_SYSTEMS),
+        wake=KernelMemoryWake(host, memory_capacity, pods_cgroup) if is_woken else None,
+        pressure=setup.links.pressure,
+        meter=seams.meter,
+    )
+
+
+def _pods_cgroup(node: NodeSettings) -> str:
+    """Return the cgroup of all pods; "" where there is none."""
+    if not node.cgroups_per_qos:
+        return ""
+    return cgroup_path(qos_cgroup("Guaranteed", parse_cgroup(node.cgroup_root)), node.cgroup_driver)
+
+
+def _oom_children(setup: Setup, reports: Reports, pods: GuardedPods) -> Iterator[ChildSpec]:
+    """Yield the watchers of processes that the kernel kills for memory."""
+    seams, events, name = setup.seams, reports.events, setup.settings.node.node_name
+    logged = OomWatcher(name, events, pods.container_ref, seams.kernel_log)
+    yield ChildSpec("oom", logged.run)
+    counted = ContainerOomWatcher(
+        events,
+        pods.running_containers,
+        pods.statuses,
+        logged.logged,
+        seams.offload_for(Purpose.PROCESSES),
+        seams.memory_events,
+        since=seams.clock.time(),
+    )
+    yield ChildSpec("memory-events", counted.run)
+
+
+def _make_shutdown(setup: Setup, reports: Reports, pods: GuardedPods) -> NodeShutdown | None:
+    """Return the guard of the node's shutdown; None where no grace period is configured."""
+    settings, seams, cluster = setup.settings, setup.seams, setup.cluster
+    if not settings.shutdown:
+        return None
+    return NodeShutdown(
+        periods=settings.shutdown,
+        logind=seams.logind or SystemLogind(),
+        pods=pods,
+        node_name=settings.node.node_name,
+        root_dir=settings.node.root_dir,
+        events=reports.events,
+        clock=seams.clock,
+        offload=seams.offload_for(Purpose.RECORDS),
+        is_shutting_down=setup.links.is_shutting_down,
+        announce=cluster.node_changed.ring if cluster is not None else lambda: None,
+        reported=cluster.wait_reported if cluster is not None else None,
+    )

@@ -1,0 +1,135 @@
+"""Observes the node for its status: the machine, the runtime, the pressures on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+from lightkube.models.core_v1 import (
+    ContainerImage,
+    NodeFeatures,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
+    NodeSystemInfo,
+)
+from trio_util import AsyncValue
+
+from kubelet_trio.cri import RuntimeCallError, RuntimeState, v1
+from kubelet_trio.model import WallClock, get_logger
+from kubelet_trio.node.addresses import own_problem
+from kubelet_trio.node.conditions import RuntimeWatch
+from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure
+
+log = get_logger()
+
+# Seconds for which a list of images is recent enough for the node's status.
+_IMAGES_AGE = 30.0
+
+_SEMANTIC = re.compile(r"v?(\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)")
+_GENERIC = re.compile(r"\s*v?(\d+(?:\.\d+)+)")
+
+
+@dataclass(slots=True)
+class NodeObserver:
+    """Makes the `NodeView` of which the node's status is made. One task calls it.
+
+    Attributes:
+        identity: the node's settings.
+        resources: its capacity.
+        info: describes the machine, given the runtime's name and version.
+        host_ips: its addresses.
+        declared: the features that it declares.
+        clock: wall time.
+        runtime: the runtime as last seen.
+        pressure: the node's pressures.
+        problems: reasons for which the node is not ready, besides the runtime's.
+        list_images: lists the images on the node.
+    """
+
+    identity: NodeIdentity
+    resources: NodeResources
+    info: Callable[[str], NodeSystemInfo]
+    host_ips: tuple[str, ...]
+    declared: tuple[str, ...]
+    clock: WallClock
+    runtime: AsyncValue[RuntimeState]
+    pressure: AsyncValue[Pressure]
+    problems: Sequence[Callable[[], str | None]]
+    list_images: Callable[[], Awaitable[list[v1.Image]]]
+    _watch: RuntimeWatch = field(default_factory=RuntimeWatch)
+    _address_problem: str | None = None  # as last logged
+    _images: tuple[ContainerImage, ...] | None = None
+    _images_at: float = -_IMAGES_AGE
+
+    async def observe(self) -> NodeView:
+        """Return the node as it is now."""
+        runtime, now = self.runtime.value, trio.current_time()
+        others = (problem() for problem in self.problems)
+        not_ready = [*self._watch.problems(runtime, now), *(p for p in others if p is not None)]
+        version = f"{runtime.name}://{go_version(runtime.version) or 'Unknown'}"
+        return NodeView(
+            now=self.clock.time(),
+            host_ips=self.host_ips,
+            address_problem=self._check_node_ips(),
+            resources=self.resources,
+            info=self.info(version),
+            not_ready=tuple(not_ready),
+            pressure=self.pressure.value,
+            images=await self._known_images(runtime, now),
+            handlers=_handlers(runtime),
+            features=_features(runtime),
+            declared=self.declared,
+        )
+
+    def _check_node_ips(self) -> str | None:
+        """Return why `--node-ip` cannot be the node's address now: interfaces come and go."""
+        problems = (own_problem(ip) for ip in self.identity.node_ips)
+        problem = next((p for p in problems if p is not None), None)
+        if problem is not None and problem != self._address_problem:
+            log.error("node.address_refused", error=f"--node-ip: {problem}")
+        self._address_problem = problem
+        return problem
+
+    async def _known_images(
+        self, runtime: RuntimeState, now: float
+    ) -> tuple[ContainerImage, ...] | None:
+        if not runtime.is_ready or now < self._images_at + _IMAGES_AGE:
+            return self._images
+        try:
+            found = await self.list_images()
+        except RuntimeCallError as exc:
+            log.info("node.images_failed", error=str(exc))
+        else:
+            self._images = tuple(
+                ContainerImage(names=[*i.repo_digests, *i.repo_tags], sizeBytes=i.size)
+                for i in found
+            )
+        self._images_at = now
+        return self._images
+
+
+def go_version(text: str) -> str:
+    """Return a runtime's version as upstream parses it: of `1.6.20~ds1` the numbers alone."""
+    found = _SEMANTIC.fullmatch(text) or _GENERIC.match(text)
+    return found[1] if found is not None else text
+
+
+def _handlers(runtime: RuntimeState) -> tuple[NodeRuntimeHandler, ...]:
+    return tuple(
+        NodeRuntimeHandler(
+            name=name,
+            features=NodeRuntimeHandlerFeatures(
+                recursiveReadOnlyMounts=name in runtime.recursive_read_only,
+                userNamespaces=name in runtime.user_namespaces,
+            ),
+        )
+        for name in sorted(runtime.handlers)
+    )
+
+
+def _features(runtime: RuntimeState) -> NodeFeatures | None:
+    # Upstream leaves the field out where the runtime names no feature.
+    can = runtime.supplemental_groups_policy
+    return NodeFeatures(supplementalGroupsPolicy=True) if can else None
