@@ -62,6 +62,15 @@ class Core(Generic[HandleT]):
         self.ended: AsyncValue[bool] = AsyncValue(False)
         self.failure: Exception | None = None
 
+    def begin_closing(self) -> None:
+        """Refuse new calls from now on: the program's block has ended."""
+        self.is_closing = True
+
+    def end(self, failure: Exception | None) -> None:
+        """Note that the agent has ended, and why if it failed."""
+        self.failure = failure
+        self.ended.value = True
+
     def check_open(self) -> None:
         """Raise `KubeletClosedError` (or `KubeletFailedError`) if the kubelet is closing."""
         if self.ended.value or self.is_closing:

@@ -37,9 +37,10 @@ class Session:
         """Run the agent to its end, in a scope shielded from the program's cancellation."""
         core = self._core
         ready = _ReadyStatus(self._shield, task_status.started)
+        failure: Exception | None = None
         with self._scope:
-            core.failure = await run_contained(core.agent.run, task_status=ready)
-        core.ended.value = True
+            failure = await run_contained(core.agent.run, task_status=ready)
+        core.end(failure)
         self.body.cancel(reason="the embedded kubelet has ended")
         if not ready.is_started:
             task_status.started()
@@ -53,7 +54,7 @@ class Session:
     async def close(self) -> None:
         """End the pods of scopes that are still open, then the agent, within a deadline."""
         core = self._core
-        core.is_closing = True
+        core.begin_closing()
         left = list(core.scoped.values())
         longest = max((grace_period(pod) for pod in left), default=0)
         # Shielded: a cancellation of the program is a usual reason for this call. Bounded: by
