@@ -18,6 +18,13 @@ HOOKED = """- name: web
   image: web
   lifecycle: {preStop: {exec: {command: [bye]}}}"""
 
+SLEEPY = """- name: web
+  image: web
+  lifecycle: {preStop: {sleep: {seconds: 8}}}
+- name: second
+  image: web
+  lifecycle: {preStop: {sleep: {seconds: 9}}}"""
+
 
 @pytest.fixture
 def disk() -> HangingDisk:
@@ -47,6 +54,23 @@ async def test_a_pod_that_is_deleted_stops_and_is_gone_once_the_disk_answers(
         assert pod_uid(goes) not in agent.pods.value
         assert ready(node.status(stays))
         assert pod_uid(goes) not in "".join(node.leftovers())
+    assert node.runtime.violations == []
+
+
+async def test_a_disk_that_hangs_once_a_hook_runs_holds_up_no_stop(
+    node: Node, disk: HangingDisk, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(containers=SLEEPY)
+    async with node.running(pod):
+        await trio.sleep(10)
+        node.feed.put()
+        await trio.sleep(5)  # the decision is on disk, and the hooks run
+        assert node.runtime.alive(pod_uid(pod))
+        with disk.hanging():
+            await trio.sleep(15)
+            assert not node.runtime.alive(pod_uid(pod))
+        await trio.sleep(10)
+        assert node.leftovers() == []
     assert node.runtime.violations == []
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 import trio
 from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
+from trio_util import AsyncValue
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
 from kubelet_trio.model import (
@@ -64,7 +65,8 @@ class PodReporter:
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = Bell()
-        self._kept = trio.Event()  # what was decided is on disk, or was refused
+        self._asked = 0  # how many times `wait_kept` was called
+        self._kept: AsyncValue[int] = AsyncValue(0)  # up to which of those calls `keep` has written
         self._trouble = ""  # why the last write of the record failed
         # Probes are told of while a teardown goes on: two tasks of one worker.
         self._turn = trio.Lock()
@@ -185,8 +187,11 @@ class PodReporter:
     ) -> None:
         """Remember, on disk too, that a container's preStop hook has run."""
         self._pre_stopped = (*self._pre_stopped, container_id)
-        with trio.move_on_after(_PATIENCE):  # for `keep`, whose write may hang
+        if request is None:
             await self.save(pod, request)
+        else:
+            # The thread of a write that hangs cannot be cancelled, and would hold up the stop.
+            await self.wait_kept()
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
         """Put the pod on disk as it is now known, unless it is there already.
@@ -215,20 +220,23 @@ class PodReporter:
         while True:
             self._decided.clear()
             if request() is not None:
+                asked = self._asked  # what is noted during the write needs another one
                 await self.save(pod, request())
-                self._kept.set()
+                self._kept.value = asked
             with trio.move_on_after(_RETRY if self._trouble else math.inf):
                 await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
-        """Wait until `keep`, which runs beside, has put on disk what was decided, or tried to.
+        """Wait until `keep`, which runs concurrently, has written what is known now, or tried to.
 
         A disk that does not answer at all (EIO retries, a network disk that is gone) is given
         some seconds: to end a pod may free the memory that the node is short of.
         """
-        self._kept = trio.Event()
+        self._asked += 1
+        asked = self._asked
+        self._decided.ring()
         with trio.move_on_after(_PATIENCE) as waiting:
-            await self._kept.wait()
+            await self._kept.wait_value(lambda kept: kept >= asked)
         if waiting.cancelled_caught:
             log.warning("pod.record_hangs", seconds=_PATIENCE)
 
