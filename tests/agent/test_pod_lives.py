@@ -193,7 +193,7 @@ async def test_a_worker_that_always_raises_leaves_the_other_pods_undisturbed(
             raise ZeroDivisionError("a bug")
         return plan_pod(pod, *args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("kubelet_trio.pods.worker.worker.plan_pod", plan_or_crash)
+    monkeypatch.setattr("kubelet_trio.pods.worker.sync.plan_pod", plan_or_crash)
     async with node.running(bad, good) as agent:
         await trio.sleep(600)
         assert ready(node.status(good))

@@ -11,8 +11,8 @@ from kubelet_trio.agent import admission
 from kubelet_trio.gc import image_sweep
 from kubelet_trio.model import PodUid
 from kubelet_trio.pods import PodRegistry
+from kubelet_trio.pods.worker.holds import NameTurn
 from kubelet_trio.pods.worker.reporter import PodReporter
-from kubelet_trio.pods.worker.turn import NameTurn
 from kubelet_trio.testing import FaultKind
 from tests.simulation.hard_machine import HardMachine
 from tests.simulation.hard_world import ENOUGH, SHORT

@@ -79,7 +79,6 @@ def test_an_exit_that_is_missed_is_found() -> None:
 
 def test_a_termination_request_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def remove_without_asking(self: worker.PodWorker, request: TerminationRequest) -> None:
-        self.is_wanted = False
         self.wake()
 
     monkeypatch.setattr(worker.PodWorker, "remove", remove_without_asking)

@@ -44,12 +44,12 @@ from kubelet_trio.pods.images.puller import EnsuredImage, ImageError
 from kubelet_trio.pods.plan.pod_plan import PodPlan, StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.endings import METERED_KINDS
 from kubelet_trio.pods.steps.hooks import Hook, HookError, run_hook
 from kubelet_trio.pods.steps.inputs import container_inputs
 from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
 from kubelet_trio.pods.steps.surroundings import surroundings
-from kubelet_trio.pods.steps.together import run_together
 from kubelet_trio.pods.types import WaitingReason
 from kubelet_trio.volumes import VolumeError
 
@@ -85,7 +85,7 @@ class PodExecutor:
         self,
         services: PodServices,
         stopper: ContainerStopper,
-        on_sandbox: Callable[[PodPlan], Awaitable[None]],
+        on_sandbox: Callable[[Pod, PodPlan], Awaitable[None]],
     ) -> None:
         """Take the seams; `on_sandbox` is told of a new sandbox before anything starts in it."""
         self._services = services
@@ -112,7 +112,7 @@ class PodExecutor:
         sandbox_id = plan.sandbox_id
         if plan.create_sandbox:
             sandbox_id = await self._create_sandbox(pod, node, plan, observed)
-            await self._on_sandbox(plan)
+            await self._on_sandbox(pod, plan)
         if sandbox_id is None:
             return {}
         return await self._start_all(pod, node, sandbox_id, plan)

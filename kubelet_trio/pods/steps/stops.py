@@ -12,12 +12,14 @@ of the agent or the next, does not run it a second time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 from lightkube.models.core_v1 import Container, LifecycleHandler, Pod
 
 from kubelet_trio.containers import container_info
 from kubelet_trio.model import (
+    ContainerId,
     ContainerRecord,
     EventType,
     RuntimePod,
@@ -31,9 +33,18 @@ from kubelet_trio.pods.plan.termination import stop_timeout
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.hooks import Hook, HookError, run_hook
 from kubelet_trio.pods.types import TerminationRequest
-from kubelet_trio.pods.worker.reporter import PodReporter
 
 log = get_logger()
+
+
+class HookRecord(Protocol):
+    """Which preStop hooks of a pod have run, kept on disk."""
+
+    def has_pre_stopped(self, container_id: ContainerId) -> bool: ...
+
+    async def note_pre_stopped(
+        self, pod: Pod, request: TerminationRequest | None, container_id: ContainerId
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,7 @@ class ContainerStopper:
     """Stops the containers of one pod. Its worker is the only caller."""
 
     services: PodServices
-    reporter: PodReporter
+    hooks: HookRecord
 
     async def stop(self, pod: Pod, record: ContainerRecord, message: str, grace: float) -> None:
         """Stop a container that has `grace` seconds. Raises `RuntimeCallError`."""
@@ -60,7 +71,7 @@ class ContainerStopper:
     ) -> None:
         """Run a container's preStop hook, if it has one and any time, for `grace` s at most."""
         container, handler = self._pre_stop(pod, record)
-        if handler is None or grace <= 0 or self.reporter.has_pre_stopped(record.id):
+        if handler is None or grace <= 0 or self.hooks.has_pre_stopped(record.id):
             return
         ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
         with trio.move_on_after(grace) as scope:
@@ -72,7 +83,7 @@ class ContainerStopper:
                 self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
         if scope.cancelled_caught:
             log.warning("container.pre_stop_timeout", container=record.name, grace=grace)
-        await self.reporter.note_pre_stopped(pod, request, record.id)
+        await self.hooks.note_pre_stopped(pod, request, record.id)
 
     def _pre_stop(
         self, pod: Pod, record: ContainerRecord

@@ -25,7 +25,14 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import CGROUP_ERRORS
 from kubelet_trio.cri import RuntimeCallError
-from kubelet_trio.model import ContainerRecord, RuntimePod, get_logger, pod_key, pod_uid
+from kubelet_trio.model import (
+    ContainerRecord,
+    RuntimePod,
+    get_logger,
+    pod_key,
+    pod_object_ref,
+    pod_uid,
+)
 from kubelet_trio.pods.plan.termination import (
     effective_grace,
     remaining_grace,
@@ -35,10 +42,10 @@ from kubelet_trio.pods.plan.termination import (
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.executor import stop_message
 from kubelet_trio.pods.steps.stops import ContainerStopper
-from kubelet_trio.pods.steps.together import run_together
-from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.types import DISRUPTIONS, EndReason, TerminationRequest
 from kubelet_trio.volumes import VOLUME_ERRORS
 
 log = get_logger()
@@ -80,6 +87,21 @@ async def tear_down(teardown: Teardown) -> None:
         await stack.enter_async_context(adopt_volumes(teardown))
         await stack.enter_async_context(adopt_sandbox(teardown))
         await stack.enter_async_context(adopt_containers(teardown, observed))
+
+
+async def remove_rest(teardown: Teardown) -> None:
+    """Remove what `tear_down` left of a pod to be read: dead containers, logs, directories.
+
+    Raises as `tear_down` does.
+    """
+    await teardown.recorded()
+    observed = await _fresh(teardown)
+    if not is_at_rest(observed):  # a call that was cut short took effect after the teardown
+        await tear_down(teardown)
+        return
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(adopt_directories(teardown))
+        await stack.enter_async_context(adopt_sandbox(teardown))
 
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
@@ -237,3 +259,33 @@ async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
     files = PodFiles(teardown.pod, services.node())
     await services.offload(files.remove_logs)
     await services.records.remove(pod_uid(teardown.pod))
+
+
+# minTimeout of killPodNow, pkg/kubelet/pod_workers.go.
+_LEAST_LATE = 10.0  # seconds
+
+
+def late_after(grace: float) -> float:
+    """Return the seconds after which a pod of this grace period is late: one and a half of it."""
+    return max(_LEAST_LATE, grace * 1.5)
+
+
+async def report_when_late(teardown: Teardown) -> None:
+    """Wait until a pod that the node ends for its own sake is late, and emit the event.
+
+    Cancelled once it has ended. Source: killPodNow, for evictions, preemptions and shutdowns.
+    """
+    services, pod, request = teardown.services, teardown.pod, teardown.request
+    if request.reason not in DISRUPTIONS:
+        return
+    due = request.requested_at + late_after(effective_grace(pod, request))
+    left = due - services.clock.time()
+    if left <= 0:
+        return  # an earlier try has emitted it
+    await trio.sleep(left)
+    services.events.emit(
+        pod_object_ref(pod),
+        "Warning",
+        "ExceededGracePeriod",
+        "Container runtime did not kill the pod within specified grace period.",
+    )

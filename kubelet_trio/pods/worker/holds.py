@@ -1,30 +1,34 @@
-"""What is held back of a pod after it failed: a container's start, or a step for all of it.
-
-Each try that fails holds it back for longer, up to upstream's 10 s; one that succeeds, and
-news that may have put right what stood in the way, begin anew.
-"""
+"""What keeps a pod from going on: an earlier failure, a pod of its name, the runtime."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import trio
+from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Backoff
+from kubelet_trio.model import Backoff, PodKey, PodUid, get_logger, pod_object_ref, spec
+from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.executor import FailedStarts
 from kubelet_trio.pods.types import Hold
+
+log = get_logger()
 
 # Retries of a step that failed: quick at first, upstream's 10 s at the most.
 RETRY_BASE = 1.0
 RETRY_CAP = 10.0
-# The longest a container may be held back: the cap of the image pull back-off, and some.
+# The longest that a container may be held back: above the 300 s of the image pull back-off.
 _HOLD_MAX = 330.0
 _POD = ""
 
 
 class Holds:
-    """The holds of one pod; its worker's."""
+    """What is held back of one pod after failures: containers' starts, or all steps.
+
+    Each failed try holds back for longer. A try that succeeds, and `clear`, begin anew.
+    """
 
     def __init__(self) -> None:
         self.pod_until = 0.0  # trio time: a step for the whole pod failed
@@ -38,13 +42,13 @@ class Holds:
         self.pod_until = 0.0
 
     def hold_pod(self) -> None:
-        """A step for the whole pod failed."""
+        """Hold back the whole pod: a step for it failed."""
         self.pod_until = trio.current_time() + self._next_delay(_POD)
 
     def note(self, tried: Iterable[str], failed: FailedStarts, now: float) -> None:
-        """A step is done: of the containers that it tried to start these failed.
+        """Hold back the containers that failed to start; release the others that were tried.
 
-        `now` is Unix seconds, as their holds are.
+        `now` is Unix seconds, as the holds of containers are.
         """
         self._backoffs.pop(_POD, None)
         for name in tried:
@@ -56,14 +60,11 @@ class Holds:
             self._holds[name] = Hold(until, error.waiting)
 
     def containers(self, now: float) -> dict[str, Hold]:
-        """Return which containers are held back, by name.
-
-        A wall clock that was set back must not hold one for as long as that.
-        """
+        """Return which containers are held back, by name."""
+        # After the wall clock was set back a hold would last for as long as that.
         return {n: h for n, h in self._holds.items() if h.until - now <= _HOLD_MAX}
 
     def _next_delay(self, name: str) -> float:
-        """Return the seconds until what just failed is tried again, more each time."""
         if name not in self._backoffs:
             self._backoffs[name] = Backoff(RETRY_BASE, RETRY_CAP, jitter=0.5)
         return self._backoffs[name].next_delay()
@@ -72,3 +73,57 @@ class Holds:
 def jittered(seconds: float) -> float:
     """Spread what many workers would otherwise do at the same moment."""
     return seconds * random.uniform(1.0, 1.5)
+
+
+@dataclass(slots=True)
+class NameTurn:
+    """One pod's turn at its name: one pod of a name at a time may run on the node."""
+
+    services: PodServices
+    key: PodKey
+    uid: PodUid
+    # Others of its name that an earlier agent left running.
+    waits_for: frozenset[PodUid] = frozenset()
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the name is this pod's now."""
+        return self.services.names.is_holder(self.key, self.uid)
+
+    async def wait(self) -> None:
+        """Wait until the name is this pod's."""
+        await self.services.names.wait_turn(self.key, self.uid)
+
+    def is_free(self) -> bool:
+        """Whether nothing else runs under the name, so that a sandbox may be made.
+
+        Another pod of the name that runs, wanted by another source or terminating, goes first.
+        """
+        names, before = self.services.names, self.waits_for
+        self.waits_for = self.services.observer.namesakes(self.key, self.uid)
+        for other in sorted(self.waits_for):
+            names.let_pass(self.key, self.uid, other)
+        if self.waits_for - before:
+            why = "a pod of the same name runs"
+            log.info("pod.waiting_for_name", reason=why, others=sorted(self.waits_for))
+        return not self.waits_for and self.has_come
+
+    def release(self) -> None:
+        """Leave the name to the next pod that waits for it."""
+        self.services.names.release(self.key, self.uid)
+
+
+def is_paused(services: PodServices, pod: Pod) -> bool:
+    """Return whether the runtime or its network keeps a pod waiting, with an event if so.
+
+    Source: runtimeErrors and networkErrors of the Go kubelet's runtime.go, which stop its sync
+    loop. A teardown is not paused: stopping containers may be what the runtime needs.
+    """
+    state = services.runtime_state.value
+    if not state.is_usable or services.observer.healthy(trio.current_time()) is not None:
+        return True
+    if state.network_problem and spec(pod).hostNetwork is not True:
+        text = f"network is not ready: {state.network_problem}"
+        services.events.emit(pod_object_ref(pod), "Warning", "NetworkNotReady", text)
+        return True
+    return False

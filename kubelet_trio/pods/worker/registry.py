@@ -135,16 +135,19 @@ class PodRegistry:
         if worker is None and (uid in self._reclaimed or self._refused.is_refused(pod)):
             return  # it starts when that is done, or when it is another
         if worker is None:
-            worker = PodWorker(self._services, pod, self._take_record(uid))
+            worker = self._new_worker(pod, self._take_record(uid))
             self._start(worker)
         if worker.is_wanted:
             worker.update(pod)
-        else:  # it is being removed, and comes back when that is done (`_ended`)
-            worker.come_back(pod)
+        else:  # it is being removed, and comes back when that is done (`_on_gone`)
+            worker.note_wanted_again(pod)
+
+    def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
+        return PodWorker(self._services, pod, record, on_room=self._on_room, on_gone=self._on_gone)
 
     def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
         """Start a pod's worker; None where that brings out a bug."""
-        made = call_contained(PodWorker, self._services, pod, record)
+        made = call_contained(self._new_worker, pod, record)
         if isinstance(made, Exception):
             self._refused.refuse(pod, made, runs=pod_uid(pod) in self._known_uids())
             return None
@@ -209,8 +212,6 @@ class PodRegistry:
 
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
-        worker.on_end = self._ended
-        worker.on_room = self._runtime_read
         self._workers[uid] = worker
         self._services.remains.take_back(uid)
         self._services.names.claim(key, uid)
@@ -230,7 +231,7 @@ class PodRegistry:
         shown = self._services.statuses.pods.value.get(uid)
         return "" if shown is None else ending_note(shown, self._services.clock.time())
 
-    def _ended(self, uid: PodUid) -> None:
+    def _on_gone(self, uid: PodUid) -> None:
         del self._workers[uid]
         pod = self._desired.pods.get(uid)
         if pod is not None:
@@ -240,7 +241,7 @@ class PodRegistry:
         self._wake_waiting(uid)
         self._admit()
 
-    def _runtime_read(self) -> None:
+    def _on_room(self) -> None:
         self._is_runtime_read = True
         for worker in self._workers.values():
             if worker.waits_for:  # what it waits for may run no more
@@ -268,7 +269,7 @@ class PodRegistry:
             if worker.is_wanted:
                 worker.remove(TerminationRequest(uid, EndReason.DELETED))
             else:
-                worker.come_back(None)
+                worker.note_wanted_again(None)
         for uid in [*self._records, *self._known_uids()]:
             if uid not in wanted and uid not in self._workers:
                 self._end_orphan(uid)

@@ -61,7 +61,9 @@ class PodReporter:
         self._messages: dict[ContainerId, str] = {}
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
-        self.is_admitted = record is not None and (record.admitted or _has_run(self._status))
+        self._admitted = trio.Event()
+        if record is not None and (record.admitted or _has_run(self._status)):
+            self._admitted.set()
         self._is_removed = record is not None and record.removed
         self._returns = record.returns if record is not None else None
         self._decided = Bell()
@@ -239,6 +241,19 @@ class PodReporter:
             await self._kept.wait_value(lambda kept: kept >= asked)
         if waiting.cancelled_caught:
             log.warning("pod.record_hangs", seconds=_PATIENCE)
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the pod may run."""
+        return self._admitted.is_set()
+
+    def admit(self) -> None:
+        """Let the pod run; see `note_admitted`."""
+        self._admitted.set()
+
+    async def wait_admitted(self) -> None:
+        """Wait until the pod may run."""
+        await self._admitted.wait()
 
     async def note_admitted(self, pod: Pod) -> None:
         """Remember, on disk too, that a pod may run."""

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.pods.steps.together import run_together
+from kubelet_trio.pods.steps.concurrency import run_together
 
 
 async def test_one_failing_step_does_not_cut_its_neighbours_short(

@@ -1,0 +1,193 @@
+"""The rounds of one pod that is to run: observe, plan, publish, execute.
+
+A round reads everything afresh, so a wake-up that is lost costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import container_hash
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import (
+    EventType,
+    PodUid,
+    RuntimePod,
+    get_logger,
+    pod_containers,
+    pod_object_ref,
+    pod_uid,
+)
+from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan
+from kubelet_trio.pods.plan.termination import deadline_at, deadline_failure
+from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.concurrency import GracefulScope
+from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor, StepError
+from kubelet_trio.pods.steps.stops import ContainerStopper
+from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
+from kubelet_trio.pods.worker.reporter import PodReporter
+from kubelet_trio.probes import PodProbes
+from kubelet_trio.volumes import VolumeError
+
+log = get_logger()
+
+# Before a step that changed nothing is done once more, seconds.
+_NO_PROGRESS = 1.0
+
+# Publishes the status of the pod as observed, with the waiting reasons of a plan.
+Publish = Callable[[RuntimePod, PodPlan | None], Awaitable[None]]
+
+
+class PodSync:
+    """Syncs one pod. Its worker is the only caller."""
+
+    def __init__(
+        self,
+        services: PodServices,
+        reporter: PodReporter,
+        probes: PodProbes,
+        turn: NameTurn,
+        stopper: ContainerStopper,
+        scope: GracefulScope,
+        publish: Publish,
+    ) -> None:
+        """Take the parts of its worker; a step that executes a plan ends before `scope` does."""
+        self._services = services
+        self._reporter = reporter
+        self._probes = probes
+        self._turn = turn
+        self._scope = scope
+        self._publish = publish
+        self._executor = PodExecutor(services, stopper, self._publish_sandbox)
+        self._holds = Holds()
+        self._last_step: tuple[PodPlan, RuntimePod] | None = None
+        self._refresh_at = 0.0  # trio time at which the volumes are due
+
+    def retry(self) -> None:
+        """Hold nothing back any more: the cause of a failure may be gone."""
+        self._holds.clear()
+        self._last_step = None  # the next step is no repetition: something has changed
+
+    def refresh_soon(self) -> None:
+        """Bring the volumes up to date in the next round: an object has changed."""
+        self._refresh_at = 0.0
+
+    async def run_round(self, pod: Pod) -> float | TerminationRequest:
+        """Do one round.
+
+        Returns the seconds until the next one if nothing wakes the worker, or the request to end
+        the pod if it has finished or its deadline has passed.
+        """
+        services, now = self._services, self._services.clock.time()
+        failure = deadline_failure(pod, self._reporter.start_time, now)
+        if failure is not None:
+            self._event(pod, "Normal", failure.reason, failure.message)
+            return TerminationRequest(pod_uid(pod), EndReason.DEADLINE, failure=failure)
+        observed = services.observer.get(pod_uid(pod))
+        # Read together with `observed`: by the time of the step a refresh may have mended it.
+        is_certain = services.observer.is_certain(pod_uid(pod))
+        self._report_trouble(pod)
+        plan = await self._plan(pod, observed, now)
+        await self._refresh_volumes(pod, plan)
+        await self._publish(observed, plan)
+        if plan.finished:
+            return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
+        is_held = trio.current_time() < self._holds.pod_until
+        if plan.is_noop or is_held or not is_certain or is_paused(services, pod):
+            return self._idle_delay(pod, plan)
+        if plan.create_sandbox and not self._turn.is_free():
+            return min(self._idle_delay(pod, plan), RETRY_CAP)
+        if not await self._execute(pod, plan, observed):
+            self._last_step = None
+            return 0.0  # the next round holds back what failed, and publishes it
+        step = plan, replace(observed, observed_at=0.0)
+        repeats, self._last_step = step == self._last_step, step
+        # A runtime that answers "done" and does nothing must not keep us (and it) busy.
+        return _NO_PROGRESS if repeats else 0.0
+
+    def _report_trouble(self, pod: Pod) -> None:
+        """Emit an event if the runtime answers, but not for this pod.
+
+        Source: podWorkerLoop of pod_workers.go.
+        """
+        trouble = self._services.observer.trouble(pod_uid(pod))
+        if trouble and self._services.runtime_state.value.is_usable:
+            self._event(pod, "Warning", "FailedSync", f"error determining status: {trouble}")
+
+    async def _plan(self, pod: Pod, observed: RuntimePod, now: float) -> PodPlan:
+        containers = list(pod_containers(pod))
+        attempts: dict[str, int] = {}
+        # Of a container that the runtime has nothing of, only the logs tell how often it began.
+        if any(observed.latest(c.spec.name) is None for c in containers):
+            files = PodFiles(pod, self._services.node())
+            attempts = await self._services.offload(files.attempts_logged)
+        given = PlanInput(
+            now=now,
+            crash=self._services.crash_back_off,
+            policy=self._services.crash_back_off.policy,
+            hashes={c.spec.name: container_hash(c.spec) for c in containers},
+            started=self._probes.started(observed),
+            unhealthy=self._probes.unhealthy(observed),
+            pull=self._holds.containers(now),
+            min_attempts=attempts,
+            ended=self._reporter.reported_ends(pod),
+            keep_dead=self._services.dead_kept,
+            restarting_all=self._reporter.restarts_all(pod),
+        )
+        return plan_pod(pod, observed, given)
+
+    async def _refresh_volumes(self, pod: Pod, plan: PodPlan) -> None:
+        """Bring the volumes up to date, if that is due and they have been set up."""
+        if plan.sandbox_id is None or plan.finished or trio.current_time() < self._refresh_at:
+            return
+        self._refresh_at = trio.current_time() + self._services.sync_period
+        try:
+            await self._services.volumes.refresh(pod)
+        except VolumeError as exc:
+            log.warning("pod.refresh_failed", error=str(exc))
+            self._event(pod, "Warning", "FailedMount", str(exc))
+
+    async def _publish_sandbox(self, pod: Pod, plan: PodPlan) -> None:
+        # Before images are pulled: PodReadyToStartContainers is for those who wait (KEP-3085).
+        await self._publish(self._services.observer.get(pod_uid(pod)), plan)
+
+    async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
+        """Do a step; return whether all of it was done. What was not is held back."""
+        try:
+            with self._scope.step():
+                failed: FailedStarts = await self._executor.execute(pod, plan, observed)
+        except StepError as exc:
+            log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
+            self._event(pod, "Warning", exc.reason, exc.message)
+            self._holds.hold_pod()
+            await self._list_again(pod_uid(pod))
+            return False
+        tried = [start.container.spec.name for start in plan.start]
+        self._holds.note(tried, failed, self._services.clock.time())
+        return not failed
+
+    async def _list_again(self, uid: PodUid) -> None:
+        """List the pod after a failure: only that tells what exists. Else the relist will."""
+        try:
+            await self._services.observer.refresh(uid, listing=True)
+        except RuntimeCallError as exc:
+            log.info("pod.refresh_failed", error=str(exc))
+
+    def _idle_delay(self, pod: Pod, plan: PodPlan) -> float:
+        """Return the seconds until there may be something to do without a wake-up."""
+        now = self._services.clock.time()
+        deadline = deadline_at(pod, self._reporter.start_time)
+        delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
+        delays.append(self._holds.pod_until - trio.current_time())
+        delays = [delay for delay in delays if delay > 0]
+        return min([jittered(self._services.sync_period), *delays])
+
+    def _event(self, pod: Pod, type_: EventType, reason: str, message: str) -> None:
+        self._services.events.emit(pod_object_ref(pod), type_, reason, message)
