@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -199,9 +200,14 @@ def container_hash(container: Container) -> int:
     nothing. The number must equal the Go kubelet's: on a node taken over from it, every container
     has the Go kubelet's hash in its annotations.
     """
+    return _hash(container.image or "", container.name)
+
+
+@lru_cache(maxsize=2048)  # every sync of every pod asks, and FNV is slow in Python
+def _hash(image: str, name: str) -> int:
     # Source: HashContainer since 1.31. It hashes with FNV-1a what Go's deep printer makes of the
     # JSON's bytes, `([]uint8)[123 34 ...]`, with the fields in alphabetical order.
-    text = msgspec.json.encode({"image": container.image or "", "name": container.name}).decode()
+    text = msgspec.json.encode({"image": image, "name": name}).decode()
     for plain, escaped in _GO_ESCAPES.items():
         text = text.replace(plain, escaped)
     printed = "([]uint8)[" + " ".join(str(byte) for byte in text.encode()) + "]"

@@ -18,15 +18,12 @@ from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.handlers import HandlerError, http_get, http_request, quoted
 from kubelet_trio.model import ContainerId, get_logger, pod_key, pod_object_ref, pod_uid
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.errors import HookError
 
 log = get_logger()
 
 # A container wrote it, and it goes to the log, the pod's status and its record.
 _MOST_TOLD = 10 * 1024  # bytes
-
-
-class HookError(Exception):
-    """A hook failed; the text is that of the container's PostStartHookError."""
 
 
 @dataclass(frozen=True, slots=True)

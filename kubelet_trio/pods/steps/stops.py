@@ -31,7 +31,8 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.plan.termination import stop_timeout
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.steps.hooks import Hook, HookError, run_hook
+from kubelet_trio.pods.steps.errors import HookError
+from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.types import TerminationRequest
 
 log = get_logger()
@@ -112,3 +113,8 @@ def hook_ip(services: PodServices, observed: RuntimePod, pod: Pod) -> str:
         return newest.ips[0]
     on_host = newest.host_network if newest is not None else spec(pod).hostNetwork
     return next(iter(services.node().host_ips), "") if on_host else ""
+
+
+def stop_message(container: ContainerRecord) -> str:
+    """Return the text of the Killing event of a container that stops with its pod or sandbox."""
+    return f"Stopping container {container.name}"

@@ -43,8 +43,8 @@ from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.remains import is_at_rest, remove_dead
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
-from kubelet_trio.pods.steps.executor import stop_message
-from kubelet_trio.pods.steps.stops import ContainerStopper
+from kubelet_trio.pods.steps.errors import TeardownIncompleteError
+from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
 from kubelet_trio.pods.types import DISRUPTIONS, EndReason, TerminationRequest
 from kubelet_trio.volumes import VOLUME_ERRORS
 
@@ -216,13 +216,6 @@ async def _expect_gone(teardown: Teardown, trouble: str) -> None:
         if not trouble:
             raise TeardownIncompleteError(teardown.pod)
         teardown.left(trouble)  # what is dead holds up nothing that follows
-
-
-class TeardownIncompleteError(Exception):
-    """The runtime still has something of the pod; the teardown starts over."""
-
-    def __init__(self, pod: Pod) -> None:
-        super().__init__(f"the runtime still has containers or sandboxes of {pod_key(pod)}")
 
 
 # Trouble that the world may cause in a teardown; anything else is a bug.

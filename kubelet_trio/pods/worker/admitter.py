@@ -7,7 +7,7 @@ those it displaces) is made anew from what is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from lightkube.models.core_v1 import Pod
 
@@ -67,36 +67,25 @@ class Admitter:
         self._meter = meter or Meter()
         self._checks = tuple(checks)
         self._last_checks = tuple(last_checks)
-        self._waiting: dict[PodUid, PodWorker] = {}
 
-    def add(self, worker: PodWorker) -> None:
-        """Let a worker wait for its admission, behind those that wait already."""
-        self._waiting[worker.uid] = worker
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiting)
-
-    def admit(self, workers: Iterable[PodWorker], remembered: Iterable[Pod]) -> None:
-        """Decide on everyone who waits.
+    def admit(self, workers: Sequence[PodWorker], remembered: Sequence[Pod]) -> None:
+        """Decide on every worker that waits for its admission.
 
         Args:
-            workers: all of the node.
-            remembered: pods admitted in an earlier life that no source has named yet.
+            workers: all of the node, in the order in which they came.
+            remembered: pods that an earlier agent admitted and that no source has named yet.
         """
-        if not self._waiting:
+        waiting = [w for w in workers if not w.is_admitted and not w.is_ending]
+        if not waiting:
             return
-        everyone, kept = list(workers), list(remembered)
         node = self._node()
-        reserved: dict[PodUid, PodWorker] = {}
-        for uid, worker in list(self._waiting.items()):
-            if worker.is_ending or worker.is_admitted:
-                del self._waiting[uid]
-                continue
-            present = [w for w in everyone if w is not worker and _counts(w, reserved)]
+        reserved: set[PodUid] = set()  # they wait only until others have made room
+        for worker in waiting:
+            if worker.is_ending:
+                continue  # displaced by one before it
+            present = [w for w in workers if w is not worker and _counts(w, reserved)]
             leaving = [w.pod for w in present if w.is_displaced]
-            others = [*(w.pod for w in present if not w.is_displaced), *kept]
+            others = [*(w.pod for w in present if not w.is_displaced), *remembered]
             decision = self._decided(worker.pod, others, node, leaving)
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
@@ -106,11 +95,9 @@ class Admitter:
                 self._meter.count("kubelet_admission_rejections_total", (reason,))
                 worker.reject(decision)
             else:
-                reserved[uid] = worker
+                reserved.add(worker.uid)
                 if isinstance(decision, Preempting):
-                    self._displace(worker, decision, everyone)
-                continue
-            del self._waiting[uid]
+                    self._displace(worker, decision, workers)
 
     def _decided(
         self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
@@ -139,9 +126,9 @@ class Admitter:
         return next((r for r in rejections if r is not None), decision)
 
     def _displace(
-        self, worker: PodWorker, decision: Preempting, everyone: Iterable[PodWorker]
+        self, worker: PodWorker, decision: Preempting, workers: Iterable[PodWorker]
     ) -> None:
-        by_uid = {w.uid: w for w in everyone}
+        by_uid = {w.uid: w for w in workers}
         for victim in decision.victims:
             found = by_uid.get(pod_uid(victim))
             if found is not None:
@@ -151,7 +138,7 @@ class Admitter:
                 found.displace()
 
 
-def _counts(worker: PodWorker, reserved: dict[PodUid, PodWorker]) -> bool:
+def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
     """Return whether a pod takes room on the node.
 
     One whose file is gone does not, though it may still be ending: as upstream, which forgets

@@ -215,8 +215,6 @@ class PodRegistry:
         self._workers[uid] = worker
         self._services.remains.take_back(uid)
         self._services.names.claim(key, uid)
-        if not worker.is_admitted:
-            self._admitter.add(worker)
         self._start_child(
             ChildSpec(
                 f"{key}@{uid}",
@@ -250,14 +248,14 @@ class PodRegistry:
 
     def _admit(self) -> None:
         """Decide on the pods that wait, once it is known what runs here and can."""
-        if not self._is_runtime_read or not self._admitter.is_waited_for:
+        if not self._is_runtime_read:
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)
             if worker is not None and not worker.is_admitted and not worker.is_ending:
                 worker.admit()  # the Go kubelet's: who takes a node over ends nothing on it
         self._admitter.admit(
-            self._workers.values(),
+            list(self._workers.values()),
             [r.pod for r in self._records.values() if r.admitted and r.termination is None],
         )
 

@@ -19,7 +19,9 @@ from kubelet_trio.containers import cut_message, message_limit, read_termination
 from kubelet_trio.model import (
     Bell,
     ContainerId,
+    ContainerKind,
     ContainerState,
+    Meter,
     RuntimePod,
     get_logger,
     metadata,
@@ -34,7 +36,7 @@ from kubelet_trio.pods.plan.termination import effective_grace
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
-from kubelet_trio.pods.steps.endings import Endings
+from kubelet_trio.pods.steps.containers import METERED_KINDS
 from kubelet_trio.pods.types import (
     DISRUPTIONS,
     EndReason,
@@ -309,6 +311,32 @@ class PodReporter:
                     read_termination_message, container, specs.get(container.name)
                 )
                 self._messages[container_id] = cut_message(message, limit)
+
+
+class Endings:
+    """The ended containers of one pod that have been counted."""
+
+    def __init__(self, meter: Meter, since: float) -> None:
+        """Count in `meter` what ended at `since` (Unix seconds) or later.
+
+        What ended before belongs to an earlier life of the agent, and to its counters.
+        """
+        self._meter, self._since = meter, since
+        self._counted: frozenset[ContainerId] = frozenset()
+
+    def note(self, pod: Pod, observed: RuntimePod) -> None:
+        """Count the containers that have ended since the last time."""
+        kinds = {c.spec.name: METERED_KINDS[c.kind] for c in pod_containers(pod)}
+        ended = {c.id: c for c in observed.containers if c.state is ContainerState.EXITED}
+        for container_id, record in ended.items():
+            if container_id in self._counted or record.finished_at < self._since:
+                continue
+            # One that left the spec in an edit of a static pod was a main container, mostly.
+            kind = kinds.get(record.name, METERED_KINDS[ContainerKind.MAIN])
+            reason = record.reason or ("Completed" if record.exit_code == 0 else "Error")
+            labels = (kind, str(record.exit_code), reason)
+            self._meter.count("kubelet_terminated_containers_total", labels)
+        self._counted = frozenset(ended)
 
 
 def _start_time(pod: Pod, record: PodRecord | None) -> float | None:

@@ -28,7 +28,8 @@ from kubelet_trio.pods.plan.termination import deadline_at, deadline_failure
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import GracefulScope
-from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor, StepError
+from kubelet_trio.pods.steps.errors import StepError
+from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
 from kubelet_trio.pods.steps.stops import ContainerStopper
 from kubelet_trio.pods.types import EndReason, TerminationRequest
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered

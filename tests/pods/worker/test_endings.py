@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kubelet_trio.model import ContainerRecord, Meter
-from kubelet_trio.pods.steps.endings import Endings
+from kubelet_trio.pods.worker.reporter import Endings
 from tests.pods.make import EXITED, RUNNING, pod, record, runtime
 
 NAME = "kubelet_terminated_containers_total"

@@ -1,0 +1,228 @@
+"""Starting one container: image, config, create, start, log link, hook, as the Go kubelet does.
+
+A container that cannot be started is that container's trouble alone: it waits with a reason,
+and is tried again with a growing delay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.containers import ContainerConfigError, NodeSettings, container_config
+from kubelet_trio.cri import RuntimeCallError, v1
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerKind,
+    EventType,
+    PodContainer,
+    get_logger,
+    grace_period,
+    pod_object_ref,
+    pod_uid,
+    spec,
+)
+from kubelet_trio.pods.images.puller import EnsuredImage, ImageError
+from kubelet_trio.pods.plan.pod_plan import StartContainer
+from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.errors import ContainerStartError, HookError
+from kubelet_trio.pods.steps.hooks import Hook, run_hook
+from kubelet_trio.pods.steps.inputs import container_inputs
+from kubelet_trio.pods.steps.sandbox import Sandbox
+from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
+from kubelet_trio.pods.types import WaitingReason
+from kubelet_trio.volumes import VolumeError
+
+log = get_logger()
+
+# `container_type` of kubelet_started_containers_* and kubelet_terminated_containers_total.
+METERED_KINDS = {
+    ContainerKind.INIT: "init_container",
+    ContainerKind.MAIN: "container",
+    ContainerKind.EPHEMERAL: "ephemeral_container",
+}
+
+
+class ContainerStarter:
+    """Starts the containers of one pod. Its executor is the only caller."""
+
+    def __init__(self, services: PodServices, stopper: ContainerStopper) -> None:
+        self._services = services
+        self._stopper = stopper
+
+    async def start(
+        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: Sandbox
+    ) -> None:
+        """Start the next instance of a container.
+
+        Raises `ContainerStartError`; `RuntimeUnavailableError` where the image cannot be asked for.
+        """
+        container = start.container
+        self._count("kubelet_started_containers_total", container)
+        try:
+            await self._start(pod, node, start, sandbox)
+        except ContainerStartError as exc:
+            reason = exc.waiting.reason or ""
+            self._count("kubelet_started_containers_errors_total", container, reason)
+            raise
+
+    async def _start(
+        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: Sandbox
+    ) -> None:
+        container = start.container
+        image = await self._ensure_images(pod, container, sandbox)
+        config = await self._config(pod, node, start, image, sandbox)
+        container_id = await self._create(pod, container, config, sandbox)
+        if start.back_off is not None:
+            self._services.crash_back_off.put(*start.back_off)
+        self._event(pod, container, "Normal", "Created", "Container created")
+        try:
+            await self._services.runtime.start_container(container_id)
+            await self._observe(pod, container_id)
+        except RuntimeCallError as exc:
+            raise await self._failed(pod, container, "RunContainerError", exc.message) from exc
+        self._event(pod, container, "Normal", "Started", "Container started")
+        await self._link_log(pod, node, container, start.attempt, container_id)
+        await self._post_start(pod, container, container_id)
+
+    async def _ensure_images(
+        self, pod: Pod, container: PodContainer, sandbox: Sandbox
+    ) -> EnsuredImage:
+        images, config = self._services.images, sandbox.spec.config
+        try:
+            image = await images.ensure(pod, container, config)
+            if not self._services.runtime_state.value.no_image_volumes:
+                await images.ensure_volumes(pod, container, config)
+        except ImageError as exc:
+            raise ContainerStartError(exc.waiting, exc.retry_at) from exc
+        return image
+
+    async def _config(
+        self,
+        pod: Pod,
+        node: NodeSettings,
+        start: StartContainer,
+        image: EnsuredImage,
+        sandbox: Sandbox,
+    ) -> v1.ContainerConfig:
+        container = start.container
+        try:
+            inputs = await container_inputs(
+                *(self._services, pod, container, node),
+                attempt=start.attempt,
+                image=image,
+                ips=sandbox.ips,
+            )
+            target = self._target(pod, container)
+            inputs = replace(inputs, target_container_id=target, users=sandbox.spec.users)
+            return container_config(pod, container, node, inputs)
+        except (ContainerConfigError, RuntimeCallError, VolumeError, OSError) as exc:
+            reason = "CreateContainerConfigError"
+            raise await self._failed(pod, container, reason, str(exc)) from exc
+
+    def _target(self, pod: Pod, container: PodContainer) -> ContainerId | None:
+        """Return the container whose PID namespace an ephemeral container joins, if any."""
+        for ephemeral in spec(pod).ephemeralContainers or ():
+            if ephemeral.name == container.spec.name and ephemeral.targetContainerName:
+                observed = self._services.observer.get(pod_uid(pod))
+                target = observed.latest(ephemeral.targetContainerName)
+                if target is None:
+                    raise ContainerConfigError(
+                        f'unable to find target container "{ephemeral.targetContainerName}"'
+                    )
+                return target.id
+        return None
+
+    async def _create(
+        self, pod: Pod, container: PodContainer, config: v1.ContainerConfig, sandbox: Sandbox
+    ) -> ContainerId:
+        meter = self._services.meter
+        images = sum(mount.image is not None for mount in config.mounts)
+        try:
+            container_id = await self._services.runtime.create_container(
+                sandbox.id, config, sandbox.spec.config
+            )
+        except RuntimeCallError as exc:
+            if images:
+                meter.count("kubelet_image_volume_mounted_errors_total", by=images)
+            raise await self._failed(pod, container, "CreateContainerError", exc.message) from exc
+        if images:
+            meter.count("kubelet_image_volume_mounted_succeed_total", by=images)
+        return container_id
+
+    async def _post_start(
+        self, pod: Pod, container: PodContainer, container_id: ContainerId
+    ) -> None:
+        """Run the postStart hook: no other container of the pod starts before it is over."""
+        lifecycle = container.spec.lifecycle
+        if lifecycle is None or lifecycle.postStart is None:
+            return
+        observed = self._services.observer.get(pod_uid(pod))
+        ip = hook_ip(self._services, observed, pod)
+        hook = Hook(pod, container.spec, container_id, lifecycle.postStart, ip)
+        error = await self._hook_error(hook)
+        if error is None:
+            return
+        log.warning("container.post_start_failed", container=container.spec.name, error=str(error))
+        # Upstream keeps the text out of the event: an answer to the hook may hold secrets.
+        self._event(pod, container, "Warning", "FailedPostStartHook", "PostStartHook failed")
+        await self._stop_unhooked(pod, container_id)
+        raise ContainerStartError(WaitingReason("PostStartHookError", str(error))) from error
+
+    async def _hook_error(self, hook: Hook) -> HookError | None:
+        try:
+            await run_hook(self._services, hook)
+        except HookError as exc:
+            return exc
+        return None
+
+    async def _stop_unhooked(self, pod: Pod, container_id: ContainerId) -> None:
+        observed = self._services.observer.get(pod_uid(pod))
+        record = next((c for c in observed.containers if c.id == container_id), None)
+        if record is None:
+            return
+        try:
+            await self._stopper.stop(pod, record, "FailedPostStartHook", grace_period(pod))
+            await self._observe(pod, container_id)
+        except RuntimeCallError as exc:
+            log.warning("container.stop_failed", container=record.name, error=str(exc))
+
+    async def _observe(self, pod: Pod, container_id: ContainerId) -> None:
+        await self._services.observer.refresh(pod_uid(pod), containers=[container_id])
+
+    async def _link_log(
+        self,
+        pod: Pod,
+        node: NodeSettings,
+        container: PodContainer,
+        attempt: int,
+        container_id: ContainerId,
+    ) -> None:
+        link = PodFiles(pod, node).link_log
+        try:
+            await self._services.offload(link, container.spec.name, attempt, container_id)
+        except OSError as exc:
+            # Only old log collectors need the link; the container runs without it.
+            log.warning("container.log_link_failed", container=container.spec.name, error=str(exc))
+
+    async def _failed(
+        self, pod: Pod, container: PodContainer, reason: str, message: str
+    ) -> ContainerStartError:
+        self._event(pod, container, "Warning", "Failed", f"Error: {message}")
+        # A lost reply may have left an instance behind: only the runtime knows.
+        try:
+            await self._services.observer.refresh(pod_uid(pod), listing=True)
+        except RuntimeCallError as exc:
+            log.info("pod.refresh_failed", error=str(exc))
+        return ContainerStartError(WaitingReason(reason, message))
+
+    def _count(self, name: str, container: PodContainer, *labels: str) -> None:
+        self._services.meter.count(name, (METERED_KINDS[container.kind], *labels))
+
+    def _event(
+        self, pod: Pod, container: PodContainer, type_: EventType, reason: str, message: str
+    ) -> None:
+        ref = pod_object_ref(pod, container.field_path)
+        self._services.events.emit(ref, type_, reason, message)

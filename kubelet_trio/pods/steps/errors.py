@@ -1,0 +1,43 @@
+"""The errors of the steps.
+
+StepError                  a step for the whole pod failed
+ContainerStartError        one container did not start
+HookError                  a lifecycle hook failed
+TeardownIncompleteError    a teardown left something that runs, or that should be gone
+"""
+
+from __future__ import annotations
+
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import pod_key
+from kubelet_trio.pods.types import WaitingReason
+
+
+class StepError(Exception):
+    """A step for the whole pod failed; `reason` and `message` are those of its event."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
+
+
+class ContainerStartError(Exception):
+    """One container did not start; see `ImageError` for the attributes."""
+
+    def __init__(self, waiting: WaitingReason, retry_at: float | None = None) -> None:
+        super().__init__(f"{waiting.reason}: {waiting.message}")
+        self.waiting = waiting
+        self.retry_at = retry_at
+
+
+class HookError(Exception):
+    """A hook failed; the text is that of the container's PostStartHookError."""
+
+
+class TeardownIncompleteError(Exception):
+    """The runtime still has something of the pod; the teardown starts over."""
+
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(f"the runtime still has containers or sandboxes of {pod_key(pod)}")

@@ -1,0 +1,122 @@
+"""Making a pod's sandbox: what its config needs beyond the pod, and what exists before it.
+
+A runtime class, an object as a config map is, names the runtime handler. A pod with
+`hostUsers: false` has user ids of its own, if its handler supports that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightkube.models.core_v1 import Pod
+from lightkube.models.node_v1 import RuntimeClass
+
+from kubelet_trio.cgroups import CgroupError
+from kubelet_trio.containers import NodeSettings, SandboxConfigError, pod_dns, sandbox_config
+from kubelet_trio.cri import RuntimeCallError, v1
+from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
+from kubelet_trio.objects import ObjectError, ObjectNotFoundError, runtime_class_key
+from kubelet_trio.pods.plan.pod_plan import PodPlan
+from kubelet_trio.pods.records.files import PodFiles
+from kubelet_trio.pods.records.userns import UserNamespaceError
+from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.steps.errors import StepError
+from kubelet_trio.volumes import VolumeError
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """How a pod's sandbox is run: its runtime handler, its user namespace, its config."""
+
+    handler: str
+    users: v1.UserNamespace | None  # None: the host's
+    config: v1.PodSandboxConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A sandbox that containers start in."""
+
+    id: SandboxId
+    spec: SandboxSpec
+    ips: Sequence[str]
+
+
+async def sandbox_spec(
+    services: PodServices, pod: Pod, node: NodeSettings, attempt: int
+) -> SandboxSpec:
+    """Return how a pod's sandbox is run. Raises `SandboxConfigError`, in upstream's words."""
+    handler = await _handler(services, pod)
+    users = None
+    if spec(pod).hostUsers is False:
+        users = await _user_namespace(services, pod, handler)
+    return SandboxSpec(handler, users, sandbox_config(pod, node, attempt=attempt, users=users))
+
+
+async def _user_namespace(services: PodServices, pod: Pod, handler: str) -> v1.UserNamespace:
+    if handler not in services.runtime_state.value.user_namespaces:
+        who = f'RuntimeClass handler "{handler}"' if handler else "runtime"
+        raise SandboxConfigError(
+            f"can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+        )
+    try:
+        return await services.users.get_or_create(pod_uid(pod))
+    except (UserNamespaceError, OSError) as exc:
+        raise SandboxConfigError(f"create user namespace: {exc}") from exc
+
+
+async def _handler(services: PodServices, pod: Pod) -> str:
+    name = spec(pod).runtimeClassName
+    if not name:
+        return ""
+    try:
+        found = await services.objects.get(runtime_class_key(name), pod_uid(pod))
+    except ObjectNotFoundError as exc:
+        raise SandboxConfigError(str(exc)) from exc
+    except ObjectError as exc:
+        raise SandboxConfigError(f"failed to lookup RuntimeClass {name}: {exc}") from exc
+    assert isinstance(found, RuntimeClass)
+    return found.handler
+
+
+async def create_sandbox(
+    services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, observed: RuntimePod
+) -> tuple[SandboxId, SandboxSpec]:
+    """Make a pod's sandbox and look at it, so that its addresses are known. Raises `StepError`."""
+    _emit_events(services, pod, node, observed)
+    try:
+        made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
+        # Its config names the cgroup and the directories, and its containers mount the volumes.
+        await services.cgroups.ensure(pod)
+        await services.offload(PodFiles(pod, node).prepare)
+        await services.volumes.mount(pod)
+        sandbox_id = await services.runtime.run_pod_sandbox(made.config, made.handler)
+    except CgroupError as exc:
+        message = f"unable to ensure pod container exists: {exc}"
+        raise StepError("FailedCreatePodContainer", message) from exc
+    except VolumeError as exc:
+        raise StepError("FailedMount", str(exc)) from exc
+    except OSError as exc:
+        raise StepError("Failed", f"error making pod data directories: {exc}") from exc
+    except (RuntimeCallError, SandboxConfigError) as exc:
+        cause = exc.go_text if isinstance(exc, RuntimeCallError) else exc
+        raise StepError("FailedCreatePodSandBox", f"Failed to create pod sandbox: {cause}") from exc
+    try:
+        await services.observer.refresh(pod_uid(pod), sandboxes=[sandbox_id])
+    except RuntimeCallError as exc:
+        text = f"Unable to get pod sandbox status: {exc.go_text}"
+        raise StepError("FailedPodSandBoxStatus", text) from exc
+    return sandbox_id, made
+
+
+def _emit_events(services: PodServices, pod: Pod, node: NodeSettings, observed: RuntimePod) -> None:
+    ref, events = pod_object_ref(pod), services.events
+    if observed.sandboxes:
+        text = "Pod sandbox changed, it will be killed and re-created."
+        events.emit(ref, "Normal", "SandboxChanged", text)
+    for warning in pod_dns(pod, node).warnings:
+        events.emit(ref, "Warning", warning.reason, warning.message)
+        if warning.node_message:
+            on_node = node_ref(node.node_name)
+            events.emit(on_node, "Warning", warning.reason, warning.node_message)
