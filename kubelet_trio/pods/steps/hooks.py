@@ -1,10 +1,7 @@
 """Lifecycle hooks: postStart and preStop, by exec, httpGet or sleep.
 
-Source: pkg/kubelet/lifecycle/handlers.go. Of an HTTP hook only the connection counts, not
-the answer's status. A server that was to speak TLS and speaks plain HTTP is asked in plain
-HTTP, without the Authorization header, with an event that says so.
-
-A command is taken as it is written: unlike that of a probe it is not expanded.
+Source: pkg/kubelet/lifecycle/handlers.go. An HTTP hook succeeds with any answer, whatever its
+status. A command is taken as it is written: unlike a probe's it is not expanded.
 """
 
 from __future__ import annotations
@@ -22,13 +19,13 @@ from kubelet_trio.pods.steps.errors import HookError
 
 log = get_logger()
 
-# A container wrote it, and it goes to the log, the pod's status and its record.
-_MOST_TOLD = 10 * 1024  # bytes
+# Of what a container printed, which goes to the log, the pod's status and its record.
+_MOST_PRINTED = 10 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One hook of one container instance, and where its pod is reached."""
+    """One hook of one container instance."""
 
     pod: Pod
     container: Container  # its name and ports
@@ -65,12 +62,12 @@ async def _run_exec(services: PodServices, hook: Hook, command: list[str]) -> No
     else:
         if done.exit_code == 0:
             return
-        printed = done.stdout[:_MOST_TOLD] + done.stderr[:_MOST_TOLD]
-        said = done.stderr[:_MOST_TOLD].decode("utf-8", "replace")
-        why = f"command '{' '.join(command)}' exited with {done.exit_code}: {said}"
+        printed = done.stdout[:_MOST_PRINTED] + done.stderr[:_MOST_PRINTED]
+        error = done.stderr[:_MOST_PRINTED].decode("utf-8", "replace")
+        why = f"command '{' '.join(command)}' exited with {done.exit_code}: {error}"
     what = f"Exec lifecycle hook ([{' '.join(command)}])"
-    message = quoted(printed[:_MOST_TOLD].decode("utf-8", "replace"))
-    raise HookError(_cut(f"{what} {_whose(hook)} failed - error: {why}, message: {message}"))
+    message = quoted(printed[:_MOST_PRINTED].decode("utf-8", "replace"))
+    raise HookError(_cut(f"{what} {_container(hook)} failed - error: {why}, message: {message}"))
 
 
 async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) -> None:
@@ -83,6 +80,7 @@ async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) ->
         except HandlerError as exc:
             if not exc.is_plain_http:
                 raise
+            # The scheme is HTTPS and the server speaks HTTP: once more, without Authorization.
             await http_get(request.plain())
             services.meter.count("kubelet_lifecycle_handler_http_fallbacks_total")
             services.events.emit(
@@ -94,14 +92,14 @@ async def _run_http(services: PodServices, hook: Hook, action: HTTPGetAction) ->
             )
     except HandlerError as exc:
         what = f"HTTP lifecycle hook ({action.path})"
-        raise HookError(_cut(f"{what} {_whose(hook)} failed - error: {exc}")) from exc
+        raise HookError(_cut(f"{what} {_container(hook)} failed - error: {exc}")) from exc
 
 
 def _cut(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace")[:_MOST_TOLD].decode("utf-8", "ignore")
+    return text.encode("utf-8", "backslashreplace")[:_MOST_PRINTED].decode("utf-8", "ignore")
 
 
-def _whose(hook: Hook) -> str:
+def _container(hook: Hook) -> str:
     key = pod_key(hook.pod)
     pod = f"{key.name}_{key.namespace}({pod_uid(hook.pod)})"
     return f'for Container "{hook.container.name}" in Pod "{pod}"'

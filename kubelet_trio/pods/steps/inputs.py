@@ -1,7 +1,7 @@
-"""What one new instance of a container needs besides pod and node, gathered before its config.
+"""Gathering what a new container's config needs besides pod and node.
 
-Environment, volume mounts and the container's own files: everything that may be missing
-in the world, and so everything that CreateContainerConfigError is about.
+Environment, volume mounts and the container's own files: whatever of it is missing makes a
+CreateContainerConfigError.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ async def container_inputs(
 async def _image_user(
     services: PodServices, pod: Pod, container: PodContainer, ensured: EnsuredImage
 ) -> tuple[int | None, str]:
-    """Return the user that an image names, by number or by name; root where it names none.
+    """Return the user that an image names, by number or by name; root if it names none.
 
-    It is not asked for where the pod says who runs its container.
+    None if the pod names the user: then the image's does not matter.
     """
     contexts = (container.spec.securityContext, spec(pod).securityContext)
     if any(context is not None and context.runAsUser is not None for context in contexts):
@@ -87,7 +87,7 @@ async def _image_user(
 async def _env_files(
     services: PodServices, pod: Pod, container: PodContainer
 ) -> dict[tuple[str, str], EnvFileValues]:
-    """Read the files that variables come from, as far as they are there. Raises `VolumeError`."""
+    """Read the files that variables come from, if they exist. Raises `VolumeError`."""
     found: dict[tuple[str, str], EnvFileValues] = {}
     for variable in container.spec.env or ():
         ref = variable.valueFrom.fileKeyRef if variable.valueFrom is not None else None
@@ -107,16 +107,16 @@ async def container_environment(
     node: NodeSettings,
     ips: Sequence[str],
 ) -> Environment:
-    """Return a container's environment, with an event for each source that was cut short.
+    """Return a container's environment; emit an event for each source with invalid names.
 
     Raises `ContainerConfigError` and `VolumeError`.
     """
     references = container_references(pod_key(pod).namespace, container.spec)
     objects = await read_objects(services.objects, references, pod_uid(pod))
-    around = await services.service_env.variables(pod)
+    service_variables = await services.service_env.variables(pod)
     files = await _env_files(services, pod, container)
     environment = container_env(
-        pod, container.spec, pod_facts(pod, node, ips), objects, around, files
+        pod, container.spec, pod_facts(pod, node, ips), objects, service_variables, files
     )
     for warning in environment.warnings:
         involved = pod_object_ref(pod)
@@ -125,6 +125,6 @@ async def container_environment(
 
 
 def pod_facts(pod: Pod, node: NodeSettings, ips: Sequence[str]) -> PodFacts:
-    """Return what a pod is told of itself; on the node's network its addresses are the node's."""
+    """Return what the downward API offers; on the node's network, with the node's addresses."""
     own = node.host_ips if spec(pod).hostNetwork else tuple(ips)
     return PodFacts(own, node.host_ips, node.allocatable)

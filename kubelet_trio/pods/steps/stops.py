@@ -1,12 +1,12 @@
-"""Stopping one container: its Killing event, its preStop hook, its turn, the stop itself.
+"""Stopping one container: its Killing event, its preStop hook, the stop itself.
 
-The same for a container that is restarted and for one that goes down with its pod. The
-hook runs within the grace period and takes its time off it; a failure is an event, and
-the stop goes on. What a container is stopped with is what it was started with: hook and
-ports are in its annotations, also when no manifest tells of them any more.
+A container that is restarted is stopped in the same way as one that stops with its pod. The hook
+runs within the grace period and uses it up; if it fails, there is an event and the stop goes on.
+A container is stopped with the hook it was started with: hook and ports are in its annotations,
+even if no manifest has them any more.
 
-A hook that has come to its end is noted on disk: a teardown that begins anew, in this life
-of the agent or the next, does not run it a second time.
+A hook that has ended is recorded on disk: a teardown that begins anew, by this agent or the next,
+does not run it again.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class ContainerStopper:
 
     async def stop(self, pod: Pod, record: ContainerRecord, message: str, grace: float) -> None:
         """Stop a container that has `grace` seconds. Raises `RuntimeCallError`."""
-        self.tell(pod, record, message)
+        self.announce(pod, record, message)
         ends = trio.current_time() + grace
         await self.run_pre_stop(pod, record, grace, None)
         left = ends - trio.current_time()
         await self.services.runtime.stop_container(record.id, stop_timeout(left))
 
-    def tell(self, pod: Pod, record: ContainerRecord, message: str) -> None:
-        """Say that a container is being stopped."""
+    def announce(self, pod: Pod, record: ContainerRecord, message: str) -> None:
+        """Emit the event that a container is being stopped."""
         self._event(pod, record, "Normal", "Killing", message)
 
     async def run_pre_stop(
@@ -80,7 +80,7 @@ class ContainerStopper:
                 await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
             except HookError as exc:
                 log.warning("container.pre_stop_failed", container=record.name, error=str(exc))
-                # Upstream keeps the text out of the event: a server's words may hold secrets.
+                # Upstream keeps the text out of the event: an answer to the hook may hold secrets.
                 self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
         if scope.cancelled_caught:
             log.warning("container.pre_stop_timeout", container=record.name, grace=grace)
@@ -89,7 +89,7 @@ class ContainerStopper:
     def _pre_stop(
         self, pod: Pod, record: ContainerRecord
     ) -> tuple[Container, LifecycleHandler | None]:
-        """Return the container as its hook needs it, and the hook."""
+        """Return the container, with the ports that its hook may name, and the hook."""
         named = (c.spec for c in pod_containers(pod) if c.spec.name == record.name)
         known = next(named, Container(name=record.name))
         info = container_info(record.annotations)

@@ -1,16 +1,15 @@
-"""Taking a pod down: what exists is adopted outside in, and left inside out.
+"""Tearing a pod down: a stack of context managers, entered outside in and left inside out.
 
-`tear_down` enters an async context manager for each thing the pod has on the node, in the
-order things depend on each other: directories, cgroup, volumes, sandbox, containers.
-Entering does nothing (adopting is only naming what is there); leaving takes it away. So
-the order of a teardown is the shape of this code.
+`tear_down` enters an async context manager for each thing that the pod has on the node, in the
+order in which they depend on each other: directories, cgroup, volumes, sandbox, containers.
+Entering does nothing; leaving removes the thing. So the order of a teardown is the shape of this
+code.
 
-Every step may be repeated: what is gone is no error. A step that fails leaves the stack by
-an exception, and none of the steps outside it run: a volume is never unmounted under a
-container that could not be stopped. The worker then tries again from the start.
-Cancelling leaves it the same way: it detaches, and stops nothing more than the calls in
-flight, which `GuardedRuntime` carries to their ends. The decision itself was put on disk
-before; the next start goes on with it.
+Every step may be repeated: what is gone already is no error. If a step fails, its exception leaves
+the stack and none of the steps outside it runs: a volume is never unmounted under a container that
+could not be stopped. The worker then tries again from the start. A cancellation leaves the stack
+in the same way and stops nothing; `GuardedRuntime` carries the calls in flight to their ends. The
+decision is on disk by then, and the next agent goes on with it.
 """
 
 from __future__ import annotations
@@ -53,8 +52,11 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Teardown:
-    """One teardown: of a pod that ended (`remove` False: its dead containers and logs stay
-    to be read) or of one whose manifest is gone (everything goes)."""
+    """One teardown.
+
+    If `remove` is False, the pod's dead containers and logs stay to be read: its manifest is
+    still there. Otherwise everything goes.
+    """
 
     services: PodServices
     pod: Pod
@@ -62,13 +64,13 @@ class Teardown:
     remove: bool
     stopper: ContainerStopper
     recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
-    stopped: Callable[[RuntimePod], Awaitable[None]]  # told once the containers have stopped
-    at_rest: Callable[[], None]  # told once nothing of it runs
-    left: Callable[[str], None]  # told why dead remains of it stay, if they do
+    stopped: Callable[[RuntimePod], Awaitable[None]]  # called once the containers have stopped
+    at_rest: Callable[[], None]  # called once nothing of it runs
+    left: Callable[[str], None]  # called with the reason if dead remains of it stay
 
     @property
     def clears(self) -> bool:
-        """Whether its dead containers go: an evicted pod's do at once, its logs stay.
+        """Whether its dead containers go: those of an evicted pod do at once, its logs stay.
 
         Source: ShouldPodContentBeRemoved of pkg/kubelet/pod_workers.go.
         """
@@ -76,9 +78,9 @@ class Teardown:
 
 
 async def tear_down(teardown: Teardown) -> None:
-    """Take the pod down. What it raises of `TEARDOWN_ERRORS` says: try again."""
-    # On disk before the first stop, where the disk takes it: a restart of the agent goes on with
-    # this. Where it does not, the decision in memory is enough to stop things.
+    """Tear the pod down. Raises one of `TEARDOWN_ERRORS` if that is to be tried again."""
+    # On disk before the first stop, so that a restarted agent goes on with it. If the disk refuses
+    # the decision, the one in memory is enough to stop things.
     await teardown.recorded()
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:
@@ -105,19 +107,19 @@ async def remove_rest(teardown: Teardown) -> None:
 
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
-    """Ask the runtime: a sync that was cut short may have made more than was seen."""
+    """Ask the runtime: a sync that was cancelled may have made more than was observed."""
     observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
     if is_at_rest(observed):
         teardown.at_rest()
     return observed
 
 
-# No `try` around the yields below: an exception, Cancelled above all, must pass without a stop.
+# No `try` around the yields below: an exception, Cancelled above all, must stop nothing.
 
 
 @asynccontextmanager
 async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIterator[None]:
-    """Containers: main ones first, then sidecars in reverse order, all in one grace period."""
+    """Stop the containers: main ones, then sidecars in reverse order, all in one grace period."""
     yield
     running = {c.name: c for c in observed.running()}
     turn = _Turn.first()
@@ -135,9 +137,9 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """Whose turn it is to stop: that of the next stage, once all `missing` ones have stopped.
+    """The turn of a stage of containers to stop: once all `missing` ones before it have stopped.
 
-    preStop hooks do not wait for it, they begin at once. Where one of a stage cannot be
+    preStop hooks do not wait for it, they begin at once. If a container of a stage cannot be
     stopped, the stages after it are left for another try.
     """
 
@@ -166,10 +168,10 @@ async def _stop(
 ) -> None:
     pod, request, clock = teardown.pod, teardown.request, teardown.services.clock
     grace = effective_grace(pod, request)
-    teardown.stopper.tell(pod, container, stop_message(container))
+    teardown.stopper.announce(pod, container, stop_message(container))
     left = remaining_grace(request.requested_at, grace, clock.time())
     await teardown.stopper.run_pre_stop(pod, container, left, request)
-    # However long the others take: the pod's grace is what bounds them.
+    # No deadline of its own: the pod's grace period bounds the containers before it.
     await turn.come.wait()
     if turn.is_off:
         following.call_off()
@@ -186,7 +188,7 @@ async def _stop(
 
 @asynccontextmanager
 async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
-    """Sandboxes: stopped, and removed with their dead containers if the pod is to be gone."""
+    """Stop the sandboxes, and remove them and the dead containers if those are to go."""
     yield
     runtime = teardown.services.runtime
     observed = teardown.services.observer.get(pod_uid(teardown.pod))
@@ -194,31 +196,31 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     for sandbox_id in ready:
         await runtime.stop_pod_sandbox(sandbox_id)
     if not any(observed.running()):
-        teardown.at_rest()  # before anything is removed: that may take its time, or never end
+        teardown.at_rest()  # before anything is removed: that may take long, or never succeed
     trouble = await remove_dead(runtime, observed, stopped=ready) if teardown.clears else ""
     if trouble and not teardown.remove:
         log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
     if trouble:
-        # All has stopped, but a start that was cut short can leave a process that the runtime
-        # knows nothing of and that keeps it from removing its container, for ever
-        # (containerd 1.6: "cannot delete running task").
+        # All has stopped, but a start that was cut short can leave a process that the runtime does
+        # not know and that keeps it from ever removing the container (containerd 1.6: "cannot
+        # delete running task"). Removing the cgroup kills it.
         await teardown.services.cgroups.remove(pod_uid(teardown.pod))
     if observed.exists:
         await _expect_gone(teardown, trouble)
 
 
 async def _expect_gone(teardown: Teardown, trouble: str) -> None:
-    """Look once more: a call that was cancelled earlier may have taken effect late."""
+    """List once more: a call that was cancelled earlier may have taken effect late."""
     observed = await _fresh(teardown)
     if not is_at_rest(observed):
         raise TeardownIncompleteError(teardown.pod)
     if teardown.remove and observed.exists:
         if not trouble:
             raise TeardownIncompleteError(teardown.pod)
-        teardown.left(trouble)  # what is dead holds up nothing that follows
+        teardown.left(trouble)  # dead remains hold up nothing that follows
 
 
-# Trouble that the world may cause in a teardown; anything else is a bug.
+# What may go wrong in a teardown; anything else is a bug.
 TEARDOWN_ERRORS = (
     RuntimeCallError,
     *VOLUME_ERRORS,
@@ -230,21 +232,21 @@ TEARDOWN_ERRORS = (
 
 @asynccontextmanager
 async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
-    """Volumes: unmounted and removed; what cannot be unmounted stays and is an error."""
+    """Unmount and remove the volumes; one that cannot be unmounted stays and is an error."""
     yield
     await teardown.services.volumes.unmount(pod_uid(teardown.pod))
 
 
 @asynccontextmanager
 async def adopt_cgroup(teardown: Teardown) -> AsyncIterator[None]:
-    """The pod's cgroup, empty by now."""
+    """Remove the pod's cgroup, which is empty by now."""
     yield
     await teardown.services.cgroups.remove(pod_uid(teardown.pod))
 
 
 @asynccontextmanager
 async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
-    """Logs, their links and the pod's own directory: only when the pod is to be gone."""
+    """Remove logs, their links and the pod's own directory, if the pod is to be gone."""
     yield
     if not teardown.remove:
         return

@@ -1,8 +1,8 @@
-"""Admission with the node's state: which pods wait for it, and what is decided of them.
+"""Admission with the node's state: decides on the pods that wait for it.
 
-The registry owns it and asks it again whenever something changed; nothing here blocks and
-nothing is remembered but who waits. So a decision that was not reached (a pod waits for
-those it displaces) is made anew from what is there.
+The registry owns the admitter and calls it whenever something has changed. It never blocks and
+remembers nothing, so a decision that is not reached yet (a pod waits until those that it displaces
+have ended) is made anew from the workers' state each time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _COUNTED = frozenset(
 
 UNEXPECTED = "UnexpectedAdmissionError"
 
-# What another room has to say of a pod that would be admitted: the pod, and those there are.
+# A check of another room: takes a pod and the others on the node, may reject the pod.
 AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
 
 
 class Admitter:
-    """Decides on the workers that wait, in the order in which they came."""
+    """Admits or rejects the workers that wait, in the order in which they came."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Admitter:
         meter: Meter | None = None,
         last_checks: Iterable[AdmissionCheck] = (),
     ) -> None:
-        """Take the seams.
+        """Make an admitter.
 
         Args:
-            node: the node as it is now.
-            checks: other rooms' word, asked first.
-            meter: told of rejections.
-            last_checks: other rooms' word, asked of pods that nothing else rejects.
+            node: returns the node as it is now.
+            checks: asked first.
+            meter: counts rejections and preemptions.
+            last_checks: asked about pods that nothing else rejects.
         """
         self._node = node
         self._meter = meter or Meter()
@@ -102,7 +102,7 @@ class Admitter:
     def _decided(
         self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
     ) -> Decision:
-        """Return what is decided; a bug that one pod brings out rejects that pod alone."""
+        """Return the decision on a pod; an exception in it rejects that pod alone."""
         decision = call_contained(self._decide, pod, others, node, leaving)
         if not isinstance(decision, Exception):
             return decision
@@ -121,7 +121,7 @@ class Admitter:
         decision = decide(pod, others, node, leaving)
         if isinstance(decision, Rejected):
             return decision
-        # Before anybody makes room for it.
+        # Before other pods are displaced for it.
         rejections = (check(pod, others) for check in self._last_checks)
         return next((r for r in rejections if r is not None), decision)
 
@@ -139,20 +139,18 @@ class Admitter:
 
 
 def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
-    """Return whether a pod takes room on the node.
-
-    One whose file is gone does not, though it may still be ending: as upstream, which forgets
-    a static pod with its file, so that the next version of a pod never has to fit beside it.
-    """
+    """Return whether a pod takes room on the node."""
     if worker.stage is PodStage.TERMINATED:
         return False
+    # The Go kubelet forgets a static pod with its file, though it may still be terminating: the
+    # next version of the pod never has to fit next to it.
     if not worker.is_wanted and is_static(worker.pod):
         return False
     return worker.is_admitted or worker.uid in reserved
 
 
 def counted_reason(reason: str) -> str:
-    """Return the label of a rejection: one of those that there is a bounded number of."""
+    """Return the label that a rejection is counted by: one of a bounded number."""
     if reason in _COUNTED:
         return reason
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"

@@ -1,8 +1,8 @@
-"""Pods that bring out a bug before they have a worker: refused, and nobody else's trouble.
+"""Pods whose worker cannot be made because of a bug.
 
-The registry is written by one task for all pods. What one of them makes it raise must end
-neither that task nor the agent, so such a pod is told of as rejected, once a manifest. One
-of which something runs is left as it is: nothing says that it has failed.
+One task writes the registry for all pods. An exception that one pod causes must end neither that
+task nor the agent, so the pod is reported as rejected, once for each manifest. A pod of which
+something runs keeps its status: it has not failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REASON = "UnexpectedAdmissionError"
 
 
 def tell_crash(events: EventSink, name: str, failure: BaseException, restarts: int) -> None:
-    """Tell whoever looks at a pod of a bug in its worker; `name` is the worker's in the tree."""
+    """Emit an event about a crash of a pod's worker; `name` is the worker's in the tree."""
     key, _, uid = name.partition("@")
     namespace, _, pod_name = key.partition("/")
     events.emit(
@@ -41,18 +41,18 @@ def tell_crash(events: EventSink, name: str, failure: BaseException, restarts: i
 
 
 class RefusedPods:
-    """Who was refused, by UID; the registry's."""
+    """The refused pods, by UID. The registry owns them."""
 
     def __init__(self, services: PodServices) -> None:
         self._services = services
         self._pods: dict[PodUid, Pod] = {}
 
     def is_refused(self, pod: Pod) -> bool:
-        """Whether a pod was refused as it is now; an edited one is tried again."""
+        """Whether this manifest of a pod was refused; an edited one is tried again."""
         return _same(self._pods.get(pod_uid(pod)), pod)
 
     def refuse(self, pod: Pod, failure: Exception, *, runs: bool) -> None:
-        """Say what a pod brought out. `runs`: the runtime holds something of it."""
+        """Report a pod as rejected. `runs`: the runtime holds something of it."""
         uid = pod_uid(pod)
         self._pods[uid] = pod
         log.error("pod.refused", pod=str(pod_key(pod)), uid=uid, exc_info=failure)
@@ -70,14 +70,14 @@ class RefusedPods:
         self._services.statuses.finish(uid)
 
     def forget_unwanted(self, wanted: Container[PodUid]) -> None:
-        """Drop those that nobody wants any more."""
+        """Drop those that no source wants any more."""
         for uid in [uid for uid in self._pods if uid not in wanted]:
             del self._pods[uid]
             self._services.statuses.forget(uid)
 
 
 def _same(refused: Pod | None, pod: Pod) -> bool:
-    """Whether two states of a pod differ in their statuses at the most."""
+    """Whether two states of a pod differ in nothing but their status."""
     if refused is None:
         return False
     plain = (msgspec.structs.replace(p, status=None, metadata=_meta(p)) for p in (refused, pod))
@@ -85,6 +85,6 @@ def _same(refused: Pod | None, pod: Pod) -> bool:
 
 
 def _meta(pod: Pod) -> object:
-    """Return the metadata but for what every write changes."""
+    """Return the metadata without what every write at the API server changes."""
     meta = pod.metadata
     return meta and msgspec.structs.replace(meta, resourceVersion=None, managedFields=None)

@@ -1,9 +1,9 @@
-"""Which pods the node has, and their workers: written by the merge of the sources alone.
+"""The pods of the node and their workers. Only the merge of the sources writes here.
 
-`apply` takes the full desired set and brings the set of workers into line with it. Nothing
-is ended before every source has delivered once, but what a pod of the same name replaces and
-its own source does not want any more; from then on what the runtime or the disk
-holds and nobody wants is ended too, however it came to be there.
+`apply` takes the full desired set and brings the set of workers into line with it. Before every
+source has delivered once, only a pod is ended that its own source does not want any more and that
+a new pod of its name replaces. From then on everything is ended that the runtime or the disk
+holds and no source wants, whoever started it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from kubelet_trio.supervision import ChildSpec, Restart, call_contained
 
 log = get_logger()
 
-# Seconds that a pod has to end which nobody knows (HandlePodCleanups of pkg/kubelet).
+# The grace period of a pod without manifest and record (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1
-# Ends that not every pod takes over a restart of the agent.
+# Ends that some pods forget over a restart of the agent, see `_take_record`.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
 
@@ -64,41 +64,41 @@ class PodRegistry:
     ) -> None:
         """`workers` is the table to fill, for those who read it before the registry exists."""
         self._services = services
-        self._records = dict(records)  # of a life before this one, until a worker takes them
-        self._known_uids = known_uids  # what the runtime holds something of
+        self._records = dict(records)  # of an earlier agent, until a worker takes them
+        self._known_uids = known_uids  # pods that the runtime holds something of
         self._start_child = start_child
         self._admitter = admitter
         self._is_runtime_read = False
         self._workers = workers if workers is not None else {}
         self._desired = Desired(pods={}, all_ready=False)
-        self._names: frozenset[PodKey] = frozenset()  # of the pods that are wanted
+        self._names: frozenset[PodKey] = frozenset()  # of the desired pods
         self._complete = trio.Event()
         self._reclaimed: set[PodUid] = set()  # directories that are being removed
         self._refused = RefusedPods(services)
 
     async def wait_complete(self) -> None:
-        """Wait until every source has said what it wants."""
+        """Wait until every source has delivered once."""
         await self._complete.wait()
 
     def is_owned(self, uid: PodUid) -> bool:
-        """Whether a source wants the pod, a worker is at it, or the runtime holds any of it."""
+        """Whether a source wants the pod, it has a worker, or the runtime holds any of it."""
         return uid in self._desired.pods or uid in self._workers or uid in self._known_uids()
 
     def has_ended(self, uid: PodUid) -> bool:
-        """Whether a pod is over: its worker has taken it down, or is only left to remove it."""
+        """Whether a pod has terminated: nothing of it runs any more."""
         worker = self._workers.get(uid)
         return worker is not None and worker.stage is PodStage.TERMINATED
 
     def adopt(self, uid: PodUid) -> None:
-        """End a pod that the runtime holds something of, if nobody wants it and no one is at it."""
+        """End a pod that the runtime holds something of, if it is an orphan."""
         if uid not in self._workers:
             self.wake(uid)
 
     @contextmanager
     def reclaiming(self, uid: PodUid) -> Iterator[bool]:
-        """Keep a pod of this UID from starting while what is left of an earlier one goes.
+        """Keep a pod of this UID from starting while what an earlier one left is removed.
 
-        Yields False, and keeps nothing from anything, where the pod is somebody's.
+        Yields False, and prevents nothing, if the pod is no orphan.
         """
         if self.is_owned(uid) or uid in self._reclaimed:
             yield False
@@ -116,14 +116,14 @@ class PodRegistry:
         return self._workers
 
     def apply(self, desired: Desired) -> None:
-        """Take over the newest desired set."""
+        """Bring the workers into line with the newest desired set."""
         self._desired = desired
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
         self._end_unwanted()
         for uid, pod in sorted(desired.pods.items(), key=_creation):
-            # A bug that one pod brings out is that pod's: this task is every pod's.
+            # An exception that one pod causes must not end this task, which serves all pods.
             failure = call_contained(self._apply_one, uid, pod)
             if isinstance(failure, Exception):
                 self._refused.refuse(pod, failure, runs=uid in self._known_uids())
@@ -133,20 +133,20 @@ class PodRegistry:
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
         if worker is None and (uid in self._reclaimed or self._refused.is_refused(pod)):
-            return  # it starts when that is done, or when it is another
+            return  # it starts when that is done, or once it has been edited
         if worker is None:
             worker = self._new_worker(pod, self._take_record(uid))
             self._start(worker)
         if worker.is_wanted:
             worker.update(pod)
-        else:  # it is being removed, and comes back when that is done (`_on_gone`)
+        else:  # it is being removed, and starts anew when that is done (`_on_gone`)
             worker.note_wanted_again(pod)
 
     def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
         return PodWorker(self._services, pod, record, on_room=self._on_room, on_gone=self._on_gone)
 
     def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
-        """Start a pod's worker; None where that brings out a bug."""
+        """Start a pod's worker; return None if it cannot be made because of a bug."""
         made = call_contained(self._new_worker, pod, record)
         if isinstance(made, Exception):
             self._refused.refuse(pod, made, runs=pod_uid(pod) in self._known_uids())
@@ -155,9 +155,10 @@ class PodRegistry:
         return made
 
     def resume(self) -> None:
-        """Go on with what an agent before this one had decided to end, before any source speaks.
+        """Go on ending the pods that an earlier agent decided to end.
 
-        No source can take such a decision back, and one may not speak for long.
+        Before any source has delivered: none can take such a decision back, and one may not
+        deliver for a long time.
         """
         for uid, record in list(self._records.items()):
             ended, status = record.termination, record.pod.status
@@ -167,11 +168,11 @@ class PodRegistry:
                 self._make(record.pod, self._records.pop(uid))
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:
-        """Return what is remembered of a pod, once.
+        """Return and drop the record of a pod; None if the pod is to begin anew.
 
-        A static pod that ended with the node comes back with it, and one that was turned away
-        is decided on anew, as by the Go kubelet; others are replaced, unless whoever would do it
-        knows nothing of that end and cannot be told.
+        A static pod that ended with the node's shutdown runs again, and a rejected one is decided
+        on anew, as by the Go kubelet. Other pods are replaced by their controller, unless the API
+        server has not been reached, so that the controller cannot know of their end.
         """
         record = self._records.pop(uid, None)
         ended = record.termination if record is not None else None
@@ -184,7 +185,7 @@ class PodRegistry:
         return None if is_alone else record
 
     def wake(self, uid: PodUid) -> None:
-        """The runtime has news of a pod: wake its worker, or end it if nobody wants it."""
+        """Wake a pod's worker, for the runtime has news of it; end the pod if it is an orphan."""
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
@@ -194,19 +195,19 @@ class PodRegistry:
         self._wake_waiting(uid)
 
     def _wake_waiting(self, uid: PodUid) -> None:
-        """Have the pods look again that wait for what was left of this one."""
+        """Wake the pods of the same name that wait until this one has ended."""
         for worker in self._workers.values():
             if uid in worker.waits_for:
                 worker.wake()
 
     def objects_changed(self, uid: PodUid) -> None:
-        """An object that a pod refers to is there, is another, or is gone."""
+        """Note that an object which a pod refers to was created, changed or deleted."""
         worker = self._workers.get(uid)
         if worker is not None:
             worker.objects_changed()
 
     def wake_all(self) -> None:
-        """Something that concerns every pod changed, such as the runtime's state."""
+        """Wake every worker, and hold nothing back: the runtime's state has changed, say."""
         for worker in self._workers.values():
             worker.retry()
 
@@ -242,18 +243,18 @@ class PodRegistry:
     def _on_room(self) -> None:
         self._is_runtime_read = True
         for worker in self._workers.values():
-            if worker.waits_for:  # what it waits for may run no more
+            if worker.waits_for:  # those may have ended
                 worker.wake()
         self._admit()
 
     def _admit(self) -> None:
-        """Decide on the pods that wait, once it is known what runs here and can."""
+        """Decide on the pods that wait, once it is known what runs on the node."""
         if not self._is_runtime_read:
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)
             if worker is not None and not worker.is_admitted and not worker.is_ending:
-                worker.admit()  # the Go kubelet's: who takes a node over ends nothing on it
+                worker.admit()  # it runs, started by a Go kubelet: a takeover ends no pod
         self._admitter.admit(
             list(self._workers.values()),
             [r.pod for r in self._records.values() if r.admitted and r.termination is None],
@@ -273,23 +274,23 @@ class PodRegistry:
                 self._end_orphan(uid)
 
     def _may_end(self, pod: Pod) -> bool:
-        """Whether a pod that is not wanted may be ended: no source can come to want it yet.
+        """Whether a pod that is not wanted may be ended: no source may still come to want it.
 
-        One that stands in the way of a pod of its name need not wait for other sources than
-        its own: those may not speak before the new pod runs (a cluster's API server).
+        If a desired pod has its name, only its own source must have delivered: the others may not
+        before the new pod runs (the API server of a cluster that runs in static pods).
         """
         desired = self._desired
         source = pod_annotations(pod).get(CONFIG_SOURCE)
         return desired.all_ready or (source in desired.delivered and pod_key(pod) in self._names)
 
     def _end_orphan(self, uid: PodUid) -> None:
-        """End a pod whose manifest went while the agent was down, or that nobody knows."""
+        """End a pod whose manifest went while the agent was down, or that has no record either."""
         observed, remains = self._services.observer.get(uid), self._services.remains
         if uid in self._reclaimed or (remains.is_left(uid) and is_at_rest(observed)):
             return
         record = self._records.get(uid)
         if record is None and not observed.exists:
-            return  # not looked at yet: `wake` comes when it is
+            return  # the PLEG has not inspected it yet, and calls `wake` when it has
         pod = record.pod if record is not None else orphan_pod(observed)
         if not self._may_end(pod):
             return
@@ -298,22 +299,22 @@ class PodRegistry:
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
         worker = self._make(pod, record)
         if worker is not None:
-            # Nobody says any more what it may take: upstream's second for orphans.
+            # Without a record its own grace period is not certain: upstream gives 1 s.
             grace = None if record is not None else ORPHAN_GRACE
             worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:
-    """Return when a pod was created: the oldest are admitted first; static ones have no time."""
+    """Return when a pod was created: the oldest are admitted first, static ones before them."""
     created = metadata(entry[1]).creationTimestamp
     return created.timestamp() if created is not None else 0.0
 
 
 def orphan_pod(observed: RuntimePod) -> Pod:
-    """Return what the runtime's labels tell of a pod that has neither manifest nor record.
+    """Return a pod without manifest and record as the runtime's labels describe it.
 
-    Enough to end it: names, the containers, and the grace period that whoever started it
-    wrote on its containers.
+    That is enough to end it: its name, its containers, and the grace period that the agent which
+    started it wrote on its containers.
     """
     names = dict.fromkeys(c.name for c in observed.containers)
     source = next((s.source for s in observed.sandboxes if s.source), None)

@@ -1,8 +1,8 @@
-"""What the node says of one pod, and remembers of it: its status and its record on disk.
+"""The status and the record of one pod: what is published of it and what is kept on disk.
 
-Owned by the pod's worker. A status is computed by `pod_status` from what is observed, told
-to the status store when it changed, and kept in the record, so that start time, transition
-times and a terminal phase survive the agent.
+`pod_status` computes a status from what is observed. A status that has changed goes to the record
+first and then to the status store, so that start time, transition times and a terminal phase
+survive the agent. The pod's worker owns the reporter.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from kubelet_trio.pods.types import (
 log = get_logger()
 
 _PATIENCE = 5.0  # seconds that a disk which does not answer holds up the end of a pod
-_RETRY = 5.0  # seconds after which a record is tried again that the disk did not take
+_RETRY = 5.0  # seconds after which a record is written again that the disk refused
 
 
 class PodReporter:
@@ -59,7 +59,7 @@ class PodReporter:
         self._services = services
         self._record = record
         self._status: PodStatus | None = record.pod.status if record is not None else None
-        self._shown: Pod | None = None  # as last told
+        self._shown: Pod | None = None  # as last published
         self._messages: dict[ContainerId, str] = {}
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
@@ -71,32 +71,32 @@ class PodReporter:
         self._decided = Bell()
         self._asked = 0  # how many times `wait_kept` was called
         self._kept: AsyncValue[int] = AsyncValue(0)  # up to which of those calls `keep` has written
-        self._trouble = ""  # why the last write of the record failed
-        # Probes are told of while a teardown goes on: two tasks of one worker.
+        self._problem = ""  # why the last write of the record failed
+        # Two tasks of one worker publish during a teardown: its own, and the one for probes.
         self._turn = trio.Lock()
         self.start_time = _start_time(pod, record) or services.clock.time()
 
     def reported_ends(self, pod: Pod) -> Mapping[str, int]:
-        """Return the exit codes of containers that were said to have ended, by name.
+        """Return the exit codes of the containers whose end was published, by name.
 
-        Before anything was told by this agent, what the API server has was told by another.
+        Before this agent has published a status, the API server's is an earlier agent's.
         """
         return reported_ends(self._status or pod.status)
 
     def restarts_all(self, pod: Pod) -> bool:
-        """Return whether it was said that all containers are being restarted."""
+        """Return whether it was published that all containers are being restarted."""
         return is_restarting_all(self._status or pod.status)
 
     @property
     def status(self) -> PodStatus | None:
-        """The status as last told, of this life or the one before."""
+        """The status that was published last, by this agent or an earlier one."""
         return self._status
 
     async def announce(self, pod: Pod) -> None:
-        """List the pod on this node before the runtime was asked: as last seen, or Pending.
+        """Show the pod on this node before the runtime was asked: as last seen, or Pending.
 
-        That leaves the node for nowhere. What was last seen may have changed since, under
-        another agent too, and an empty view tells nothing of a pod that may well run.
+        This does not leave the node: the status may be out of date, and an empty view of the
+        runtime says nothing about a pod that may well run.
         """
         status = self._status or _last_seen(pod)
         if status is None:
@@ -104,12 +104,12 @@ class PodReporter:
             status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
         self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
         if self._record is None:
-            # Whoever finds the manifest broken after a restart goes by what was seen of it.
+            # If its manifest is broken after a restart, the source goes by this record.
             async with self._turn:
                 await self._try_write(pod, None)
 
     def show_ending(self, pod: Pod, request: TerminationRequest) -> None:
-        """Show that a pod is being ended from the moment that begins: its status may not change."""
+        """Show at once that a pod is being deleted: its status need not change for a while."""
         if self._status is not None and request.reason is EndReason.DELETED:
             self._put(pod, self._status, request)
 
@@ -124,7 +124,7 @@ class PodReporter:
         started: Mapping[ContainerId, bool] | None = None,
         ready: Mapping[ContainerId, bool] | None = None,
     ) -> None:
-        """Tell the status if it changed."""
+        """Publish the status if it has changed."""
         async with self._turn:
             self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
@@ -132,18 +132,18 @@ class PodReporter:
                 observed.handler, stage, request, waiting or {}, started or {}, ready or {}
             )
             status = pod_status(pod, observed, given)
-            self._tell_back_offs(pod, waiting or {})
-            # An edit of labels changes no status, and is to be seen all the same.
-            is_news = status != self._status or pod is not self._shown
-            if is_news or self._trouble:
+            self._emit_back_offs(pod, waiting or {})
+            # An edit of labels changes no status, but the pod is shown with them.
+            is_new = status != self._status or pod is not self._shown
+            if is_new or self._problem:
                 self._status = status
-                # Recorded first: an agent killed in between must not take back what it told.
+                # Recorded first: an agent killed in between must not take back what it published.
                 await self._try_write(pod, request)
-            if is_news:
+            if is_new:
                 self._put(pod, status, request)
 
-    def _tell_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
-        """Say of each container that its crashes hold it back: every round, as upstream does."""
+    def _emit_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
+        """Emit an event for each container that its crashes hold back: every round, as upstream."""
         key = pod_key(pod)
         for container in pod_containers(pod):
             held = waiting.get(container.spec.name)
@@ -183,13 +183,13 @@ class PodReporter:
         )
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool:
-        """Whether a container's preStop hook has run to its end."""
+        """Whether a container's preStop hook has ended."""
         return container_id in self._pre_stopped
 
     async def note_pre_stopped(
         self, pod: Pod, request: TerminationRequest | None, container_id: ContainerId
     ) -> None:
-        """Remember, on disk too, that a container's preStop hook has run."""
+        """Record that a container's preStop hook has ended."""
         self._pre_stopped = (*self._pre_stopped, container_id)
         if request is None:
             await self.save(pod, request)
@@ -198,36 +198,36 @@ class PodReporter:
             await self.wait_kept()
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
-        """Put the pod on disk as it is now known, unless it is there already.
+        """Write the record if it has changed.
 
-        A disk that takes nothing holds nothing up: to end a pod may be what frees it.
+        A disk that refuses it holds nothing up: the end of the pod may be what frees the disk.
         """
         async with self._turn:
             await self._try_write(pod, request)
 
     def note_decision(self) -> None:
-        """The request to end the pod is another."""
+        """Have `keep` write the request to end the pod: it has changed."""
         self._decided.ring()
 
     def note_removed(self) -> None:
-        """The pod's manifest is gone."""
+        """Have `keep` record that the pod's manifest is gone."""
         self._is_removed, self._returns = True, None
         self._decided.ring()
 
     def note_return(self, pod: Pod | None) -> None:
-        """A pod that is being removed is wanted again; None: not any more."""
+        """Have `keep` record that a pod which is removed is wanted again; None: not any more."""
         self._returns = pod
         self._decided.ring()
 
     async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
-        """Put what is decided of a pod on disk as soon as it is, until cancelled."""
+        """Write what is decided of a pod as soon as it is decided, until cancelled."""
         while True:
             self._decided.clear()
             if request() is not None:
                 asked = self._asked  # what is noted during the write needs another one
                 await self.save(pod, request())
                 self._kept.value = asked
-            with trio.move_on_after(_RETRY if self._trouble else math.inf):
+            with trio.move_on_after(_RETRY if self._problem else math.inf):
                 await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
@@ -258,18 +258,18 @@ class PodReporter:
         await self._admitted.wait()
 
     async def note_admitted(self, pod: Pod) -> None:
-        """Remember, on disk too, that a pod may run."""
+        """Record that a pod may run."""
         async with self._turn:
             await self._try_write(pod, None)
 
     async def _try_write(self, pod: Pod, request: TerminationRequest | None) -> None:
-        """Put the pod on disk; one that takes nothing stops nobody, and is tried each round."""
+        """Write the record if it has changed; if the disk refuses it, log that and go on."""
         try:
             await self._write(pod, request)
         except OSError as exc:
-            if self._trouble != str(exc):
+            if self._problem != str(exc):
                 log.warning("pod.record_failed", error=str(exc))
-            self._trouble = str(exc)
+            self._problem = str(exc)  # the next `publish` or `keep` tries again
 
     async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
         record = PodRecord(
@@ -285,7 +285,7 @@ class PodReporter:
         if record != self._record:
             await self._services.records.write(record)
             self._record = record
-        self._trouble = ""
+        self._problem = ""
 
     def _put(self, pod: Pod, status: PodStatus, request: TerminationRequest | None) -> None:
         self._shown = pod
@@ -298,8 +298,8 @@ class PodReporter:
         """Read each ended container's termination message once."""
         ended = {c.id: c for c in observed.containers if c.state is ContainerState.EXITED}
         if self._pre_stopped:
-            there = {c.id for c in observed.containers} - ended.keys()
-            self._pre_stopped = tuple(i for i in self._pre_stopped if i in there)
+            alive = {c.id for c in observed.containers} - ended.keys()
+            self._pre_stopped = tuple(i for i in self._pre_stopped if i in alive)
         self._messages = {i: text for i, text in self._messages.items() if i in ended}
         if len(ended) == len(self._messages):
             return
@@ -314,24 +314,24 @@ class PodReporter:
 
 
 class Endings:
-    """The ended containers of one pod that have been counted."""
+    """Counts the ended containers of one pod, each once."""
 
     def __init__(self, meter: Meter, since: float) -> None:
         """Count in `meter` what ended at `since` (Unix seconds) or later.
 
-        What ended before belongs to an earlier life of the agent, and to its counters.
+        What ended before that, an earlier agent has counted.
         """
         self._meter, self._since = meter, since
         self._counted: frozenset[ContainerId] = frozenset()
 
     def note(self, pod: Pod, observed: RuntimePod) -> None:
-        """Count the containers that have ended since the last time."""
+        """Count the containers that have ended since the last call."""
         kinds = {c.spec.name: METERED_KINDS[c.kind] for c in pod_containers(pod)}
         ended = {c.id: c for c in observed.containers if c.state is ContainerState.EXITED}
         for container_id, record in ended.items():
             if container_id in self._counted or record.finished_at < self._since:
                 continue
-            # One that left the spec in an edit of a static pod was a main container, mostly.
+            # A container that is not in the spec any more was most likely a main one.
             kind = kinds.get(record.name, METERED_KINDS[ContainerKind.MAIN])
             reason = record.reason or ("Completed" if record.exit_code == 0 else "Error")
             labels = (kind, str(record.exit_code), reason)
@@ -340,15 +340,15 @@ class Endings:
 
 
 def _start_time(pod: Pod, record: PodRecord | None) -> float | None:
-    """Return when the pod was first seen, by this agent or by the one before it."""
+    """Return when an earlier agent first saw the pod."""
     if record is not None:
         return record.start_time
-    told = pod.status.startTime if pod.status is not None else None
-    return told.timestamp() if told is not None else None
+    published = pod.status.startTime if pod.status is not None else None
+    return published.timestamp() if published is not None else None
 
 
 def _last_seen(pod: Pod) -> PodStatus | None:
-    """Return what the API server has of a pod, if a node agent has told anything of it."""
+    """Return the status that the API server has of a pod, if a node agent has written it."""
     status = pod.status
     if status is None or not (status.containerStatuses or status.startTime):
         return None
@@ -356,7 +356,7 @@ def _last_seen(pod: Pod) -> PodStatus | None:
 
 
 def _has_run(status: PodStatus | None) -> bool:
-    """Return whether a pod was admitted by an agent that did not write it down."""
+    """Return whether a pod was admitted by an agent that did not record it."""
     if status is None:
         return False
     statuses = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
@@ -364,7 +364,7 @@ def _has_run(status: PodStatus | None) -> bool:
 
 
 def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
-    """Return what tells controllers that the pod does not fail by itself."""
+    """Return the condition by which controllers do not count the pod's failure against it."""
     if request is None or request.reason not in DISRUPTIONS:
         return ()
     return (
@@ -378,7 +378,7 @@ def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
 
 
 def _marked_deleted(pod: Pod, request: TerminationRequest) -> Pod:
-    """Show a pod whose manifest is gone as the API server would: with the time it has until."""
+    """Return a pod whose manifest is gone with a deletion timestamp, as the API server would."""
     grace = effective_grace(pod, request)
     return msgspec.structs.replace(
         pod,
