@@ -1,4 +1,4 @@
-"""What a pod worker needs of the node, in one value handed to all of them."""
+"""The parts of the node that every pod worker shares."""
 
 from __future__ import annotations
 
@@ -35,27 +35,29 @@ from kubelet_trio.volumes import VolumeManager
 
 
 class PodObserver(Protocol):
-    """What a worker asks of the PLEG: the last snapshot, or a fresh one."""
+    """What a worker asks of the PLEG: the last snapshot of a pod, or a fresh one."""
 
-    def get(self, uid: PodUid) -> RuntimePod: ...
+    def get(self, uid: PodUid) -> RuntimePod:
+        """Return the last snapshot."""
+        ...
 
     def is_certain(self, uid: PodUid) -> bool:
-        """Whether `get` may be acted upon: it knows what the worker's own last call left.
+        """Whether `get` may be acted upon: the snapshot is newer than the worker's last call.
 
         False after a refresh that failed; the worker is woken once it is true again.
         """
         ...
 
     def trouble(self, uid: PodUid) -> str:
-        """Return the runtime's error for which a pod is uncertain; "" if there is none."""
+        """Return the runtime's error that makes a pod uncertain; "" if there is none."""
         ...
 
     def healthy(self, now: float) -> str | None:
-        """Return why what is observed may be out of date at `now` (trio time), None if not."""
+        """Return why snapshots may be out of date at `now` (trio time), None if they are not."""
         ...
 
     def namesakes(self, key: PodKey, uid: PodUid) -> frozenset[PodUid]:
-        """Return the pods of a name, but of another UID, of which something runs, or may."""
+        """Return the pods of a name, but of another UID, of which something runs or may run."""
         ...
 
     async def refresh(
@@ -66,15 +68,20 @@ class PodObserver(Protocol):
         containers: Iterable[ContainerId] = (),
         removed: Iterable[SandboxId | ContainerId] = (),
         listing: bool = False,
-    ) -> RuntimePod: ...
+    ) -> RuntimePod:
+        """Return a fresh snapshot of what is named, or of all with `listing`.
+
+        `removed` are known to be gone. Raises `RuntimeCallError`.
+        """
+        ...
 
     async def wait_synced(self, uid: PodUid | None = None) -> None:
-        """Wait until what the runtime holds of a pod is known in full."""
+        """Wait until all that the runtime holds of a pod (None: of any) is known."""
         ...
 
 
 class ServiceVariables(Protocol):
-    """What a pod is told of the services around it."""
+    """The environment variables that name the services of a pod's namespace."""
 
     async def variables(self, pod: Pod) -> Mapping[str, str]:
         """Return a pod's variables. Raises `ContainerConfigError` while no services are known."""
@@ -82,27 +89,27 @@ class ServiceVariables(Protocol):
 
 
 class NoServices:
-    """A node without an API server knows of none."""
+    """The service variables of a node without an API server: none."""
 
     async def variables(self, pod: Pod) -> Mapping[str, str]:
         return {}
 
 
 class PodCgroups(Protocol):
-    """A pod's cgroup: there before anything of it runs, gone once nothing does."""
+    """Cgroups of pods: each exists before anything of its pod runs, and goes when nothing does."""
 
     async def ensure(self, pod: Pod) -> None:
-        """Have it, limited to what the pod may use. Raises `CgroupError`."""
+        """Create the cgroup if it is missing and apply the pod's limits. Raises `CgroupError`."""
         ...
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove it, and kill what is left in it. Raises `CGROUP_ERRORS`."""
+        """Remove the cgroup, and kill what is left in it. Raises `CGROUP_ERRORS`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodServices:
-    """The node's parts that every worker shares. Nothing here is a worker's to change."""
+    """The parts of the node that every worker shares, and does not replace."""
 
     runtime: Runtime
     runtime_state: AsyncValue[RuntimeState]
@@ -123,7 +130,7 @@ class PodServices:
     node: Callable[[], NodeSettings]
     service_env: ServiceVariables = field(default_factory=NoServices)
     started_at: float = 0.0  # Unix seconds at which the agent began
-    exec_orphans: ExecOrphans | None = None  # what commands of probes leave behind
+    exec_orphans: ExecOrphans | None = None  # ends what commands of probes leave behind
     dead_kept: int | None = 1  # dead instances kept of each container; None: all
-    sync_period: float = 60.0  # syncFrequency: a worker's round even if nothing wakes it
+    sync_period: float = 60.0  # syncFrequency: seconds to a worker's next round without a wake-up
     meter: Meter = field(default_factory=Meter)

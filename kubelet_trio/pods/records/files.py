@@ -1,7 +1,7 @@
 """A pod's own files on the host: its directories, hosts file, message files, logs and links.
 
-Blocking, and so called through `Offload`; may raise OSError. Everything here can be done
-again: a directory that is there, a link that is right, a log that is gone.
+All of this blocks, so it is called through `Offload`, and may raise OSError. Every call may be
+repeated: a directory that exists, a link that is right and a log that is gone are no errors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NODE_HOSTS = Path("/etc/hosts")
 
 @dataclass(frozen=True, slots=True)
 class ContainerFiles:
-    """What was made for one new instance of a container."""
+    """The files that were made for one new instance of a container."""
 
     mounts: tuple[v1.Mount, ...]
     termination_log: str  # path on the host
@@ -64,7 +64,7 @@ class PodFiles:
         make_log_directory(self.log_directory, own=1)
 
     def container_files(self, container: Container, pod_ips: tuple[str, ...]) -> ContainerFiles:
-        """Make what a new instance of a container has mounted beside its volumes."""
+        """Make the files that a new instance of a container mounts next to its volumes."""
         make_log_directory(self.log_directory / container.name)
         mounts: tuple[v1.Mount, ...] = ()
         if not mounts_own_hosts(container):
@@ -74,7 +74,7 @@ class PodFiles:
         return ContainerFiles(mounts, str(message))
 
     def _write_hosts(self, pod_ips: tuple[str, ...]) -> None:
-        """Write the hosts file if it would change: a running container may be reading it."""
+        """Write the hosts file, but only if it changes: a running container may be reading it."""
         node_hosts = ""
         if spec(self.pod).hostNetwork:
             node_hosts = _NODE_HOSTS.read_text("utf-8", "replace")
@@ -83,12 +83,12 @@ class PodFiles:
             write_hosts(self.directory, content)
 
     def link_log(self, container: str, attempt: int, container_id: ContainerId) -> None:
-        """Make the link by which log collectors of old find a container's log."""
+        """Make the link by which old log collectors find a container's log."""
         link = log_link(self.node.container_logs_dir, self.pod, container, container_id)
         link_log(link, self.log_directory / container_log_path(container, attempt))
 
     def attempts_logged(self) -> dict[str, int]:
-        """Return the next restart count by container, as the logs on disk tell it."""
+        """Return the next restart count of each container, going by the logs on disk."""
         names = [c.spec.name for c in pod_containers(self.pod)]
         counts = {name: next_restart_count(self.log_directory / name) for name in names}
         return {name: count for name, count in counts.items() if count}

@@ -1,7 +1,7 @@
-"""One pod at a time may hold a full name; the next UID of that name waits for it.
+"""Names of pods: one pod at a time holds a full name, the next UID of that name waits for it.
 
-An edited static pod is a new UID under the old name: it starts once the old one is gone
-entirely, so that two never share a log directory name, a host port or a hostname.
+An edited static pod is a new UID under the old name. It starts once the old one is gone entirely,
+so that two never share a log directory name, a host port or a hostname.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kubelet_trio.model import PodKey, PodUid
 
 
 class PodNames:
-    """Who holds which name, and who waits for it, first come first served."""
+    """The holder of each name and the pods that wait for it, first come first served."""
 
     def __init__(self) -> None:
         self._queues: dict[PodKey, dict[PodUid, trio.Event]] = {}
@@ -34,7 +34,7 @@ class PodNames:
         return uid in queue and queue[uid].is_set()
 
     def let_pass(self, key: PodKey, uid: PodUid, other: PodUid) -> None:
-        """Give the name, if it is this UID's, to another that waits for it, and come next."""
+        """Give the name, if this UID holds it, to another that waits, and wait as the next."""
         queue = self._queues.get(key, {})
         if other == uid or other not in queue or not self.is_holder(key, uid):
             return

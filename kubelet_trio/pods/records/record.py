@@ -1,9 +1,9 @@
-"""What the agent itself must remember of a pod: one small file a pod, under its directory.
+"""The record of a pod: one small file under its directory, for the next agent.
 
-The runtime says what runs and the manifest what is wanted; neither says that a teardown
-was decided, when the pod was first seen, or what a pod looked like whose manifest went
-while the agent was down. `<root-dir>/pods/<uid>/kubelet-trio.json` does, and it is
-written before the first stop of a teardown (design: a recorded decision).
+The runtime says what runs and the manifest what is wanted. Neither says that a teardown was
+decided, when the pod was first seen, or what a pod looked like whose manifest went while the agent
+was down. `<root-dir>/pods/<uid>/kubelet-trio.json` does, and it is written before the first stop
+of a teardown (design: a recorded decision).
 
 Writes are atomic (write aside, rename) but not synced: they must survive the death of the
 agent, which page cache does. After a power cut no container runs that they could describe.
@@ -42,10 +42,10 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: Pod
     start_time: float  # Unix seconds, the status' startTime
     termination: TerminationRequest | None = None
-    pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have run to their end
-    admitted: bool = False  # it may run here, and did: a restart does not ask again
+    pre_stopped: tuple[ContainerId, ...] = ()  # whose preStop hooks have ended
+    admitted: bool = False  # a restarted agent does not decide on its admission again
     removed: bool = False  # its manifest went, whatever ended the pod
-    returns: Pod | None = None  # its manifest came back since: it starts anew once it is gone
+    returns: Pod | None = None  # its manifest is back since: it starts anew once it is gone
 
 
 class PodRecords:
@@ -56,27 +56,27 @@ class PodRecords:
         self._offload = offload
 
     async def write(self, record: PodRecord) -> None:
-        """Replace the record of its pod; the pod's directory is made if it is missing."""
+        """Replace the record of its pod; make the pod's directory if it is missing."""
         await self._offload(_write, self._pods_dir / record.uid, record)
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove what is left of the pod's directory, which the volumes have left by now."""
+        """Remove the pod's directory, in which no volumes are any more. May raise OSError."""
         await self._offload(_remove, self._pods_dir / uid)
 
 
 def wanted_pods(records: Mapping[PodUid, PodRecord]) -> list[Pod]:
-    """Return the pods that a source may go on wanting where its manifest is broken now.
+    """Return the pods that a source may go on wanting if its manifest is broken now.
 
-    One that ended by itself is among them: left out, it would be removed, and would run once
-    more when the manifest is mended. One that was being removed is not, unless it was wanted
-    again by then.
+    A pod that ended by itself is among them: otherwise it would be removed, and run once more
+    when the manifest is mended. A pod that was being removed is not, unless it was wanted again
+    by then.
     """
     pods = (r.returns if is_removed(r) else r.pod for r in records.values())
     return [pod for pod in pods if pod is not None]
 
 
 def is_removed(record: PodRecord) -> bool:
-    """Whether a pod is to be gone from the node, wanted again or not."""
+    """Whether nothing of a pod is to stay on the node, wanted again or not."""
     ended = record.termination
     return record.removed or (ended is not None and ended.reason is EndReason.DELETED)
 
@@ -91,7 +91,7 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
         try:
             records[PodUid(directory.name)] = msgspec.json.decode(path.read_bytes(), type=PodRecord)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # a directory of the Go kubelet's: the runtime's labels tell the rest
+            continue  # a directory of the Go kubelet's: what the runtime's labels say must do
         except JSON_ERRORS as exc:
             aside = path.with_suffix(".corrupt")
             path.replace(aside)
@@ -104,13 +104,13 @@ def _write(directory: Path, record: PodRecord) -> None:
     write_aside(directory / _FILE, msgspec.json.encode(record))
 
 
-# Made by us (or by the Go kubelet) and never a place to mount to.
+# Made by us (or by the Go kubelet); nothing is ever mounted in them.
 _OWN_TREES = ("containers", "plugins")
 _OWN_DIRECTORIES = ("volumes", "volume-subpaths", "volumeDevices")
 
 
 def _remove(directory: Path) -> None:
-    """Remove what is ours. What volumes left behind makes it fail, and stays (ENOTEMPTY)."""
+    """Remove what is ours. What volumes left behind stays, and makes it fail (ENOTEMPTY)."""
     if not directory.is_dir():
         return
     for name in _OWN_TREES:
@@ -119,7 +119,7 @@ def _remove(directory: Path) -> None:
     for name in _OWN_DIRECTORIES:
         if (directory / name).is_dir():
             _remove_empty(directory / name)
-    # The record goes last: while it is there, a restart still knows the pod and comes back here.
+    # The record goes last: while it exists, a restarted agent knows the pod and removes the rest.
     for name in (
         "userns",
         ".userns.new",
@@ -133,7 +133,7 @@ def _remove(directory: Path) -> None:
 
 
 def _remove_empty(directory: Path) -> None:
-    """Remove a tree of empty directories; anything in it raises OSError."""
+    """Remove a tree of empty directories. Raises OSError if there is anything else in it."""
     for entry in directory.iterdir():
         _remove_empty(entry)
     directory.rmdir()

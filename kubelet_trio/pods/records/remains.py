@@ -1,11 +1,10 @@
-"""What is dead of pods that are gone and cannot be removed: tried again beside, for ever.
+"""Dead containers and sandboxes that the runtime fails to remove: tried again and again.
 
-Only what runs may hold up what comes. A runtime that goes on listing a dead sandbox and fails
-to remove it (containerd 1.6, whose containers were removed behind CRI's back) must keep neither
-the pod's worker nor its name. So a worker whose pod has gone but for that leaves it here: a
-task for each pod, named like its worker's, with a back-off of its own. It ends when all is
-gone, when the pod comes back and has a worker again, or with the agent; the next agent finds
-the dead sandbox in the runtime and comes to the same end.
+Only what runs may hold up a later pod. A runtime that goes on listing a dead sandbox and fails to
+remove it (containerd 1.6, if its containers were removed behind CRI's back) must keep neither the
+pod's worker nor its name. So the worker leaves such remains here: a task for each pod, named like
+its worker, with a back-off of its own. The task ends when all is removed, when the pod has a worker
+again, or with the agent. The next agent finds the dead sandbox in the runtime and does the same.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ async def remove_dead(
 ) -> str:
     """Try to remove all that the runtime holds of a pod that has stopped.
 
-    Each by itself: one that cannot be removed keeps no other. `stopped` are sandboxes that were
-    stopped just now. Returns what went wrong, "" if nothing did. Raises
-    `RuntimeUnavailableError` where nobody can be asked.
+    Goes on with the others if one cannot be removed. `stopped` are sandboxes that were stopped
+    just now. Returns what went wrong, "" if nothing did. Raises `RuntimeUnavailableError` if the
+    runtime is away.
     """
-    # A sandbox takes its containers along; what outlived its sandbox goes by itself.
+    # Removing a sandbox removes its containers; those whose sandbox is gone are removed here.
     known = {sandbox.id for sandbox in observed.sandboxes}
     steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
         (f"container {c.name}", partial(runtime.remove_container, c.id))
@@ -47,7 +46,7 @@ async def remove_dead(
     ]
     for sandbox in observed.sandboxes:
         if sandbox.id not in stopped:
-            # Stopping one that was stopped frees what an unclean end has left of its network.
+            # Also one that has stopped: that frees what an unclean end has left of its network.
             steps.append((f"sandbox {sandbox.id}", partial(runtime.stop_pod_sandbox, sandbox.id)))
         steps.append((f"sandbox {sandbox.id}", partial(runtime.remove_pod_sandbox, sandbox.id)))
     problems: dict[str, RuntimeCallError] = {}
@@ -62,17 +61,19 @@ async def remove_dead(
 
 
 class Remains:
-    """The remains on this node. `tasks` runs in the agent's tree; the other methods never block."""
+    """The remains on this node. `tasks` runs in the agent's tree; the methods never block."""
 
-    def __init__(self, runtime: Runtime, look: Callable[[PodUid], Awaitable[RuntimePod]]) -> None:
-        """Take the seams; `look` asks the runtime anew what it holds of a pod."""
+    def __init__(
+        self, runtime: Runtime, refresh: Callable[[PodUid], Awaitable[RuntimePod]]
+    ) -> None:
+        """Take the seams; `refresh` asks the runtime what it holds of a pod now."""
         self.tasks = DynamicSupervisor("remains")
         self._runtime = runtime
-        self._look = look
-        self._left: dict[PodUid, tuple[PodKey, str]] = {}  # and what went wrong last
+        self._refresh = refresh
+        self._left: dict[PodUid, tuple[PodKey, str]] = {}  # with what went wrong last
 
     def leave(self, key: PodKey, uid: PodUid, trouble: str) -> None:
-        """Take over what is left of a pod of which nothing runs; `trouble` is why it is."""
+        """Remove what is left of a pod of which nothing runs; `trouble` is why it is left."""
         if uid not in self._left:
             self._left[uid] = key, ""
             name = f"{key}@{uid}"
@@ -81,17 +82,17 @@ class Remains:
         self._note(key, uid, trouble)
 
     def take_back(self, uid: PodUid) -> None:
-        """Leave a pod to its worker: it is there again, or something of it runs."""
+        """Leave a pod to its worker: it is wanted again, or something of it runs."""
         key, _ = self._left.pop(uid, (None, ""))
         if key is not None:
             self.tasks.stop_child(f"{key}@{uid}")
 
     def is_left(self, uid: PodUid) -> bool:
-        """Whether all that there is of a pod is being removed here."""
+        """Whether the remains of a pod are being removed here."""
         return uid in self._left
 
     def problems(self) -> Mapping[str, str]:
-        """Return what cannot be removed, by pod, and why."""
+        """Return why remains cannot be removed, by pod."""
         return {f"{key}@{uid}": text for uid, (key, text) in sorted(self._left.items())}
 
     def _note(self, key: PodKey, uid: PodUid, trouble: str) -> None:
@@ -111,11 +112,11 @@ class Remains:
         while uid in self._left:
             await trio.sleep(backoff.next_delay())
             try:
-                observed = await self._look(uid)
+                observed = await self._refresh(uid)
                 if not is_at_rest(observed):
-                    break  # the registry ends what runs
+                    break  # something of it runs: the registry ends that as an orphan
                 trouble = await remove_dead(self._runtime, observed)
-                observed = await self._look(uid)
+                observed = await self._refresh(uid)
             except RuntimeCallError as exc:
                 log.info("pod.remains_unknown", pod=str(key), uid=uid, error=str(exc))
                 continue

@@ -1,10 +1,10 @@
-"""User namespaces: which ids of the host a pod's users are.
+"""User namespaces: which ids of the host a pod's users have.
 
-Each pod with `hostUsers: false` has a block of ids of its own, written to
-`<root-dir>/pods/<uid>/userns` in the Go kubelet's format before its sandbox is made, and its
-for as long as its directory is there: volumes keep their owners over restarts of agent and
-machine, and either agent can take the node over. The blocks are those that `getsubids` gives
-the user `kubelet`, or without that user or tool all ids above the first block.
+Each pod with `hostUsers: false` has a block of ids of its own. It is written to
+`<root-dir>/pods/<uid>/userns`, in the Go kubelet's format, before the sandbox is made, and belongs
+to the pod while its directory exists: volumes keep their owners over restarts of agent and machine,
+and either agent can take the node over. The blocks are those that `getsubids` gives the user
+`kubelet`; without that user or tool, all ids above the first block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOOL_LIMIT = 30.0  # seconds; the tool may ask a directory service
 
 
 class UserNamespaceError(Exception):
-    """A pod cannot have a user namespace. The text is for its event."""
+    """A pod cannot have a user namespace. The text goes to its event."""
 
 
 class _Mapping(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class IdRange:
 
 
 def check_range(ids: IdRange, per_pod: int, max_pods: int) -> None:
-    """Raise `UserNamespaceError` if a range cannot be shared out among pods."""
+    """Raise `UserNamespaceError` if a range cannot be divided among the pods."""
     if ids.first % per_pod or ids.first < per_pod or ids.length % per_pod:
         raise UserNamespaceError(
             f"the ids of user {_USER!r} are {ids.length} from {ids.first} on: both must be a "
@@ -102,7 +102,7 @@ def _ask(*command: str) -> str:
 
 
 class UserNamespaces:
-    """The blocks of all pods of the node. What is on disk is what is taken."""
+    """The blocks of all pods of the node; those on disk are taken."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class UserNamespaces:
         self._max_pods = max_pods
         self._find_range = find_range
         self._range: IdRange | None = None
-        self._turn = trio.Lock()  # two pods must not find the same block free
+        self._lock = trio.Lock()  # two pods must not find the same block free
 
     async def get_or_create(self, uid: PodUid) -> v1.UserNamespace:
         """Return a pod's user namespace. Raises `UserNamespaceError` or OSError."""
-        async with self._turn:
+        async with self._lock:
             mapping = await self._offload(self._get_or_create, uid)
         mappings = [v1.IdMapping(host_id=mapping.hostId, container_id=0, length=mapping.length)]
         return v1.UserNamespace(mode=v1.NamespaceMode.POD, uids=mappings, gids=list(mappings))
@@ -154,7 +154,10 @@ class UserNamespaces:
 
 
 def read_mapping(directory: Path) -> _Mapping | None:
-    """Return what is recorded for a pod. Raises `UserNamespaceError` if it cannot be right."""
+    """Return the mapping in a pod's directory, None if it has none.
+
+    Raises `UserNamespaceError` if it is invalid, or OSError.
+    """
     path = directory / _FILE
     try:
         written = msgspec.json.decode(path.read_bytes(), type=_Mappings)
