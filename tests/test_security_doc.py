@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kubelet_trio.config import Settings, load_settings
+from kubelet_trio.config import Settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.config.show import encode_config
 from kubelet_trio.daemon import node_api_settings
 from kubelet_trio.server import Guard, HttpError, NodeAuthenticator, Request, Response, allow_all

@@ -80,6 +80,7 @@ class AgentClient:
             sock.sendall(
                 (connection.send(request) or b"") + (connection.send(h11.EndOfMessage()) or b"")
             )
+            # Reads the head of the response; `_body` raises for everything but 101.
             for _ in _body(sock, connection):
                 break
             if connection.their_state is not h11.SWITCHED_PROTOCOL:

@@ -53,6 +53,7 @@ def apply_to_process(
         )
     except (OSError, ValueError) as exc:
         log.warning("process.max_open_files", wanted=max_open_files, hard=hard, error=str(exc))
+        # Without the right to raise the hard limit: use all of it.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -71,6 +71,7 @@ def run(context: click.Context, flags: tuple[str, ...]) -> None:
     """Run the node agent. `run --help` lists the Go kubelet's flags."""
     from kubelet_trio.cli.run import run as run_agent
 
+    # Reached by `kubelet-trio --root-dir DIR run`; a plain `run` never gets to click.
     argv = [f"--root-dir={context.obj}"] if context.obj else []
     sys.exit(run_agent([*argv, *flags]))
 

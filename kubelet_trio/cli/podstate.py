@@ -56,11 +56,13 @@ def summarize(pod: Json, now: float) -> PodSummary:
         main_reason, ready_mains = _main_reason(mains)
         ready += ready_mains
         reason = main_reason or reason
+        # A container has ended, another still runs (printPod: "change pod status back").
         if reason == "Completed" and ready_mains:
             reason = "Running" if _has_condition(status, "Ready") else "NotReady"
     else:
         reason = init_reason
     if part(pod, "metadata").get("deletionTimestamp"):
+        # NodeUnreachablePodReason: the node cannot confirm that the pod terminates.
         if status.get("reason") == "NodeLost":
             reason = "Unknown"
         elif status.get("phase") not in TERMINAL_PHASES:
@@ -94,6 +96,7 @@ def _init_reason(pod: Json, statuses: Sequence[Json], sidecars: set[Any]) -> tup
 
 def _main_reason(statuses: Sequence[Json]) -> tuple[str, int]:
     """Return the reason of the first container that does not run, or "", and the ready ones."""
+    # In reverse, as in kubectl: the reason of the first container wins.
     reason, ready = "", 0
     for status in reversed(statuses):
         state = part(status, "state")

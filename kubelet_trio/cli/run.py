@@ -125,6 +125,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
             task_status.started(lambda: True)
 
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, at_once:
+        # The outer nursery serves signals until the agent has ended.
         async with trio.open_nursery() as attendants:
             attendants.start_soon(_obey, signals, stop, at_once, notifier)
             async with trio.open_nursery() as agents:
@@ -133,6 +134,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
                     notifier.notify("READY=1")
                 attendants.start_soon(notifier.run_watchdog, is_healthy)
             attendants.cancel_scope.cancel()
+    # The agent ended by itself: systemd has not been notified yet.
     if not stop.is_set():
         notifier.notify("STOPPING=1")
     return code
@@ -153,6 +155,7 @@ async def _obey(
         if stop.is_set():
             structlog.get_logger().warning("agent.stop_at_once", signal=name)
             at_once.cancel()
+            # Calls that wait for their thread to finish would ignore the cancellation.
             end_threads()
         else:
             structlog.get_logger().info("agent.stopping", signal=name)

@@ -89,6 +89,7 @@ def percent(used: int | None, whole: int | None) -> str:
 
 
 def _summary(agent: AgentClient) -> Json:
+    # CPU usage is the difference of two readings; the first request takes the first one.
     agent.get("stats")
     time.sleep(_APART)
     summary: Json = agent.get("stats")

@@ -2,7 +2,7 @@
 
 from kubelet_trio.config.allocatable import eviction_policy, reservations
 from kubelet_trio.config.errors import ConfigError
-from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
+from kubelet_trio.config.flags import KubeletFlags, parse_flags
 from kubelet_trio.config.host import (
     PROCESS,
     HostFacts,
@@ -11,23 +11,20 @@ from kubelet_trio.config.host import (
     settle_locally,
     startup_refusals,
 )
-from kubelet_trio.config.load import Settings, load_settings, settle
-from kubelet_trio.config.show import encode_config, encode_shown_config, run_help
+from kubelet_trio.config.load import Settings, settle
+from kubelet_trio.config.show import encode_shown_config, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 
 __all__ = [
     "PROCESS",
-    "CommandLine",
     "ConfigError",
     "HostFacts",
     "KubeletConfiguration",
     "KubeletFlags",
     "LocalFacts",
     "Settings",
-    "encode_config",
     "encode_shown_config",
     "eviction_policy",
-    "load_settings",
     "parse_flags",
     "parse_swaps",
     "reservations",

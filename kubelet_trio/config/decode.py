@@ -57,8 +57,10 @@ def decode(raw: Mapping[str, Any]) -> KubeletConfiguration:
     problems = list(_unknown_fields(raw, KubeletConfiguration, ""))
     known = {k: v for k, v in raw.items() if k in KubeletConfiguration.__struct_encode_fields__}
     pulls = known.get("maxParallelImagePulls")
+    # As SetDefaults_KubeletConfiguration: parallel pulls turn serializeImagePulls off.
     if isinstance(pulls, int) and pulls >= 2:
         known.setdefault("serializeImagePulls", False)
+    # One field at a time: msgspec stops at the first error, and all of them are to be reported.
     for name, value in known.items():
         try:
             _convert({name: value})

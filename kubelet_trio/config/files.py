@@ -63,6 +63,7 @@ def read_file(path: Path) -> dict[str, Any]:
     ]
     if problems:
         raise ConfigError(problems)
+    # Before the merge: afterwards the directory of the file is unknown.
     for name in _PATHS:
         value = pick(raw, name)
         if isinstance(value, str) and value and not value.startswith("/"):
@@ -87,6 +88,7 @@ def _drop_ins(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise ConfigError([f"--config-dir {directory}: no such directory"])
     found = []
+    # As filepath.Walk of the Go kubelet: it visits names in lexical order.
     for where, inner, names in os.walk(directory):
         inner.sort()
         found += [Path(where, name) for name in names if name.endswith(".conf")]

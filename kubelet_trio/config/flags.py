@@ -111,6 +111,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
             values.append((row, parse_value(row.flag, flag_type(row), text)))
         except ValueError as exc:
             problems.append(f'invalid argument "{text}" for "--{name}" flag: {exc}')
+    # `--help` wins over wrong flags: the user may be looking for the right one.
     if problems and "help" not in bare:
         raise ConfigError(problems)
     return CommandLine(tuple(values), "help" in bare, "version" in bare)

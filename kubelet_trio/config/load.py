@@ -94,6 +94,7 @@ def settle(line: CommandLine) -> Settings:
     log_format = str(pick(raw, "logging.format") or "")
     gates = raw.get("featureGates")
     for path, value in _fields(line).items():
+        # Flags win over the file, field by field; feature gates are merged gate by gate.
         if path == "featureGates" and isinstance(gates, dict):
             value = {**gates, **value}
         put(raw, path, value)

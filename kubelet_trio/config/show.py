@@ -26,6 +26,7 @@ def encode_config(config: KubeletConfiguration) -> bytes:
 
 def encode_shown_config(config: KubeletConfiguration) -> bytes:
     """Return the configuration for /configz, without the secrets of the manifest URL."""
+    # /configz is readable for more users than the file: the URL may contain a password.
     url = without_secrets(config.static_pod_url)
     hidden = {name: [HIDDEN] * len(each) for name, each in config.static_pod_url_header.items()}
     return encode_config(replace(config, static_pod_url=url, static_pod_url_header=hidden))

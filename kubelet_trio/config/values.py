@@ -28,6 +28,7 @@ def parse_bool(text: str) -> bool:
 
 def parse_int(text: str) -> int:
     """Read a number as Go's ParseInt with base 0: 0x, 0o, 0b or a leading 0 for octal."""
+    # Python's base 0 refuses "010"; Go reads it as octal.
     digits = text.lstrip("+-")
     octal = len(digits) > 1 and digits[0] == "0" and digits[1:].isdecimal()
     try:

@@ -155,4 +155,5 @@ async def _serve_control(
     try:
         await serve_http(control_router(agent), listeners)
     finally:
+        # The next kubelet on this directory, and the commands, must not find a dead socket.
         path.unlink(missing_ok=True)

@@ -106,6 +106,7 @@ class Kubelet:
         """
         await trio.lowlevel.checkpoint()
         read, manifest = read_pod(pod, node_name=self.node_name, instance=self.instance)
+        # A new UID: the same pod run twice must not inherit records of the first run.
         if not keep:
             read = with_uid(read, fresh_uid())
         (running,) = self._put([WantedPod(read, manifest.objects, keep=keep)])
@@ -165,6 +166,7 @@ class Kubelet:
         wanted = self._core.source.wanted.get(key)
         if wanted is not None:
             return self._handle(wanted.pod)
+        # Static pods of `manifests` have the node's name appended.
         static = PodKey(namespace, f"{name}-{self.node_name}")
         for pod in self.pods.value.values():
             if pod_key(pod) in (key, static) and metadata(pod).deletionTimestamp is None:
@@ -206,6 +208,7 @@ class Kubelet:
         placed = []
         for one in wanted:
             before = self._core.source.wanted.get(one.key)
+            # The same content: keep its pod object, with the time when it was first seen.
             if before is not None and before.uid == one.uid:
                 placed.append(WantedPod(before.pod, one.objects, one.keep))
             else:

@@ -215,6 +215,7 @@ class RunningPod:
         Raises:
             ContainerUnavailableError: the pod has no such container.
         """
+        # Called at each read: a restart of the container continues in another file.
         name = self._container_name(container)
 
         def current() -> tuple[Path | None, bool]:
@@ -264,6 +265,7 @@ class RunningPod:
             if pod is not self.pod:
                 self._observed.value = _Observed(pod)
                 self.status.value = pod.status or _PENDING
+        # Before it has appeared once, the agent may just not have started it yet.
         elif self._has_appeared:
             self.mark_gone()
 

@@ -43,7 +43,7 @@ class PodWatch:
 
     async def __anext__(self) -> PodChange:
         """Return the next change, waiting for it."""
-        if self._changes:
+        if self._changes:  # no wait below: a checkpoint all the same, so that loops are fair
             await trio.lowlevel.checkpoint()
         while not self._changes:
             if not await self._wait(self._seen):

@@ -42,7 +42,6 @@ from kubelet_trio.model.meter import (
     COUNTS,
     PULLS,
     REQUESTS,
-    SECONDS,
     STARTS,
     STATUSES,
     STORAGE,
@@ -51,7 +50,6 @@ from kubelet_trio.model.meter import (
 )
 from kubelet_trio.model.offload import (
     Offload,
-    OffloadByPurpose,
     Purpose,
     inline_offload,
     offload_for,
@@ -67,7 +65,6 @@ from kubelet_trio.model.pods import (
     TERMINAL_PHASES,
     ContainerKind,
     PodContainer,
-    as_container,
     could_restart_all,
     grace_period,
     is_critical,
@@ -98,7 +95,7 @@ from kubelet_trio.model.runtime_pod import (
     SandboxRecord,
 )
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
-from kubelet_trio.model.tree import TreeCount, count_tree
+from kubelet_trio.model.tree import count_tree
 
 __all__ = [
     "CALLS",
@@ -113,7 +110,6 @@ __all__ = [
     "PULLS",
     "REQUESTS",
     "RESTART_ALL_CONTAINERS",
-    "SECONDS",
     "STARTS",
     "STATUSES",
     "STORAGE",
@@ -136,7 +132,6 @@ __all__ = [
     "Meter",
     "ObjectRef",
     "Offload",
-    "OffloadByPurpose",
     "PodContainer",
     "PodKey",
     "PodUid",
@@ -145,9 +140,7 @@ __all__ = [
     "SandboxId",
     "SandboxRecord",
     "SystemClock",
-    "TreeCount",
     "WallClock",
-    "as_container",
     "backoff_delay",
     "blake2b",
     "busy_threads",

@@ -18,7 +18,7 @@ class Latest(Generic[T]):
 
     def put(self, value: T) -> None:
         """Put a value, replacing one that was not read yet. Never blocks."""
-        with contextlib.suppress(trio.WouldBlock):
+        with contextlib.suppress(trio.WouldBlock):  # empty: there is nothing to replace
             self._receive.receive_nowait()
         self._send.send_nowait(value)
 

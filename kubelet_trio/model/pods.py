@@ -144,6 +144,6 @@ _SHARED_FIELDS = tuple(
 
 
 def grace_period(pod: Pod) -> int:
-    """Return `terminationGracePeriodSeconds`, 30 where it is not set."""
+    """Return `terminationGracePeriodSeconds`, 30 if it is not set."""
     grace = spec(pod).terminationGracePeriodSeconds
     return 30 if grace is None else grace

@@ -58,6 +58,7 @@ def _check(message_type: Any, data: bytes, at: int, end: int) -> None:
     while at < end:
         tag, at = _varint(data, at, end)
         wire_type = tag & 7
+        # Groups (wire types 3 and 4) do not exist in proto3: they are refused below.
         if wire_type == _BYTES:
             size, at = _varint(data, at, end)
             start, at = at, at + size
@@ -93,6 +94,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
+        # 64 bits at most; without a limit a long varint takes quadratic time.
         if shift > 63:
             raise ValueError("a varint is too long")
     raise ValueError("a varint is cut short")

@@ -37,6 +37,7 @@ def parse_quantity(value: object) -> int:
     decimal = int(exponent) if exponent_mark else _DECIMAL_EXPONENT.get(suffix, 0)
     shift = decimal + 9 - len(fraction)
     scale: int = 10 ** abs(shift)
+    # Rounded up, so that "0.1n" is not zero (Quantity rounds away from zero).
     nano = digits * scale if shift >= 0 else -(-digits // scale)
     return -nano if sign == "-" else nano
 

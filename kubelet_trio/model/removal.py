@@ -51,6 +51,7 @@ def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
         return
     except IsADirectoryError:
         pass
+    # It was a directory; `_open` refuses to follow a link that replaced it meanwhile.
     top = _open(name, directory)
     try:
         _empty(top, most)
@@ -92,7 +93,7 @@ class _Budget:
     def take(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise OSError(errno.EBUSY, "more was there than is removed at once")
+            raise OSError(errno.EBUSY, "too many entries to remove in one call")
 
 
 def _flatten(top: int, name: str, fresh: Iterator[str], left: _Budget) -> None:

@@ -113,11 +113,13 @@ class _Call:
         self._result: Outcome[object] | None = None
 
     async def run(self, fn: Callable[[], object]) -> object:
+        # On behalf of the call, not of the task: an abandoned thread keeps its place.
         limiter = self._pool.limiter(self._purpose)
         await limiter.acquire_on_behalf_of(self)
         self._task = trio.lowlevel.current_task()
         self._pool.waiting.add(self)
         _busy.add(self)
+        # Log lines of the thread have the caller's context (structlog.contextvars).
         run_in_context = contextvars.copy_context().run
         trio.lowlevel.start_thread_soon(
             lambda: run_in_context(fn), self._report_from_thread, self.name

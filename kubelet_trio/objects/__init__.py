@@ -8,7 +8,6 @@ from kubelet_trio.objects.kinds import (
     ApiObject,
     ObjectKey,
     ServiceFacts,
-    ServicePort,
     claim_key,
     config_map_content,
     config_map_key,
@@ -26,7 +25,7 @@ from kubelet_trio.objects.references import (
     pod_references,
     volume_references,
 )
-from kubelet_trio.objects.services import ClusterServices, service_facts
+from kubelet_trio.objects.services import ClusterServices
 from kubelet_trio.objects.store import NO_OBJECTS, ObjectStore, ObjectView, read_objects
 from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens, NoTokens, TokenRequester
 
@@ -52,7 +51,6 @@ __all__ = [
     "ObjectStore",
     "ObjectView",
     "ServiceFacts",
-    "ServicePort",
     "TokenRequest",
     "TokenRequester",
     "claim_key",
@@ -66,7 +64,6 @@ __all__ = [
     "runtime_class_key",
     "secret_content",
     "secret_key",
-    "service_facts",
     "volume_key",
     "volume_references",
 ]

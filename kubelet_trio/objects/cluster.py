@@ -145,6 +145,7 @@ class ClusterObjects:
         if entry is None:
             return await self._read(key)
         if self._is_watched(key):
+            # The pod's worker waits here: after a while it must report the problem instead.
             with trio.move_on_after(_FIRST_ANSWER):
                 await entry.answered.wait()
             if not entry.answered.is_set():
@@ -238,7 +239,7 @@ class ClusterObjects:
             KINDS[key.kind],
             namespace=key.namespace,
             field_selector=f"metadata.name={key.name}",
-            resource_version="0",
+            resource_version="0",  # from the server's cache, without a read of etcd
         )
         found = next(iter(listing.items), None)
         self._take(entry, found if found is not None else ObjectNotFoundError(key))
@@ -247,6 +248,7 @@ class ClusterObjects:
     async def _watch(self, entry: _Entry, version: str) -> str:
         """Apply changes until the server ends the watch; return the version to continue from."""
         key = entry.key
+        # List and watch of one object by name: the Node authorizer allows no other.
         async with self._api.watch(
             KINDS[key.kind],
             namespace=key.namespace,

@@ -15,6 +15,7 @@ from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 def service_facts(service: Service) -> ServiceFacts | None:
     """Return what variables need of a service; None if it has no address or no ports."""
     meta, spec = service.metadata, service.spec
+    # "None" is the cluster IP of a headless service: it has no address for a variable.
     if meta is None or spec is None or spec.clusterIP in (None, "", "None") or not spec.ports:
         return None
     ports = (ServicePort(p.name or "", p.protocol or "TCP", p.port) for p in spec.ports)
@@ -49,6 +50,7 @@ class ClusterServices:
 
     async def wait_known(self, seconds: float) -> bool:
         """Wait up to `seconds` for the services; return whether they are known."""
+        # Offline there is no answer to wait for: use the services from before the start.
         with trio.move_on_after(0 if self._memory.is_cut_off else seconds):
             await self._known.wait()
         last = None if self._known.is_set() else self._memory.last_services()

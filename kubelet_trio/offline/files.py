@@ -125,7 +125,7 @@ def decode(content: bytes) -> tuple[Item, Any, bytes]:
     value = msgspec.json.decode(body, type=_MODELS[head.kind])
     item = Item(head.kind, head.name)
     if _item_of(item.kind, value) != item:
-        raise ValueError(f"it says that it is {item}, and holds another one")
+        raise ValueError(f"its first line is of {item}, its content of another item")
     return item, value, digest.digest()
 
 
@@ -165,9 +165,10 @@ class Folder:
         try:
             item, value, digest = decode(_read(directory, name))
             if item.file_name != name:
-                raise ValueError(f"it holds {item}, whose name it does not have")
+                raise ValueError(f"it contains {item}, which does not match the file name")
         except (OSError, ValueError, *JSON_ERRORS) as exc:
             aside = name + _CORRUPT
+            # Kept for diagnosis, and out of the way of the next write.
             os.replace(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
             path, kept = str(self.path / name), str(self.path / aside)
             log.error("offline.corrupt", path=path, kept_as=kept, error=str(exc))

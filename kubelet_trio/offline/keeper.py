@@ -104,6 +104,7 @@ class Keeper:
         news = [uid for uid, pod in pods.items() if before.get(uid) is not pod]
         gone = [uid for uid in before if uid not in pods]
         self._pods = pods
+        # The server invalidates a token together with the pod that it is bound to.
         for uid in gone:
             self._tokens.pop(uid, None)
         self._note(*(pod_item(uid) for uid in (*news, *gone)))

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.sources.errors import FieldError, ManifestError
-from kubelet_trio.sources.files import FileChange, FileSource, Watcher, WatchPoints
+from kubelet_trio.sources.files import FileSource
 from kubelet_trio.sources.http import HttpSource
 from kubelet_trio.sources.manifest import (
     Manifest,
     check_cluster_pod,
     default_pod,
     load_manifest,
-    load_pods,
     mark_seen,
 )
 from kubelet_trio.sources.merge import run_merge
@@ -21,20 +20,17 @@ from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
 if TYPE_CHECKING:
-    from kubelet_trio.sources.apiserver import FALLBACK_AFTER, ApiSource
+    from kubelet_trio.sources.apiserver import ApiSource
 
-# Loaded on first use: only a node of a cluster needs them.
+# Loaded on first use: only a node of a cluster needs it.
 _DEFERRED = {
-    "FALLBACK_AFTER": "apiserver",
     "ApiSource": "apiserver",
 }
 
 __all__ = [
-    "FALLBACK_AFTER",
     "ApiSource",
     "Desired",
     "FieldError",
-    "FileChange",
     "FileSource",
     "HttpSource",
     "Manifest",
@@ -42,12 +38,9 @@ __all__ = [
     "Source",
     "SourceProblem",
     "SourceSnapshot",
-    "WatchPoints",
-    "Watcher",
     "check_cluster_pod",
     "default_pod",
     "load_manifest",
-    "load_pods",
     "mark_seen",
     "run_merge",
     "with_overhead",

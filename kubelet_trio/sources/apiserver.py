@@ -156,6 +156,7 @@ class ApiSource:
         if before is None:
             return as_wanted(pod, seen)
         raw, wanted = before
+        # The reflector keeps the identity of unchanged objects.
         if raw is pod:
             return wanted
         fresh = as_wanted(pod, pod_annotations(wanted)[CONFIG_SEEN])

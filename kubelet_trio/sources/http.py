@@ -81,6 +81,7 @@ class HttpSource:
         self.url = url
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self._node_name = node_name
+        # No compression: the body is read as it arrives, so that its size can be limited.
         self._headers = [("Accept-Encoding", "identity"), *headers]
         # An explicit Authorization header wins over user and password in the URL.
         given = any(name.lower() == "authorization" for name, _ in headers)
@@ -139,6 +140,7 @@ class HttpSource:
         headers = [*self._headers, *([("If-None-Match", self._etag)] if self._etag else [])]
         try:
             async with client.stream("GET", self._target, headers=headers) as response:
+                # Only if we sent an ETag: an unrequested 304 has no content to fall back on.
                 if response.status_code == 304 and self._etag:
                     return None
                 if response.status_code != 200:

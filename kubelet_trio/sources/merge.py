@@ -112,6 +112,7 @@ def _first_of_names(
         key = pod_key(pod)
         holder = holders.get((source, key), "")
 
+        # `seen_at` is RFC 3339 in UTC, of one length within a source, so it sorts as text.
         def rank(each: Pod, holder: str = holder) -> tuple[bool, str]:
             return manifest_of(each) != holder, seen_at(each)
 
@@ -190,6 +191,7 @@ async def run_merge(
             publish()
 
     async with trio.open_nursery() as pumps:
+        # Also before any delivery: after a restart with the sources' last snapshots.
         publish()
         for source in sources:
             pumps.start_soon(pump, source, name=f"merge:{source.name}")

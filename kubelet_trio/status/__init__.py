@@ -1,4 +1,4 @@
-"""Pod statuses on their way out."""
+"""Pod statuses: collected from the workers, and sent to the API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kubelet_trio.status.manager import StatusManager
     from kubelet_trio.status.mirrors import MirrorPods
 
-# What only a node of a cluster needs is loaded by those who have one.
+# Loaded on first use: only a node of a cluster needs them.
 _DEFERRED = {
     "MirrorPods": "mirrors",
     "StatusManager": "manager",

@@ -166,6 +166,7 @@ class StatusManager:
                 with trio.move_on_after(delay):
                     await self._wake.wait_ring()
             with trio.move_on_after(_FLUSH_LIMIT):
+                # No flush to an unreachable server, and no wait for a pod that it refuses.
                 while self._server.delay == 0 and any(
                     e.is_busy or (e.is_due and e.retry.delay == 0) for e in self._entries.values()
                 ):
@@ -204,6 +205,7 @@ class StatusManager:
             unavailable = exc if isinstance(exc, KubeUnavailableError) else _no_answer()
             self._server.failed(trio.current_time(), unavailable)
             log.info("status.unavailable", error=str(unavailable), retry_in=self._server.delay)
+        # The server answered, so it is reachable: only this pod waits.
         except KubeError as exc:
             if exc.code in (409, 422):
                 # 409 or 422: the UID may be wrong. Read the object again.
@@ -254,6 +256,7 @@ class StatusManager:
             base = await self._api.patch(
                 Pod,
                 key.name,
+                # The UID makes the server refuse the patch if the pod was recreated.
                 {"metadata": {"uid": uid}, "status": patch},
                 namespace=key.namespace,
                 subresource="status",

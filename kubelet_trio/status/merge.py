@@ -40,6 +40,7 @@ _SERVER_FIELDS = (
     "extendedResourceClaimStatus",
     "nodeAllocatableResourceClaimStatuses",
 )
+# The reasons of Ready and ContainersReady in a terminal phase (status/generate.go).
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
@@ -61,6 +62,7 @@ def merge_status(theirs: PodStatus, ours: PodStatus, now: datetime.datetime) -> 
         or None,
         **{name: getattr(theirs, name) for name in _SERVER_FIELDS},
     )
+    # A terminal phase is final: an agent that lost its records must not revive the pod.
     if was_terminal:
         merged = msgspec.structs.replace(
             merged, phase=theirs.phase, reason=theirs.reason, message=theirs.message

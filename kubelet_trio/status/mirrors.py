@@ -208,7 +208,7 @@ class MirrorPods:
                     Pod,
                     key.name,
                     namespace=key.namespace,
-                    grace_period=0,
+                    grace_period=0,  # nothing runs for a mirror: delete the object itself
                     uid=pod_uid(plan.delete),
                 )
             except (NotFoundError, ConflictError):

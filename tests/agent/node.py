@@ -26,9 +26,10 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.pods import CgroupOperations, load_records
-from kubelet_trio.sources import SourceProblem, SourceSnapshot, load_pods
+from kubelet_trio.sources import SourceProblem, SourceSnapshot
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
+from tests.harness.pod_files import load_pods
 
 
 class Feed:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.config import ConfigError, load_settings
+from kubelet_trio.config import ConfigError
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.model import NANO
 

@@ -21,7 +21,7 @@ from kubelet_trio.agent import Agent, NodeApiSettings
 from kubelet_trio.agent.metric_names import FAMILIES
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.node_api import NodeApi
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.cri import v1
 from kubelet_trio.daemon import open_apis
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy

@@ -9,7 +9,7 @@ import pytest
 
 from kubelet_trio.agent import NodeApiSettings
 from kubelet_trio.agent.node_api import NodeApi
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent, node_api_settings
 from kubelet_trio.model import thread_offload
 from kubelet_trio.server import ApiOptions, Handler, HttpError, Request

@@ -34,11 +34,11 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon.join import make_keeper
 from kubelet_trio.model import PodUid, inline_offload, pod_uid
 from kubelet_trio.pods import EndReason, PodRecords, TerminationRequest, load_records
-from kubelet_trio.sources import FALLBACK_AFTER
+from kubelet_trio.sources.apiserver import FALLBACK_AFTER
 from kubelet_trio.testing import FakeMounter, FakeRuntime, KubeFaultKind
 from tests.agent.test_cluster import NAME, World
 

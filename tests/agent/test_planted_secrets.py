@@ -49,7 +49,7 @@ from kubelet_trio.agent import Agent, NodeApiSettings, ReviewApis
 from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.agent.pages import loopback_page
 from kubelet_trio.cli.logging import configure_logging
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.credentials import load_providers
 from kubelet_trio.daemon import node_api_settings
 from kubelet_trio.daemon.build import control_api

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.agent import NodeApiSettings
 from kubelet_trio.agent.node_api import NodeApi
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import Apis, build_agent, open_apis
 from kubelet_trio.model import SystemClock, inline_offload
 from kubelet_trio.server import Guard, HttpError, Request

@@ -17,7 +17,7 @@ from lightkube.models.authorization_v1 import SubjectAccessReviewSpec
 from kubelet_trio.agent import Agent, NodeApiSettings, ReviewApis
 from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.agent.pages import loopback_page
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.daemon.build import control_api
 from kubelet_trio.model import inline_offload

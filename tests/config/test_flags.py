@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.config import CommandLine, ConfigError, parse_flags
-from kubelet_trio.config.flags import KubeletFlags, flag_type
+from kubelet_trio.config import ConfigError, parse_flags
+from kubelet_trio.config.flags import CommandLine, KubeletFlags, flag_type
 from kubelet_trio.config.table import BY_FLAG, FLAGS
 
 # Flags of the Go kubelet 1.36 (cmd/kubelet/app/options/options.go); each must be known here.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kubelet_trio.config import HostFacts, LocalFacts, load_settings, settle_locally
+from kubelet_trio.config import HostFacts, LocalFacts, settle_locally
 from kubelet_trio.config import startup_refusals as refusals
+from kubelet_trio.config.load import load_settings
 
 USER = LocalFacts(is_root=False, root_dir="/home/me/.local/state/kubelet-trio")
 ROOT = LocalFacts(is_root=True, root_dir="/var/lib/kubelet")

@@ -8,13 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kubelet_trio.config import (
-    ConfigError,
-    encode_config,
-    encode_shown_config,
-    load_settings,
-)
+from kubelet_trio.config import ConfigError, encode_shown_config
 from kubelet_trio.config.files import merge_patch
+from kubelet_trio.config.load import load_settings
+from kubelet_trio.config.show import encode_config
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration

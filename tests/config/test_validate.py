@@ -10,11 +10,11 @@ from kubelet_trio.config import (
     ConfigError,
     HostFacts,
     KubeletConfiguration,
-    load_settings,
     parse_swaps,
     startup_refusals,
 )
 from kubelet_trio.config.gates import GATES
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.config.support import LEAVES, default_of
 from kubelet_trio.config.table import BY_FLAG, FIELDS, FLAGS, Support
 from kubelet_trio.config.types import DEFAULTS

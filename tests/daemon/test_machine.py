@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import machine_children
 from kubelet_trio.daemon.machine import set_kernel
 from kubelet_trio.host import differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 

@@ -19,7 +19,7 @@ import trio
 import yaml
 
 from kubelet_trio.agent import Agent
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import Apis, build_agent
 from kubelet_trio.kube import ROUTES, KubeError
 from kubelet_trio.model import SystemClock

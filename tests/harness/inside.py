@@ -11,14 +11,14 @@ import yaml
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, make_agent
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import Apis, build_agent
 from kubelet_trio.model import CONFIG_SOURCE, metadata
 from kubelet_trio.pods import load_records
-from kubelet_trio.sources import load_pods
 from tests.agent.node import Feed
 from tests.harness.containerd import Containerd
 from tests.harness.machine import CGROUP_DRIVER
+from tests.harness.pod_files import load_pods
 from tests.harness.pods import Json
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.model import TreeCount, count_tree, remove_tree
+from kubelet_trio.model import count_tree, remove_tree
 from kubelet_trio.model import tree as tree_module
+from kubelet_trio.model.tree import TreeCount
 from tests.harness.hostile import DEEP, between_calls, nest, no_hang
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from lightkube.models.core_v1 import ConfigMap, Pod, Secret
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.objects import ServiceFacts, ServicePort, config_map_key, object_key, secret_key
+from kubelet_trio.objects import ServiceFacts, config_map_key, object_key, secret_key
+from kubelet_trio.objects.kinds import ServicePort
 from kubelet_trio.offline.files import (
     SERVICES,
     Folder,

@@ -28,10 +28,11 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.shutdown import ShutdownPeriod
-from kubelet_trio.sources import FileSource, load_pods
+from kubelet_trio.sources import FileSource
 from kubelet_trio.testing import FakeContainer
 from kubelet_trio.testing.usage import FakeUsage
 from tests.agent.node import Feed
+from tests.harness.pod_files import load_pods
 from tests.shutdown.fake import FakeLogind
 from tests.simulation.stepper import Stepper
 from tests.simulation.world import NODE, WitnessRuntime, World

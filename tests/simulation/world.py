@@ -23,7 +23,8 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
-from kubelet_trio.sources import FileChange, FileSource, WatchPoints
+from kubelet_trio.sources import FileSource
+from kubelet_trio.sources.files import FileChange, WatchPoints
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
 from tests.simulation.manifests import SIDECAR, Wish

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.sources import load_pods
 from kubelet_trio.sources.manifest.support import NOT_YET, STATIC_POD
+from tests.harness.pod_files import load_pods
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

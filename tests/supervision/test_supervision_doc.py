@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubelet_trio.config import load_settings
+from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import Apis, build_agent, machine_children
 from kubelet_trio.kube import CertificateStore, ClientAccess, ClientConfig
 from kubelet_trio.model import Meter, SystemClock, inline_offload

@@ -121,6 +121,7 @@ def _sort(paths: list[str]) -> tuple[dict[str, Signature], dict[str, str]]:
             elif exc.errno != errno.ENOENT:
                 broken[path] = str(exc.strerror)
             continue  # ENOENT: it was removed since the directory was listed
+        # os.stat follows links: a FIFO, socket or device behind one is refused as well.
         if stat.S_ISREG(found.st_mode):
             files[path] = _signature(found)
         elif not stat.S_ISDIR(found.st_mode):
@@ -202,6 +203,7 @@ def read_manifest(path: str, node_name: str) -> FileRead | None:
         if not stat.S_ISREG(before.st_mode):
             return None
         data = file.read(MAX_MANIFEST_SIZE + 1)
+        # Written while it was read: the content may be a mixture of old and new.
         if _signature(os.fstat(descriptor)) != _signature(before):
             return None
     signature = _signature(before)

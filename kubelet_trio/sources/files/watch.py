@@ -95,6 +95,7 @@ class InotifyWatcher:
                     failed.add(path)
                     if path not in self._failed:
                         log.warning("source.watch_failed", path=path, error=exc.strerror)
+        # Two paths may share a watch descriptor: inotify has one per inode.
         for wd in set(self._by_path.values()) - set(fresh.values()):
             with suppress(OSError):  # the kernel removed it together with its directory
                 self._inotify.rm_watch(wd)

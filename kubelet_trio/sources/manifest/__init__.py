@@ -6,7 +6,7 @@ fields) > `defaults` > `static` (UID and name) > `validation`. `load` is all of 
 
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.manifest.defaults import default_pod
-from kubelet_trio.sources.manifest.load import Manifest, load_manifest, load_pods
+from kubelet_trio.sources.manifest.load import Manifest, load_manifest
 from kubelet_trio.sources.manifest.static import (
     MANIFEST,
     manifest_of,
@@ -23,7 +23,6 @@ __all__ = [
     "check_cluster_pod",
     "default_pod",
     "load_manifest",
-    "load_pods",
     "manifest_of",
     "mark_seen",
     "seen_at",

@@ -65,6 +65,7 @@ def _text(data: bytes) -> str:
     if len(data) > MAX_MANIFEST_SIZE:
         raise YamlError(f"larger than {MAX_MANIFEST_SIZE // 2**20} MiB")
     try:
+        # Editors on Windows write a byte order mark, which is not part of YAML or JSON.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise YamlError(f"not UTF-8: byte {data[exc.start]:#04x} at offset {exc.start}") from exc
@@ -108,6 +109,7 @@ def _skip_space(text: str, position: int) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Strict decoding, as in the API server: `dict` alone would keep the last duplicate.
     value = dict(pairs)
     if len(value) < len(pairs):
         twice, seen = "", set[str]()

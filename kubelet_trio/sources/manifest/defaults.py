@@ -39,8 +39,8 @@ V = TypeVar("V")
 S = TypeVar("S", bound=Struct)
 
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
-GRACE_PERIOD = 30  # seconds
-FILE_MODE = 0o644
+GRACE_PERIOD = 30  # seconds: DefaultTerminationGracePeriodSeconds
+FILE_MODE = 0o644  # ConfigMapVolumeSourceDefaultMode and its like
 
 
 def default_pod(pod: Pod) -> Pod:
@@ -133,6 +133,7 @@ def _quantity(text: str) -> str:
 
 def _volume(volume: Volume) -> Volume:
     sources = [f for f in volume.__struct_fields__ if f != "name"]
+    # SetDefaults_Volume: a volume without a source is an emptyDir.
     if all(getattr(volume, f) is None for f in sources):
         return replace(volume, emptyDir=EmptyDirVolumeSource())
     changed: dict[str, Any] = {}
@@ -183,6 +184,7 @@ def _env(variable: EnvVar) -> EnvVar:
 def _probe(probe: Probe) -> Probe:
     return replace(
         probe,
+        # Zero means "not set" in these fields (SetDefaults_Probe).
         timeoutSeconds=probe.timeoutSeconds or 1,
         periodSeconds=probe.periodSeconds or 10,
         successThreshold=probe.successThreshold or 1,

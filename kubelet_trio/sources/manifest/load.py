@@ -55,16 +55,12 @@ def load_manifest(data: bytes, origin: str, *, node_name: str, source: str = "fi
     return Manifest(tuple(pods), tuple(objects))
 
 
-def load_pods(data: bytes, origin: str, *, node_name: str, source: str = "file") -> tuple[Pod, ...]:
-    """Return the pods of a manifest; see `load_manifest`."""
-    return load_manifest(data, origin, node_name=node_name, source=source).pods
-
-
 def _load_pod(
     raw: RawObject, origin: str, node_name: str, source: str
 ) -> tuple[Pod | None, list[FieldError]]:
     document, errors = check_pod(raw.value)
     errors += check_support(document)
+    # Each stage needs the one before it: report its errors without follow-up errors.
     if errors:
         return None, errors
     # Checked before the node's name is appended: an empty name would become "-node".

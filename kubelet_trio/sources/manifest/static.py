@@ -66,9 +66,10 @@ def make_static(pod: Pod, uid: PodUid, node_name: str, source: str, origin: str)
         CONFIG_SOURCE: source,
         CONFIG_HASH: uid,
     }
+    # A copy of another pod's YAML may contain our annotations.
     annotations.pop(MANIFEST, None)
     annotations.pop(INSTANCE, None)  # only the agent marks its pods
-    if source == "file":  # a URL may carry a password
+    if source == "file":  # not for URLs: one may contain a password
         annotations[MANIFEST] = origin
     meta = replace(
         pod.metadata,

@@ -120,7 +120,7 @@ STATIC_POD: Mapping[str, Refusal] = {
     "metadata.deletionGracePeriodSeconds": Refusal("a manifest cannot ask for deletion"),
     "spec.ephemeralContainers": Refusal("Forbidden: cannot be set on create", ([],)),
     "spec.imagePullSecrets": _api("secrets", []),
-    "spec.readinessGates": Refusal("nobody sets conditions of a static pod", _EMPTY),
+    "spec.readinessGates": Refusal("no component sets conditions of a static pod", _EMPTY),
     "spec.resourceClaims": _api("resourceclaims", []),
     "spec.schedulingGates": Refusal(
         "Forbidden: a pod that has its node cannot wait for one", ([],)

@@ -66,6 +66,7 @@ def plain_scalar(text: str) -> Any:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
+    # Most scalars are words: skip the regular expressions for them.
     if text[0] not in "+-.0123456789":
         return text
     match = _INT.fullmatch(text)
@@ -126,6 +127,7 @@ class _Builder:
     def _alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
             raise YamlError(f"alias *{event.anchor} has no anchor before it", _line(event))
+        # Count what an alias expands to: "billion laughs" multiplies values at each level.
         value, size = self._anchors[event.anchor]
         self._count += size
         self._aliased += size
@@ -143,6 +145,7 @@ class _Builder:
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         while type(event := self._loader.get_event()).__name__ != "MappingEndEvent":
+            # Merge keys (<<, yaml.org/type/merge.html): own fields win, then earlier sources.
             if _is_merge_key(event):
                 for source in self._merge_sources(depth):
                     merged = {**source, **merged}

@@ -29,6 +29,7 @@ PROPAGATION = ("None", "HostToContainer", "Bidirectional")
 RECURSIVE_READ_ONLY = ("Disabled", "IfPossible", "Enabled")
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
+# Limits of KEP-5307.
 _MAX_RULES = 20
 _MAX_EXIT_CODES = 255
 
@@ -99,6 +100,7 @@ def _ports(errors: FieldErrors, ports: list[ContainerPort], path: str, host_netw
             errors.within(f"{where}.containerPort", port.containerPort, 1, 65535)
         if port.hostPort:
             errors.within(f"{where}.hostPort", port.hostPort, 1, 65535)
+            # On the host's network the container itself binds the port: there is no mapping.
             if host_network and port.hostPort != port.containerPort:
                 errors.invalid(
                     f"{where}.hostPort", port.hostPort, "must match containerPort on hostNetwork"
@@ -146,6 +148,7 @@ def _mount_options(errors: FieldErrors, mount: VolumeMount, path: str, privilege
         if value:
             errors.check(f"{path}.{name}", value, syntax.inside_path)
     errors.one_of(f"{path}.mountPropagation", mount.mountPropagation, PROPAGATION)
+    # It would let a container mount file systems on the host.
     if mount.mountPropagation == "Bidirectional" and not privileged:
         errors.forbidden(f"{path}.mountPropagation", "Bidirectional needs a privileged container")
     recursive = mount.recursiveReadOnly
@@ -168,6 +171,7 @@ def _resources(errors: FieldErrors, resources: ResourceRequirements, path: str) 
                 (resources.requests or {})[name],
                 f"must be less than or equal to {name} limit of {limit}",
             )
+        # Huge pages are reserved by the kernel: they cannot be overcommitted.
         elif name.startswith("hugepages-") and amount != limits.get(name):
             errors.invalid(f"{path}.requests", name, "must be equal to the limit")
 

@@ -18,11 +18,13 @@ from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
 from kubelet_trio.sources.validation.object import config_key
 
+# validEnvDownwardAPIFieldPathExpressions: of labels and annotations only a single key.
 _FIELDS = re.compile(
     r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)\['.+'\]"
     r"|spec\.(nodeName|serviceAccountName)|status\.(hostIP|hostIPs|podIP|podIPs)"
 )
 _RESOURCES = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-.+)")
+# validContainerResourceDivisorForCPU and ...ForMemory; "0" means 1.
 _CPU_DIVISORS = ("0", "1m", "1")
 _BYTE_DIVISORS = (
     *("0", "1", "1k", "1M", "1G", "1T", "1P", "1E"),

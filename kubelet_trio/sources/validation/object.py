@@ -26,7 +26,7 @@ from kubelet_trio.sources.errors import FieldError
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
 
-MAX_CONTENT = 1024 * 1024  # bytes of all keys and values, as at the API server
+MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
 VOLUME_SOURCES = ("hostPath", "local", "nfs")
@@ -104,6 +104,7 @@ def _config_map(errors: FieldErrors, value: ConfigMap) -> None:
     try:
         _size(errors, config_map_content(value), "")
     except ValueError as exc:
+        # Values may be secret, so errors never quote them.
         errors.invalid("binaryData", "(not shown)", str(exc))
 
 
@@ -128,6 +129,7 @@ def _size(errors: FieldErrors, content: Mapping[str, bytes], path: str) -> None:
 
 def _claim(errors: FieldErrors, spec: PersistentVolumeClaimSpec) -> None:
     if not spec.volumeName:
+        # The binder is a controller of the cluster; without one a claim would wait for ever.
         errors.required("spec.volumeName", "nothing but the manifest binds claims on this node")
     _mode(errors, spec.volumeMode)
 

@@ -28,7 +28,8 @@ RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 OPERATING_SYSTEMS = ("linux", "windows")
 
-_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values
+_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values: TotalAnnotationSizeLimitB
+# MaxDNSNameservers, MaxDNSSearchPaths and MaxDNSSearchListChars.
 _MAX_NAMESERVERS = 3
 _MAX_SEARCHES = 32
 _MAX_SEARCH_CHARS = 2048
@@ -58,6 +59,7 @@ def _metadata(errors: FieldErrors, meta: ObjectMeta) -> None:
         errors.check(f"metadata.labels[{key}]", value, syntax.label_value)
     annotations: Mapping[str, str] = meta.annotations or {}
     for key in annotations:
+        # ValidateAnnotations lowers the key first: upper case is allowed also in the prefix.
         errors.check("metadata.annotations", key.lower(), syntax.qualified_name)
     size = sum(len(k.encode()) + len(v.encode()) for k, v in annotations.items())
     if size > _MAX_ANNOTATIONS:
@@ -65,6 +67,7 @@ def _metadata(errors: FieldErrors, meta: ObjectMeta) -> None:
 
 
 def _spec(errors: FieldErrors, spec: PodSpec) -> None:
+    # First: the containers' mounts are checked against the names of the volumes.
     volumes = validate_volumes(errors, spec.volumes or [])
     validate_pod_security(errors, spec)
     validate_containers(errors, spec, volumes)

@@ -27,6 +27,7 @@ PROC_MOUNTS = ("Default", "Unmasked")
 _MAX_ID = 2**31 - 1
 _MAX_PROFILE = 4095  # PATH_MAX without its terminating NUL
 _MAX_SYSCTL = 253
+# SysctlContainSlashFmt: names with dots or slashes between segments.
 _SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
 _ESCALATION = "cannot set `allowPrivilegeEscalation` to false and "
 _NO_USERNS = "must not be set where `hostUsers` is false"
@@ -80,6 +81,7 @@ def _escalation(errors: FieldErrors, context: SecurityContext, path: str) -> Non
     if context.allowPrivilegeEscalation is not False:
         return
     added = context.capabilities.add if context.capabilities is not None else None
+    # With these two it is always true (SecurityContext in the API reference).
     path = f"{path}.allowPrivilegeEscalation"
     if context.privileged:
         errors.invalid(path, False, f"{_ESCALATION}`privileged` to true")

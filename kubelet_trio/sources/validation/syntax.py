@@ -13,7 +13,8 @@ _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _SEARCH = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _PORT_NAME = re.compile(r"[-a-z0-9]+")
-_ENV_NAME = re.compile(r"[ -<>-~]+")  # printable ASCII without =
+# Printable ASCII without "=": IsRelaxedEnvVarName.
+_ENV_NAME = re.compile(r"[ -<>-~]+")
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
 _UID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]{0,127}")
 
@@ -103,6 +104,7 @@ def ip_address(text: str) -> str | None:
         ipaddress.ip_address(text)
     except ValueError:
         return "must be an IP address (such as 10.9.8.7 or 2001:db8::ffff)"
+    # Python accepts IPv6 zones (fe80::1%eth0); Kubernetes does not.
     return None if "%" not in text else "must be an IP address without a zone"
 
 

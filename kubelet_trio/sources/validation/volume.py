@@ -36,6 +36,7 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 _SIZED_MEDIUM = "HugePages-"
 _MAX_MODE = 0o777
+# validVolumeDownwardAPIFieldPathExpressions: a file may also show all labels or annotations.
 _FIELDS = re.compile(
     r"metadata\.(name|namespace|uid|labels|annotations)|metadata\.(labels|annotations)\['.+'\]"
 )
@@ -197,6 +198,7 @@ def volume_field(path: str) -> str | None:
 
 def file_path(path: str) -> str | None:
     """Check the path of a file inside a volume."""
+    # Names with ".." are reserved for the atomic writer: ..data and its dated directories.
     if path.startswith(".."):
         return "must not start with '..'"
     return syntax.inside_path(path)

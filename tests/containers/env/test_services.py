@@ -12,7 +12,8 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import container_env, service_variables
-from kubelet_trio.objects import ServiceFacts, service_facts
+from kubelet_trio.objects import ServiceFacts
+from kubelet_trio.objects.services import service_facts
 
 
 def service(name: str, namespace: str, ip: str, *ports: ServicePort) -> Service:

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from kubelet_trio.model import pod_uid
-from kubelet_trio.sources import FileSource, Watcher
+from kubelet_trio.sources import FileSource
+from kubelet_trio.sources.files import Watcher
 from kubelet_trio.sources.files.watch import InotifyWatcher
 from tests.sources.make import container, encoded, manifest, names
 

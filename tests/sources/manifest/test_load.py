@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from lightkube.models.core_v1 import Pod, Toleration
 
 from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, metadata, pod_uid, spec
-from kubelet_trio.sources import ManifestError, load_pods
+from kubelet_trio.sources import ManifestError
 from kubelet_trio.sources.manifest.static import MANIFEST, mark_seen, seen_at, seen_now
+from tests.harness.pod_files import load_pods
 from tests.sources.make import container, encoded, load, manifest, names
 
 YAML = b"""\

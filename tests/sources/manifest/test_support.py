@@ -75,7 +75,7 @@ def selinux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         (
             manifest(readinessGates=[{"conditionType": "x"}]),
             "spec.readinessGates",
-            "nobody sets conditions",
+            "no component sets conditions",
         ),
         (
             manifest(schedulingGates=[{"name": "x"}]),
