@@ -1,19 +1,19 @@
-"""Logins for registries: pull secrets, docker configs, credential provider programs."""
+"""Logins for registries, and the records of which pods may use which images."""
 
 from kubelet_trio.credentials.accounts import Accounts, Puller, TokenAttributes
 from kubelet_trio.credentials.docker_config import secret_logins
+from kubelet_trio.credentials.errors import ProviderError
 from kubelet_trio.credentials.image_access import ImageAccess
 from kubelet_trio.credentials.keyring import Keyring, NodeKeyring, NoKeyring
 from kubelet_trio.credentials.matching import (
     AccountSource,
     Login,
     Logins,
-    SecretSource,
     lookup,
     matches,
     repository,
 )
-from kubelet_trio.credentials.plugins import Plugin, ProviderError, make_plugins
+from kubelet_trio.credentials.plugins import Plugin, make_plugins
 from kubelet_trio.credentials.provider_config import Provider, load_providers
 from kubelet_trio.credentials.pulled import PullVerification, allowlist_problem
 
@@ -31,7 +31,6 @@ __all__ = [
     "ProviderError",
     "PullVerification",
     "Puller",
-    "SecretSource",
     "TokenAttributes",
     "allowlist_problem",
     "load_providers",

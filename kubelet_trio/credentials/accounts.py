@@ -1,7 +1,7 @@
-"""Service accounts for credential providers: what a pod's own account may pull, the pod may.
+"""Service account tokens for credential providers: a pod may pull what its account may pull.
 
-A provider with `tokenAttributes` is given a token of the pod's service account, bound to the pod,
-and annotations of the account. Source: KEP-4412, pkg/credentialprovider/plugin (1.36).
+A provider with `tokenAttributes` gets a token of the pod's service account, bound to the pod, and
+annotations of the account. Source: KEP-4412, pkg/credentialprovider/plugin (1.36).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from kubelet_trio.credentials.errors import NotApplicableError
 from kubelet_trio.credentials.matching import AccountSource
 from kubelet_trio.model import PodKey, PodUid, sha256
 from kubelet_trio.objects import ObjectError, TokenRequest
@@ -23,26 +24,26 @@ class TokenAttributes:
     """`tokenAttributes` of a provider."""
 
     audience: str
-    is_required: bool  # pods without a service account are no business of the provider
-    is_per_token: bool  # its answers are for one token; else for all pods of the account
+    is_required: bool  # the provider is not asked for pods without a service account
+    is_per_token: bool  # its answers are cached for one token; else for the account's pods
     required_annotations: tuple[str, ...] = ()
     optional_annotations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Puller:
-    """The pod that an image is for."""
+    """The pod that an image is pulled for."""
 
     pod: PodKey
     uid: PodUid
-    service_account: str = ""  # "": none, as static pods
+    service_account: str = ""  # empty for static pods
 
 
 class Accounts(Protocol):
     """The cluster's service accounts."""
 
     async def account(self, namespace: str, name: str) -> ServiceAccount:
-        """Return an account as it is now. Raises `ObjectError`."""
+        """Return the current state of an account. Raises `ObjectError`."""
         ...
 
     async def token(self, request: TokenRequest) -> str:
@@ -52,46 +53,42 @@ class Accounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a provider is given for one pod."""
+    """The token and annotations that a provider gets for one pod."""
 
     source: AccountSource
     annotations: Mapping[str, str]
     token: str = field(repr=False)
     is_per_token: bool
-    whose: tuple[object, ...]  # whom an answer is for
-
-
-class NotForItError(Exception):
-    """The account, or that there is none, says that the provider is not to be asked."""
+    cache_scope: tuple[object, ...]  # who may use a cached answer
 
 
 async def grant_of(
     attributes: TokenAttributes, puller: Puller | None, accounts: Accounts | None
 ) -> Grant | None:
-    """Return what to give; None for a pod without an account, for which it may be asked as well.
+    """Return the token and annotations for a pod; None if it has no account and needs none.
 
     Raises:
-        NotForItError: it may not be asked.
-        ObjectError: the account or the token cannot be had.
+        NotApplicableError: the provider must not be asked.
+        ObjectError: the account or the token is not available.
     """
     if puller is None or not puller.service_account:
         if attributes.is_required:
-            raise NotForItError("the pod has no service account")
+            raise NotApplicableError("the pod has no service account")
         return None
     namespace, name = puller.pod.namespace, puller.service_account
     if accounts is None:
         raise ObjectError("service accounts need an API server")
     account = (await accounts.account(namespace, name)).metadata
-    assert account is not None  # an API server's
+    assert account is not None  # API servers always send it
     found = account.annotations or {}
     for key in attributes.required_annotations:
         if key not in found:
-            raise NotForItError(f"service account {namespace}/{name} has no annotation {key}")
+            raise NotApplicableError(f"service account {namespace}/{name} has no annotation {key}")
     given = (*attributes.required_annotations, *attributes.optional_annotations)
     annotations = {key: found[key] for key in sorted(given) if key in found}
     source = AccountSource(account.uid or "", namespace, name)
     token = await accounts.token(TokenRequest(puller.pod, puller.uid, name, attributes.audience))
-    whose: tuple[object, ...] = (source, tuple(annotations.items()))
+    scope: tuple[object, ...] = (source, tuple(annotations.items()))
     if attributes.is_per_token:
-        whose = (*whose, puller.uid, sha256(token.encode()).hexdigest())
-    return Grant(source, annotations, token, attributes.is_per_token, whose)
+        scope = (*scope, puller.uid, sha256(token.encode()).hexdigest())
+    return Grant(source, annotations, token, attributes.is_per_token, scope)

@@ -1,7 +1,7 @@
-"""Docker's files of logins, as secrets of pods and as the node's own.
+"""Logins in Docker's file formats: of pull secrets and of the node's own files.
 
-`config.json` (`{"auths": {LOCATION: {"username", "password"} or {"auth": BASE64}}}`) and the
-older `.dockercfg`, which is what `auths` holds. Errors never quote the content.
+`config.json` is `{"auths": {LOCATION: {"username", "password"} or {"auth": BASE64}}}`; the older
+`.dockercfg` is the contents of `auths`. Error messages never quote the content.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LEGACY_TYPE, _LEGACY_KEY = "kubernetes.io/dockercfg", ".dockercfg"
 
 
 def secret_logins(secret: Secret) -> Logins:
-    """Return the logins of a pull secret; none for a secret of another type.
+    """Return the logins of a pull secret; none if the secret has another type.
 
-    Raises ValueError naming the secret where it is not in the form of its type.
+    Raises ValueError naming the secret if its content is malformed.
     """
     meta = secret.metadata
     name = f"{meta.namespace}/{meta.name}" if meta is not None else ""
@@ -60,12 +60,12 @@ def legacy_logins(text: bytes) -> Logins:
 
 
 def node_logins(root_dir: Path, home: Path | None) -> Logins:
-    """Return the logins of the first of the node's files that can be read.
+    """Return the logins of the first of the node's files that can be read. Blocks.
 
-    The places are the Go kubelet's: `config.json` in the root directory, the working
-    directory, `~/.docker` and `/.docker`; then `.dockercfg` in the first two, `~` and `/`.
+    The paths are the Go kubelet's: `config.json` in the root directory, the working directory,
+    `~/.docker` and `/.docker`; then `.dockercfg` in the first two, `~` and `/`.
     """
-    for path, read in _places(root_dir, home):
+    for path, read in _paths(root_dir, home):
         try:
             return read(path.read_bytes())
         except FileNotFoundError:
@@ -75,7 +75,7 @@ def node_logins(root_dir: Path, home: Path | None) -> Logins:
     return {}
 
 
-def _places(root_dir: Path, home: Path | None) -> Iterator[tuple[Path, Callable[[bytes], Logins]]]:
+def _paths(root_dir: Path, home: Path | None) -> Iterator[tuple[Path, Callable[[bytes], Logins]]]:
     own = [home / ".docker"] if home is not None else []
     for directory in (root_dir, Path.cwd(), *own, Path("/.docker")):
         yield directory / "config.json", config_logins
@@ -85,7 +85,7 @@ def _places(root_dir: Path, home: Path | None) -> Iterator[tuple[Path, Callable[
 
 
 def home_directory() -> Path | None:
-    """Return $HOME; None where it is not set, as under systemd."""
+    """Return $HOME; None if it is not set, as under systemd."""
     return Path(os.environ["HOME"]) if os.environ.get("HOME") else None
 
 

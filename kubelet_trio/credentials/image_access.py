@@ -1,9 +1,9 @@
-"""The keeper of the records of pulls: all of them in memory, read once, written through.
+"""The records of image pulls: read once, kept in memory, written through.
 
-The image puller asks it whether a pod may use an image that is there, and tells it of every
-pull. A pull is written down before it begins: an image that comes of one which nobody saw the
-end of is known to have been pulled, with nobody knows what, so that everyone must show a login.
-Collecting images takes the records of those that are gone.
+The image puller asks here whether a pod may use an image on the node, and reports every pull. An
+intent is written before a pull begins. If the agent dies during the pull, the intent shows that the
+image was pulled with unknown credentials, so every pod must prove access to it. Image garbage
+collection removes the records of deleted images.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ log = get_logger()
 
 
 class ImageLister(Protocol):
-    """The part of the runtime that is asked."""
+    """The part of the runtime that this module needs."""
 
     async def list_images(self) -> list[v1.Image]: ...
 
 
 class ImageAccess:
-    """See the module. One lock keeps its files in the order of what it knows."""
+    """Decides whether pods may use images, and keeps the records."""
 
     def __init__(
         self,
@@ -58,19 +58,20 @@ class ImageAccess:
         self._clock = clock
         self._verification = verification
         self._loaded: Loaded | None = None
-        self._pulling: dict[str, int] = {}  # pulls under way by image; 0: of an earlier life
-        self._lost: set[str] = set()  # images of pulls in an earlier life, not looked for yet
-        self._turn = trio.Lock()
+        # Pulls in flight by image; 0: a pull that an earlier run of the agent left unfinished.
+        self._pulling: dict[str, int] = {}
+        self._unfinished: set[str] = set()  # images of such pulls, not looked for yet
+        self._lock = trio.Lock()  # keeps the writes to files in the order of those to memory
 
     async def must_pull(
         self, image: str, ref: str, logins: Callable[[], Awaitable[Sequence[Login]]]
     ) -> bool:
-        """Return whether a pod may use an image on the node only if it can pull it.
+        """Return whether a pod must pull an image that is on the node, to prove its access.
 
         Args:
             image: as the pod names it.
-            ref: as the runtime calls it.
-            logins: gives the pod's; asked for only if they matter, its errors pass.
+            ref: as the runtime names it.
+            logins: returns the pod's logins. Called only if they matter; its errors are raised.
         """
         if self._verification.is_off:
             return False
@@ -83,23 +84,23 @@ class ImageAccess:
         if record is None and (
             file_name(ref) in known.unreadable or file_name(image) in known.unreadable_intents
         ):
-            return True  # somebody pulled it, with nobody knows what
+            return True  # a kubelet pulled it, with unknown credentials
         pulled_here = record is not None or image in self._pulling
         found = access(self._verification, image, record, pulled_here=pulled_here)
-        if found is not Access.OPEN or record is None:
-            return found is not Access.GIVEN
+        if found is not Access.BY_CREDENTIALS or record is None:
+            return found is not Access.GRANTED
         own = await logins()
         known_here = record.credential_mapping[repository(image)]
-        is_known, news = match(known_here, secrets_of(own), accounts_of(own))
-        if news is not None:
-            async with self._turn:
-                await self._note(image, ref, news)
+        is_known, addition = match(known_here, secrets_of(own), accounts_of(own))
+        if addition is not None:
+            async with self._lock:
+                await self._note(image, ref, addition)
         return not is_known
 
     async def begin(self, image: str) -> None:
-        """Write down that an image is about to be pulled. Raises OSError."""
+        """Record that a pull begins. Raises OSError; the pull must then not begin."""
         await self._ready()
-        async with self._turn:
+        async with self._lock:
             if image not in self._pulling:
                 self._pulling[image] = 0
                 try:
@@ -110,20 +111,20 @@ class ImageAccess:
             self._pulling[image] += 1
 
     async def pulled(self, image: str, ref: str, login: Login | None) -> None:
-        """Note with what an image was pulled; it stays a mere intent if that cannot be written."""
-        async with self._turn:
+        """Record the login of a successful pull; if that fails, the intent stays."""
+        async with self._lock:
             if await self._note(image, ref, credentials_of(login)):
                 await self._end(image)
 
     async def failed(self, image: str) -> None:
-        """Take back what `begin` wrote."""
-        async with self._turn:
+        """Remove the intent of a failed pull."""
+        async with self._lock:
             await self._end(image)
 
     async def prune(self, present: Collection[str], before: float) -> None:
         """Remove the records of images that are not `present` (ids, or names by digest).
 
-        What was written since `before` (Unix seconds, taken before they were listed) stays.
+        Records written since `before` stay: the Unix time before the images were listed.
         """
         try:
             known = await self._ready()
@@ -131,7 +132,7 @@ class ImageAccess:
             log.error("credentials.records_unreadable", error=str(exc))
             return
         names = {file_name(ref) for ref in present}
-        async with self._turn:
+        async with self._lock:
             gone = [
                 ref
                 for ref, record in known.records.items()
@@ -180,35 +181,35 @@ class ImageAccess:
             del self._pulling[image]
 
     async def _ready(self) -> Loaded:
-        if self._loaded is None or self._lost:
-            async with self._turn:
+        if self._loaded is None or self._unfinished:
+            async with self._lock:
                 await self._load()
-                await self._find_lost()
+                await self._recover_unfinished()
         assert self._loaded is not None
         return self._loaded
 
     async def _load(self) -> Loaded:
         if self._loaded is None:
             self._loaded = await self._offload(self._files.load)
-            self._lost = set(self._loaded.intents)
-            self._pulling = dict.fromkeys(self._lost, 0)
+            self._unfinished = set(self._loaded.intents)
+            self._pulling = dict.fromkeys(self._unfinished, 0)
         return self._loaded
 
-    async def _find_lost(self) -> None:
-        """Turn the pulls of an earlier life that brought an image into records of it."""
-        if not self._lost:
+    async def _recover_unfinished(self) -> None:
+        """Turn the intents of an earlier run whose image exists into records."""
+        if not self._unfinished:
             return
         try:
             images = await self._runtime.list_images()
         except RuntimeCallError:
-            return  # asked again the next time
-        wanted = {_full_name(image): image for image in self._lost}
+            return  # the next call tries again
+        wanted = {_full_name(image): image for image in self._unfinished}
         for found in images:
             for name in (*found.repo_tags, *found.repo_digests):
                 image = wanted.get(_full_name(name), "")
                 if self._pulling.get(image) == 0 and await self._note(image, found.id, None):
                     await self._end(image)
-        self._lost = set()
+        self._unfinished = set()
 
 
 def _full_name(reference: str) -> str:

@@ -1,4 +1,4 @@
-"""All that the node knows to log in with: the pod's secrets, the node's files, programs."""
+"""The logins for an image: of the pod's secrets, the node's files and credential providers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import trio
 
 from kubelet_trio.credentials.accounts import Puller
 from kubelet_trio.credentials.docker_config import home_directory, node_logins
+from kubelet_trio.credentials.errors import ProviderError
 from kubelet_trio.credentials.matching import Login, Logins, lookup, repository
-from kubelet_trio.credentials.plugins import Plugin, ProviderError
+from kubelet_trio.credentials.plugins import Plugin
 from kubelet_trio.model import Offload, get_logger
 
 log = get_logger()
@@ -20,18 +21,18 @@ _FILES_KEPT = 300.0  # seconds for which the node's files are not read again
 
 
 class Keyring(Protocol):
-    """Gives the logins for an image."""
+    """Returns the logins for an image."""
 
     async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
-        """Return what to try in turn, the pod's `own` first; nothing: pull without a login.
+        """Return the logins to try in turn; none: pull anonymously.
 
-        `puller` is the pod.
+        `own` are those of the pod's secrets, which come first; `puller` is the pod.
         """
         ...
 
 
 class NodeKeyring:
-    """The real one. A source that fails is told in the log, and the others are used."""
+    """The keyring of a node. A source that fails is logged; the others are used."""
 
     def __init__(self, root_dir: Path, offload: Offload, plugins: Sequence[Plugin] = ()) -> None:
         self._root_dir = root_dir
@@ -60,7 +61,7 @@ class NodeKeyring:
 
 
 class NoKeyring:
-    """Knows of no logins but the pod's own."""
+    """A keyring with only the pod's own logins."""
 
     async def logins(self, image: str, own: Iterable[Logins], puller: Puller) -> Sequence[Login]:
         return lookup(list(own), repository(image))

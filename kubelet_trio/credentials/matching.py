@@ -1,8 +1,8 @@
-"""Which credentials count for which image: names and globs, after the Go kubelet's keyring.
+"""Matches images with credentials by names and globs, as the Go kubelet's keyring. Pure.
 
-Pure. An image is looked up by its repository, `<registry>[:port]/<path>`, without tag and
-digest; what credentials are for is such a name too, or the beginning of one, and its
-host may hold globs (`*.registry.example`), a part at a time.
+An image is looked up by its repository, `<registry>[:port]/<path>`, without tag and digest. The
+location of a credential is such a name or a prefix of one; its host may contain globs, each for one
+part (`*.registry.example`). Source: pkg/credentialprovider/keyring.go.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import SplitResult, urlsplit
 
 DOCKER_HUB = "docker.io"
-_DOCKER_HUB_KEYS = "index.docker.io"  # what its credentials are filed under
+_DOCKER_HUB_KEYS = "index.docker.io"  # the location of its credentials in docker configs
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SecretSource:
 
 @dataclass(frozen=True, slots=True)
 class AccountSource:
-    """The service account with whose token a program got a login."""
+    """The service account whose token a credential provider exchanged for a login."""
 
     uid: str
     namespace: str
@@ -36,25 +36,25 @@ class AccountSource:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user name and a password, or tokens of a registry.
+    """A user name and a password for a registry.
 
-    `source` is None for what every pod of the node may use: its files, its programs.
+    `source` is None for the node's own logins, which every pod may use.
     """
 
     username: str = ""
     password: str = ""
-    email: str = ""  # nobody logs in with it; the hash of a record counts it
+    email: str = ""  # not used to log in, but part of the hash in a pull record
     source: SecretSource | AccountSource | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        return f"Login({self.username!r}, ...)"  # logs are no place for the rest
+        return f"Login({self.username!r}, ...)"  # no secrets in logs
 
 
-Logins = Mapping[str, Login]  # by location, as a docker config has them
+Logins = Mapping[str, Login]  # by location, as in a docker config
 
 
 def repository(image: str) -> str:
-    """Return an image's repository in full: `busybox:1` is `docker.io/library/busybox`."""
+    """Return an image's full repository: `busybox:1` is `docker.io/library/busybox`."""
     name = image.partition("@")[0]
     head, slash, last = name.rpartition("/")
     name = f"{head}{slash}{last.partition(':')[0]}"
@@ -69,15 +69,15 @@ def repository(image: str) -> str:
 
 
 def registry(image_repository: str) -> str:
-    """Return the host, and the port if it has one, of a repository."""
+    """Return the host of a repository, with the port if it has one."""
     return image_repository.partition("/")[0]
 
 
 def matches(pattern: str, image_repository: str) -> bool:
-    """Return whether a location, globs allowed in its host, is for that repository.
+    """Return whether a location, with globs in its host, matches a repository.
 
-    Ports are equal or both missing; the host has as many parts; the path is how the
-    repository's begins.
+    The ports are equal or both missing, the hosts have the same number of parts, and the
+    location's path is a prefix of the repository's.
     """
     try:
         glob, target = _split(pattern), _split(image_repository)
@@ -91,7 +91,7 @@ def matches(pattern: str, image_repository: str) -> bool:
 
 
 def lookup(keyrings: Sequence[Logins], image_repository: str) -> list[Login]:
-    """Return the logins to try in turn: per keyring, those for the most of the path first."""
+    """Return the logins to try in turn: for each keyring, the longest matching path first."""
     found: list[Login] = []
     for logins in keyrings:
         found += _lookup(logins, image_repository)
@@ -99,23 +99,23 @@ def lookup(keyrings: Sequence[Logins], image_repository: str) -> list[Login]:
 
 
 def _lookup(logins: Logins, image_repository: str) -> list[Login]:
-    filed: dict[str, list[Login]] = {}
+    by_key: dict[str, list[Login]] = {}
     for location, login in logins.items():
         if (key := _key(location)) is not None:
-            filed.setdefault(key, []).append(login)
+            by_key.setdefault(key, []).append(login)
     found = [
         login
-        for key in sorted(filed, reverse=True)
+        for key in sorted(by_key, reverse=True)  # a longer path sorts after its prefix
         if matches(key, image_repository)
-        for login in filed[key]
+        for login in by_key[key]
     ]
     if not found and registry(image_repository) == DOCKER_HUB:
-        return filed.get(_DOCKER_HUB_KEYS, [])
+        return by_key.get(_DOCKER_HUB_KEYS, [])
     return found
 
 
 def _key(location: str) -> str | None:
-    """Return a location without scheme and API version; None for what is no URL."""
+    """Return a location without scheme and API version; None if it is malformed."""
     try:
         url = _split(location)
     except ValueError:

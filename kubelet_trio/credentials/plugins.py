@@ -1,9 +1,9 @@
-"""Programs that are asked for an image's logins (`--image-credential-provider-bin-dir`).
+"""Credential provider programs (`--image-credential-provider-bin-dir`).
 
-A program gets a CredentialProviderRequest on its standard input and prints a
-CredentialProviderResponse. Its answers are kept as long as it says, by image, by registry or
-for all images, and no two runs of one program for one image overlap. Answers to what a service
-account was shown for are for that account's pods alone.
+A program reads a CredentialProviderRequest from its standard input and prints a
+CredentialProviderResponse. Its answers are cached for the time that it sets, by image, by registry
+or globally. One program does not run twice at a time for one image. Answers for a service account's
+token are used only for pods of that account.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 import trio
 
-from kubelet_trio.credentials.accounts import Accounts, Grant, NotForItError, Puller, grant_of
+from kubelet_trio.credentials.accounts import Accounts, Grant, Puller, grant_of
+from kubelet_trio.credentials.errors import NotApplicableError, ProviderError
 from kubelet_trio.credentials.matching import Login, Logins, matches, registry
 from kubelet_trio.credentials.provider_config import Provider, cache_duration
 from kubelet_trio.model import JSON_ERRORS, Meter, get_logger
@@ -33,13 +34,7 @@ _KEYS: Mapping[str, Callable[[str], str]] = {
     "Registry": lambda image: f"registry:{registry(image)}",
     "Global": lambda _image: "global",
 }
-
-
-_Key = tuple[str, tuple[object, ...]]  # what for, and whom
-
-
-class ProviderError(Exception):
-    """A program gave no usable answer. The text holds nothing that it printed on stdout."""
+_Key = tuple[str, tuple[object, ...]]  # the cache key, and the scope: see `Grant`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +45,17 @@ class _Answer:
 
 @dataclass(slots=True, eq=False)
 class Plugin:
-    """One provider with its answers."""
+    """One provider with its cached answers."""
 
     provider: Provider
     program: Path
     meter: Meter = field(default_factory=Meter)
     accounts: Accounts | None = None
-    _answers: dict[_Key, _Answer] = field(default_factory=dict)
-    _asking: dict[_Key, trio.Lock] = field(default_factory=dict)
+    _answers: dict[_Key, _Answer] = field(default_factory=dict, init=False)
+    _in_flight: dict[_Key, trio.Lock] = field(default_factory=dict, init=False)
 
     async def logins(self, image: str, puller: Puller | None = None) -> Logins:
-        """Return what it gives for a repository; nothing for one that it is not for.
+        """Return the logins for a repository; none if `matchImages` does not match it.
 
         Raises `ProviderError`.
         """
@@ -68,21 +63,24 @@ class Plugin:
             return {}
         try:
             grant = await self._grant(puller)
-        except NotForItError as exc:
+        except NotApplicableError as exc:
             log.debug("credentials.not_for_provider", provider=self.provider.name, why=str(exc))
             return {}
-        asked = (image, _whose(grant))
-        lock = self._asking.setdefault(asked, trio.Lock())
+        key = (image, _cache_scope(grant))
+        lock = self._in_flight.setdefault(key, trio.Lock())
         try:
             async with lock:
-                known = self._known(*asked)
-                return known if known is not None else await self._ask(image, grant)
+                cached = self._cached(*key)
+                return cached if cached is not None else await self._ask(image, grant)
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
-                self._asking.pop(asked, None)
+                self._in_flight.pop(key, None)
 
     async def _grant(self, puller: Puller | None) -> Grant | None:
-        """Return the pod's token. Raises `ProviderError`; `NotForItError` where it gets none."""
+        """Return what the provider gets for a pod.
+
+        Raises `ProviderError`, and `NotApplicableError` if it must not be asked.
+        """
         if self.provider.tokens is None:
             return None
         try:
@@ -90,10 +88,10 @@ class Plugin:
         except ObjectError as exc:
             raise ProviderError(f"credential provider {self.provider.name}: {exc}") from exc
 
-    def _known(self, image: str, whose: tuple[object, ...]) -> Logins | None:
+    def _cached(self, image: str, scope: tuple[object, ...]) -> Logins | None:
         now = trio.current_time()
         self._answers = {key: a for key, a in self._answers.items() if a.until > now}
-        answers = (self._answers.get((key(image), whose)) for key in _KEYS.values())
+        answers = (self._answers.get((key(image), scope)) for key in _KEYS.values())
         return next((answer.logins for answer in answers if answer is not None), None)
 
     async def _ask(self, image: str, grant: Grant | None) -> Logins:
@@ -119,7 +117,7 @@ class Plugin:
         logins, key, kept = read_response(printed, provider, grant)
         if kept > 0:
             until = trio.current_time() + kept
-            self._answers[_KEYS[key](image), _whose(grant)] = _Answer(logins, until)
+            self._answers[_KEYS[key](image), _cache_scope(grant)] = _Answer(logins, until)
         return logins
 
     async def _run(self, request: bytes) -> bytes:
@@ -140,8 +138,8 @@ class Plugin:
         except (OSError, subprocess.SubprocessError) as exc:
             raise ProviderError(f"credential provider {name}: {exc}") from exc
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-500:]
-            raise ProviderError(f"credential provider {name} exited {done.returncode}: {said}")
+            stderr = done.stderr.decode(errors="replace").strip()[-500:]
+            raise ProviderError(f"credential provider {name} exited {done.returncode}: {stderr}")
         if len(done.stdout) > _OUTPUT:
             raise ProviderError(f"credential provider {name} printed more than {_OUTPUT} bytes")
         return done.stdout
@@ -153,9 +151,9 @@ def make_plugins(
     meter: Meter | None = None,
     accounts: Accounts | None = None,
 ) -> tuple[Plugin, ...]:
-    """Return the plugins. Raises ValueError naming a program that is not there.
+    """Return the plugins. Raises ValueError naming a program that does not exist.
 
-    `accounts` is None where there is no API server; no pod has a service account there.
+    `accounts` is None without an API server: pods then have no service accounts.
     """
     meter = meter or Meter()
     plugins = []
@@ -167,14 +165,14 @@ def make_plugins(
     return tuple(plugins)
 
 
-def _whose(grant: Grant | None) -> tuple[object, ...]:
-    return () if grant is None else grant.whose
+def _cache_scope(grant: Grant | None) -> tuple[object, ...]:
+    return () if grant is None else grant.cache_scope
 
 
 def read_response(
     printed: bytes, provider: Provider, grant: Grant | None
 ) -> tuple[Logins, str, float]:
-    """Return logins, kind of cache key and seconds of an answer. Raises `ProviderError`."""
+    """Return the logins, cacheKeyType and cache time of an answer. Raises `ProviderError`."""
     try:
         return _response(msgspec.json.decode(printed), provider, grant)
     except (*JSON_ERRORS, ValueError) as exc:
@@ -183,7 +181,7 @@ def read_response(
 
 def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Logins, str, float]:
     if not isinstance(answer, dict) or answer.get("kind") != "CredentialProviderResponse":
-        raise ValueError("its answer is no CredentialProviderResponse")
+        raise ValueError("its answer is not a CredentialProviderResponse")
     if answer.get("apiVersion") != provider.api_version:
         raise ValueError(f"apiVersion: its answer is not in {provider.api_version}")
     key = answer.get("cacheKeyType")
@@ -193,13 +191,14 @@ def _response(answer: Any, provider: Provider, grant: Grant | None) -> tuple[Log
     if answer.get("cacheDuration") is not None:
         kept = cache_duration(answer["cacheDuration"])
     logins = {}
-    told = answer.get("auth") or {}
-    if not isinstance(told, dict):
+    auths = answer.get("auth") or {}
+    if not isinstance(auths, dict):
         raise ValueError("auth: not an object of logins")
-    for location, auth in told.items():
+    for location, auth in auths.items():
         if not isinstance(auth, dict):
             raise ValueError("auth: not an object of logins")
         password = str(auth.get("password", ""))
+        # The token is bound to one pod: cached by account, other pods would use it.
         if grant is not None and password == grant.token and not grant.is_per_token:
             raise ValueError("auth: a token as password needs cacheType Token")
         source = grant.source if grant is not None else None

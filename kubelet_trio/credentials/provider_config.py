@@ -1,4 +1,4 @@
-"""The file behind `--image-credential-provider-config`: which programs are asked for logins."""
+"""Reads CredentialProviderConfig files (`--image-credential-provider-config`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXEC_API = "credentialprovider.kubelet.k8s.io/"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One program, and the images it is asked for."""
+    """One credential provider: its program, and the images that it is asked for."""
 
     name: str
     match_images: tuple[str, ...]
@@ -27,13 +27,13 @@ class Provider:
     api_version: str
     args: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
-    tokens: TokenAttributes | None = None  # None: it is given none
+    tokens: TokenAttributes | None = None  # None: it gets no tokens
 
 
 def load_providers(path: Path) -> tuple[Provider, ...]:
-    """Read a file, or a directory's files in the order of their names.
+    """Read a file, or the files of a directory in the order of their names. Blocks.
 
-    Raises OSError, or ValueError naming file and field.
+    Raises OSError, and ValueError naming file and field.
     """
     files = [path]
     if path.is_dir():
@@ -48,7 +48,7 @@ def load_providers(path: Path) -> tuple[Provider, ...]:
 
 
 def cache_duration(value: Any) -> float:
-    """Return how long a login may be kept, in seconds. Raises ValueError."""
+    """Return a cache duration in seconds. Raises ValueError."""
     seconds = float(parse_duration(str(value)))
     if seconds < 0:
         raise ValueError(f"{value!r} is below 0")
@@ -56,7 +56,7 @@ def cache_duration(value: Any) -> float:
 
 
 def _providers(file: Path) -> Iterator[Provider]:
-    import yaml  # few nodes have such a file
+    import yaml  # loaded only on nodes with such a file
 
     try:
         text = file.read_text()
@@ -132,14 +132,14 @@ def _variables(given: Any) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-_SCALARS = str | int | float  # YAML's numbers and booleans are taken by their text
+_SCALARS = str | int | float  # YAML's numbers and booleans count as text
 _FIELDS = {
     "name", "matchImages", "defaultCacheDuration", "apiVersion", "args", "env", "tokenAttributes"
 }  # fmt: skip
 
 
 def _token_attributes(given: Any, version: str) -> TokenAttributes | None:
-    """Return what a provider is to be given. Raises ValueError naming the field."""
+    """Read `tokenAttributes`. Raises ValueError naming the field."""
     if given is None:
         return None
     if not isinstance(given, dict):
@@ -172,7 +172,7 @@ def _checked(given: Mapping[str, Any]) -> TokenAttributes:
             if not name or not isinstance(name, str):
                 raise ValueError(f"{field}: {name!r} is not the key of an annotation")
             if name in seen:
-                raise ValueError(f"{field}: {name} is there twice")
+                raise ValueError(f"{field}: {name} is listed twice")
             seen.add(name)
         keys[field] = tuple(names)
     needed, optional = keys.values()

@@ -1,11 +1,8 @@
-"""The files of pulls: `<root-dir>/image_manager/pulled` and `pulling`, one a record. Blocks.
+"""The files of pull records: `<root-dir>/image_manager/pulled` and `pulling`. Blocks.
 
-Names and content are the Go kubelet's, which reads what this agent wrote and the other way
-round. Writes are atomic. Records are synced: one that a power cut swallows would leave an image
-that looks as if it had come with the node, for every pod to use. Of an intent the name is enough,
-which a file system keeps in the order of the image's own files; pods whose images are always
-pulled pay for no sync. A file that cannot be read is kept aside under a name that the Go kubelet
-does not look at, and still counts as a pull.
+Names and contents are the Go kubelet's: each agent can read the other's files. Writes are atomic. A
+file that cannot be read is renamed to a name that the Go kubelet ignores, and still counts as a
+pull.
 """
 
 from __future__ import annotations
@@ -32,12 +29,12 @@ from kubelet_trio.model import get_logger, sync_directory, write_aside
 log = get_logger()
 
 _T = TypeVar("_T", PulledRecord, PullIntent)
-_ASIDE = "unreadable-"
+_ASIDE = "unreadable-"  # prefix of the files that could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the files say."""
+    """The contents of the files."""
 
     records: dict[str, PulledRecord] = field(default_factory=dict)  # by `imageRef`
     intents: set[str] = field(default_factory=set)  # images
@@ -46,7 +43,7 @@ class Loaded:
 
 
 class PullFiles:
-    """The two directories."""
+    """Reads and writes the two directories."""
 
     def __init__(self, root_dir: Path) -> None:
         self._pulled = root_dir / "image_manager" / "pulled"
@@ -68,10 +65,11 @@ class PullFiles:
         return loaded
 
     def write(self, record: PulledRecord) -> None:
+        # Synced: without its record, an image looks preloaded, and every pod could use it.
         _write(self._pulled, file_name(record.image_ref), record, is_synced=True)
 
     def remove(self, refs: Iterable[str], unreadable: Iterable[str] = ()) -> None:
-        """Remove the records of images, and files that were kept aside."""
+        """Remove the records of images, and the files of unreadable ones."""
         for ref in refs:
             (self._pulled / file_name(ref)).unlink(missing_ok=True)
         for name in unreadable:
@@ -79,6 +77,8 @@ class PullFiles:
             (self._pulled / name).unlink(missing_ok=True)
 
     def write_intent(self, image: str) -> None:
+        # Not synced: only the name of an intent matters, and pods with `imagePullPolicy: Always`
+        # would pay for a sync at each start.
         intent = PullIntent(INTENT, VERSION, image)
         _write(self._pulling, file_name(image), intent, is_synced=False)
 
@@ -87,14 +87,14 @@ class PullFiles:
 
 
 def _read(directory: Path, model: type[_T], kind: str) -> Iterator[tuple[Path, _T | None]]:
-    """Yield path and content of each file; None for what cannot be read."""
+    """Yield path and content of each file; None for a file that cannot be read."""
     if not directory.is_dir():
         return
     for path in sorted(directory.iterdir()):
         if path.name.startswith(f"{_ASIDE}sha256-"):
             yield path, None
         if not path.name.startswith("sha256-") or path.name.endswith(".tmp"):
-            continue  # the Go kubelet's rule
+            continue  # the Go kubelet ignores other names too
         try:
             yield path, _decoded(path.read_bytes(), model, kind)
         except (OSError, ValueError, RecursionError) as exc:
@@ -107,10 +107,10 @@ def _read(directory: Path, model: type[_T], kind: str) -> Iterator[tuple[Path, _
 
 
 def _decoded(text: bytes, model: type[_T], kind: str) -> _T:
-    """Raises ValueError (msgspec's errors are some)."""
+    """Return a record. Raises ValueError (msgspec.DecodeError is one)."""
     found = msgspec.json.decode(text, type=model)
     if found.kind != kind or found.api_version not in VERSIONS:
-        raise ValueError(f"{found.api_version} {found.kind} is no {kind} that this agent knows")
+        raise ValueError(f"{found.api_version} {found.kind} is not a supported {kind}")
     if isinstance(found, PulledRecord):
         updated_at(found)
     return found

@@ -1,10 +1,11 @@
-"""Who may use an image that is on the node already: the records and the rules, pure.
+"""Which pods may use an image that is on the node: the pull records and the rules. Pure.
 
-An image that was pulled with a pod's own secret is for pods that have such a secret too, one pulled
-with what a program gave for a service account is for that account's pods; one pulled without a
-login, or with the node's own, is for all of them. What was pulled with what is recorded by image,
-in the Go kubelet's form, so that either agent goes on with the other's records. Source: KEP-2535,
-pkg/kubelet/images/pullmanager (1.36).
+- An image pulled with a pod's secret is for pods that have that secret, or the same login.
+- An image pulled with a credential provider's login for a service account is for its pods.
+- An image pulled without a login, or with the node's own, is for all pods.
+
+The records have the Go kubelet's format, so that either agent can continue with the other's.
+Source: KEP-2535, pkg/kubelet/images/pullmanager (1.36).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from kubelet_trio.credentials.matching import AccountSource, Login, SecretSource
 from kubelet_trio.model import sha256
 
 GROUP = "kubelet.config.k8s.io/"
-VERSION = GROUP + "v1beta1"  # what 1.35 and later write
+VERSION = GROUP + "v1beta1"  # written by Kubernetes 1.35 and later
 VERSIONS = (VERSION, GROUP + "v1alpha1")
 INTENT, RECORD = "ImagePullIntent", "ImagePulledRecord"
 
-_MOST_SECRETS = 100  # of one image, beyond which what merely matched is not noted down
+_MAX_SECRETS = 100  # in one image's record; beyond it a matching secret is not added
 
 
 class PullSecret(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A pull secret as it was when it was used; the hash is of the login that it held."""
+    """A pull secret at the time of a pull; `credential_hash` is of the login in it."""
 
     uid: str
     namespace: str
@@ -43,7 +44,7 @@ class PullSecret(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 class PullServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An account whose token a credential provider was given."""
+    """A service account whose token a credential provider got."""
 
     uid: str
     namespace: str
@@ -57,7 +58,7 @@ class PullServiceAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 class PullCredentials(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Who has shown that they may pull an image."""
+    """The secrets and accounts that have proved access to an image."""
 
     kubernetes_secrets: tuple[PullSecret, ...] = ()
     kubernetes_service_accounts: tuple[PullServiceAccount, ...] = ()
@@ -67,17 +68,17 @@ class PullCredentials(
 class PulledRecord(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """An image that an agent pulled: by repository, who may."""
+    """An image that a kubelet pulled, and by repository who may use it."""
 
     kind: str
     api_version: str
     last_updated_time: str  # RFC 3339, whole seconds
-    image_ref: str  # as the runtime calls it
+    image_ref: str  # as the runtime names it
     credential_mapping: dict[str, PullCredentials] = {}
 
 
 class PullIntent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A pull that was begun."""
+    """A pull that has begun."""
 
     kind: str
     api_version: str
@@ -85,35 +86,35 @@ class PullIntent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fie
 
 
 def file_name(text: str) -> str:
-    """Return what the file of a record (by its `imageRef`) or an intent (by image) is called."""
+    """Return the file name of a record (from its `imageRef`) or an intent (from the image)."""
     return f"sha256-{sha256(text.encode()).hexdigest()}"
 
 
 def credential_hash(login: Login) -> str:
-    """Return the hash of a login: of what Go's encoder writes of it, so that both agree."""
+    """Return the hash of a login, equal to the Go kubelet's: of encoding/json's output."""
     fields = {"username": login.username, "password": login.password, "email": login.email}
     text = json.dumps(
         {name: value for name, value in fields.items() if value},
         ensure_ascii=False,
         separators=(",", ":"),
     )
-    for char in "<>&\u2028\u2029":
+    for char in "<>&\u2028\u2029":  # encoding/json escapes them for HTML
         text = text.replace(char, f"\\u{ord(char):04x}")
     return sha256(text.encode()).hexdigest()
 
 
 def secrets_of(logins: Iterable[Login]) -> list[PullSecret]:
-    """Return those of the logins that are from secrets."""
+    """Return the pull secrets that the logins are from."""
     return [_secret(login, s) for login in logins if isinstance(s := login.source, SecretSource)]
 
 
 def accounts_of(logins: Iterable[Login]) -> list[PullServiceAccount]:
-    """Return the service accounts that some of the logins are for."""
+    """Return the service accounts that the logins are for."""
     return [_account(s) for login in logins if isinstance(s := login.source, AccountSource)]
 
 
 def credentials_of(login: Login | None) -> PullCredentials:
-    """Return who may use an image that was pulled with that login; None: with none."""
+    """Return who may use an image pulled with a login; None: pulled anonymously."""
     if login is None or login.source is None:
         return PullCredentials(node_pods_accessible=True)
     if isinstance(login.source, AccountSource):
@@ -136,9 +137,9 @@ def merged(
     credentials: PullCredentials | None,
     now: float,
 ) -> PulledRecord:
-    """Return the record with those credentials added; the same one if they change nothing.
+    """Return the record with credentials added; the same object if nothing changes.
 
-    None of `credentials` is for a pull of which nobody knows how it was done.
+    `credentials` is None for a pull with unknown credentials.
     """
     name = repository(image)
     if record is None:
@@ -183,24 +184,24 @@ def updated_at(record: PulledRecord) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PullVerification:
-    """`imagePullCredentialsVerificationPolicy`, and the images that one of them spares."""
+    """`imagePullCredentialsVerificationPolicy`, and the allowlist of one of its values."""
 
     policy: str = "NeverVerifyPreloadedImages"
-    allowlist: tuple[str, ...] = ()  # repositories, or what they begin with and `*`
+    allowlist: tuple[str, ...] = ()  # repositories, or prefixes with `/*`
 
     @property
     def is_off(self) -> bool:
         return self.policy == "NeverVerify"
 
     def is_for(self, image: str, *, pulled_here: bool) -> bool:
-        """Return whether pods must show that they may use that image."""
+        """Return whether pods must prove access to an image."""
         if self.policy == "NeverVerifyPreloadedImages":
             return pulled_here
         if self.policy == "NeverVerifyAllowlistedImages":
-            return not self._spares(repository(image))
+            return not self._is_allowlisted(repository(image))
         return self.policy == "AlwaysVerify"
 
-    def _spares(self, name: str) -> bool:
+    def _is_allowlisted(self, name: str) -> bool:
         return any(
             name.startswith(p.removesuffix("*")) if p.endswith("/*") else name == p
             for p in self.allowlist
@@ -208,26 +209,26 @@ class PullVerification:
 
 
 class Access(Enum):
-    """What is known of a pod's right to an image before its secrets are looked at."""
+    """A pod's access to an image, as far as the records decide it."""
 
-    GIVEN = "given"
-    OPEN = "open"  # the pod's secrets and service account decide
+    GRANTED = "granted"
+    BY_CREDENTIALS = "by credentials"  # the pod's secrets and service account decide
     UNKNOWN = "unknown"  # the registry decides
 
 
 def access(
     policy: PullVerification, image: str, record: PulledRecord | None, *, pulled_here: bool
 ) -> Access:
-    """Return what the records say; `pulled_here`: an agent pulled it, or began to."""
+    """Return what the records decide; `pulled_here`: a kubelet pulled the image, or began to."""
     if not policy.is_for(image, pulled_here=pulled_here):
-        return Access.GIVEN
+        return Access.GRANTED
     known = record.credential_mapping.get(repository(image)) if record is not None else None
     if known is None:
         return Access.UNKNOWN
     if known.node_pods_accessible:
-        return Access.GIVEN
-    is_open = known.kubernetes_secrets or known.kubernetes_service_accounts
-    return Access.OPEN if is_open else Access.UNKNOWN
+        return Access.GRANTED
+    has_any = known.kubernetes_secrets or known.kubernetes_service_accounts
+    return Access.BY_CREDENTIALS if has_any else Access.UNKNOWN
 
 
 def match(
@@ -235,12 +236,12 @@ def match(
     own: Sequence[PullSecret],
     accounts: Collection[PullServiceAccount] = (),
 ) -> tuple[bool, PullCredentials | None]:
-    """Return whether a secret or the account of the pod is known, and what of it to note down.
+    """Return whether the record has a secret or the account of the pod, and what to add to it.
 
-    A login that was used before counts wherever it comes from, and a secret that was used
-    before counts with whatever login it holds now (that is how logins are rotated).
+    A known login counts whichever secret it is in. A known secret counts whatever login it holds
+    now, because logins are rotated.
     """
-    is_full = len(known.kubernetes_secrets) >= _MOST_SECRETS
+    is_full = len(known.kubernetes_secrets) >= _MAX_SECRETS
     for secret in own:
         for other in known.kubernetes_secrets:
             is_same_login = bool(other.credential_hash) and (
@@ -249,8 +250,8 @@ def match(
             is_same_place = secret.place == other.place
             if not is_same_login and (not is_same_place or is_full):
                 continue
-            is_news = not (is_same_login and is_same_place) and not is_full
-            return True, PullCredentials((secret,)) if is_news else None
+            is_new = not (is_same_login and is_same_place) and not is_full
+            return True, PullCredentials((secret,)) if is_new else None
     return any(account in known.kubernetes_service_accounts for account in accounts), None
 
 
@@ -258,7 +259,7 @@ _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 
 
 def allowlist_problem(pattern: str) -> str:
-    """Return what is wrong with an entry of the allowlist; "" if nothing is."""
+    """Return the problem of an entry of the allowlist; "" if there is none."""
     if pattern != pattern.strip():
         return f"leading/trailing spaces are not allowed: {pattern}"
     is_prefix = pattern.endswith("/*")

@@ -106,7 +106,7 @@ async def test_two_pods_of_one_image_ask_once(tmp_path: Path) -> None:
     [
         ("echo no login >&2; exit 3", "credential provider provider exited 3: no login"),
         ("echo nothing", "credential provider provider: "),
-        ("echo '{}'", "no CredentialProviderResponse"),
+        ("echo '{}'", "not a CredentialProviderResponse"),
         (f"echo '{'[' * 1500}'", "credential provider provider: maximum recursion"),
         (f"echo '{odd(cacheKeyType=[])}'", r"cacheKeyType: \[\] is not one of"),
         (f"echo '{odd(cacheKeyType='Image', auth=[1])}'", "auth: not an object of logins"),
@@ -177,7 +177,7 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
         ("Account: true", "Account: false", "requiredServiceAccountAnnotationKeys: only where"),
         ("Keys: [b]", "Keys: b", "optionalServiceAccountAnnotationKeys: must be a list"),
         ("Keys: [b]", "Keys: [a]", "optionalServiceAccountAnnotationKeys: a is required as well"),
-        ("Keys: [b]", "Keys: [b, b]", "optionalServiceAccountAnnotationKeys: b is there twice"),
+        ("Keys: [b]", "Keys: [b, b]", "optionalServiceAccountAnnotationKeys: b is listed twice"),
         ("Keys: [b]", "Keys: [1]", "optionalServiceAccountAnnotationKeys: 1 is not the key"),
         ("cacheType:", "kind: x\n      cacheType:", r"tokenAttributes\.kind: unknown field"),
         ("kind: C", "kind: X", "kind: CredentialProviderConfig is expected"),

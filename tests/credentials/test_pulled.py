@@ -49,18 +49,24 @@ def record(**mapping: PullCredentials) -> PulledRecord:
 @pytest.mark.parametrize(
     ("policy", "image", "known", "pulled_here", "expected"),
     [
-        ("NeverVerify", IMAGE, record(app=of(secret())), True, Access.GIVEN),
-        ("NeverVerifyPreloadedImages", IMAGE, None, False, Access.GIVEN),
+        ("NeverVerify", IMAGE, record(app=of(secret())), True, Access.GRANTED),
+        ("NeverVerifyPreloadedImages", IMAGE, None, False, Access.GRANTED),
         ("NeverVerifyPreloadedImages", IMAGE, None, True, Access.UNKNOWN),
         ("NeverVerifyPreloadedImages", IMAGE, record(), True, Access.UNKNOWN),
-        ("NeverVerifyPreloadedImages", IMAGE, record(app=ALL), True, Access.GIVEN),
-        ("NeverVerifyPreloadedImages", IMAGE, record(app=of(secret())), True, Access.OPEN),
+        ("NeverVerifyPreloadedImages", IMAGE, record(app=ALL), True, Access.GRANTED),
+        (
+            "NeverVerifyPreloadedImages",
+            IMAGE,
+            record(app=of(secret())),
+            True,
+            Access.BY_CREDENTIALS,
+        ),
         ("NeverVerifyPreloadedImages", "other/app:1", record(app=ALL), True, Access.UNKNOWN),
         ("AlwaysVerify", IMAGE, None, False, Access.UNKNOWN),
-        ("AlwaysVerify", IMAGE, record(app=ALL), True, Access.GIVEN),
+        ("AlwaysVerify", IMAGE, record(app=ALL), True, Access.GRANTED),
         ("NeverVerifyAllowlistedImages", IMAGE, None, False, Access.UNKNOWN),
-        ("NeverVerifyAllowlistedImages", "spared.example/x/y:2", None, True, Access.GIVEN),
-        ("NeverVerifyAllowlistedImages", "busybox", None, True, Access.GIVEN),
+        ("NeverVerifyAllowlistedImages", "spared.example/x/y:2", None, True, Access.GRANTED),
+        ("NeverVerifyAllowlistedImages", "busybox", None, True, Access.GRANTED),
         ("NeverVerifyAllowlistedImages", "docker.io/library/busybox2", None, True, Access.UNKNOWN),
     ],
 )
@@ -118,7 +124,7 @@ def test_which_service_accounts_count(
 
 def test_an_image_of_a_service_account_is_open_to_it_alone() -> None:
     known = record(app=FOR_ACCOUNT)
-    assert access(PullVerification(), IMAGE, known, pulled_here=True) is Access.OPEN
+    assert access(PullVerification(), IMAGE, known, pulled_here=True) is Access.BY_CREDENTIALS
     login = Login("token", "p", source=AccountSource("u", "default", "builder"))
     assert credentials_of(login) == FOR_ACCOUNT
     assert (accounts_of([login]), secrets_of([login])) == ([ACCOUNT], [])

@@ -16,7 +16,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from kubelet_trio.config import ConfigError
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.credentials.docker_config import config_logins, legacy_logins, secret_logins
-from kubelet_trio.credentials.plugins import ProviderError, read_response
+from kubelet_trio.credentials.errors import ProviderError
+from kubelet_trio.credentials.plugins import read_response
 from kubelet_trio.credentials.provider_config import Provider, load_providers
 from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
 from kubelet_trio.kube.exec_plugin import read_credentials
