@@ -1,10 +1,10 @@
-"""What probes and hooks do: connections, a GET, a port by its name. Decides nothing."""
+"""What probes and lifecycle hooks share: connections, HTTP GET, ports by name."""
 
-from kubelet_trio.handlers._errors import BodyError, DialError, HandlerError
+from kubelet_trio.handlers.errors import BodyError, DialError, HandlerError
 from kubelet_trio.handlers.http import BODY_LIMIT, http_get
 from kubelet_trio.handlers.http_action import container_port, http_request
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
-from kubelet_trio.handlers.texts import join_host_port, quoted, seconds_text
+from kubelet_trio.handlers.texts import join_host_port, quoted
 
 __all__ = [
     "BODY_LIMIT",
@@ -19,5 +19,4 @@ __all__ = [
     "http_request",
     "join_host_port",
     "quoted",
-    "seconds_text",
 ]

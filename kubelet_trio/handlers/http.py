@@ -1,11 +1,11 @@
-"""A GET for probes and hooks: one connection, one answer, no more of it than is needed.
+"""HTTP GET for probes and hooks: one connection, one answer, read no further than needed.
 
-Not `httpx2`: a probe a second of each pod is what the agent spends most of its time on. What
-a probe needs (GET, HTTP/1.1, no proxy, no pool, no cookies, certificates of no concern)
-is a socket and `h11`, at a fourth of the CPU time (measured with `python -m bench.probes`).
+It uses a socket and `h11` instead of `httpx2`. With a probe per pod and second, probes are most of
+the agent's work, and this takes a fourth of the CPU time (`python -m bench.probes`). Probes need
+no proxy, pool or cookies, and do not verify certificates.
 
-Redirects are followed as upstream limits them: ten, and none to another host than the
-first one's. Errors carry the texts of Go's client.
+As upstream, ten redirects are followed, none of them to another host. Error texts are those of
+Go's client.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataclasses import dataclass, field
 import h11
 import trio
 
-from kubelet_trio.handlers._errors import BodyError, HandlerError
+from kubelet_trio.handlers.errors import BodyError, HandlerError
 from kubelet_trio.handlers.http_action import HttpRequest
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
 from kubelet_trio.handlers.texts import errno_text
 
-BODY_LIMIT = 10 * 1024  # bytes of an answer that are read
-# A container writes the answer, and h11 parses a head at one go: so it gets small ones only.
+BODY_LIMIT = 10 * 1024  # bytes of an answer's body that are read, as upstream
+# The answer is untrusted, and h11 parses a head without yielding: only small heads reach it.
 _HEAD_LIMIT = 64 * 1024
 _MAX_HEADERS = 100
-_MAX_INFORMATIONAL = 5  # as net/http
+_MAX_INFORMATIONAL = 5  # Go's net/http
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _MAX_REDIRECTS = 10
@@ -37,7 +37,10 @@ _READING = "(Client.Timeout or context cancellation while reading body)"
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The last answer; `body` is cut to `BODY_LIMIT`. A redirect that was not followed is one."""
+    """The last answer, which may be a redirect that was not followed.
+
+    `body` is cut to `BODY_LIMIT`.
+    """
 
     status: int
     body: bytes
@@ -46,7 +49,7 @@ class HttpResponse:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a request is, for the text of its timeout."""
+    """The progress of a request, for the text of a timeout."""
 
     request: HttpRequest
     is_connected: bool = False
@@ -63,7 +66,7 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Heads:
-    """Cuts what comes into heads, and refuses those that would take long to parse."""
+    """Splits received bytes into heads, and refuses heads that would take long to parse."""
 
     waiting: bytearray = field(default_factory=bytearray)
     searched: int = 0
@@ -71,14 +74,14 @@ class _Heads:
     informational: int = 0
 
     def cut(self) -> bytes:
-        """Return the next whole head, b"" while there is none. Raises `HandlerError`."""
+        """Return the next complete head; b"" if there is none yet. Raises `HandlerError`."""
         found = _BLANK_LINE.search(self.waiting, max(0, self.searched - 2))
         end = len(self.waiting) if found is None else found.end()
         self.lines += self.waiting.count(b"\n", self.searched, end)
         self.searched = end
         if end > _HEAD_LIMIT:
             raise HandlerError(f"net/http: server response headers exceeded {_HEAD_LIMIT} bytes")
-        if self.lines > _MAX_HEADERS + 2:  # beside the status line and the blank one
+        if self.lines > _MAX_HEADERS + 2:  # plus the status line and the blank line
             raise HandlerError(f"server response has more than {_MAX_HEADERS} headers")
         if found is None:
             return b""
@@ -96,8 +99,8 @@ class _Heads:
 async def http_get(request: HttpRequest, within: float | None = None) -> HttpResponse:
     """Send a GET, follow redirects to the same host, and return the answer.
 
-    `within` is in seconds and covers everything, None no limit. Raises `HandlerError`;
-    `BodyError` where an answer began and did not end.
+    `within` limits the whole request in seconds; None is no limit. Raises `HandlerError`, which is
+    a `BodyError` if the answer was cut off in its body.
     """
     progress = _Progress(request)
     with trio.move_on_after(float("inf") if within is None else within):
@@ -141,7 +144,7 @@ async def _exchange(progress: _Progress) -> HttpResponse:
 
 
 async def _converse(peer: Connection | trio.SSLStream[Wire], progress: _Progress) -> HttpResponse:
-    """Send the request and read the answer, up to the limit of its body."""
+    """Send the request and read the answer, its body up to `BODY_LIMIT`."""
     protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_LIMIT)
     await peer.send_all(_encode(protocol, progress.request))
     heads, head, body = _Heads(), None, bytearray()
@@ -153,10 +156,10 @@ async def _converse(peer: Connection | trio.SSLStream[Wire], progress: _Progress
             protocol.receive_data(await _next_head(peer, heads))
         elif isinstance(event, h11.Response):
             head, progress.has_head = event, True
-            if heads.waiting:  # what came of the body; b"" would be its end
+            if heads.waiting:  # the beginning of the body; b"" would mean the end
                 protocol.receive_data(bytes(heads.waiting))
         elif isinstance(event, h11.InformationalResponse):
-            if event.status_code == 101:  # another protocol: no answer follows
+            if event.status_code == 101:  # Switching Protocols: no further answer follows
                 return _response(event, body)
             heads.count_informational()
         elif isinstance(event, h11.Data):
@@ -229,9 +232,9 @@ async def _tls(connection: Connection, request: HttpRequest) -> trio.SSLStream[W
 
 @functools.cache
 def _context() -> ssl.SSLContext:
-    """Return a context that takes any certificate: a probe asks whether, and not who."""
+    """Return a context that accepts any certificate, as the Go kubelet's probes do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # small keys and old hashes too
     return context

@@ -1,4 +1,4 @@
-"""An `httpGet` of a manifest becomes a request: address, port by name, path, headers.
+"""Turns an `httpGet` of a manifest into a request: address, port by name, path, headers.
 
 Source: pkg/probe/http/request.go and pkg/probe/util.go of Kubernetes 1.36.
 """
@@ -10,12 +10,12 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from lightkube.models.core_v1 import Container, HTTPGetAction
 
-from kubelet_trio.handlers._errors import HandlerError
+from kubelet_trio.handlers.errors import HandlerError
 from kubelet_trio.handlers.texts import join_host_port, quoted
 
 VERSION = "1.36"  # of Kubernetes, in the User-Agent
 
-# What Go's client writes by itself and takes from nobody.
+# Headers that Go's client sets itself and ignores in a request.
 _OWN_HEADERS = frozenset(("host", "content-length", "transfer-encoding", "trailer", "connection"))
 _SAFE = "/%:@!$&'()*+,;=~-._"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A GET. `target` is path and query, `host_header` empty where it is the address."""
+    """A GET. `target` is path and query; an empty `host_header` means the address."""
 
     scheme: str  # http or https
     host: str  # name or address, without brackets
@@ -41,7 +41,7 @@ class HttpRequest:
         return join_host_port(self.host, self.port)
 
     def plain(self) -> HttpRequest:
-        """Return the same over plain HTTP, without what TLS was to keep secret."""
+        """Return the request over plain HTTP, without the Authorization header."""
         kept = tuple(h for h in self.headers if h[0].lower() != "authorization")
         return replace(self, scheme="http", headers=kept)
 
@@ -61,7 +61,7 @@ class HttpRequest:
             host=url.hostname or "",
             port=port or _DEFAULT_PORTS[url.scheme],
             target=_target(url.path, url.query),
-            # A Host of one's own stays only where the redirect names none.
+            # As Go's client, keep the Host header for a relative Location only.
             host_header="" if urlsplit(location).netloc else self.host_header,
         )
 
@@ -71,13 +71,13 @@ def http_request(
 ) -> HttpRequest:
     """Return the request of a probe (`purpose` "probe") or a hook ("lifecycle").
 
-    Raises `HandlerError` where the port cannot be told.
+    Raises `HandlerError` for an unknown or invalid port.
     """
     given = {h.name.lower(): h.value for h in action.httpHeaders or ()}
     headers = [
         (h.name, h.value)
         for h in action.httpHeaders or ()
-        # Named but empty means: send none.
+        # An empty value for one of these means to send no such header.
         if h.name.lower() not in _OWN_HEADERS
         and (h.value or h.name.lower() not in ("user-agent", "accept"))
     ]
@@ -88,7 +88,7 @@ def http_request(
     try:
         path = urlsplit(action.path or "/")
         target = _target(path.path, path.query)
-    except ValueError:  # legacy: a path that is no URL is a path all the same
+    except ValueError:  # as upstream: a path that does not parse as a URL is used as a path
         target = _target(action.path or "/", "")
     return HttpRequest(
         scheme=(action.scheme or "HTTP").lower(),
@@ -103,9 +103,9 @@ def http_request(
 
 
 def container_port(port: int | str, container: Container) -> int:
-    """Return a port given by number or by the name of one of the container's ports.
+    """Return a port that is given by number or by the name of one of the container's ports.
 
-    Raises `HandlerError` in the words that Go has for a name that nobody declares.
+    Raises `HandlerError`, with Go's text for a name that the container does not declare.
     """
     if isinstance(port, str):
         named = (p.containerPort for p in container.ports or () if p.name == port)

@@ -1,18 +1,18 @@
-"""Connections of probes and hooks: opened without threads, closed without a trace.
+"""TCP connections of probes and hooks, which are closed without leaving a TIME_WAIT.
 
-A probe a second of a hundred pods leaves 6000 sockets in TIME_WAIT if each is closed the
-usual way. Upstream sets SO_LINGER to 1 s against that. On Linux this changes nothing about
-TIME_WAIT (measured: 50 of 50 stay), and it lets close() wait for an acknowledgement, which
-a goroutine can afford and a single thread cannot. A reset (SO_LINGER 0) leaves nothing,
-but a server that reads gets ECONNRESET for it, which some log and some die of.
+One probe per second in each of 100 pods would leave 6000 sockets in TIME_WAIT. Upstream sets
+SO_LINGER to 1 s against that. On Linux that does not avoid TIME_WAIT (measured: 50 of 50 remain),
+and close() then waits for an acknowledgement, which would block the Trio thread. A reset
+(SO_LINGER 0) leaves no TIME_WAIT, but a server that reads gets ECONNRESET, which some log and some
+crash on.
 
-So `finish` sends FIN, then RST: the peer's kernel takes the FIN first, marks the
-connection as ended, and the server reads a clean end of file even though the reset
-follows (Linux looks at SOCK_DONE before it looks at the error). Neither side keeps
-anything, unless the server closed between the two: 7 of 50 with one that waits for nothing
-else. After an HTTP answer, which such a server is through with, `reset` alone is right.
+So `finish` sends FIN and then RST. The peer's kernel processes the FIN first and marks the
+connection as ended, and the server reads a clean end of file although the reset follows (Linux
+checks SOCK_DONE before the error). Neither side keeps a TIME_WAIT, unless the server closes between
+the two: 7 of 50 with a server that does nothing else. After an HTTP answer the server has finished
+with the connection, and `reset` alone is right.
 
-Plain sockets and `wait_readable`, for nothing of what `trio.socket` does beyond is needed.
+Plain sockets with `wait_readable` are cheaper than `trio.socket`, and suffice here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any
 import trio
 import trio.socket
 
-from kubelet_trio.handlers._errors import DialError
+from kubelet_trio.handlers.errors import DialError
 from kubelet_trio.handlers.texts import errno_text, join_host_port
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_CHUNK = 16 * 1024  # what one step of the loop parses at most; a container wrote it
+_CHUNK = 16 * 1024  # bytes; bounds the parsing between two yields to other tasks
 
 
 class Connection:
@@ -41,7 +41,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self.first = b""  # how the peer's answer began
+        self.first = b""  # the first bytes of the peer's answer
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything."""
@@ -54,7 +54,7 @@ class Connection:
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self) -> bytes:
-        """Return what came next, empty at the end."""
+        """Return the next data; b"" at the end."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             with contextlib.suppress(BlockingIOError):
@@ -63,24 +63,24 @@ class Connection:
                 return data
 
     def finish(self) -> None:
-        """End what the peer may still read; see the module. Never waits or raises."""
+        """Close with FIN and RST, for a peer that still reads; see the module. Does not block."""
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             if not self._has_ended():
                 self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # lost already
+            pass  # the connection is lost already
         finally:
             self._socket.close()
 
     def reset(self) -> None:
-        """Drop what the peer has no more to say on. Never waits or raises."""
+        """Close with RST, for a peer that has sent its answer. Does not block."""
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._socket.close()
 
     def _has_ended(self) -> bool:
-        """Whether the peer has closed: a FIN from us as well would put it into TIME_WAIT."""
+        """Return whether the peer has closed: our FIN would then put its side into TIME_WAIT."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -88,14 +88,13 @@ class Connection:
 
 
 async def connect(host: str, port: int) -> Connection:
-    """Return a connection; to be closed with `finish` or `reset`.
+    """Open a connection; close it with `finish` or `reset`. Raises `DialError`.
 
-    A name is looked up (in a thread) and its addresses are tried one after the other; an
-    address is not. Raises `DialError`.
+    A name is looked up in a thread, and its addresses are tried one after the other.
     """
     error = DialError(f"dial tcp: lookup {host}: no such host")
     try:
-        # An empty host is this machine, as it is to Go.
+        # As in Go, an empty host is this machine.
         found = await trio.socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
         raise error from exc
@@ -123,7 +122,7 @@ async def _dial(family: int, kind: int, protocol: int, address: Any) -> Connecti
 
 
 class Wire(trio.abc.Stream):
-    """A connection as a trio stream, for TLS and HTTP/2 on top."""
+    """A connection as a Trio stream, for TLS and HTTP/2."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -136,17 +135,17 @@ class Wire(trio.abc.Stream):
             raise trio.BrokenResourceError(errno_text(exc)) from exc
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Return at once: nothing is gained by asking before sending this little."""
+        """Return at once: a probe sends too little for waiting to matter."""
         await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return what came, empty at the end. Raises trio.BrokenResourceError."""
+        """Return the next data; b"" at the end. Raises trio.BrokenResourceError."""
         try:
             return await self._connection.receive_some()
         except OSError as exc:
             raise trio.BrokenResourceError(errno_text(exc)) from exc
 
     async def aclose(self) -> None:
-        """Close for good, see `Connection.finish`."""
+        """Close as `Connection.finish` does."""
         self._connection.finish()
         await trio.lowlevel.checkpoint()

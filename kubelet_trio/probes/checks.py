@@ -1,4 +1,4 @@
-"""One run of a probe: ask the container, say what was found. Source: prober/prober.go."""
+"""One run of a probe. Source: prober/prober.go of Kubernetes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kubelet_trio.handlers import (
 from kubelet_trio.model import ContainerId
 from kubelet_trio.probes.exec import ProbeCommands, static_command
 from kubelet_trio.probes.grpc_health import check_grpc
-from kubelet_trio.probes.types import Finding, ProbeError
+from kubelet_trio.probes.state import Finding, ProbeError
 
-_ATTEMPTS = 3
+_ATTEMPTS = 3  # maxProbeRetries
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The container instance that a probe asks, and where its pod is reached."""
+    """The container instance to probe, and its pod's address."""
 
     container: Container
     container_id: ContainerId
@@ -36,7 +36,7 @@ class Target:
 
 
 async def check(probe: Probe, target: Target, commands: ProbeCommands) -> Finding:
-    """Run a probe; a run that finds nothing is tried three times. Raises `ProbeError`."""
+    """Run a probe, up to three times if it ends without a finding. Raises `ProbeError`."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return await _check_once(probe, target, commands)
@@ -74,7 +74,7 @@ async def _check_http(action: HTTPGetAction, target: Target, within: int) -> Fin
     except HandlerError as exc:
         return Finding(False, str(exc))
     if not 200 <= response.status < 400:
-        # Upstream keeps the body out of it, which may hold secrets.
+        # Without the body, as upstream: it may contain secrets, and this text goes into an event.
         return Finding(False, f"HTTP probe failed with statuscode: {response.status}")
     body = response.body.decode("utf-8", "replace")
     if response.status >= 300:
@@ -83,7 +83,7 @@ async def _check_http(action: HTTPGetAction, target: Target, within: int) -> Fin
 
 
 async def check_tcp(host: str, port: int, within: float = math.inf) -> Finding:
-    """Open a connection, and close it."""
+    """Open and close a TCP connection."""
     with trio.move_on_after(within):
         try:
             connection = await connect(host, port)

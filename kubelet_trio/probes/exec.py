@@ -1,9 +1,9 @@
-"""An `exec` probe: a command in the container, ended with all that it started.
+"""An `exec` probe: it runs a command in the container, and ends what the command leaves running.
 
-Its call is never cancelled: containerd is slow to get over that, and other runtimes leave the
-command running. A result that is late is given up in time, and the call goes on in a task
-of the probe's own until the runtime answers (its deadline: the probe's timeout and the
-request timeout). Until then the probe begins no other.
+The ExecSync call is never cancelled: containerd recovers slowly from that, and other runtimes
+leave the command running. The probe stops waiting after its timeout, and the call goes on in a
+task of the probe until the runtime answers (at most the probe's timeout plus the request timeout).
+Until then the probe starts no other command.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from kubelet_trio.cri import Runtime, RuntimeCallError, RuntimeTimeoutError
 from kubelet_trio.handlers import BODY_LIMIT
 from kubelet_trio.model import ContainerId, get_logger
 from kubelet_trio.probes.orphans import ExecOrphans
-from kubelet_trio.probes.types import Finding, ProbeError
+from kubelet_trio.probes.state import Finding, ProbeError
 
 log = get_logger()
 
-# How much later than the runtime we give up on a command: it kills first and answers then.
-_SLACK = 2.0
-_SWEEP_AFTER = 0.25  # s after the time is up, and again as long as the runtime does not answer
-_SWEEP_AGAIN = 0.5
-_SWEEP_SELDOM = 8.0
+_SLACK = 2.0  # s after the timeout, in which the runtime kills the command and answers
+_SWEEP_AFTER = 0.25  # s from the timeout to the first search for processes left behind
+_SWEEP_PERIOD = 0.5  # s between searches while the runtime does not answer, doubled each time
+_SWEEP_PERIOD_MAX = 8.0  # s
 
 
 def static_command(command: Sequence[str], env: Sequence[EnvVar]) -> list[str]:
-    """Expand a probe's command: from literal values of the container's spec only.
+    """Expand a probe's command with the literal env values in the container's spec.
 
-    Raises `ProbeError` where a word becomes longer than Linux takes.
+    Raises `ProbeError` if an argument becomes longer than Linux allows.
     """
     variables = {variable.name: variable.value or "" for variable in env}
     try:
@@ -48,18 +47,17 @@ class ProbeCommands:
     def __init__(
         self, runtime: Runtime, orphans: ExecOrphans | None, nursery: trio.Nursery
     ) -> None:
-        """Run commands in tasks of `nursery`: they outlast the wait for their answer."""
+        """Run commands in tasks of `nursery`, since they may outlast the wait for their answer."""
         self._runtime = runtime
         self._orphans = orphans
         self._nursery = nursery
-        self.is_busy = False  # a command that was given up on has not ended yet
+        self.is_busy = False  # whether a command has not ended yet, even if its timeout has passed
 
     async def check(self, container_id: ContainerId, command: list[str], within: int) -> Finding:
         """Run a command and wait `within` seconds for its end. Raises `ProbeError`.
 
-        The runtime kills the command when its time is up. It may answer later than that, if
-        somebody holds the command's output open: what was left behind is swept up, and
-        nobody waits for the answer for long.
+        The runtime kills the command at that time. It may answer later, if a process that the
+        command started holds its output open.
         """
         assert not self.is_busy
         found: list[Finding | ProbeError] = []
@@ -90,7 +88,7 @@ class ProbeCommands:
     async def _carry_out(
         self, container_id: ContainerId, command: list[str], within: int
     ) -> Finding | ProbeError | None:
-        """Run a command to its end, and end what it leaves behind."""
+        """Run a command to its end, and kill what it leaves running."""
         leaders: set[int] = set()
         async with trio.open_nursery() as nursery:
             if self._orphans is not None:
@@ -107,7 +105,7 @@ class ProbeCommands:
 async def open_commands(
     runtime: Runtime, orphans: ExecOrphans | None = None
 ) -> AsyncIterator[ProbeCommands]:
-    """Own the commands of one probe for as long as it lives."""
+    """Run the commands of one probe within a block."""
     async with trio.open_nursery() as nursery:
         yield ProbeCommands(runtime, orphans, nursery)
         nursery.cancel_scope.cancel()
@@ -116,7 +114,7 @@ async def open_commands(
 async def _run(
     runtime: Runtime, container_id: ContainerId, command: list[str], within: int
 ) -> Finding | ProbeError | None:
-    """Return what a command said; None if it took too long."""
+    """Return the finding or error of a command; None if it timed out."""
     try:
         done = await runtime.exec_sync(container_id, command, within)
     except RuntimeTimeoutError:
@@ -137,7 +135,7 @@ async def _sweep(
     orphans: ExecOrphans,
     leaders: set[int],
 ) -> None:
-    """Learn, of a command that takes long, who it is; when its time is up, end what it left."""
+    """Find the process of a slow command; after its timeout kill what it left running."""
     await trio.sleep(within / 2)
     try:
         _, pid = await runtime.container_status(container_id, verbose=True)
@@ -146,8 +144,8 @@ async def _sweep(
     if pid:
         leaders |= await orphans.find(pid, command, within)
     await trio.sleep(within / 2 + _SWEEP_AFTER)
-    pause = _SWEEP_AGAIN
+    pause = _SWEEP_PERIOD
     while leaders:
         await orphans.kill(leaders)
         await trio.sleep(pause)
-        pause = min(2 * pause, _SWEEP_SELDOM)
+        pause = min(2 * pause, _SWEEP_PERIOD_MAX)

@@ -1,13 +1,13 @@
-"""A `grpc` probe: one Check of grpc.health.v1.Health, in plain text.
+"""A `grpc` probe: one Check of grpc.health.v1.Health, without TLS.
 
-Upstream's client dials until it succeeds or the time is up, so a server that is not there
-is a timeout and no error. Whatever goes wrong is a failure. Texts are upstream's.
+Every problem is a failed finding, no error. Texts are upstream's.
 """
 
 from __future__ import annotations
 
 import trio
 
+from kubelet_trio.durations import format_duration
 from kubelet_trio.handlers import (
     Connection,
     DialError,
@@ -15,18 +15,17 @@ from kubelet_trio.handlers import (
     connect,
     join_host_port,
     quoted,
-    seconds_text,
 )
-from kubelet_trio.probes.types import Finding
+from kubelet_trio.probes.state import Finding
 
 _REDIAL = 0.2  # s
-# An answer has some 200 bytes. So PINGs, which cost us an answer each, come to an end.
+# An answer has some 200 bytes. The limit ends floods of frames, such as PINGs that we must answer.
 _MOST_RECEIVED = 64 * 1024
 
 
 async def check_grpc(host: str, port: int, service: str, timeout_seconds: int) -> Finding:
-    """Ask a server for the health of a service ("" for the server itself)."""
-    address, within = join_host_port(host, port), seconds_text(timeout_seconds)
+    """Query the health of a service on a server ("": of the server itself)."""
+    address, within = join_host_port(host, port), format_duration(timeout_seconds)
     deadline = trio.current_time() + timeout_seconds
     connection: Connection | None = None
     with trio.move_on_at(deadline):
@@ -40,6 +39,7 @@ async def check_grpc(host: str, port: int, service: str, timeout_seconds: int) -
 
 
 async def _dial(host: str, port: int) -> Connection:
+    # As upstream's client, dial until the timeout: a server that does not listen is a timeout.
     while True:
         try:
             return await connect(host, port)
@@ -48,7 +48,7 @@ async def _dial(host: str, port: int) -> Connection:
 
 
 class _BoundedWire(Wire):
-    """A wire that breaks once a container has sent more than any answer is long."""
+    """A stream that breaks once the container has sent more than any answer needs."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -63,7 +63,7 @@ class _BoundedWire(Wire):
 
 
 async def _ask(connection: Connection, service: str) -> Finding:
-    # HTTP/2 and the messages are loaded by those who have such a probe.
+    # Imported here: only nodes with such a probe need HTTP/2 and the messages.
     from kubelet_trio.grpc import GRPCError, Status, open_channel
     from kubelet_trio.probes.generated.grpc.health.v1 import (
         HealthCheckRequest,
@@ -81,7 +81,7 @@ async def _ask(connection: Connection, service: str) -> Finding:
         async with open_channel(dialed) as channel:
             try:
                 status = (await HealthStub(channel).check(HealthCheckRequest(service))).status
-            except GRPCError as exc:  # not through the channel's nursery: it would be a group
+            except GRPCError as exc:  # here, since the channel's nursery would wrap it in a group
                 failure = exc
     finally:
         connection.finish()

@@ -1,14 +1,14 @@
-"""What a command leaves running in a container when the runtime kills it for its time.
+"""Kills processes that a probe's command leaves running when the runtime kills it at its timeout.
 
-Runtimes kill the command's own process and nothing that it started (containerd 1.6: of
-`sh -c "sleep 1000; true"` the sleep stays, one more for each run of the probe, and holds
-the call open as well). But runtimes give a command a session of its own, and what it
-starts stays in that. So, while the command still runs, the session's leader is looked up:
-a process in the container's cgroup that leads a session, has exactly the command's
-arguments and began no earlier than the call. Once that leader is dead, whatever is left of its
-session is killed; its number cannot be given to another process while one is left.
+Runtimes kill only the command's own process. With containerd 1.6, `sh -c "sleep 1000; true"`
+leaves the `sleep` running, one more with each run of the probe, which also holds the call open.
 
-Where the agent cannot see the container's processes nothing is found, and nothing done.
+Runtimes start a command in a session of its own, and its children stay in that session. So while
+the command runs, we look for the session's leader: a process in the container's cgroup that leads
+a session, has exactly the command's arguments, and started no earlier than the call. Once that
+leader is dead, the rest of its session is killed.
+
+If the agent cannot see the container's processes, nothing is found or killed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from typing import Protocol
 
 from kubelet_trio.model import Offload
 
-_CLOCK_SLACK = 0.5  # s: start times are in hundredths, and clocks are read one after the other
+_CLOCK_SLACK = 0.5  # s: start times have a resolution of 10 ms, and clocks are read in sequence
 
 
 class ExecOrphans(Protocol):
-    """Finds and ends what commands leave behind."""
+    """Finds and kills processes that commands leave running."""
 
     async def find(self, pid: int, command: Sequence[str], age: float) -> frozenset[int]:
-        """Return the leaders of sessions that a command begun `age` s ago may have.
+        """Return the session leaders that may belong to a command started `age` s ago.
 
-        `pid` is the first process of the command's container.
+        `pid` is the main process of the command's container.
         """
         ...
 
     async def kill(self, leaders: Iterable[int]) -> None:
-        """Kill what is left of the sessions whose leaders have ended."""
+        """Kill the remaining processes of those sessions whose leader has ended."""
         ...
 
 
@@ -51,7 +51,7 @@ class _Process:
 
 
 class ProcOrphans:
-    """`ExecOrphans` by way of /proc."""
+    """`ExecOrphans` through /proc."""
 
     def __init__(self, offload: Offload, proc: Path = Path("/proc")) -> None:
         self._offload = offload
@@ -81,6 +81,8 @@ class ProcOrphans:
         )
 
     def _kill(self, leaders: frozenset[int]) -> None:
+        # While a session has a process, the kernel does not reuse its id as a PID: a process with
+        # the PID of a dead leader is no other leader.
         processes = list(self._processes())
         alive = {process.pid for process in processes if not process.is_zombie}
         for process in processes:
@@ -88,7 +90,7 @@ class ProcOrphans:
                 self._kill_one(process)
 
     def _kill_one(self, process: _Process) -> None:
-        """Kill a process if it still is the one that was seen."""
+        """Kill a process, unless its PID has been reused since it was listed."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             descriptor = os.pidfd_open(process.pid)
             try:
@@ -104,7 +106,7 @@ class ProcOrphans:
                 yield process
 
     def _process(self, pid: int) -> _Process | None:
-        # The name is in parentheses and may hold anything; fields are counted after it.
+        # The name is in parentheses and may contain any character: count fields after the last ")".
         fields = self._read(pid, "stat").rpartition(b")")[2].split()
         if len(fields) < 20:
             return None
@@ -112,7 +114,7 @@ class ProcOrphans:
         return _Process(pid, fields[0] in (b"Z", b"X"), int(fields[3]), int(fields[19]) / ticks)
 
     def _read(self, pid: int, name: str) -> bytes:
-        """Return a file of a process, empty if the process is gone or not ours to see."""
+        """Return a file of a process; empty if the process is gone or we may not read it."""
         try:
             return (self._proc / str(pid) / name).read_bytes()
         except OSError:

@@ -1,13 +1,13 @@
-"""All probes of one pod: a supervised task each, below the pod's worker.
+"""All probes of one pod: one supervised task each, below the pod's worker.
 
-The worker tells what it sees (`update`), is woken when a result changes, and asks for what
-the results come to: which containers have started, are ready, must be restarted. Results
-are kept here by container instance; a probe that crashes is started again and goes on from
-them, and nothing of it reaches the worker.
+The worker passes in what it observes (`update`), is woken when a result changes, and reads which
+containers have started, are ready or must be restarted. Results are kept here by container
+instance; a probe task that crashes is restarted and continues from them, without effect on the
+worker.
 
-Over a restart of the agent, `started` and `ready` are taken from the last status in the
-pod's record (`Adopted`), so a container that was ready stays so until its probe says
-otherwise. A liveness probe begins with success again, as upstream's does.
+After a restart of the agent `started` and `ready` come from the last status in the pod's record
+(`Adopted`): a container that was ready stays ready until its probe fails. A liveness probe starts
+with success again, as upstream's does.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.probes.runner import PodView, ProbeRunner, ProbeServices
-from kubelet_trio.probes.thresholds import INITIAL, ProbeState
-from kubelet_trio.probes.types import ProbeKind, ProbeResult
+from kubelet_trio.probes.state import INITIAL, ProbeKind, ProbeResult, ProbeState
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor
 
-# What a plan says of a container whose probe has failed, after its name.
+# The reason in a plan for restarting a container, after its name.
 FAILED_LIVENESS = "failed liveness probe"
 FAILED_STARTUP = "failed startup probe"
 
@@ -42,14 +41,14 @@ _FAILED = {ProbeKind.LIVENESS: FAILED_LIVENESS, ProbeKind.STARTUP: FAILED_STARTU
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What was last reported of a container instance."""
+    """The last reported state of a container instance."""
 
     is_started: bool
     is_ready: bool
 
 
 def adopted_from(status: PodStatus | None) -> dict[ContainerId, Adopted]:
-    """Return what a reported status says of its containers' probes, by instance."""
+    """Return the containers' states in a reported status, by instance."""
     if status is None:
         return {}
     statuses = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
@@ -61,7 +60,7 @@ def adopted_from(status: PodStatus | None) -> dict[ContainerId, Adopted]:
 
 
 class PodProbes:
-    """The probes of one pod UID. Owned by its worker; only `run` ever waits."""
+    """The probes of one pod UID, owned by its worker. Only `run` blocks."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class PodProbes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the pod has no probe, and `run` nothing to do."""
+        """Whether the pod has no probe, so that `run` is not needed."""
         return not self._runners
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -89,7 +88,7 @@ class PodProbes:
         await self._supervisor.run(task_status=task_status)
 
     def update(self, pod: Pod, observed: RuntimePod, pod_ip: str) -> None:
-        """Take over what the worker sees and has told of the pod."""
+        """Store the worker's current view of the pod."""
         is_changed = pod is not self._view.pod
         self._view = PodView(pod, observed, pod_ip)
         if is_changed:
@@ -97,28 +96,28 @@ class PodProbes:
         self._kick_unready()
 
     def stop(self, *kinds: ProbeKind) -> None:
-        """End the probes of these kinds, all if none is given; results stay as they are."""
+        """Stop the probes of these kinds (all if none is given); their results stay."""
         self._stopped |= frozenset(kinds or ProbeKind)
         self._reconcile()
 
-    # What the results come to
+    # Results
 
     def started(self, observed: RuntimePod) -> dict[ContainerId, bool]:
-        """Return whether containers have started, for those with a startup probe."""
+        """Return whether containers with a startup probe have started."""
         return {
             record.id: self._result(container, ProbeKind.STARTUP, record) is ProbeResult.SUCCESS
             for container, record in self._probed(observed, ProbeKind.STARTUP)
         }
 
     def ready(self, observed: RuntimePod) -> dict[ContainerId, bool]:
-        """Return whether containers are ready, for those with a readiness probe."""
+        """Return whether containers with a readiness probe are ready."""
         return {
             record.id: self._result(container, ProbeKind.READINESS, record) is ProbeResult.SUCCESS
             for container, record in self._probed(observed, ProbeKind.READINESS)
         }
 
     def unhealthy(self, observed: RuntimePod) -> dict[ContainerId, str]:
-        """Return which running containers must be restarted, and why."""
+        """Return the running containers that must be restarted, with the reason."""
         return {
             record.id: why
             for kind, why in reversed(_FAILED.items())
@@ -145,7 +144,7 @@ class PodProbes:
         return state.result
 
     def _begin(self, kind: ProbeKind, record: ContainerRecord) -> ProbeState:
-        """Return the state of an instance of which its probe knows nothing yet."""
+        """Return the initial state of an instance, which may be adopted."""
         before = self._adopted.get(record.id)
         result = INITIAL[kind]
         if before is not None and kind is ProbeKind.READINESS and before.is_ready:
@@ -160,7 +159,7 @@ class PodProbes:
     # The tasks
 
     def _reconcile(self) -> None:
-        """Have a task for each probe of the pod, and none for any other."""
+        """Start and stop tasks, so that there is one for each probe of the pod."""
         wanted = {
             (container.spec.name, kind): container
             for container in _probeable(self._view.pod)
@@ -190,9 +189,9 @@ class PodProbes:
         )
 
     def _kick_unready(self) -> None:
-        """Run the readiness probes of what runs and is not ready, whenever its status is told.
+        """Run the readiness probes of containers that run and are not ready.
 
-        Source: UpdatePodStatus of prober_manager.go, which triggers the worker by hand.
+        At every update of the pod. Source: UpdatePodStatus of prober_manager.go.
         """
         observed = self._view.observed
         ready = self.ready(observed)
@@ -203,7 +202,7 @@ class PodProbes:
 
 
 def _probeable(pod: Pod) -> Iterator[PodContainer]:
-    """Yield main containers and sidecars: no other is probed."""
+    """Yield the containers that may have probes: main containers and sidecars."""
     for container in pod_containers(pod):
         if container.kind is ContainerKind.MAIN or container.is_sidecar:
             yield container

@@ -1,12 +1,9 @@
-"""One probe of one container: a task that asks by the clock and counts what it hears.
+"""The task of one probe of one container.
 
-Ticks come every period from the task's start on, whatever the container does, as
-upstream's do; each looks at what the pod's worker last told (`PodView`) and runs the
-probe if it is due. A readiness probe also runs whenever the status of its pod is told while its
-container is not ready: as soon as that starts, and when anything else of the pod changes.
-
-Right after an agent's start the first tick is spread over a period: otherwise every probe of
-the node would run at that moment, and at the same moments ever after.
+As upstream, it ticks every period from its start on, whatever the container does. Each tick looks
+at the worker's last view of the pod (`PodView`) and runs the probe if it is due. A readiness probe
+of a container that is not ready also runs whenever the worker updates the view, for instance when
+the container has started.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
-from lightkube.models.core_v1 import Container, Pod
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cri import Runtime
 from kubelet_trio.model import (
@@ -36,27 +33,26 @@ from kubelet_trio.model import (
 from kubelet_trio.probes.checks import Target, check
 from kubelet_trio.probes.exec import ProbeCommands, open_commands
 from kubelet_trio.probes.orphans import ExecOrphans
-from kubelet_trio.probes.thresholds import ProbeState, is_due
-from kubelet_trio.probes.types import Finding, ProbeError, ProbeKind
+from kubelet_trio.probes.state import Finding, ProbeError, ProbeKind, ProbeState, is_due
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeServices:
-    """The node's parts that every probe shares."""
+    """What all probes of the node share."""
 
     runtime: Runtime
     events: EventSink
     clock: WallClock
-    started_at: float = 0.0  # Unix seconds at which the agent began
-    orphans: ExecOrphans | None = None  # None: containers' processes are not to be seen
+    started_at: float = 0.0  # Unix seconds at which the agent started
+    orphans: ExecOrphans | None = None  # None: containers' processes cannot be seen
     meter: Meter = field(default_factory=Meter)
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod as its worker last saw and told it."""
+    """A pod as its worker last saw it."""
 
     pod: Pod
     observed: RuntimePod
@@ -68,20 +64,20 @@ class PodView:
 
 @dataclass(slots=True, eq=False)
 class ProbeRunner:
-    """The task of one probe, and its state, which outlives a crash of the task."""
+    """The task of one probe, and its state, which survives a crash of the task."""
 
     services: ProbeServices
     kind: ProbeKind
     container: str
     view: Callable[[], PodView]
-    begin: Callable[[ContainerRecord], ProbeState]  # the state of a new container
+    begin: Callable[[ContainerRecord], ProbeState]  # returns the state of a new container
     is_started: Callable[[ContainerRecord], bool]
-    changed: Callable[[], None]  # the result did
+    changed: Callable[[], None]  # called when the result has changed
     state: ProbeState | None = None
     _kicked: Bell = field(default_factory=Bell)
 
     def kick(self) -> None:
-        """Run at once."""
+        """Look at the container now instead of at the next tick."""
         self._kicked.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -89,6 +85,8 @@ class ProbeRunner:
         task_status.started()
         period = self._period()
         since_start = self.services.clock.time() - self.services.started_at
+        # As upstream: right after the agent's start spread the first tick over a period. Otherwise
+        # all probes of the node would run at the same moment, then and at every later tick.
         if 0 <= since_start < period:
             await trio.sleep(random.uniform(0, period))
         tick = trio.current_time()
@@ -97,7 +95,7 @@ class ProbeRunner:
                 self._kicked.clear()
                 await self._look(commands)
                 if trio.current_time() >= tick:
-                    # Ticks that passed during a slow run are one.
+                    # Ticks that were missed during a slow run become one.
                     tick = max(tick + self._period(), trio.current_time())
                 with trio.move_on_at(tick):
                     await self._kicked.wait_ring()
@@ -108,7 +106,7 @@ class ProbeRunner:
         return float((probe.periodSeconds if probe is not None else None) or 10)
 
     async def _look(self, commands: ProbeCommands) -> None:
-        """Run the probe if it is due, and count what it finds."""
+        """Run the probe if it is due, and count its finding."""
         view = self.view()
         found, record = view.container(self.container), view.observed.latest(self.container)
         probe = self.kind.of(found.spec) if found is not None else None
@@ -120,7 +118,7 @@ class ProbeRunner:
         if not is_due(self.state, probe, record, is_started=started, now=now):
             return
         if probe.exec is not None and commands.is_busy:
-            return  # upstream's worker waits for the runtime's answer as well
+            return  # as upstream, whose worker still waits for the runtime's answer
         began = trio.current_time()
         try:
             target = Target(found.spec, record.id, view.pod_ip)
@@ -144,7 +142,7 @@ class ProbeRunner:
     def _count(self, container: PodContainer, finding: Finding) -> None:
         latest = self.view().observed.latest(self.container)
         if self.state is None or latest is None or latest.id != self.state.container_id:
-            return  # it was restarted meanwhile: who answered is not known
+            return  # the container was restarted meanwhile: either instance may have answered
         kind = self.kind.value
         if not finding.is_success:
             self._event("Unhealthy", container, f"{kind} probe failed: {finding.output}")
@@ -165,8 +163,3 @@ class ProbeRunner:
     def _event(self, reason: str, container: PodContainer, message: str) -> None:
         ref = pod_object_ref(self.view().pod, container.field_path)
         self.services.events.emit(ref, "Warning", reason, message)
-
-
-def has_probes(container: Container) -> bool:
-    """Return whether a container has a probe of any kind."""
-    return any(kind.of(container) is not None for kind in ProbeKind)

@@ -1,7 +1,7 @@
-"""Streams of containers as clients speak them: SPDY/3.1 and WebSocket, and what goes in them.
+"""The protocols of exec, attach and port-forward: SPDY/3.1 and WebSocket.
 
-Loaded with the first client whose streams the agent has to understand: those of a runtime with a
-server of its own are handed through unseen.
+Imported with the first client whose streams the agent has to parse. Streams of a runtime with its
+own streaming server are mostly proxied without parsing.
 """
 
 from __future__ import annotations

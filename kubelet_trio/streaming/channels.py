@@ -1,4 +1,4 @@
-"""What clients and nodes agree on beside the bytes: protocols, outcomes, terminal sizes.
+"""Names of protocols and channels, outcomes of commands, and terminal sizes.
 
 Source: k8s.io/cri-streaming (remotecommand and portforward), metav1.Status.
 """
@@ -16,7 +16,7 @@ from kubelet_trio.model import JSON_ERRORS
 
 # Channels of a WebSocket; the names are those of the streams in SPDY.
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
-CLOSE = 255  # v5: its content is the channel that the client will say no more on
+CLOSE = 255  # v5: the content is the channel that the client half-closes
 STREAM_NAMES = ("stdin", "stdout", "stderr", "error", "resize")
 
 WEBSOCKET_V5 = "v5.channel.k8s.io"
@@ -36,25 +36,25 @@ COMMAND_SPDY = (
     "channel.k8s.io",
 )
 FORWARD_SPDY = ("portforward.k8s.io",)
-TUNNEL = "SPDY/3.1+portforward.k8s.io"  # SPDY inside of a WebSocket
+TUNNEL = "SPDY/3.1+portforward.k8s.io"  # SPDY in the messages of a WebSocket (KEP-4006)
 FORWARD_WEBSOCKET = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 
-_MOST_SIZES = 4096  # bytes of terminal sizes that are looked at
-_OBJECT = re.compile(r"\{[^{}]*\}")  # a size holds no other object: one pass, no nesting
+_MOST_SIZES = 4096  # bytes of terminal sizes that are parsed
+_OBJECT = re.compile(r"\{[^{}]*\}")  # a size has no nested object, so one pass is enough
 
 
 def chosen(wanted: Iterable[str], spoken: Sequence[str]) -> str | None:
-    """Return the first protocol of the client's that we speak, None if there is none."""
+    """Return the first of the client's protocols that we speak; None if there is none."""
     return next((protocol for protocol in wanted if protocol in spoken), None)
 
 
 def is_base64(protocol: str) -> bool:
-    """Whether a WebSocket carries text, each message in base64."""
+    """Return whether a WebSocket's messages are text in base64."""
     return protocol in _BASE64
 
 
 def has_resize(protocol: str) -> bool:
-    """Whether a SPDY client with a terminal opens a stream for its size."""
+    """Return whether a SPDY client with a terminal opens a stream for its size."""
     return protocol in ("v4.channel.k8s.io", "v3.channel.k8s.io")
 
 
@@ -65,7 +65,7 @@ class Outcome:
     status: dict[str, Any]
 
     def encoded(self, protocol: str) -> bytes:
-        """Return what the error stream carries; older protocols say nothing of success."""
+        """Return the content of the error stream; in older protocols success is empty."""
         if protocol in _STATUS_OBJECTS:
             return msgspec.json.encode(self.status)
         return str(self.status.get("message", "")).encode()
@@ -75,7 +75,7 @@ SUCCESS = Outcome({"metadata": {}, "status": "Success"})
 
 
 def exited(code: int) -> Outcome:
-    """Return the outcome of a command that ended by itself."""
+    """Return the outcome of a command that has exited."""
     if code == 0:
         return SUCCESS
     return Outcome(
@@ -90,7 +90,7 @@ def exited(code: int) -> Outcome:
 
 
 def failed(message: str) -> Outcome:
-    """Return the outcome of what could not be done."""
+    """Return the outcome of a command that could not be run."""
     return Outcome(
         {
             "metadata": {},
@@ -104,16 +104,14 @@ def failed(message: str) -> Outcome:
 
 
 class SizeReader:
-    """Reads sizes of a terminal, `{"Width": 80, "Height": 24}` one behind the other."""
+    """Parses terminal sizes: a sequence of `{"Width": 80, "Height": 24}`."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, content: bytes) -> tuple[int, int] | None:
-        """Return rows and columns of the newest whole size; what is no size is dropped.
-
-        Only the last `_MOST_SIZES` bytes count: an older size would be overwritten anyway.
-        """
+        """Return rows and columns of the newest complete size; other content is dropped."""
+        # Only the end: an older size would be replaced anyway.
         text = self._rest + content[-_MOST_SIZES:].decode("utf-8", "replace")
         newest, end = None, 0
         for found in _OBJECT.finditer(text):

@@ -1,8 +1,8 @@
-"""A command and its client: input and sizes in, output out, the outcome last.
+"""Connects a command with its client: input and terminal sizes, output, and the outcome.
 
-The client is behind SPDY streams or a WebSocket's channels, the command behind
-`CommandStreams`. A client that goes takes the command along; a command that ends has all that it
-wrote sent before its outcome, and the client some time to read it.
+The client is behind SPDY streams or the channels of a WebSocket, the command behind
+`CommandStreams`. A client that disconnects ends the command. When a command ends, all its output
+is sent before its outcome, and the client has some time to read it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import trio
 from kubelet_trio.cri import CommandStreams, RuntimeCallError, StreamOptions
 from kubelet_trio.model import get_logger
 from kubelet_trio.streaming import channels
+from kubelet_trio.streaming.backpressure import PEER_GONE
 from kubelet_trio.streaming.channels import Outcome, SizeReader
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
@@ -23,22 +24,21 @@ log = get_logger()
 
 _CREATION_LIMIT = 30.0  # s for a client to open all its streams
 _LEAVE_LIMIT = 5.0  # s for a client to close when it has the outcome
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class CommandClient(Protocol):
-    """Who asked for a command."""
+    """The client of a command."""
 
     async def listen(self, command: CommandStreams) -> None:
-        """Pass on what the client says, until it has gone."""
+        """Pass the client's input and terminal sizes to the command until it disconnects."""
         ...
 
     async def send(self, stream: str, content: bytes) -> None:
-        """Send output. Raises BrokenResourceError for a client that has gone."""
+        """Send output. Raises BrokenResourceError if the client has disconnected."""
         ...
 
     async def finish(self, outcome: Outcome) -> None:
-        """Tell the outcome and end the conversation."""
+        """Send the outcome and close the connection."""
         ...
 
 
@@ -49,7 +49,7 @@ async def serve_command(
     *,
     is_attach: bool,
 ) -> None:
-    """Open the command, or join it, and connect it with its client to the end of either."""
+    """Run the command, or attach to it, and connect it with its client until either ends."""
     code: int | None = None
     try:
         async with opening as command, trio.open_nursery() as nursery:
@@ -66,7 +66,7 @@ async def serve_command(
         await client.finish(channels.failed(f"error {what}: {exc.go_text}"))
         return
     if code is not None:
-        # Whoever has joined a container learns how it ended from its status.
+        # As upstream: an attached client finds the exit code in the container's status.
         await client.finish(channels.SUCCESS if is_attach else channels.exited(code))
 
 
@@ -82,7 +82,7 @@ class WebSocketClient:
         self._socket, self._protocol, self._options = socket, protocol, options
 
     async def greet(self) -> None:
-        """Say an empty word: browsers learn from it that the other side is there."""
+        """Send an empty message on the lowest output channel, as upstream does at the start."""
         lowest = channels.ERROR
         if self._options.stdout or self._options.stderr:
             lowest = channels.STDOUT if self._options.stdout else channels.STDERR
@@ -110,21 +110,21 @@ class WebSocketClient:
         await self._socket.send(bytes([channel]) + content)
 
     async def finish(self, outcome: Outcome) -> None:
-        with suppress(*_GONE):
-            if said := outcome.encoded(self._protocol):
-                await self._socket.send(bytes([channels.ERROR]) + said)
-        await self._socket.say_good_bye()
+        with suppress(*PEER_GONE):
+            if encoded := outcome.encoded(self._protocol):
+                await self._socket.send(bytes([channels.ERROR]) + encoded)
+        await self._socket.close()
 
 
 class SpdyClient:
-    """A client behind SPDY streams, named by their header `streamtype`."""
+    """A client behind SPDY streams; their header `streamtype` names them."""
 
     def __init__(self, link: SpdyLink, protocol: str, options: StreamOptions) -> None:
         self._link, self._protocol, self._options = link, protocol, options
         self._streams: dict[str, SpdyStream] = {}
 
     async def wait_streams(self) -> bool:
-        """Wait until the client has opened what it asked for; False if it does not."""
+        """Wait until the client has opened its streams; return False if it does not in time."""
         wanted = {"error", *self._wanted()}
         with trio.move_on_after(_CREATION_LIMIT):
             async for stream in self._link.offered:
@@ -155,14 +155,14 @@ class SpdyClient:
 
     async def _pass_stdin(self, command: CommandStreams) -> None:
         stream = self._streams["stdin"]
-        with suppress(*_GONE):
+        with suppress(*PEER_GONE):
             while content := await stream.receive_some():
                 await command.send_stdin(content)
         await command.end_stdin()
 
     async def _pass_sizes(self, command: CommandStreams) -> None:
         sizes = SizeReader()
-        with suppress(*_GONE):
+        with suppress(*PEER_GONE):
             while content := await self._streams["resize"].receive_some():
                 if (size := sizes.feed(content)) is not None:
                     await command.resize(*size)
@@ -171,15 +171,16 @@ class SpdyClient:
         await self._streams[stream].send_all(content)
 
     async def finish(self, outcome: Outcome) -> None:
-        with suppress(*_GONE):
+        with suppress(*PEER_GONE):
             for name in ("stdout", "stderr"):
                 if name in self._streams:
                     await self._streams[name].send_eof()
-            if said := outcome.encoded(self._protocol):
-                await self._streams["error"].send_all(said)
+            if encoded := outcome.encoded(self._protocol):
+                await self._streams["error"].send_all(encoded)
             await self._streams["error"].send_eof()
-            await self._link.say_good_bye()
-        # Whoever closes with input unread resets the connection, and what was said is lost.
+            await self._link.go_away()
+        # Closing a socket with unread input makes the kernel reset the connection, and the client
+        # may lose output that it has not read. So read its input until it closes.
         with trio.move_on_after(_LEAVE_LIMIT):
             async with trio.open_nursery() as drains:
                 for name in self._streams.keys() & {"stdin", "resize"}:
@@ -189,6 +190,6 @@ class SpdyClient:
 
 
 async def _drain(stream: SpdyStream) -> None:
-    with suppress(*_GONE):
+    with suppress(*PEER_GONE):
         while await stream.receive_some():
             pass

@@ -1,8 +1,8 @@
-"""Ports of a pod for a client: connections behind SPDY streams, or one a port in a WebSocket.
+"""Port-forward: connections over SPDY streams, or one per port over a WebSocket.
 
-With SPDY a client opens two streams for each connection, `data` and `error`, which name the port
-and the same request. In a WebSocket channel 2n is the data of the nth port that the URL named and
-2n+1 its errors, each beginning with the port in two bytes.
+With SPDY a client opens two streams for each connection, `data` and `error`, with the same port
+and request id. In a WebSocket, channel 2n is the data of the nth port in the URL and 2n+1 its
+errors; the first message on each is the port in two bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from trio.abc import HalfCloseableStream, ReceiveStream
 
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import get_logger
+from kubelet_trio.streaming.backpressure import PEER_GONE
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
@@ -24,20 +25,19 @@ log = get_logger()
 Dial = Callable[[int], Awaitable[HalfCloseableStream]]  # raises OSError, RuntimeCallError
 Send = Callable[[bytes], Awaitable[None]]
 
-_PIECE = 64 * 1024
-_PAIR_LIMIT = 30.0  # s until the second stream of a connection must have come
-_BUFFERED = 16
+_PIECE = 64 * 1024  # bytes
+_PAIR_LIMIT = 30.0  # s for a client to open the second stream of a connection
+_BUFFERED = 16  # messages of one channel that wait for its connection
 _REFUSED = (OSError, RuntimeCallError)
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 async def forward_spdy(link: SpdyLink, dial: Dial, pod: str) -> None:
-    """Serve a client's connections until it goes; `pod` is named in errors."""
-    waiting: dict[str, SpdyStream] = {}  # by request: whose other half has not come
+    """Serve a client's connections until it disconnects; `pod` is the name for errors."""
+    waiting: dict[str, SpdyStream] = {}  # by request id: the other stream is still missing
     async with trio.open_nursery() as nursery:
         async for stream in link.offered:
             if stream.was_reset:
-                continue  # before anybody looked
+                continue  # the client has reset it already
             if (port := _port(stream)) is None:
                 await stream.aclose()
                 continue
@@ -60,17 +60,18 @@ def _kind(stream: SpdyStream) -> str:
 
 
 def _port(stream: SpdyStream) -> int | None:
-    """Return the port that a stream is for; None if it makes no sense."""
+    """Return the port of a stream; None if its headers are invalid."""
     text = stream.headers.get("port", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     return number if 0 < number < 65536 and _kind(stream) in ("data", "error") else None
 
 
 def _request_of(stream: SpdyStream) -> str:
-    """Return what a pair has in common; old clients open the error stream just before."""
+    """Return the request id of a stream, which both streams of a connection share."""
     named = stream.headers.get("requestid")
     if named is not None:
         return named
+    # Old clients send no request id, and open the error stream just before the data stream.
     return str(stream.stream_id - 2 if _kind(stream) == "data" else stream.stream_id)
 
 
@@ -88,7 +89,7 @@ async def _forward_pair(
     pod: str,
     port: int,
 ) -> None:
-    with suppress(*_GONE):
+    with suppress(*PEER_GONE):
         try:
             server = await dial()
         except _REFUSED as exc:
@@ -98,20 +99,20 @@ async def _forward_pair(
         await data.send_eof()
         await error.send_eof()
         while await data.receive_some():
-            pass  # nobody is left to read it, and it must not hold up the others
+            pass  # discard it: an unread stream would block the connection's other streams
 
 
 def refusal(port: int, pod: str, exc: Exception) -> bytes:
-    """Return what a client is told of a connection that cannot be made."""
+    """Return the error message to a client whose connection failed."""
     log.info("forward.refused", port=port, error=str(exc))
     return f"error forwarding port {port} to pod {pod}, uid : {exc}".encode()
 
 
 async def join(source: ReceiveStream, send: Send, server: HalfCloseableStream) -> None:
-    """Connect a client with a server until the server has said its last."""
+    """Copy between a client and a server until the server closes its side."""
 
     async def upwards() -> None:
-        with suppress(*_GONE):
+        with suppress(*PEER_GONE):
             while content := await source.receive_some(_PIECE):
                 await server.send_all(content)
             await server.send_eof()
@@ -125,7 +126,7 @@ async def join(source: ReceiveStream, send: Send, server: HalfCloseableStream) -
 
 
 async def forward_websocket(socket: WebSocket, dial: Dial, ports: Sequence[int], pod: str) -> None:
-    """Serve one connection to each port, until all are over or the client goes."""
+    """Serve one connection to each port, until all have ended or the client disconnects."""
     pairs = [trio.open_memory_channel[bytes](_BUFFERED) for _ in ports]
     async with trio.open_nursery() as clients:
         clients.start_soon(_listen, socket, [feed for feed, _ in pairs], clients.cancel_scope)
@@ -138,7 +139,7 @@ async def forward_websocket(socket: WebSocket, dial: Dial, ports: Sequence[int],
                     _forward_channel, socket, index, _Feed(source), partial(dial, port), pod, port
                 )
         clients.cancel_scope.cancel()
-    await socket.say_good_bye()
+    await socket.close()
 
 
 async def _listen(
@@ -147,7 +148,7 @@ async def _listen(
     while (message := await socket.receive()) is not None:
         if len(message) < 2 or message[0] % 2 or message[0] // 2 >= len(feeds):
             continue
-        with suppress(*_GONE):  # that connection is over
+        with suppress(*PEER_GONE):  # that connection has ended
             await feeds[message[0] // 2].send(message[1:])
     scope.cancel()
 
@@ -173,7 +174,7 @@ async def _forward_channel(
 
 
 class _Feed(ReceiveStream):
-    """What a channel of a WebSocket brings, as a stream."""
+    """The messages of one channel of a WebSocket, as a stream."""
 
     def __init__(self, source: trio.MemoryReceiveChannel[bytes]) -> None:
         self._source = source

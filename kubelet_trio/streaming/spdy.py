@@ -1,13 +1,13 @@
-"""SPDY/3.1 as Kubernetes streams speak it, without I/O.
+"""SPDY/3.1 as Kubernetes uses it, without I/O.
 
-What is used of it: streams with headers, data, half-closed and reset, pings and a good-bye.
-Flow control is left out on both sides, as in every implementation that Kubernetes has: settings
-and window updates are read and have no effect.
+It has streams with headers, data, half-close and reset, pings and GOAWAY. There is no flow
+control, as in all implementations that Kubernetes uses (moby/spdystream): settings and window
+updates are read and have no effect.
 
-A frame is eight bytes of head. Data: stream (31 bits), flags, length. Control: version, kind,
-flags, length; headers in it are deflated, all of a connection in one compression context.
+A frame begins with eight bytes. Data frames: stream id (31 bits), flags, length. Control frames:
+version, kind, flags, length. Header blocks are deflated in one compression context per connection.
 
-Source: the SPDY Protocol, drafts 3 and 3.1; what is left out, moby/spdystream.
+Source: the SPDY Protocol, drafts 3 and 3.1.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SYN_STREAM, _SYN_REPLY, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _HEADERS, _WIND
     1, 2, 3, 4, 6, 7, 8, 9,
 )  # fmt: skip
 _MOST_CONTROL = 64 * 1024  # bytes of a control frame
-_MOST_HEADERS = 64 * 1024  # bytes of its headers when they are inflated
-_MOST_NAMES = 128  # headers of a frame; clients send four
+_MOST_HEADERS = 64 * 1024  # bytes of its inflated headers
+_MOST_NAMES = 128  # headers in a frame; clients send four
 _MOST_DATA = (1 << 24) - 1
 _LAST_ID = (1 << 31) - 1
 _HEAD = struct.Struct(">HHI")
 _WORD = struct.Struct(">I")
 _TWO_WORDS = struct.Struct(">II")
 
-# Words that headers are likely to have: both ends begin with them (section 2.6.10.1).
+# The dictionary with which both ends start compressing headers (draft 3, section 2.6.10.1).
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language"
     " accept-ranges age allow authorization cache-control connection content-base"
@@ -67,11 +67,11 @@ Headers = Mapping[str, str]
 
 
 class SpdyError(Exception):
-    """The peer does not keep to the protocol: nothing after it can be understood."""
+    """The peer broke the protocol. The connection cannot be parsed any further."""
 
 
 class ResetStatus(IntEnum):
-    """Why a stream is reset."""
+    """The reason of a reset."""
 
     PROTOCOL_ERROR = 1
     INVALID_STREAM = 2
@@ -82,16 +82,16 @@ class ResetStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """The peer has begun a stream; names of headers are in lower case."""
+    """The peer has opened a stream. Names of headers are in lower case."""
 
     stream_id: int
     headers: Headers = field(default_factory=dict)
-    is_last: bool = False  # it will say nothing on it
+    is_last: bool = False  # the peer has half-closed it
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReplied:
-    """The peer has taken a stream that was offered to it."""
+    """The peer has accepted a stream that we opened."""
 
     stream_id: int
     headers: Headers = field(default_factory=dict)
@@ -100,7 +100,7 @@ class StreamReplied:
 
 @dataclass(frozen=True, slots=True)
 class DataReceived:
-    """Some bytes of a stream, not always a whole frame."""
+    """Some bytes of a stream, possibly a part of a frame."""
 
     stream_id: int
     content: bytes
@@ -115,7 +115,7 @@ class StreamReset:
 
 @dataclass(frozen=True, slots=True)
 class Pinged:
-    """To be answered with `pong` where `is_ours` is false."""
+    """A ping of the peer, to be sent back, or the answer to ours (`is_ours`)."""
 
     ping_id: int
     is_ours: bool
@@ -123,36 +123,35 @@ class Pinged:
 
 @dataclass(frozen=True, slots=True)
 class GoneAway:
-    """The peer takes no more streams."""
+    """The peer accepts no more streams."""
 
 
 Event = StreamOpened | StreamReplied | DataReceived | StreamReset | Pinged | GoneAway
 
 
 class SpdyWire:
-    """One side of a connection: bytes in, events out, and the other way round.
+    """One side of a connection: it turns received bytes into events, and makes frames to send.
 
-    Methods that return bytes must have them sent in the order of the calls, since headers share
-    a compression context.
+    Send the returned frames in the order of the calls: headers share a compression context.
     """
 
     def __init__(self, *, is_client: bool) -> None:
         self._is_client = is_client
         self._next_id = 1 if is_client else 2
-        self._last_seen = 0  # the peer's newest stream
+        self._last_seen = 0  # id of the peer's newest stream
         self._received = bytearray()
-        self._left = 0  # of the data frame under way
-        self._data_of = 0  # whose that is
-        self._data_ends = False
+        self._left = 0  # bytes missing of the current data frame
+        self._data_of = 0  # its stream
+        self._data_ends = False  # whether it half-closes the stream
         self._inflater = zlib.decompressobj(zdict=DICTIONARY)
         self._deflater = zlib.compressobj(zdict=DICTIONARY)
 
-    # In
+    # Receiving
 
     def receive(self, data: bytes) -> Iterator[Event | None]:
-        """Yield what `data` says, with what was left before it. Raises `SpdyError`.
+        """Yield the events in received data. Raises `SpdyError`.
 
-        None stands for a frame that says nothing, so that the caller can count frames.
+        A frame without an event yields None, so that the caller can count frames.
         """
         self._received += data
         at = 0
@@ -164,7 +163,7 @@ class SpdyWire:
             del self._received[:at]
 
     def _next(self, at: int) -> tuple[int, Event | None] | None:
-        """Return where the next piece ends and what it says; None if it is not whole."""
+        """Return the end of the next frame and its event; None if it is incomplete."""
         have = len(self._received) - at
         if self._left:
             if not have:
@@ -209,7 +208,7 @@ class SpdyWire:
                 return self._opened(content, is_last)
             if kind == _SYN_REPLY:
                 return StreamReplied(_id(content), self._headers(content[4:]), is_last)
-            if kind == _HEADERS:  # read, since they move the compression on
+            if kind == _HEADERS:  # inflated although unused: the compression context must advance
                 stream_id = _id(content)
                 self._headers(content[4:])
                 return DataReceived(stream_id, b"", is_last=True) if is_last else None
@@ -223,7 +222,7 @@ class SpdyWire:
                 return GoneAway()
         except struct.error as exc:
             raise SpdyError(f"a control frame of kind {kind} is too short or too long") from exc
-        return None  # settings, window updates, and what has been invented since
+        return None  # settings, window updates, unknown kinds
 
     def _opened(self, content: bytes, is_last: bool) -> StreamOpened:
         stream_id = _id(content)
@@ -247,19 +246,19 @@ class SpdyWire:
         for _ in range(count):
             name, at = _text(plain, at)
             value, at = _text(plain, at)
-            found[name.lower()] = value.split("\0", 1)[0]  # the first of several
+            found[name.lower()] = value.split("\0", 1)[0]  # NUL separates several values
         return found
 
-    # Out
+    # Sending
 
     def open(self, headers: Headers) -> tuple[int, bytes]:
-        """Return a new stream's id and the frame that begins it."""
+        """Return a new stream's id and the frame that opens it."""
         stream_id, self._next_id = self._next_id, self._next_id + 2
         content = _TWO_WORDS.pack(stream_id, 0) + b"\0\0" + self._deflated(headers)
         return stream_id, _control(_SYN_STREAM, content)
 
     def reply(self, stream_id: int) -> bytes:
-        """Return the frame that takes a stream."""
+        """Return the frame that accepts a stream."""
         return _control(_SYN_REPLY, _WORD.pack(stream_id) + self._deflated({}))
 
     def _deflated(self, headers: Headers) -> bytes:
@@ -271,7 +270,7 @@ class SpdyWire:
 
 
 def data(stream_id: int, content: bytes | memoryview, *, is_last: bool = False) -> bytes:
-    """Return a data frame; at most 16 MiB fit."""
+    """Return a data frame. Raises ValueError for 16 MiB or more."""
     if len(content) > _MOST_DATA:
         raise ValueError(f"{len(content)} bytes in one frame")
     flags = _FIN if is_last else 0
@@ -279,17 +278,17 @@ def data(stream_id: int, content: bytes | memoryview, *, is_last: bool = False) 
 
 
 def reset(stream_id: int, status: ResetStatus) -> bytes:
-    """Return the frame that ends a stream in both directions."""
+    """Return the frame that resets a stream."""
     return _control(_RST_STREAM, _TWO_WORDS.pack(stream_id, status))
 
 
 def ping(ping_id: int) -> bytes:
-    """Return a ping (its id odd from a client, else even), or the answer to one."""
+    """Return a ping (a client's ids are odd, a server's even), or the answer to one."""
     return _control(_PING, _WORD.pack(ping_id))
 
 
 def go_away(last_id: int = 0) -> bytes:
-    """Return the good-bye."""
+    """Return the frame that ends the connection (GOAWAY)."""
     return _control(_GOAWAY, _TWO_WORDS.pack(last_id, 0))
 
 

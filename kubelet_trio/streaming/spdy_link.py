@@ -1,8 +1,8 @@
-"""A SPDY connection's streams as trio streams.
+"""A SPDY connection, with its streams as Trio streams.
 
-One task reads the connection (`run`) and hands what came to the streams. Nothing here bounds what
-a peer sends on one stream but its reader: a stream that nobody reads holds up its neighbours once
-`_BUFFERED` pieces wait, as it does in Go, so a stream that is not wanted must be reset.
+One task reads the connection (`run`) and passes data to the streams. SPDY as used here has no flow
+control, so a stream that is not read blocks the others once `_BUFFERED` pieces wait for it, as in
+Go. Reset streams that are not wanted.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import trio
 from trio.abc import HalfCloseableStream, SendStream, Stream
 
 from kubelet_trio.streaming import spdy
-from kubelet_trio.streaming.held import hand_on, send_ping
+from kubelet_trio.streaming.backpressure import PEER_GONE, send_or_ping, send_ping
 
-_PIECE = 256 * 1024
-_FRAME = 64 * 1024  # bytes of data in a frame of ours
+_PIECE = 256 * 1024  # bytes of one read
+_FRAME = 64 * 1024  # bytes of data in a frame that we send
 _BUFFERED = 16  # pieces of one stream that wait for its reader
-_MOST_STREAMS = 512  # at once; a forwarded connection has two
-_MOST_RESETS = 1000  # in a window
+_MOST_STREAMS = 512  # concurrent streams; a forwarded connection has two
+_MOST_RESETS = 1000  # in `_RESET_WINDOW`
 _RESET_WINDOW = 10.0  # s
-_TURN = 32  # frames after which other tasks run: a read may hold 30,000
+_TURN = 32  # frames after which other tasks run: one read may contain 30,000
 
 
 class SpdyStream(HalfCloseableStream):
-    """One stream; as with TCP, each direction ends by itself."""
+    """One stream. As with TCP, each direction is closed separately."""
 
     def __init__(self, link: SpdyLink, stream_id: int, headers: spdy.Headers) -> None:
         self.stream_id, self.headers = stream_id, headers
@@ -35,10 +35,10 @@ class SpdyStream(HalfCloseableStream):
         self._in, self._out = trio.open_memory_channel[bytes](_BUFFERED)
         self.replied = trio.Event()
         self.was_reset = False
-        self._has_ended = False  # our direction
+        self._has_ended = False  # whether we have closed our direction
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return what came next, whatever its size; empty at the end."""
+        """Return the next data, of any size; b"" at the end. Raises BrokenResourceError."""
         try:
             content = await self._out.receive()
         except trio.EndOfChannel:
@@ -48,7 +48,7 @@ class SpdyStream(HalfCloseableStream):
         return content
 
     def receive_waiting(self, most: int) -> Iterator[bytes]:
-        """Yield what has come already, until it is `most` bytes or more."""
+        """Yield the data that has arrived, until it is `most` bytes or more."""
         with suppress(trio.WouldBlock, trio.EndOfChannel):
             while most > 0:
                 content = self._out.receive_nowait()
@@ -73,12 +73,12 @@ class SpdyStream(HalfCloseableStream):
             self._link.forget_ended(self)
 
     async def aclose(self) -> None:
-        """End it in both directions; the peer is told unless both have said their last."""
+        """Reset the stream, unless it has ended in both directions."""
         if self.is_open:
             self.was_reset = self._has_ended = True
             self._link.forget(self)
             self.end_input()
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            with suppress(*PEER_GONE):
                 await self._link.send(spdy.reset(self.stream_id, spdy.ResetStatus.CANCEL))
         await trio.lowlevel.checkpoint()
 
@@ -93,15 +93,18 @@ class SpdyStream(HalfCloseableStream):
         return self._in.statistics().open_send_channels == 0
 
     async def put(self, content: bytes) -> None:
-        """Raises BrokenResourceError where the peer has gone while the stream's reader paused."""
-        await hand_on(self._in, content, self._link.ping)
+        """Pass data to the stream's reader; ping while it does not take it.
+
+        Raises BrokenResourceError if the peer has disconnected.
+        """
+        await send_or_ping(self._in, content, self._link.ping)
 
     def end_input(self) -> None:
         self._in.close()
 
 
 class SpdyLink:
-    """A connection on which SPDY is spoken from now on."""
+    """A connection that speaks SPDY from now on."""
 
     def __init__(
         self,
@@ -111,9 +114,13 @@ class SpdyLink:
         early: bytes = b"",
         beneath: SendStream | None = None,
     ) -> None:
-        """`early` is what was read of the connection already.
+        """Take a connection.
 
-        `beneath` carries our own pings, where `connection` counts what it sends as traffic.
+        Args:
+            connection: the connection.
+            is_client: whether our side is the client.
+            early: data that was read from the connection already.
+            beneath: for our pings, if `connection` counts what is sent as activity.
         """
         self._connection = connection
         self._beneath = beneath or connection
@@ -122,18 +129,18 @@ class SpdyLink:
         self._wire = spdy.SpdyWire(is_client=is_client)
         self._sending = trio.Lock()
         self._streams: dict[int, SpdyStream] = {}
-        self.ended = trio.Event()  # nothing more will come
+        self.ended = trio.Event()  # nothing more will be received
         self._offer, self.offered = trio.open_memory_channel[SpdyStream](_MOST_STREAMS)
         self._resets = 0  # since `_resets_from`
         self._resets_from = 0.0
 
     async def run(self) -> None:
-        """Read until the peer has gone or broken the protocol; then all streams are over."""
+        """Read until the peer disconnects or breaks the protocol, then end all streams."""
         try:
             await self._receive(self._early)
             while data := await self._connection.receive_some(_PIECE):
                 await self._receive(bytes(data))
-        except (spdy.SpdyError, trio.BrokenResourceError, trio.ClosedResourceError):
+        except (spdy.SpdyError, *PEER_GONE):
             for stream in self._streams.values():
                 stream.was_reset = True
         finally:
@@ -166,7 +173,7 @@ class SpdyLink:
     async def _take(self, event: spdy.DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
         if stream is None:
-            return  # of one that was reset
+            return  # the stream was reset
         if event.content:
             await stream.put(event.content)
         if event.is_last:
@@ -174,7 +181,10 @@ class SpdyLink:
             self.forget_ended(stream)
 
     def _note_reset(self) -> None:
-        """Raises `SpdyError` for a peer that opens streams only to reset them."""
+        """Count a reset. Raises `SpdyError` for a peer that opens streams only to reset them.
+
+        Such a flood costs us more than the peer, like HTTP/2's Rapid Reset (CVE-2023-44487).
+        """
         if trio.current_time() > self._resets_from + _RESET_WINDOW:
             self._resets, self._resets_from = 0, trio.current_time()
         self._resets += 1
@@ -182,7 +192,7 @@ class SpdyLink:
             raise spdy.SpdyError("too many streams were reset")
 
     async def _open(self, event: spdy.StreamOpened) -> None:
-        waiting = self._offer.statistics().current_buffer_used  # reset ones as well
+        waiting = self._offer.statistics().current_buffer_used  # including streams reset since
         if len(self._streams) >= _MOST_STREAMS or waiting >= _MOST_STREAMS:
             await self.send(spdy.reset(event.stream_id, spdy.ResetStatus.REFUSED_STREAM))
             return
@@ -195,7 +205,7 @@ class SpdyLink:
         self._offer.send_nowait(stream)
 
     async def open(self, headers: spdy.Headers) -> SpdyStream:
-        """Begin a stream and wait until the peer has taken it. Raises BrokenResourceError."""
+        """Open a stream and wait until the peer accepts it. Raises BrokenResourceError."""
         async with self._sending:
             if self.ended.is_set():
                 raise trio.BrokenResourceError("the connection is over")
@@ -208,7 +218,7 @@ class SpdyLink:
         return stream
 
     async def ping(self) -> None:
-        """Ask the peer for a sign of life. Raises BrokenResourceError for one that has gone."""
+        """Ping the peer. Raises BrokenResourceError if it has disconnected."""
         frame = spdy.ping(next(self._pings))
         await send_ping(self._beneath, self._sending, frame)
 
@@ -220,10 +230,10 @@ class SpdyLink:
         self._streams.pop(stream.stream_id, None)
 
     def forget_ended(self, stream: SpdyStream) -> None:
-        """Forget a stream on which both have said their last."""
+        """Forget a stream that has ended in both directions."""
         if not stream.is_open:
             self.forget(stream)
 
-    async def say_good_bye(self) -> None:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+    async def go_away(self) -> None:
+        with suppress(*PEER_GONE):
             await self.send(spdy.go_away())

@@ -1,7 +1,7 @@
-"""A WebSocket client's channels on the SPDY streams of a runtime.
+"""Translates the channels of a WebSocket client into SPDY streams of a runtime.
 
-Runtimes' streaming servers speak WebSocket up to `v4`, which cannot say that input has ended. So a
-client of `v5` is answered here, and the runtime is asked over SPDY, as the Go kubelet does.
+The streaming servers of runtimes speak WebSocket up to `v4`, which cannot half-close input. So, as
+the Go kubelet, we serve a `v5` client ourselves and connect to the runtime over SPDY.
 
 Source: StreamTranslatorHandler in k8s.io/apiserver/pkg/util/proxy.
 """
@@ -14,27 +14,27 @@ import trio
 
 from kubelet_trio.cri import StreamOptions
 from kubelet_trio.streaming import channels
+from kubelet_trio.streaming.backpressure import PEER_GONE
 from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
-_MESSAGE = 64 * 1024  # bytes of output that make one, where so much has come
-_CREATION_LIMIT = 30.0  # s for the runtime to take all streams
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+_MESSAGE = 64 * 1024  # bytes of output in one message, if so much has arrived
+_CREATION_LIMIT = 30.0  # s for the runtime to accept all streams
 
 
 async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOptions) -> None:
-    """Connect both until the runtime has said its last or the client goes."""
+    """Connect client and runtime until the runtime ends its output or the client disconnects."""
     streams: dict[int, SpdyStream] = {}
-    with trio.move_on_after(_CREATION_LIMIT) as opening, suppress(*_GONE):
+    with trio.move_on_after(_CREATION_LIMIT) as opening, suppress(*PEER_GONE):
         for channel in _wanted(options):
             name = channels.STREAM_NAMES[channel]
             streams[channel] = await link.open({"streamtype": name})
     if opening.cancelled_caught or len(streams) < len(_wanted(options)):
         outcome = channels.failed("the runtime does not take the streams of this command")
-        with suppress(*_GONE):
-            said = outcome.encoded(channels.WEBSOCKET_V5)
-            await socket.send(bytes([channels.ERROR]) + said)
-        await socket.say_good_bye()
+        with suppress(*PEER_GONE):
+            encoded = outcome.encoded(channels.WEBSOCKET_V5)
+            await socket.send(bytes([channels.ERROR]) + encoded)
+        await socket.close()
         return
     async with trio.open_nursery() as clients:
         clients.start_soon(_listen, socket, streams, clients.cancel_scope)
@@ -42,11 +42,11 @@ async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOp
             for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
                 outputs.start_soon(_pass_on, streams[channel], socket, channel)
         clients.cancel_scope.cancel()
-    await socket.say_good_bye()
+    await socket.close()
 
 
 def _wanted(options: StreamOptions) -> list[int]:
-    """Return the channels in the order in which kubectl opens their streams."""
+    """Return the wanted channels, in the order in which kubectl opens their streams."""
     asked = {
         channels.ERROR: True,
         channels.STDIN: options.stdin,
@@ -62,7 +62,7 @@ async def _listen(
 ) -> None:
     async def take(message: bytes) -> None:
         channel, content = (message[0], message[1:]) if message else (None, b"")
-        with suppress(*_GONE):  # the command has ended, and how is on its way
+        with suppress(*PEER_GONE):  # the command has ended; its outcome follows
             if channel == channels.CLOSE and content[:1] == bytes([channels.STDIN]):
                 if channels.STDIN in streams:
                     await streams[channels.STDIN].send_eof()
@@ -75,7 +75,7 @@ async def _listen(
 
 async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
     head = bytes([channel])
-    with suppress(*_GONE):
+    with suppress(*PEER_GONE):
         while content := await stream.receive_some():
             more = stream.receive_waiting(_MESSAGE - len(content))
             await socket.send(b"".join((head, content, *more)))

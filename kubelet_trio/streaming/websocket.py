@@ -1,7 +1,6 @@
-"""The server's side of a WebSocket: what was agreed on, messages, and how it ends.
+"""The server's side of a WebSocket: handshake, messages, closing. wsproto handles the frames.
 
-Frames are wsproto's. A message begins with its channel: one byte, or one digit where the
-protocol says that messages are base64.
+A message begins with its channel: one byte or, in protocols with base64, one digit.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
 
-from kubelet_trio.streaming.held import hand_on, send_ping
+from kubelet_trio.streaming.backpressure import PEER_GONE, send_or_ping, send_ping
 
 Headers = tuple[tuple[str, str], ...]
 
-_PIECE = 256 * 1024
+_PIECE = 256 * 1024  # bytes of one read
 _MOST_MESSAGE = 4 << 20  # bytes; kubectl sends 32 KiB
-_TURN = 16  # frames after which other tasks run: a read may hold 40,000
-_LEAVE_LIMIT = 5.0  # s for the client to say good-bye in its turn
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+_TURN = 16  # frames after which other tasks run: one read may contain 40,000
+_LEAVE_LIMIT = 5.0  # s for the client to answer our Close
 
 
 def offered_protocols(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the subprotocols that a client names, in its order."""
+    """Return the subprotocols that a client offers, in its order."""
     named = headers.get("sec-websocket-protocol", "")
     return tuple(filter(None, (name.strip() for name in named.split(","))))
 
 
 def handshake(headers: Mapping[str, str], protocol: str) -> Headers:
-    """Return what to answer to a client. Raises ValueError for one that is not understood."""
+    """Return the headers of the answer to a client. Raises ValueError for an invalid request."""
     key = headers.get("sec-websocket-key", "")
     if headers.get("sec-websocket-version") != "13" or not key:
         raise ValueError("a WebSocket of version 13 with a key is needed")
@@ -50,7 +48,7 @@ def handshake(headers: Mapping[str, str], protocol: str) -> Headers:
 
 
 class WebSocket:
-    """A WebSocket after its handshake. One task receives; any may send."""
+    """A WebSocket after its handshake. One task may receive; any task may send."""
 
     def __init__(
         self,
@@ -60,9 +58,13 @@ class WebSocket:
         is_text: bool = False,
         beneath: SendStream | None = None,
     ) -> None:
-        """`early` is what was read of the connection already; `is_text`: base64 messages.
+        """Take a connection.
 
-        `beneath` carries the pings, where `connection` counts what it sends as traffic.
+        Args:
+            connection: the connection.
+            early: data that was read from the connection already.
+            is_text: whether messages are text in base64.
+            beneath: for our pings, if `connection` counts what is sent as activity.
         """
         self._connection = connection
         self._beneath = beneath or connection
@@ -70,12 +72,12 @@ class WebSocket:
         self._wire = Connection(ConnectionType.SERVER)
         self._is_text = is_text
         self._sending = trio.Lock()
-        self._is_over = False  # the client has said good-bye, or has gone
-        self._frames = 0  # since other tasks have run
+        self._is_over = False  # the client has sent Close or disconnected
+        self._frames = 0  # received since other tasks have run
         self._parts = bytearray()
 
     async def receive(self) -> bytes | None:
-        """Return the next message as it travels in binary; None at the end."""
+        """Return the next message, with its channel in the first byte; None at the end."""
         while not self._is_over:
             if (event := next(self._wire.events(), None)) is None:
                 await self._read()
@@ -86,7 +88,7 @@ class WebSocket:
                 await trio.lowlevel.checkpoint()
             try:
                 message = await self._take(event)
-            except (*_GONE, RemoteProtocolError):
+            except (*PEER_GONE, RemoteProtocolError):
                 self._is_over = True
             else:
                 if message is not None:
@@ -97,22 +99,22 @@ class WebSocket:
         data, self._early = self._early, b""
         try:
             data = data or bytes(await self._connection.receive_some(_PIECE))
-        except _GONE:
+        except PEER_GONE:
             self._is_over = True
         else:
             self._wire.receive_data(data or None)
 
     async def deliver(self, take: Callable[[bytes], Awaitable[None]]) -> None:
-        """Hand each message to `take`, until the client has gone: `take` is cancelled then.
+        """Call `take` with each message until the client disconnects, which cancels `take`.
 
         Raises what `take` raises, in a group.
         """
         queue, messages = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_each, messages, take)
-            with suppress(*_GONE):
+            with suppress(*PEER_GONE):
                 while (message := await self.receive()) is not None:
-                    await hand_on(queue, message, self._ping)
+                    await send_or_ping(queue, message, self._ping)
             nursery.cancel_scope.cancel()
 
     async def _ping(self) -> None:
@@ -123,7 +125,7 @@ class WebSocket:
         await send_ping(self._beneath, self._sending, frame)
 
     async def _take(self, event: Event) -> bytes | None:
-        """Return the message that an event completes; answer what asks for an answer."""
+        """Return the message that an event completes, if any; answer Ping and Close."""
         if isinstance(event, BytesMessage | TextMessage):
             content = event.data
             self._parts += content.encode() if isinstance(content, str) else content
@@ -137,7 +139,7 @@ class WebSocket:
             await self._send_raw(self._wire.send(event.response()))
         elif isinstance(event, CloseConnection):
             self._is_over = True
-            with suppress(LocalProtocolError):  # it answers ours
+            with suppress(LocalProtocolError):  # it is the answer to our own Close
                 await self._send_raw(self._wire.send(event.response()))
         return None
 
@@ -159,16 +161,16 @@ class WebSocket:
         try:
             data = self._wire.send(event)
         except LocalProtocolError as exc:
-            raise trio.BrokenResourceError("the client has said good-bye") from exc
+            raise trio.BrokenResourceError("the WebSocket is closed") from exc
         await self._send_raw(data)
 
     async def _send_raw(self, data: bytes) -> None:
         async with self._sending:
             await self._connection.send_all(data)
 
-    async def say_good_bye(self) -> None:
-        """End it, and wait a little for the client's good-bye, so that it reads all of ours."""
-        with trio.move_on_after(_LEAVE_LIMIT), suppress(*_GONE, LocalProtocolError):
+    async def close(self) -> None:
+        """Send Close, and wait a little for the client's, so that it reads all our messages."""
+        with trio.move_on_after(_LEAVE_LIMIT), suppress(*PEER_GONE, LocalProtocolError):
             await self._send_raw(self._wire.send(CloseConnection(1000)))
             while await self.receive() is not None:
                 pass
@@ -182,13 +184,13 @@ async def _take_each(
 
 
 class Tunnel(HalfCloseableStream):
-    """The bytes in the messages of a WebSocket, as a stream."""
+    """The content of a WebSocket's messages, as a stream."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the next message, whatever its size; empty at the end."""
+        """Return the next message, of any size; b"" at the end."""
         while (message := await self._socket.receive()) is not None:
             if message:
                 return message
@@ -201,7 +203,7 @@ class Tunnel(HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     async def send_eof(self) -> None:
-        await self._socket.say_good_bye()
+        await self._socket.close()
 
     async def aclose(self) -> None:
-        await self._socket.say_good_bye()
+        await self._socket.close()

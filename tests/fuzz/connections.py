@@ -259,7 +259,7 @@ def _web_socket(said: bytes) -> object:
 
         with suppress(*_GONE):
             await socket.deliver(_contained(take))
-        await socket.say_good_bye()
+        await socket.close()
 
     _talk(said, serve)
     return found

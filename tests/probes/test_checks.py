@@ -29,7 +29,7 @@ from kubelet_trio.probes.generated.grpc.health.v1 import (
     HealthCheckResponseServingStatus,
 )
 from kubelet_trio.probes.generated.grpc.health.v1.server import HealthBase
-from kubelet_trio.probes.types import Finding, ProbeError
+from kubelet_trio.probes.state import Finding, ProbeError
 from kubelet_trio.testing import FakeExec, FakeRuntime, FaultKind
 from tests.handlers.server import http, serving
 

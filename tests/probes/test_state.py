@@ -9,8 +9,7 @@ from lightkube.models.core_v1 import Probe
 
 from kubelet_trio.model import ContainerId, ContainerRecord, ContainerState, SandboxId
 from kubelet_trio.probes import ProbeKind
-from kubelet_trio.probes.thresholds import INITIAL, ProbeState, is_due
-from kubelet_trio.probes.types import ProbeResult
+from kubelet_trio.probes.state import INITIAL, ProbeResult, ProbeState, is_due
 
 LIVENESS, READINESS, STARTUP = ProbeKind.LIVENESS, ProbeKind.READINESS, ProbeKind.STARTUP
 

@@ -1,8 +1,8 @@
-"""What a handler of a probe or a hook may raise.
+"""The errors of probe and hook handlers; their texts are those of Go's libraries.
 
-HandlerError           it did not do what it was to do; the text is Go's
+HandlerError           the handler failed
 ├── DialError          no connection
-└── BodyError          an answer began and did not come to its end
+└── BodyError          the answer was cut off in its body
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ class DialError(HandlerError):
 
 
 class BodyError(HandlerError):
-    """The head of an answer came, the rest did not: nothing can be said of the container."""
+    """The answer's head arrived, its body did not in full: a probe has no finding."""

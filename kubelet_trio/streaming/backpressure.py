@@ -1,0 +1,60 @@
+"""Back-pressure on a connection that still notices when the peer disconnects.
+
+While the receiver of a connection's data does not take it, the connection is not read, and the
+peer's close stays unread behind its data: a command would outlive its client for hours. So the
+reader pings meanwhile. The kernel of a peer that has closed answers a ping with a reset, and the
+next ping fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+from trio.abc import SendStream
+
+T = TypeVar("T")
+
+# What Trio's streams and channels raise once the other end is closed or lost.
+PEER_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+_PING_PERIOD = 10.0  # s between pings while the reader is blocked
+_ROOM_LIMIT = 1.0  # s for a connection to accept a ping
+
+
+async def send_or_ping(
+    queue: trio.MemorySendChannel[T], item: T, ping: Callable[[], Awaitable[None]]
+) -> None:
+    """Put an item into a bounded queue, and ping the peer while the queue is full.
+
+    If the queue is closed, the item is dropped. Raises what `ping` raises:
+    `trio.BrokenResourceError` for a peer that has disconnected.
+    """
+    with suppress(trio.WouldBlock):
+        with suppress(*PEER_GONE):
+            queue.send_nowait(item)  # the fast path: no task switch
+        return
+    while True:
+        with trio.move_on_after(_PING_PERIOD):
+            with suppress(*PEER_GONE):
+                await queue.send(item)
+            return
+        await ping()
+
+
+async def send_ping(connection: SendStream, sending: trio.Lock, frame: bytes) -> None:
+    """Send a ping if the connection accepts it at once. Raises `trio.BrokenResourceError`.
+
+    A ping that blocks would block the reader, even when the queue has room again.
+    """
+    # If another task is sending, that send fails once the peer has disconnected.
+    if sending.locked():
+        return
+    with trio.move_on_after(_ROOM_LIMIT) as wait:
+        await connection.wait_send_all_might_not_block()
+    if wait.cancelled_caught or sending.locked():
+        return
+    async with sending:
+        await connection.send_all(frame)
