@@ -16,6 +16,8 @@ from kubelet_trio.cri import v1
 from kubelet_trio.model import pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 
+# Source: MaxDNSNameservers, MaxDNSSearchPaths and MaxDNSSearchListChars of
+# pkg/apis/core/validation. Three nameservers are glibc's limit too, resolv.conf(5).
 MAX_NAMESERVERS = 3
 MAX_SEARCHES = 32
 MAX_SEARCH_CHARS = 2048
@@ -81,6 +83,7 @@ def _base(pod: Pod, node: NodeSettings, warnings: list[DnsWarning]) -> ResolvCon
     policy = spec.dnsPolicy or "ClusterFirst"
     if policy == "None":
         return ResolvConf()
+    # On the host's network ClusterFirst means Default; ClusterFirstWithHostNet exists for that.
     if policy == "Default" or (policy == "ClusterFirst" and spec.hostNetwork):
         return _host(node)
     if not node.cluster_dns:
@@ -143,6 +146,7 @@ def _fit_nameservers(servers: tuple[str, ...], warnings: list[DnsWarning]) -> li
 
 
 def _fit_searches(searches: tuple[str, ...], warnings: list[DnsWarning]) -> list[str]:
+    # Upstream drops a domain that is too long, and then domains from the end of a long line.
     kept = [s for s in searches[:MAX_SEARCHES] if len(s) <= MAX_SEARCH_LENGTH]
     while len(" ".join(kept)) > MAX_SEARCH_CHARS:
         kept.pop()

@@ -114,5 +114,6 @@ def _distinct_ports(container: Container) -> Iterator[ContainerPort]:
 
 
 def _port_name(port: ContainerPort) -> str:
+    # As upstream's MakePortMappings, so that the same duplicates are dropped.
     family = "any" if not port.hostIP else "v6" if ":" in port.hostIP else "v4"
     return f"{family}-{port.protocol}-{port.hostIP}:{port.containerPort}:{port.hostPort}"

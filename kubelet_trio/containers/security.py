@@ -58,8 +58,10 @@ def namespace_options(
         network=modes.NODE if spec.hostNetwork else modes.POD,
         pid=pid,
         ipc=modes.NODE if spec.hostIPC else modes.POD,
+        # As upstream, a pod without a user namespace of its own asks for the node's.
         userns_options=users or v1.UserNamespace(mode=modes.NODE),
     )
+    # With a shared or the host's PID namespace the target's processes are visible anyway.
     if target is not None and pid == modes.CONTAINER:
         options.pid = modes.TARGET
         options.target_id = target
@@ -69,7 +71,7 @@ def namespace_options(
 def sandbox_security(
     pod: Pod, users: v1.UserNamespace | None = None
 ) -> v1.LinuxSandboxSecurityContext:
-    """Return the sandbox's security context; its seccomp profile is always RuntimeDefault."""
+    """Return the sandbox's security context."""
     context = pod_spec(pod).securityContext or PodSecurityContext()
     return v1.LinuxSandboxSecurityContext(
         namespace_options=namespace_options(pod, users=users),
@@ -79,6 +81,8 @@ def sandbox_security(
         supplemental_groups=_groups(context),
         supplemental_groups_policy=_groups_policy(context),
         privileged=any(_is_privileged(c) for c in pod_containers(pod)),
+        # Whatever the pod asks for, so that containers' profiles need not allow what the sandbox's
+        # own process does: kubernetes/kubernetes#84623.
         seccomp=v1.SecurityProfile(profile_type=v1.SecurityProfileProfileType.RuntimeDefault),
     )
 
@@ -121,6 +125,7 @@ def container_security(
         readonly_rootfs=bool(own.readOnlyRootFilesystem),
         supplemental_groups=_groups(pod_context),
         supplemental_groups_policy=_groups_policy(pod_context),
+        # None means allowed: only an explicit false sets no_new_privs.
         no_new_privs=own.allowPrivilegeEscalation is False,
         masked_paths=[] if unmasked else list(node.masked_paths),
         readonly_paths=[] if unmasked else list(node.readonly_paths),

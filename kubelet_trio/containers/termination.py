@@ -17,6 +17,7 @@ from kubelet_trio.containers.logs.cri_log import LogOptions, read_log
 from kubelet_trio.containers.paths import container_dir, make_directories
 from kubelet_trio.model import ContainerRecord, open_regular, pod_containers
 
+# Source: MaxContainerTerminationMessage... in pkg/kubelet/container/runtime.go.
 MAX_MESSAGE = 4096  # bytes of the file's end
 MAX_LOG_LINES = 80
 MAX_LOG_MESSAGE = 2048  # bytes of the log's end
@@ -54,6 +55,7 @@ def read_termination_message(record: ContainerRecord, container: Container | Non
         except OSError as exc:
             path = record.termination_message_path
             return f"Error on reading termination log {path}: {exc.strerror}"
+    # A container that could not even start has no log. Source: kuberuntime_container.go.
     failed = record.exit_code != 0 and record.reason != _NEVER_RAN
     if message or policy != _FALLBACK or not failed or not record.log_path:
         return message

@@ -65,6 +65,8 @@ class CallsInFlight:
         """Give a call whose caller was cancelled at most `limit` seconds more."""
         self._limit = limit
         self._calls: dict[_InFlight, None] = {}  # oldest first
+        # Kept here, although callers then spawn into it: only so can a call outlive its caller's
+        # task. `run` alone sets it; None means that no call may start.
         self._nursery: trio.Nursery | None = None
         self._began: float | None = None
 

@@ -93,14 +93,14 @@ class GuardedRuntime:
         call = partial(self._runtime.run_pod_sandbox, config, runtime_handler)
         uid = config.metadata.uid if config.metadata is not None else ""
         began, labels = trio.current_time(), (runtime_handler,)
-        own_users = _has_own_users(config)
-        if own_users:
+        has_users = own_user_namespace(config) is not None
+        if has_users:
             self._meter.count("kubelet_started_user_namespaced_pods_total")
         try:
             return await self._change("run_podsandbox", uid, call)
         except RuntimeCallError:
             self._meter.count("kubelet_run_podsandbox_errors_total", labels)
-            if own_users:
+            if has_users:
                 self._meter.count("kubelet_started_user_namespaced_pods_errors_total")
             raise
         finally:
@@ -149,6 +149,7 @@ class GuardedRuntime:
         If cancelled, the call goes on without its caller, which may then make a second one with a
         shorter grace period.
         """
+        # May be left: a stop lasts as long as its grace period, which a later one can shorten.
         call = partial(self._runtime.stop_container, container_id, grace_period)
         await self._change("stop_container", container_id, call, may_leave=True)
 
@@ -264,8 +265,9 @@ class GuardedRuntime:
         await self._change("checkpoint_container", container_id, call)
 
 
-def _has_own_users(config: v1.PodSandboxConfig) -> bool:
+def own_user_namespace(config: v1.PodSandboxConfig) -> v1.UserNamespace | None:
+    """Return the user namespace of a sandbox; None if it is in the node's."""
     security = config.linux.security_context if config.linux is not None else None
     options = security.namespace_options if security is not None else None
     users = options.userns_options if options is not None else None
-    return users is not None and users.mode == v1.NamespaceMode.POD
+    return users if users is not None and users.mode == v1.NamespaceMode.POD else None

@@ -142,7 +142,7 @@ class RuntimeHealth:
         features = answer.features or v1.RuntimeFeatures()
         problem = _problem(conditions.get("RuntimeReady"), "RuntimeReady")
         if not problem:
-            self._good_at = trio.current_time()
+            self._good_at = trio.current_time()  # the network's condition does not matter here
         return replace(
             known,
             handlers=frozenset(handlers),

@@ -178,6 +178,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     def _check_status(self) -> None:
         fields = dict(self._trailers() or ())
+        # In a Trailers-Only response the status is in the only header block.
         raw = fields.get(b"grpc-status")
         if raw == b"0":
             return

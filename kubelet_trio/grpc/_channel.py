@@ -74,7 +74,7 @@ class Channel:
             (b":method", b"POST"),
             (b":scheme", b"http"),
             (b":authority", authority.encode()),
-            (b"te", b"trailers"),
+            (b"te", b"trailers"),  # gRPC requires it, to detect proxies that drop trailers
             (b"content-type", CONTENT_TYPE + b"+" + self.codec.content_subtype.encode()),
             (b"user-agent", USER_AGENT),
         ]
@@ -111,6 +111,7 @@ class Channel:
         metadata: MetadataLike,
     ) -> Http2Stream:
         """Open a stream for a call, on a connection that has room for it. Raises `GRPCError`."""
+        # Pseudo-header fields come first, RFC 9113, section 8.3.
         headers = [*self._headers[:3], (b":path", path.encode()), *self._headers[3:]]
         if timeout is not None:
             headers.append((b"grpc-timeout", encode_timeout(timeout)))

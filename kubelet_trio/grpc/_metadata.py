@@ -36,7 +36,7 @@ def _encode_value(key: str, value: Value) -> bytes:
     if key.endswith("-bin"):
         if not isinstance(value, bytes):
             raise ValueError(f"metadata {key!r} needs bytes")
-        return base64.b64encode(value).rstrip(b"=")
+        return base64.b64encode(value).rstrip(b"=")  # gRPC sends base64 without padding
     if not isinstance(value, str) or not _VALUE.fullmatch(value):
         raise ValueError(f"invalid value for metadata {key!r}")
     return value.encode()

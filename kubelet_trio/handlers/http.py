@@ -213,6 +213,7 @@ def _response(head: h11.Response | h11.InformationalResponse, body: bytearray) -
 
 
 async def _tls(connection: Connection, request: HttpRequest) -> trio.SSLStream[Wire]:
+    # SNI is for names only: literal addresses are not permitted in it, RFC 6066, section 3.
     is_name = any(c.isalpha() for c in request.host) and ":" not in request.host
     stream = trio.SSLStream(
         Wire(connection),
@@ -223,6 +224,7 @@ async def _tls(connection: Connection, request: HttpRequest) -> trio.SSLStream[W
     try:
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
+        # Go's TLS client recognizes a plain HTTP answer in the same way.
         if connection.first.startswith(b"HTTP/"):
             text = "http: server gave HTTP response to HTTPS client"
             raise HandlerError(text, is_plain_http=True) from exc

@@ -112,6 +112,7 @@ async def _dial(family: int, kind: int, protocol: int, address: Any) -> Connecti
     with contextlib.ExitStack() as unless_connected:
         unless_connected.callback(sock.close)
         code = sock.connect_ex(address)
+        # A non-blocking connect: the socket becomes writable once it succeeds or fails, connect(2).
         if code == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

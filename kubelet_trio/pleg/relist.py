@@ -116,7 +116,7 @@ class Relister:
             containers_asked = self._state.ticket()
             containers = await self._runtime.list_containers(self._containers)
         except RuntimeCallError as exc:
-            if not self._failing:
+            if not self._failing:  # once per outage, not once per second
                 log.warning("pleg.relist_failed", error=str(exc))
             self._failing = True
             return
@@ -126,6 +126,7 @@ class Relister:
         if not same or self._state.must_compare or self._state.dirty:
             self._compare(sandboxes_asked, containers_asked, asked_at, inspections)
         self._state.forget_gone(before=sandboxes_asked)
+        # Health counts from the end of a relist, snapshots are only as new as its beginning.
         before, self.relisted_at = self.relisted_at, trio.current_time()
         if before is not None and self.relisted_at - before > UNHEALTHY_AFTER:
             self._on_recovered()

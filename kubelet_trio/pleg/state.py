@@ -219,6 +219,7 @@ class PlegState:
 
         Returns whether the pod was dirty before.
         """
+        # A query that failed after the listing was sent keeps the pod dirty.
         if uid not in self._dirty or self._dirty[uid] >= asked:
             return False
         del self._dirty[uid]

@@ -124,6 +124,7 @@ class PodTable:
         """
         container_id = ContainerId(status.id)
         known = self.containers.get(container_id)
+        # Skip an answer older than the record; and an exited container cannot change any more.
         if known is None or known.asked > ticket or is_final(known.record):
             return
         self.identity = pod_identity(status.labels) or self.identity

@@ -47,7 +47,7 @@ async def check(probe: Probe, target: Target, commands: ProbeCommands) -> Findin
 
 
 async def _check_once(probe: Probe, target: Target, commands: ProbeCommands) -> Finding:
-    within = probe.timeoutSeconds or 1
+    within = probe.timeoutSeconds or 1  # the API's default, for manifests that are not defaulted
     if probe.exec is not None:
         command = static_command(probe.exec.command or (), target.container.env or ())
         return await commands.check(target.container_id, command, within)
@@ -70,6 +70,7 @@ async def _check_http(action: HTTPGetAction, target: Target, within: int) -> Fin
     try:
         response = await http_get(request, within)
     except BodyError as exc:
+        # Upstream returns Failure together with an error here, and the error counts.
         raise ProbeError(str(exc), "failure") from exc
     except HandlerError as exc:
         return Finding(False, str(exc))
@@ -77,6 +78,7 @@ async def _check_http(action: HTTPGetAction, target: Target, within: int) -> Fin
         # Without the body, as upstream: it may contain secrets, and this text goes into an event.
         return Finding(False, f"HTTP probe failed with statuscode: {response.status}")
     body = response.body.decode("utf-8", "replace")
+    # A redirect to another host is not followed: it proves that the container answers.
     if response.status >= 300:
         return Finding(True, f"Probe terminated redirects, Response body: {body}", is_warning=True)
     return Finding(True, body)

@@ -59,6 +59,8 @@ class ProbeError(Exception):
         self.state = state
 
 
+# A new container is healthy until a probe fails, and not ready until one succeeds. Whether it has
+# started is unknown until its startup probe has a result.
 INITIAL = {
     ProbeKind.LIVENESS: ProbeResult.SUCCESS,
     ProbeKind.READINESS: ProbeResult.FAILURE,
@@ -84,6 +86,8 @@ class ProbeState:
         threshold = probe.successThreshold if is_success else probe.failureThreshold
         if row < (threshold or 1):
             return replace(self, last=found, row=row)
+        # The container will be restarted. Upstream stops probing it, since an exec in a container
+        # that is being stopped could corrupt its state: kubernetes/kubernetes#21751.
         on_hold = not is_success and self.kind is not ProbeKind.READINESS
         return replace(self, result=found, last=found, row=row, on_hold=on_hold)
 

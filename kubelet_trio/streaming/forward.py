@@ -46,11 +46,12 @@ async def forward_spdy(link: SpdyLink, dial: Dial, pod: str) -> None:
             if other is None:
                 waiting[request] = stream
                 nursery.start_soon(_expire, waiting, request, stream)
+            # Two streams of one kind: refuse the second, and keep waiting for the other kind.
             elif _kind(other) == _kind(stream):
                 await stream.aclose()
                 waiting[request] = other
             else:
-                data, error = sorted((other, stream), key=_kind)
+                data, error = sorted((other, stream), key=_kind)  # "data" sorts before "error"
                 nursery.start_soon(_forward_pair, data, error, partial(dial, port), pod, port)
         nursery.cancel_scope.cancel()
 
@@ -132,7 +133,7 @@ async def forward_websocket(socket: WebSocket, dial: Dial, ports: Sequence[int],
         clients.start_soon(_listen, socket, [feed for feed, _ in pairs], clients.cancel_scope)
         async with trio.open_nursery() as connections:
             for index, (port, (_, source)) in enumerate(zip(ports, pairs, strict=True)):
-                named = port.to_bytes(2, "little")
+                named = port.to_bytes(2, "little")  # little-endian, as upstream's portforward
                 for channel in (2 * index, 2 * index + 1):
                     await socket.send(bytes([channel]) + named)
                 connections.start_soon(

@@ -226,7 +226,8 @@ class SpdyWire:
 
     def _opened(self, content: bytes, is_last: bool) -> StreamOpened:
         stream_id = _id(content)
-        headers = self._headers(content[10:])
+        headers = self._headers(content[10:])  # after stream id, associated id, priority and slot
+        # A client's ids are odd, a server's even, and both only increase.
         if stream_id % 2 == self._is_client or stream_id <= self._last_seen:
             raise SpdyError(f"stream {stream_id} after {self._last_seen}")
         self._last_seen = stream_id
@@ -237,6 +238,7 @@ class SpdyWire:
             plain = self._inflater.decompress(block, _MOST_HEADERS)
         except zlib.error as exc:
             raise SpdyError(f"headers: {exc}") from exc
+        # A small block can inflate to a huge one: `decompress` stops at the limit.
         if self._inflater.unconsumed_tail:
             raise SpdyError(f"more than {_MOST_HEADERS} bytes of headers")
         [count] = _WORD.unpack_from(plain)

@@ -96,6 +96,7 @@ class WebSocket:
         return None
 
     async def _read(self) -> None:
+        # First what was read together with the HTTP request.
         data, self._early = self._early, b""
         try:
             data = data or bytes(await self._connection.receive_some(_PIECE))

@@ -103,6 +103,7 @@ def _quoted(text: str) -> Iterable[str]:
             yield _ESCAPES[char]
         elif char.isprintable():
             yield char
+        # Go's strconv.Quote: \x for control characters, \u or \U for others that do not print.
         elif code < 0x80:
             yield f"\\x{code:02x}"
         else:

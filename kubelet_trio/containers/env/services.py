@@ -34,6 +34,7 @@ def service_variables(
 def _variables(service: ServiceFacts) -> Iterator[tuple[str, str]]:
     prefix = _variable(service.name)
     yield f"{prefix}_SERVICE_HOST", service.ip
+    # As with Docker links, the variables without a port's name are those of the first port.
     yield f"{prefix}_SERVICE_PORT", str(service.ports[0].port)
     for port in service.ports:
         if port.name:

@@ -38,7 +38,7 @@ from kubelet_trio.objects import (
     secret_key,
 )
 
-# The relaxed rule of Kubernetes 1.34: printable ASCII without =.
+# Printable ASCII without "=": KEP-4369, stable since Kubernetes 1.34.
 _NAME = re.compile(r"[ -<>-~]+")
 
 
@@ -181,6 +181,7 @@ class _Sources:
 
 def _named_values(source: EnvFromSource, sources: _Sources) -> tuple[dict[str, str], list[str]]:
     """Return the variables of one `envFrom` item, and the keys that are no valid names."""
+    # Upstream expands `$(NAME)` in `env` only, not in values from `envFrom`.
     values: dict[str, str] | None = None
     if source.configMapRef is not None:
         values = sources.config_map(source.configMapRef.name, source.configMapRef.optional)
@@ -204,6 +205,7 @@ def _skipped(source: EnvFromSource, namespace: str, names: list[str]) -> str:
 
 def _value(variable: EnvVar, variables: Mapping[str, str], sources: _Sources) -> str | None:
     """Return a variable's value; None if it is optional and missing."""
+    # As upstream, a value hides `valueFrom`; validation refuses the combination.
     if variable.value or variable.valueFrom is None:
         try:
             return expand_from(variable.value or "", variables)

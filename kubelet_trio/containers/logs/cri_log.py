@@ -66,6 +66,7 @@ def parse_line(line: bytes) -> LogEntry | None:
     text = parts[3] if len(parts) > 3 else b""
     if _TIME.fullmatch(time) is None:
         return None
+    # Only the first tag has a meaning so far.
     partial = tags.split(b":", 1)[0] == b"P"
     return LogEntry(time, stream.decode(), partial, text if partial else text + b"\n")
 
@@ -142,6 +143,7 @@ class LogRenderer:
         text = entry.text
         if self._options.timestamps and self._line_begins:
             text = fixed_time(entry.time) + b" " + text
+        # The time stands at the beginning of a line, not of each of its parts.
         self._line_begins = not entry.partial
         if self._left is not None:
             text = text[: self._left]
@@ -191,6 +193,7 @@ class LogFile:
             return []
         lines = (self._rest + block).split(b"\n")
         self._rest = lines.pop()
+        # Bound the memory for a file without newlines: pass the piece on as a line.
         if len(self._rest) > MAX_LINE:
             lines.append(self._rest)
             self._rest = b""

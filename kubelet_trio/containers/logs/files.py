@@ -69,6 +69,7 @@ def link_log(link: Path, log: Path) -> None:
     try:
         link.symlink_to(log)
     except FileExistsError:
+        # An earlier attempt may have used the same name, which is cut to 255 bytes.
         if _target(link) != log:
             link.unlink()
             link.symlink_to(log)

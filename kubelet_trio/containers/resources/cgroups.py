@@ -49,6 +49,7 @@ def pod_cgroup_limits(pod: Pod, node: NodeSettings, pids_limit: int = UNLIMITED)
     if qos != "BestEffort" and (qos == "Guaranteed" or declares_limit(pod, "cpu")):
         period = round(node.cpu_cfs_quota_period * 1_000_000)
         quota = milli_cpu_to_quota(to_milli(limits.get("cpu", 0)), period)
+        # Written even if unlimited, so that no quota of an earlier configuration remains.
         common["cpu_quota"] = quota if node.cpu_cfs_quota and quota else UNLIMITED
         common["cpu_period"] = period
     if qos != "BestEffort" and (qos == "Guaranteed" or declares_limit(pod, "memory")):

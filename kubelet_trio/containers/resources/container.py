@@ -31,6 +31,8 @@ from kubelet_trio.model import spec as pod_spec
 
 GUARANTEED_OOM_SCORE_ADJ = -997
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
+# A Guaranteed pod that uses all memory must still have a lower score than a Burstable one. Source:
+# GetContainerOOMScoreAdjust in pkg/kubelet/qos/policy.go.
 _MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
 SYSTEM_NODE_CRITICAL = "system-node-critical"
 _PAGE = resource.getpagesize()
@@ -41,6 +43,7 @@ def oom_score_adj(pod: Pod, container: PodContainer, memory_capacity: int) -> in
 
     The more memory a Burstable container requests, the lower its score. Raises ValueError.
     """
+    # Upstream protects node-critical pods whatever their QoS class.
     if pod_spec(pod).priorityClassName == SYSTEM_NODE_CRITICAL:
         return GUARANTEED_OOM_SCORE_ADJ
     qos = pod_qos(pod)

@@ -50,7 +50,7 @@ class Launcher:
         self._python = python
         self._state_dir = state_dir
         self._channel: trio.socket.SocketType | None = None
-        self._wanted = trio.Event()
+        self._wanted = trio.Event()  # set by the first start request
         self._ready = trio.Event()
         self._running = False
         self._failure = ""
@@ -71,7 +71,7 @@ class Launcher:
                 await trio.sleep(_RESTART_DELAY)
         finally:
             self._running = False
-            self._tell_ready()
+            self._wake_starters()
 
     async def _keep_one(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,10 +79,10 @@ class Launcher:
             with theirs:
                 process = await self._open(theirs)
             if process is None:
-                self._tell_ready()
+                self._wake_starters()
                 return
             self._channel = channel
-            self._tell_ready()
+            self._wake_starters()
             try:
                 await process.wait()
                 log.warning("process.nursery_died", returncode=process.returncode)
@@ -118,8 +118,8 @@ class Launcher:
         self._failure = ""
         return process
 
-    def _tell_ready(self) -> None:
-        """Wake who waits for a nursery: there is one, or `problem` says why there is none."""
+    def _wake_starters(self) -> None:
+        """Wake the calls that wait for a nursery: it runs, or `problem` tells why not."""
         self._ready.set()
         self._ready = trio.Event()
 
