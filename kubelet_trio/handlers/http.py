@@ -190,10 +190,9 @@ def _next_event(protocol: h11.Connection, progress: _Progress) -> object:
 
 
 def _encode(protocol: h11.Connection, request: HttpRequest) -> bytes:
-    default = (request.scheme, request.port) in (("http", 80), ("https", 443))
-    host = request.host_header or (
-        request.address.rpartition(":")[0] if default else request.address
-    )
+    # With the port even if it is the scheme's default: Go's client leaves the URL's host as it is,
+    # and the Go kubelet's URLs always name the port.
+    host = request.host_header or request.address
     try:
         head = h11.Request(
             method="GET",

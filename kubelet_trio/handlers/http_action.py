@@ -61,8 +61,9 @@ class HttpRequest:
             host=url.hostname or "",
             port=port or _DEFAULT_PORTS[url.scheme],
             target=_target(url.path, url.query),
-            # As Go's client, keep the Host header for a relative Location only.
-            host_header="" if urlsplit(location).netloc else self.host_header,
+            # As Go's client: an absolute Location names the host as it is written there, a
+            # relative one keeps the Host header.
+            host_header=urlsplit(location).netloc.rpartition("@")[2] or self.host_header,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+import h11
 import pytest
 import trio
 from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, HTTPHeader
@@ -17,6 +18,7 @@ from kubelet_trio.handlers import (
     http_get,
     http_request,
 )
+from kubelet_trio.handlers.http import _encode
 from kubelet_trio.handlers.http_action import HttpRequest
 from tests.handlers.server import http, serving
 
@@ -64,6 +66,19 @@ async def test_headers_of_the_manifest_win() -> None:
     assert "content-length" not in headers_of(head)
     assert head.count("X-Two: ") == 2
     assert server.paths == ["/health"]
+
+
+@pytest.mark.parametrize(("scheme", "port"), [("http", 80), ("https", 443), ("http", 8080)])
+def test_the_host_header_names_every_port(scheme: str, port: int) -> None:
+    head = _encode(h11.Connection(h11.CLIENT), get(port, scheme=scheme)).decode()
+    assert headers_of(head)["host"] == f"127.0.0.1:{port}"
+
+
+def test_a_redirect_decides_the_host_header_if_it_names_a_host() -> None:
+    request = get(80)
+    assert request.redirected("http://127.0.0.1/new").host_header == "127.0.0.1"
+    assert request.redirected("http://127.0.0.1:80/new").host_header == "127.0.0.1:80"
+    assert request.redirected("/new").host_header == ""
 
 
 async def test_a_body_is_read_to_its_limit_only() -> None:
