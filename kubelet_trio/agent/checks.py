@@ -17,7 +17,7 @@ def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:
     state, pleg = parts.runtime.health.state, parts.runtime.pleg
     return {
         "syncloop": lambda: _sync_loop_problem(parts),
-        "pleg": lambda: pleg.healthy(trio.current_time()),
+        "pleg": lambda: pleg.problem(trio.current_time()),
         "runtime": lambda: state.value.problem or None,
         "network": lambda: state.value.network_problem or None,
     }

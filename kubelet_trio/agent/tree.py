@@ -80,7 +80,7 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
         return ()
 
     def pleg_problem() -> str | None:
-        return runtime.pleg.healthy(trio.current_time())
+        return runtime.pleg.problem(trio.current_time())
 
     observer = cluster.observer(
         runtime.health.state,

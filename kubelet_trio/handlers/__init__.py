@@ -1,10 +1,9 @@
 """What probes and lifecycle hooks share: connections, HTTP GET, ports by name."""
 
-from kubelet_trio.handlers.errors import BodyError, DialError, HandlerError
+from kubelet_trio.handlers.errors import BodyError, DialError, HandlerError, join_host_port, quoted
 from kubelet_trio.handlers.http import BODY_LIMIT, http_get
 from kubelet_trio.handlers.http_action import container_port, http_request
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
-from kubelet_trio.handlers.texts import join_host_port, quoted
 
 __all__ = [
     "BODY_LIMIT",

@@ -7,6 +7,9 @@ HandlerError           the handler failed
 
 from __future__ import annotations
 
+import json
+import os
+
 
 class HandlerError(Exception):
     """A handler failed. `is_plain_http`: a server asked for TLS spoke plain HTTP."""
@@ -22,3 +25,24 @@ class DialError(HandlerError):
 
 class BodyError(HandlerError):
     """The answer's head arrived, its body did not in full: a probe has no finding."""
+
+
+# Texts in the format of Go's libraries: they appear in events, which users search for.
+
+
+def errno_text(error: OSError) -> str:
+    """Return an error as Go's syscall package prints it: `connection refused`."""
+    if error.errno is None:
+        return str(error)
+    text = os.strerror(error.errno)
+    return text[:1].lower() + text[1:]
+
+
+def quoted(text: str) -> str:
+    """Return a text as Go's `%q` prints it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def join_host_port(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 import h11
 import trio
 
-from kubelet_trio.handlers.errors import BodyError, HandlerError
+from kubelet_trio.handlers.errors import BodyError, HandlerError, errno_text
 from kubelet_trio.handlers.http_action import HttpRequest
 from kubelet_trio.handlers.sockets import Connection, Wire, connect
-from kubelet_trio.handlers.texts import errno_text
 
 BODY_LIMIT = 10 * 1024  # bytes of an answer's body that are read, as upstream
 # The answer is untrusted, and h11 parses a head without yielding: only small heads reach it.

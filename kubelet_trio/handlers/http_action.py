@@ -10,8 +10,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from lightkube.models.core_v1 import Container, HTTPGetAction
 
-from kubelet_trio.handlers.errors import HandlerError
-from kubelet_trio.handlers.texts import join_host_port, quoted
+from kubelet_trio.handlers.errors import HandlerError, join_host_port, quoted
 
 VERSION = "1.36"  # of Kubernetes, in the User-Agent
 

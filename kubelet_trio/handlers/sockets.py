@@ -27,8 +27,7 @@ from typing import Any
 import trio
 import trio.socket
 
-from kubelet_trio.handlers.errors import DialError
-from kubelet_trio.handlers.texts import errno_text, join_host_port
+from kubelet_trio.handlers.errors import DialError, errno_text, join_host_port
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CHUNK = 16 * 1024  # bytes; bounds the parsing between two yields to other tasks

@@ -62,7 +62,7 @@ class Pleg:
             owns: whether a sandbox or container with these annotations belongs to this agent.
                 Others are ignored: neither watched nor stopped.
             meter: receives metrics of relists and events.
-            recovered: called after the first relist since `healthy` reported a problem.
+            recovered: called after the first relist since `problem` reported a problem.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
@@ -115,7 +115,7 @@ class Pleg:
         """
         return not self._state.is_dirty(uid)
 
-    def trouble(self, uid: PodUid) -> str:
+    def refresh_error(self, uid: PodUid) -> str:
         """Return the runtime's error that makes a pod uncertain; "" if there is none."""
         return self._state.error(uid)
 
@@ -191,7 +191,7 @@ class Pleg:
         """The Trio time of the last successful relist."""
         return self._relister.relisted_at
 
-    def healthy(self, now: float) -> str | None:
+    def problem(self, now: float) -> str | None:
         """Return why the PLEG is not healthy at `now` (Trio time); None if it is."""
         last = self._relister.relisted_at
         if last is None:

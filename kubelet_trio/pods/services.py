@@ -48,11 +48,11 @@ class PodObserver(Protocol):
         """
         ...
 
-    def trouble(self, uid: PodUid) -> str:
+    def refresh_error(self, uid: PodUid) -> str:
         """Return the runtime's error that makes a pod uncertain; "" if there is none."""
         ...
 
-    def healthy(self, now: float) -> str | None:
+    def problem(self, now: float) -> str | None:
         """Return why snapshots may be out of date at `now` (trio time), None if they are not."""
         ...
 

@@ -74,7 +74,7 @@ class ProbeRunner:
     is_started: Callable[[ContainerRecord], bool]
     changed: Callable[[], None]  # called when the result has changed
     state: ProbeState | None = None
-    _kicked: Bell = field(default_factory=Bell)
+    _kicked: Bell = field(default_factory=Bell, init=False)
 
     def kick(self) -> None:
         """Look at the container now instead of at the next tick."""

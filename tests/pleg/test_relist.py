@@ -135,21 +135,21 @@ async def test_health_is_lost_after_three_minutes_without_a_relist(
     runtime.go_down()
     async with watched(runtime) as node:
         now = trio.current_time
-        assert node.pleg.healthy(now()) == "PLEG is not healthy: pleg has yet to be successful"
+        assert node.pleg.problem(now()) == "PLEG is not healthy: pleg has yet to be successful"
         await trio.sleep(5)
         runtime.restart()
         await trio.sleep(5)
         runtime.go_down()
         last = 10.0 if trio.current_time() >= 10 else 5.0
-        assert node.pleg.healthy(now()) is None
+        assert node.pleg.problem(now()) is None
         await trio.sleep(300)
-        said = node.pleg.healthy(now()) or ""
+        said = node.pleg.problem(now()) or ""
         assert said.startswith("PLEG is not healthy: pleg was last seen active 5m")
         assert said.endswith("s ago; threshold is 3m0s")
-        assert node.pleg.healthy(last + 170) is None
+        assert node.pleg.problem(last + 170) is None
         runtime.restart()
         await trio.sleep(1.1)
-        assert node.pleg.healthy(now()) is None
+        assert node.pleg.problem(now()) is None
 
 
 async def test_objects_without_kubernetes_labels_are_nobodys(autojump_clock: object) -> None:

@@ -120,7 +120,7 @@ def is_paused(services: PodServices, pod: Pod) -> bool:
     loop. A teardown is not paused: stopping containers may be what the runtime needs.
     """
     state = services.runtime_state.value
-    if not state.is_usable or services.observer.healthy(trio.current_time()) is not None:
+    if not state.is_usable or services.observer.problem(trio.current_time()) is not None:
         return True
     if state.network_problem and spec(pod).hostNetwork is not True:
         text = f"network is not ready: {state.network_problem}"

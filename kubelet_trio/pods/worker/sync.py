@@ -118,7 +118,7 @@ class PodSync:
 
         Source: podWorkerLoop of pod_workers.go.
         """
-        trouble = self._services.observer.trouble(pod_uid(pod))
+        trouble = self._services.observer.refresh_error(pod_uid(pod))
         if trouble and self._services.runtime_state.value.is_usable:
             self._event(pod, "Warning", "FailedSync", f"error determining status: {trouble}")
 
