@@ -19,7 +19,7 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.model import spec
 
 _NAME = "metadata.name"
-_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # the length of a label's value
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")  # 63: the longest value of a label
 
 
 def matches_node(pod: Pod, name: str, labels: Mapping[str, str]) -> bool:
@@ -35,6 +35,7 @@ def matches_node(pod: Pod, name: str, labels: Mapping[str, str]) -> bool:
     )
     if required is None:
         return True
+    # Terms are ORed, the expressions of one term ANDed.
     return any(_matches_term(term, name, labels) for term in required.nodeSelectorTerms)
 
 
@@ -53,7 +54,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
-        return False
+        return False  # a toleration without a key matches every key
     if toleration.operator == "Exists":
         return True
     if toleration.operator not in (None, "", "Equal"):
@@ -86,7 +87,7 @@ def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) ->
         case "In":
             return value is not None and value in values
         case "NotIn":
-            return value is None or value not in values
+            return value is None or value not in values  # also if the label is absent
         case "Exists":
             return value is not None
         case "DoesNotExist":

@@ -36,8 +36,8 @@ from kubelet_trio.pods.admission.sysctls import SysctlRules
 
 _OS = "kubernetes.io/os"
 _LINUX = "linux"
-_ORDER = ("pods", "cpu", "memory", "ephemeral-storage")
-_ANY = "0.0.0.0"  # a host port on every address
+_ORDER = ("pods", "cpu", "memory", "ephemeral-storage")  # that of the scheduler's fitsRequest
+_ANY = "0.0.0.0"  # a host port on every address, as in the scheduler's HostPortInfo
 
 HostPort = tuple[str, str, int]  # address, protocol, port
 
@@ -170,6 +170,7 @@ def _check_sysctls(pod: Pod, node: AdmissionNode) -> Rejected | None:
 
 def _check_platform(pod: Pod, node: AdmissionNode) -> Rejected | None:
     body = spec(pod)
+    # rejectPodAdmissionBasedOnOSSelector reads the pod's labels, and not its node selector.
     if (metadata(pod).labels or {}).get(_OS, _LINUX) != _LINUX:
         return Rejected(
             "PodOSSelectorNodeLabelDoesNotMatch",
@@ -209,6 +210,7 @@ def _mismatches(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterato
         yield _failed("NodeName", "node(s) didn't match the requested node name")
     if any(_port_conflicts(pod, others)):
         yield _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+    # Upstream checks taints "except for static pods".
     if not is_static(pod) and untolerated(node.taints, spec(pod).tolerations or (), "NoExecute"):
         yield _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
 
@@ -218,7 +220,7 @@ def _failed(predicate: str, why: str) -> Rejected:
 
 
 def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
-    """Yield the resources that are short, in the order of the scheduler's NodeResourcesFit."""
+    """Yield the resources that the node has too little of."""
     capacity = node.allocatable
     if not capacity:
         return  # the node does not report what it has
@@ -231,6 +233,7 @@ def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator
     for other in others:
         for name, amount in pod_requests(other).items():
             used[name] = used.get(name, 0) + amount
+    # Upstream reports extended resources in the random order of a Go map; here they are sorted.
     for name in sorted(wanted, key=lambda n: (_ORDER.index(n) if n in _ORDER else 9, n)):
         if name not in capacity and _is_extended(name):
             # Of a device plugin, of a resource claim or of the whole cluster. Upstream's

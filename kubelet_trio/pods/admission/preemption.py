@@ -42,6 +42,7 @@ def choose_victims(pod: Pod, others: Sequence[Pod], missing: Missing) -> list[Po
     Raises:
         NoVictimsError: ending all pods that may be preempted is not enough.
     """
+    # Victims are chosen by the QoS class, not by priority as in the scheduler.
     by_class: dict[str, list[Pod]] = {name: [] for name in _CLASSES}
     for other in others:
         if may_preempt(pod, other):
@@ -63,6 +64,7 @@ def _nearest(pods: Sequence[Pod], missing: Missing) -> list[Pod]:
     while missing:
         if not left:
             raise NoVictimsError(missing)
+        # Of two pods that are equally near, the one with the smaller requests.
         best = min(left, key=lambda p: (_distance(p, missing), *_size(p)))
         left.remove(best)
         chosen.append(best)

@@ -43,6 +43,7 @@ _NAMESPACED = {
     "kernel.msg": _IPC,
 }
 _NAMESPACED_BELOW = {"net.": _NET, "fs.mqueue.": _IPC}
+# The form of a sysctl's name in the API's validation, with an optional `*` at its end.
 _MAX_PATTERN = 253
 _SEGMENT = r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _PATTERN = re.compile(rf"({_SEGMENT}[./])*(\*|{_SEGMENT}|[a-z0-9]([-_a-z0-9]*)?\*)")
@@ -63,6 +64,7 @@ class SysctlRules:
             namespace = next((n for p, n in self.prefixes.items() if dotted.startswith(p)), None)
         if namespace is None:
             return f'"{dotted}" not allowlisted'
+        # In the host's namespace the sysctl would be the node's.
         if (namespace == _IPC and host_ipc) or (namespace == _NET and host_network):
             return f'"{dotted}" not allowed with host {namespace} enabled'
         return None
