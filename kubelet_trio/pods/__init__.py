@@ -1,14 +1,19 @@
 """The heart: a worker for each pod, and the decisions it carries out."""
 
-from kubelet_trio.pods.admission.decision import AdmissionNode, Rejected
-from kubelet_trio.pods.admission.declared_features import DECLARED, lacks_features
-from kubelet_trio.pods.admission.sysctls import SysctlRules, kernel_version, sysctl_rules
+from kubelet_trio.pods.admission import (
+    DECLARED,
+    AdmissionNode,
+    Rejected,
+    SysctlRules,
+    kernel_version,
+    lacks_features,
+    sysctl_rules,
+)
 from kubelet_trio.pods.cgroups.node import CgroupPolicy, NodeCgroups, PlainCgroups, ReservedCgroup
 from kubelet_trio.pods.cgroups.orphans import OrphanCgroups
 from kubelet_trio.pods.cgroups.tree import CgroupOperations, MeteredTree, PodCgroupRemover
-from kubelet_trio.pods.images.puller import ImageError, ImagePuller, PullRate
-from kubelet_trio.pods.plan.backoff import BackOffPolicy, BackOffTable
-from kubelet_trio.pods.plan.restarts import restarts_after
+from kubelet_trio.pods.images import ImageError, ImagePuller, PullRate
+from kubelet_trio.pods.plan import BackOffPolicy, BackOffTable, restarts_after
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.records.remains import Remains

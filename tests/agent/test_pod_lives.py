@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import metadata, pod_uid
-from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan import plan_pod
 from kubelet_trio.supervision import ChildState
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready

@@ -25,8 +25,7 @@ from kubelet_trio.model import (
     SandboxId,
     SandboxRecord,
 )
-from kubelet_trio.pods.plan.planner import plan_pod
-from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan
+from kubelet_trio.pods.plan import PlanInput, PodPlan, plan_pod
 
 UID = PodUid("uid-1")
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED

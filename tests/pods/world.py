@@ -22,12 +22,16 @@ from kubelet_trio.model import (
     is_terminal,
     pod_containers,
 )
-from kubelet_trio.pods.plan.backoff import BackOffTable
-from kubelet_trio.pods.plan.planner import plan_pod
-from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer
-from kubelet_trio.pods.plan.restarts import is_restarting_all
-from kubelet_trio.pods.plan.sandbox import current_sandbox
-from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
+from kubelet_trio.pods.plan import (
+    BackOffTable,
+    PlanInput,
+    PodPlan,
+    StartContainer,
+    current_sandbox,
+    is_restarting_all,
+    plan_pod,
+)
+from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.types import PodStage, StatusInput
 from tests.pods.make import UID
 

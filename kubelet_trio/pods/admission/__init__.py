@@ -1,1 +1,35 @@
-"""Whether the node takes a pod: pure decisions."""
+"""Decide whether the node admits a pod. Pure: nothing in here does I/O."""
+
+from kubelet_trio.pods.admission.decision import (
+    AdmissionNode,
+    Admitted,
+    Decision,
+    Preempting,
+    Rejected,
+    decide,
+)
+from kubelet_trio.pods.admission.declared_features import (
+    DECLARED,
+    lacks_features,
+    lacks_for_update,
+)
+from kubelet_trio.pods.admission.sysctls import (
+    SysctlRules,
+    kernel_version,
+    sysctl_rules,
+)
+
+__all__ = [
+    "DECLARED",
+    "AdmissionNode",
+    "Admitted",
+    "Decision",
+    "Preempting",
+    "Rejected",
+    "SysctlRules",
+    "decide",
+    "kernel_version",
+    "lacks_features",
+    "lacks_for_update",
+    "sysctl_rules",
+]

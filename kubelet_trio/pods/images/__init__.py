@@ -1,1 +1,15 @@
-"""The images of a pod: references, pull policies, pulls and their back-off."""
+"""Bring the images of pods onto the node: names, pull policies, pulls and their back-off."""
+
+from kubelet_trio.pods.images.puller import (
+    EnsuredImage,
+    ImageError,
+    ImagePuller,
+    PullRate,
+)
+
+__all__ = [
+    "EnsuredImage",
+    "ImageError",
+    "ImagePuller",
+    "PullRate",
+]

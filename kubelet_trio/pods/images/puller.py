@@ -44,7 +44,7 @@ from kubelet_trio.pods.images.request import (
     reference_problem,
     volume_requests,
 )
-from kubelet_trio.pods.plan.backoff import BackOffTable
+from kubelet_trio.pods.plan import BackOffTable
 from kubelet_trio.pods.types import WaitingReason
 
 log = get_logger()

@@ -1,1 +1,79 @@
-"""What a pod's worker does next: pure decisions."""
+"""Decide what a pod's worker does next. Pure: nothing in here does I/O.
+
+`plan_pod` makes a `PodPlan` of the pod and of what the runtime reports. The other names are the
+decisions that status, steps and worker share with it.
+"""
+
+from kubelet_trio.pods.plan.backoff import (
+    BackOffEntry,
+    BackOffKey,
+    BackOffPolicy,
+    BackOffTable,
+)
+from kubelet_trio.pods.plan.init_containers import has_initialized
+from kubelet_trio.pods.plan.planner import plan_pod
+from kubelet_trio.pods.plan.pod_plan import (
+    PlanInput,
+    PodPlan,
+    StartContainer,
+    StopContainer,
+)
+from kubelet_trio.pods.plan.restarts import (
+    CRASH_LOOP,
+    KILLED_EXIT_CODE,
+    REMOVED_MESSAGE,
+    REMOVED_REASON,
+    RESTARTING_ALL,
+    is_restarting_all,
+    left_to_remove,
+    restarts_after,
+    restarts_all,
+    should_start,
+    was_removed,
+)
+from kubelet_trio.pods.plan.sandbox import current_sandbox
+from kubelet_trio.pods.plan.termination import (
+    asked_by_api,
+    deadline_at,
+    deadline_failure,
+    effective_grace,
+    ending_note,
+    merge_requests,
+    remaining_grace,
+    stop_stages,
+    stop_timeout,
+)
+
+__all__ = [
+    "CRASH_LOOP",
+    "KILLED_EXIT_CODE",
+    "REMOVED_MESSAGE",
+    "REMOVED_REASON",
+    "RESTARTING_ALL",
+    "BackOffEntry",
+    "BackOffKey",
+    "BackOffPolicy",
+    "BackOffTable",
+    "PlanInput",
+    "PodPlan",
+    "StartContainer",
+    "StopContainer",
+    "asked_by_api",
+    "current_sandbox",
+    "deadline_at",
+    "deadline_failure",
+    "effective_grace",
+    "ending_note",
+    "has_initialized",
+    "is_restarting_all",
+    "left_to_remove",
+    "merge_requests",
+    "plan_pod",
+    "remaining_grace",
+    "restarts_after",
+    "restarts_all",
+    "should_start",
+    "stop_stages",
+    "stop_timeout",
+    "was_removed",
+]

@@ -26,7 +26,7 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.pods.plan.pod_plan import PlanInput, StopContainer
-from kubelet_trio.pods.plan.restarts import KILLED, exit_code, restarts_after
+from kubelet_trio.pods.plan.restarts import KILLED_EXIT_CODE, exit_code, restarts_after
 from kubelet_trio.pods.plan.starts import has_changed
 from kubelet_trio.pods.plan.termination import restart_grace
 
@@ -127,7 +127,7 @@ class _InitPlanner:
             self._advance(index)
             return
         # OOMKilled with exit code 0 counts as a failure, also for OnFailure.
-        if restarts_after(container.spec, spec(self.pod), exit_code(record) or KILLED):
+        if restarts_after(container.spec, spec(self.pod), exit_code(record) or KILLED_EXIT_CODE):
             self._restart(container, record)
         else:
             self.plan.has_failed = True

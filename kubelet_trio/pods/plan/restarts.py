@@ -41,7 +41,9 @@ from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffKey
 from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StopContainer
 from kubelet_trio.pods.types import Hold, WaitingReason
 
-KILLED = 137  # 128 + SIGKILL: the exit code of a container that goes down with its sandbox
+KILLED_EXIT_CODE = (
+    137  # 128 + SIGKILL: the exit code of a container that goes down with its sandbox
+)
 
 # The waiting reason of a container whose crashes hold it back.
 CRASH_LOOP = "CrashLoopBackOff"
@@ -50,7 +52,7 @@ CRASH_LOOP = "CrashLoopBackOff"
 # agent that starts meanwhile continues, even if the container that asked for it is removed.
 RESTARTING_ALL = "AllContainersRestarting"
 # The reason of a removed container's waiting state, and of the termination before it.
-REMOVED = "RestartingAllContainers"
+REMOVED_REASON = "RestartingAllContainers"
 REMOVED_MESSAGE = "The container is removed because RestartAllContainers in place"
 
 _RESTARTING_ACTIONS = ("Restart", RESTART_ALL_CONTAINERS)
@@ -58,7 +60,7 @@ _RESTARTING_ACTIONS = ("Restart", RESTART_ALL_CONTAINERS)
 
 def exit_code(record: ContainerRecord) -> int:
     """Return the exit code of an instance, or the one it gets if it is killed now."""
-    return record.exit_code if record.state is ContainerState.EXITED else KILLED
+    return record.exit_code if record.state is ContainerState.EXITED else KILLED_EXIT_CODE
 
 
 def restarts_after(container: Container, pod: PodSpec, exit_code: int) -> bool:
@@ -129,7 +131,7 @@ def was_removed(status: ContainerStatus) -> bool:
     """Return whether a container was removed by a restart of all, and waits for its start."""
     ended = status.lastState.terminated if status.lastState is not None else None
     waits = status.state is not None and status.state.waiting is not None
-    return waits and ended is not None and ended.reason == REMOVED
+    return waits and ended is not None and ended.reason == REMOVED_REASON
 
 
 def left_to_remove(pod: Pod, observed: RuntimePod) -> list[ContainerRecord]:

@@ -20,7 +20,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.plan.init_containers import has_succeeded
 from kubelet_trio.pods.plan.restarts import (
-    KILLED,
+    KILLED_EXIT_CODE,
     exit_code,
     is_restartable,
     restarts_after,
@@ -71,7 +71,7 @@ def mains_for_new_sandbox(
         c
         for c in mains
         # What runs now is stopped with the old sandbox.
-        if (_is_running(observed, c) and restarts_after(c.spec, spec(pod), KILLED))
+        if (_is_running(observed, c) and restarts_after(c.spec, spec(pod), KILLED_EXIT_CODE))
         or should_start(pod, c.spec, observed, ended)
     ]
 
@@ -92,7 +92,7 @@ def _has_failed_init(pod: Pod, observed: RuntimePod) -> bool:
         latest = observed.latest(container.spec.name)
         if latest is None or latest.state is ContainerState.CREATED or has_succeeded(latest):
             continue
-        if not restarts_after(container.spec, spec(pod), exit_code(latest) or KILLED):
+        if not restarts_after(container.spec, spec(pod), exit_code(latest) or KILLED_EXIT_CODE):
             return True
     return False
 

@@ -20,13 +20,13 @@ from kubelet_trio.model import (
     pod_containers,
     spec,
 )
-from kubelet_trio.pods.plan.restarts import (
+from kubelet_trio.pods.plan import (
     RESTARTING_ALL,
+    current_sandbox,
     is_restarting_all,
     left_to_remove,
     restarts_all,
 )
-from kubelet_trio.pods.plan.sandbox import current_sandbox
 
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _RESTART_STARTED = "RestartAllContainersStarted"

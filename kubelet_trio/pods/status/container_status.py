@@ -25,10 +25,10 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.pods.plan.restarts import (
-    KILLED,
-    REMOVED,
+from kubelet_trio.pods.plan import (
+    KILLED_EXIT_CODE,
     REMOVED_MESSAGE,
+    REMOVED_REASON,
     is_restarting_all,
     restarts_all,
     should_start,
@@ -281,8 +281,10 @@ class _ContainerStatus:
 
 def _removed(status: api.ContainerStatus) -> api.ContainerStatus:
     """Show that a container was removed by a restart of all containers (KEP-5532)."""
-    waiting = api.ContainerStateWaiting(reason=REMOVED, message=REMOVED_MESSAGE)
-    end = api.ContainerStateTerminated(exitCode=KILLED, reason=REMOVED, message=REMOVED_MESSAGE)
+    waiting = api.ContainerStateWaiting(reason=REMOVED_REASON, message=REMOVED_MESSAGE)
+    end = api.ContainerStateTerminated(
+        exitCode=KILLED_EXIT_CODE, reason=REMOVED_REASON, message=REMOVED_MESSAGE
+    )
     return msgspec.structs.replace(
         status,
         state=api.ContainerState(waiting=waiting),
@@ -318,7 +320,7 @@ def _user(record: ContainerRecord) -> api.ContainerUser | None:
 
 
 def _unknown_end(message: str) -> api.ContainerStateTerminated:
-    return api.ContainerStateTerminated(exitCode=KILLED, reason=_UNKNOWN, message=message)
+    return api.ContainerStateTerminated(exitCode=KILLED_EXIT_CODE, reason=_UNKNOWN, message=message)
 
 
 def _time(seconds: float) -> datetime.datetime | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodStatus
 
 from kubelet_trio.model import ContainerKind, PodContainer, is_static, pod_containers, spec
-from kubelet_trio.pods.plan.restarts import restarts_after, was_removed
+from kubelet_trio.pods.plan import restarts_after, was_removed
 
 
 def last_exit_code(status: ContainerStatus) -> int | None:

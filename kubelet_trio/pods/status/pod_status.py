@@ -24,9 +24,13 @@ from kubelet_trio.model import (
     spec,
     to_datetime,
 )
-from kubelet_trio.pods.plan.init_containers import has_initialized
-from kubelet_trio.pods.plan.restarts import KILLED, is_restarting_all, was_removed
-from kubelet_trio.pods.plan.sandbox import current_sandbox
+from kubelet_trio.pods.plan import (
+    KILLED_EXIT_CODE,
+    current_sandbox,
+    has_initialized,
+    is_restarting_all,
+    was_removed,
+)
 from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
 from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
 from kubelet_trio.pods.status.phase import last_exit_code, pod_phase
@@ -104,7 +108,11 @@ def reported_ends(status: PodStatus | None) -> dict[str, int]:
         reported = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
         statuses += [one for one in reported if not was_removed(one)]
     codes = {one.name: last_exit_code(one) for one in statuses}
-    codes |= {one.name: KILLED for one in statuses if one.state and one.state.running is not None}
+    codes |= {
+        one.name: KILLED_EXIT_CODE
+        for one in statuses
+        if one.state and one.state.running is not None
+    }
     return {name: code for name, code in codes.items() if code is not None}
 
 

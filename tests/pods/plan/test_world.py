@@ -20,7 +20,7 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.pods.plan.backoff import BackOffTable
-from kubelet_trio.pods.status.pod_status import reported_ends
+from kubelet_trio.pods.status import reported_ends
 from tests.pods.make import container, pod, sidecar
 from tests.pods.world import LIVE, World
 
