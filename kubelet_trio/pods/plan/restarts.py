@@ -41,9 +41,8 @@ from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffKey
 from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StopContainer
 from kubelet_trio.pods.types import Hold, WaitingReason
 
-KILLED_EXIT_CODE = (
-    137  # 128 + SIGKILL: the exit code of a container that goes down with its sandbox
-)
+# 128 + SIGKILL: the exit code of a container that goes down with its sandbox.
+KILLED_EXIT_CODE = 137
 
 # The waiting reason of a container whose crashes hold it back.
 CRASH_LOOP = "CrashLoopBackOff"
