@@ -166,6 +166,11 @@ def runtime(
 NOTHING = runtime(sandboxes=())
 
 
+def started(made: PodPlan) -> list[tuple[str, int]]:
+    """The containers that a plan starts, and their restart counts."""
+    return [(s.container.spec.name, s.attempt) for s in made.start]
+
+
 def planned(of: Pod, observed: RuntimePod, *, now: float = 100_000.0, **given: Any) -> PodPlan:
     """What is planned for a pod; `given` are the other fields of `PlanInput`."""
     return plan_pod(of, observed, PlanInput(now, **given))

@@ -98,12 +98,12 @@ class Shortage:
         return self.requested - (self.capacity - self.used)
 
     def rejection(self) -> Rejected:
-        shown = to_milli if self.resource == "cpu" else to_units
+        name = self.resource
         return Rejected(
-            f"OutOf{self.resource}",
-            f"Node didn't have enough resource: {self.resource}, "
-            f"requested: {shown(self.requested)}, used: {shown(self.used)}, "
-            f"capacity: {shown(self.capacity)}",
+            f"OutOf{name}",
+            f"Node didn't have enough resource: {name}, "
+            f"requested: {_in_units(name, self.requested)}, used: {_in_units(name, self.used)}, "
+            f"capacity: {_in_units(name, self.capacity)}",
         )
 
 
@@ -144,7 +144,7 @@ def _preempt(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Deci
     try:
         return Preempting(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
     except NoVictimsError as exc:
-        wanted = "".join(f"(res: {n}, q: {_shown(n, q)}), " for n, q in exc.missing.items())
+        wanted = "".join(f"(res: {n}, q: {_in_units(n, q)}), " for n, q in exc.missing.items())
         return Rejected(
             "UnexpectedAdmissionError",
             "Unexpected error while attempting to recover from admission failure: preemption: "
@@ -152,7 +152,8 @@ def _preempt(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Deci
         )
 
 
-def _shown(resource: str, amount: int) -> int:
+def _in_units(resource: str, amount: int) -> int:
+    """Return nano-units in the unit of upstream's messages: milli-CPUs, bytes, numbers."""
     return to_milli(amount) if resource == "cpu" else to_units(amount)
 
 

@@ -7,8 +7,7 @@ import datetime
 import pytest
 from lightkube.models.core_v1 import Container, Pod
 
-from kubelet_trio.model import ContainerState, RuntimePod
-from kubelet_trio.pods.plan.pod_plan import PodPlan
+from kubelet_trio.model import ContainerState
 from kubelet_trio.pods.types import Hold, WaitingReason
 from tests.pods.make import (
     CREATED,
@@ -22,16 +21,8 @@ from tests.pods.make import (
     record,
     runtime,
     sidecar,
+    started,
 )
-
-
-def plan(of: Pod, observed: RuntimePod) -> PodPlan:
-    return planned(of, observed, now=100_000.0)
-
-
-def started(made: PodPlan) -> list[tuple[str, int]]:
-    return [(s.container.spec.name, s.attempt) for s in made.start]
-
 
 RESTARTS, ENDS = True, False
 
@@ -60,7 +51,7 @@ RESTARTS, ENDS = True, False
 def test_an_ended_container_starts_again_as_rules_then_its_own_then_the_pods_policy_say(
     policy: str, of: Container, code: int, expected: bool
 ) -> None:
-    made = plan(pod(of, policy=policy), runtime(record("web", EXITED, code=code)))
+    made = planned(pod(of, policy=policy), runtime(record("web", EXITED, code=code)))
     assert started(made) == ([("web", 1)] if expected else [])
     assert made.finished is not expected
 
@@ -71,29 +62,29 @@ def test_rules_without_an_own_policy_or_without_exit_codes_say_nothing() -> None
     assert codeless.restartPolicyRules is not None
     codeless.restartPolicyRules[0].exitCodes = None
     for of in (bare, codeless):
-        assert plan(pod(of, policy="Never"), runtime(record("web", EXITED, code=1))).finished
+        assert planned(pod(of, policy="Never"), runtime(record("web", EXITED, code=1))).finished
 
 
 def test_a_running_pod_needs_nothing() -> None:
-    made = plan(pod("a", "b"), runtime(record("a"), record("b")))
+    made = planned(pod("a", "b"), runtime(record("a"), record("b")))
     assert made.is_noop
     assert not made.finished
 
 
 def test_a_pod_with_one_container_running_is_not_finished() -> None:
-    made = plan(pod("a", "b", policy="Never"), runtime(record("a"), record("b", EXITED)))
+    made = planned(pod("a", "b", policy="Never"), runtime(record("a"), record("b", EXITED)))
     assert made.is_noop
     assert not made.finished
 
 
 def test_a_pod_being_deleted_starts_nothing() -> None:
     of = pod(deleted=datetime.datetime.now(datetime.UTC))
-    assert plan(of, runtime(record("web", EXITED))).finished
+    assert planned(of, runtime(record("web", EXITED))).finished
 
 
 def test_sidecars_do_not_keep_a_pod_whose_main_containers_are_done() -> None:
     of = pod("web", init=[sidecar("s")], policy="Never", ephemeral=["e"])
-    made = plan(of, runtime(record("s"), record("web", EXITED)))
+    made = planned(of, runtime(record("s"), record("web", EXITED)))
     assert made.finished
     assert made.is_noop
 
@@ -163,23 +154,23 @@ UNKNOWN_STATE = 'Container is in "unknown" state, try killing it before restart'
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
 def test_a_container_in_unknown_state_is_stopped_before_it_starts_again(policy: str) -> None:
     unknown = record("web", UNKNOWN)
-    made = plan(pod(policy=policy), runtime(unknown))
+    made = planned(pod(policy=policy), runtime(unknown))
     assert [(s.id, s.message) for s in made.stop_containers] == [(unknown.id, UNKNOWN_STATE)]
     assert started(made) == [("web", 1)]
 
 
 def test_a_container_in_unknown_state_that_may_not_run_twice_is_stopped() -> None:
     unknown = record("a", UNKNOWN)
-    made = plan(pod("a", "b", policy="Never"), runtime(unknown, record("b")))
+    made = planned(pod("a", "b", policy="Never"), runtime(unknown, record("b")))
     assert [s.id for s in made.stop_containers] == [unknown.id]
     assert not made.start
-    assert plan(pod("a", policy="Never"), runtime(unknown)).finished
+    assert planned(pod("a", policy="Never"), runtime(unknown)).finished
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_a_container_that_was_made_but_never_ran_is_removed_and_made_anew(policy: str) -> None:
     stuck = record("web", CREATED, 3)
-    made = plan(pod(policy=policy), runtime(stuck))
+    made = planned(pod(policy=policy), runtime(stuck))
     assert made.remove_containers == (stuck.id,)
     assert started(made) == [("web", 4)]
     assert not made.stop_containers
@@ -187,7 +178,7 @@ def test_a_container_that_was_made_but_never_ran_is_removed_and_made_anew(policy
 
 def test_dead_instances_but_the_newest_are_removed() -> None:
     dead = [record("web", EXITED, n) for n in range(3)]
-    made = plan(pod(), runtime(*dead, record("web", attempt=3)))
+    made = planned(pod(), runtime(*dead, record("web", attempt=3)))
     assert set(made.remove_containers) == {dead[0].id, dead[1].id}
     assert not made.start
 
@@ -205,7 +196,7 @@ def test_of_two_instances_of_a_container_the_newest_stays(
     state: ContainerState, stopped: bool, removed: bool
 ) -> None:
     older, newest = record("web", state), record("web", attempt=1)
-    made = plan(pod(), runtime(older, newest))
+    made = planned(pod(), runtime(older, newest))
     assert [s.id for s in made.stop_containers] == [older.id] * stopped
     assert made.remove_containers == (older.id,) * removed
     assert not made.start
@@ -213,13 +204,13 @@ def test_of_two_instances_of_a_container_the_newest_stays(
 
 def test_a_container_that_the_spec_does_not_name_is_stopped() -> None:
     stranger = record("stranger")
-    made = plan(pod(), runtime(stranger, record("web")))
+    made = planned(pod(), runtime(stranger, record("web")))
     assert [s.id for s in made.stop_containers] == [stranger.id]
 
 
 def test_the_restart_count_follows_the_highest_that_was_ever_used() -> None:
     dead = [record("web", EXITED, 4, created=1.0), record("web", EXITED, 2, created=9.0)]
-    assert started(plan(pod(), runtime(*dead))) == [("web", 5)]
+    assert started(planned(pod(), runtime(*dead))) == [("web", 5)]
 
 
 @pytest.mark.parametrize(
@@ -239,13 +230,13 @@ def test_the_restart_count_is_never_below_what_logs_on_disk_tell(
 
 
 def test_ephemeral_containers_start_even_before_initialization_is_done() -> None:
-    made = plan(pod(init=["i"], ephemeral=["e"]), runtime(record("i")))
+    made = planned(pod(init=["i"], ephemeral=["e"]), runtime(record("i")))
     assert started(made) == [("e", 0)]
 
 
 @pytest.mark.parametrize("state", [RUNNING, EXITED, UNKNOWN])
 def test_an_ephemeral_container_never_starts_again(state: ContainerState) -> None:
-    assert plan(pod(ephemeral=["e"]), runtime(record("web"), record("e", state))).is_noop
+    assert planned(pod(ephemeral=["e"]), runtime(record("web"), record("e", state))).is_noop
 
 
 def test_an_ephemeral_container_that_is_known_to_have_run_has_had_its_start() -> None:
@@ -255,7 +246,7 @@ def test_an_ephemeral_container_that_is_known_to_have_run_has_had_its_start() ->
 
 def test_an_ephemeral_container_that_never_ran_is_made_anew() -> None:
     stuck = record("e", CREATED)
-    made = plan(pod(ephemeral=["e"]), runtime(record("web"), stuck))
+    made = planned(pod(ephemeral=["e"]), runtime(record("web"), stuck))
     assert started(made) == [("e", 1)]
     assert made.remove_containers == (stuck.id,)
 
@@ -287,7 +278,7 @@ def test_the_earliest_hold_decides_when_to_look_again() -> None:
 
 def test_init_containers_and_sidecars_start_before_main_containers() -> None:
     of = pod("web", init=[sidecar("s")], ephemeral=["e"])
-    made = plan(of, runtime(record("s", EXITED), record("web", EXITED)))
+    made = planned(of, runtime(record("s", EXITED), record("web", EXITED)))
     assert [name for name, _ in started(made)] == ["s", "e", "web"]
 
 
@@ -295,8 +286,8 @@ def test_a_pod_known_from_its_sandbox_alone_is_over() -> None:
     of = pod()
     assert of.spec is not None
     of.spec.containers = []
-    assert plan(of, runtime()).finished
-    assert plan(of, NOTHING).finished
+    assert planned(of, runtime()).finished
+    assert planned(of, NOTHING).finished
 
 
 @pytest.mark.parametrize(

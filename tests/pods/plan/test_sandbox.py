@@ -20,15 +20,12 @@ from tests.pods.make import (
     runtime,
     sandbox,
     sidecar,
+    started,
 )
 
 
 def plan(of: Pod, observed: RuntimePod) -> PodPlan:
     return planned(of, observed, now=1000.0)
-
-
-def started(made: PodPlan) -> list[tuple[str, int]]:
-    return [(s.container.spec.name, s.attempt) for s in made.start]
 
 
 def test_a_new_pod_gets_a_sandbox_and_all_its_main_containers() -> None:
