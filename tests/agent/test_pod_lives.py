@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
 from kubelet_trio.model import metadata, pod_uid
-from kubelet_trio.pods.plan import plan_pod
+from kubelet_trio.pods.plan import BackOffPolicy, plan_pod
 from kubelet_trio.supervision import ChildState
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
@@ -487,6 +487,16 @@ async def test_a_container_that_restarts_for_the_first_time_is_in_no_back_off(
         await trio.sleep(2500)
         assert node.container(pod).restartCount == 3
         assert "BackOff" not in node.reasons(pod)
+
+
+async def test_a_crash_back_off_grows_as_the_settings_say(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod(image="exit-1")
+    policy = BackOffPolicy(base=1.0, cap=2.0)
+    async with node.running(pod, crash_back_off=policy):
+        await trio.sleep(60)
+        assert node.container(pod).restartCount > 15
 
 
 async def test_a_sandbox_that_cannot_be_looked_at_says_so(
