@@ -1,4 +1,10 @@
-"""The heart: a worker for each pod, and the decisions it carries out."""
+"""Run the pods of the node: one worker a pod, and the decisions that it carries out.
+
+From the bottom up: `plan` decides what a worker does next, `status` what it reports, `admission`
+whether the pod may run at all; these three are pure. `images` pulls, `records` keeps what must
+outlive the agent, `steps` carries out plans through the runtime, and `worker` is the task of each
+pod, with the registry of them.
+"""
 
 from kubelet_trio.pods.admission import (
     DECLARED,
@@ -18,7 +24,7 @@ from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaces
-from kubelet_trio.pods.services import NoServices, PodCgroups, PodObserver, PodServices
+from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter
@@ -50,7 +56,6 @@ __all__ = [
     "PodCgroups",
     "PodFailure",
     "PodNames",
-    "PodObserver",
     "PodRecord",
     "PodRecords",
     "PodRegistry",

@@ -4,20 +4,10 @@
 decisions that status, steps and worker share with it.
 """
 
-from kubelet_trio.pods.plan.backoff import (
-    BackOffEntry,
-    BackOffKey,
-    BackOffPolicy,
-    BackOffTable,
-)
+from kubelet_trio.pods.plan.backoff import BackOffPolicy, BackOffTable
 from kubelet_trio.pods.plan.init_containers import has_initialized
 from kubelet_trio.pods.plan.planner import plan_pod
-from kubelet_trio.pods.plan.pod_plan import (
-    PlanInput,
-    PodPlan,
-    StartContainer,
-    StopContainer,
-)
+from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer, StopContainer
 from kubelet_trio.pods.plan.restarts import (
     CRASH_LOOP,
     KILLED_EXIT_CODE,
@@ -50,8 +40,6 @@ __all__ = [
     "REMOVED_MESSAGE",
     "REMOVED_REASON",
     "RESTARTING_ALL",
-    "BackOffEntry",
-    "BackOffKey",
     "BackOffPolicy",
     "BackOffTable",
     "PlanInput",
