@@ -233,13 +233,13 @@ def test_overhead_counts() -> None:
     assert "requested: 4001" in decision.message
 
 
-def test_a_critical_pod_displaces_who_is_not() -> None:
+def test_a_critical_pod_preempts_one_that_is_not() -> None:
     static = pod(source="file", requests={"cpu": "3"})
     others = [pod("a", requests={"cpu": "2"}), pod("b", source="file", requests={"cpu": "1"})]
     assert decide(static, others, NODE) == Preempting((others[0],), "cpu")
 
 
-def test_it_waits_for_those_it_displaced_only_where_it_needs_their_place() -> None:
+def test_it_waits_for_the_pods_it_preempts_only_where_it_needs_their_place() -> None:
     leaving = [pod("a", requests={"cpu": "2"})]
     assert decide(pod(requests={"cpu": "3"}), [], NODE, leaving) == Admitted(waits=True)
     assert decide(pod(requests={"cpu": "2"}), [], NODE, leaving) == Admitted()

@@ -1,4 +1,4 @@
-"""Whom a critical pod displaces."""
+"""Which pods a critical pod preempts."""
 
 from __future__ import annotations
 
