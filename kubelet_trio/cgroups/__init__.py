@@ -1,4 +1,4 @@
-"""Cgroups: names under both drivers, the version the host has, limits, and their end."""
+"""Cgroups above containers: names under both drivers, limits, creation and removal."""
 
 from kubelet_trio.cgroups.detect import (
     CgroupHost,
@@ -6,6 +6,12 @@ from kubelet_trio.cgroups.detect import (
     cgroup_version,
     has_swap_controller,
     parse_cgroup_mounts,
+)
+from kubelet_trio.cgroups.errors import (
+    CGROUP_ERRORS,
+    CgroupBusyError,
+    CgroupError,
+    CgroupsDeniedError,
 )
 from kubelet_trio.cgroups.limits import (
     MIN_SHARES,
@@ -30,14 +36,12 @@ from kubelet_trio.cgroups.names import (
     uid_of_pod_cgroup,
 )
 from kubelet_trio.cgroups.pods import (
-    CGROUP_ERRORS,
-    CgroupBusyError,
     CgroupTree,
     missing_cgroup_root,
 )
 from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
 from kubelet_trio.cgroups.systemd import SystemdBus
-from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError, Written
+from kubelet_trio.cgroups.write import Written
 
 __all__ = [
     "CGROUP_ERRORS",

@@ -1,8 +1,8 @@
-"""What kind of cgroups and swap this host has, from /proc.
+"""Detect the host's cgroup version, mounts and swap, from /proc.
 
-A host is on version 2 only if the unified hierarchy is what is mounted at the cgroup
-root. The hybrid set-up (controllers on version 1, an empty version 2 tree beside them at
-`unified`) counts as version 1: that is where limits would have to be written.
+A host is on version 2 only if the unified hierarchy is mounted at the cgroup root. The hybrid
+set-up (controllers on version 1, and an empty version 2 tree at `unified`) counts as version 1,
+because that is where limits are written.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class CgroupHost:
-    """Where the cgroup hierarchies of this host are."""
+    """The cgroup version of this host, and its mounts."""
 
     version: int  # 1 or 2
-    # Controller (`cpu`, `memory`, `name=systemd`) to where its hierarchy is mounted; the key
-    # of the unified one is "". On version 1 several controllers may share a mount.
+    # Mount point by controller (`cpu`, `memory`, `name=systemd`), "" for the unified hierarchy. On
+    # version 1 several controllers can share a mount.
     mounts: Mapping[str, Path] = field(default_factory=dict)
 
     def hierarchies(self) -> list[Path]:
-        """Return each mount once."""
+        """Return the mount points, each once."""
         return list(dict.fromkeys(self.mounts.values()))
 
 
 def cgroup_host(
     mountinfo: Path = Path("/proc/self/mountinfo"), root: Path = CGROUP_ROOT
 ) -> CgroupHost:
-    """Return what is mounted. Raises OSError where the table cannot be read."""
+    """Return the host's cgroup mounts. Raises OSError if the table cannot be read."""
     return parse_cgroup_mounts(mountinfo.read_text("utf-8", "surrogateescape"), root)
 
 
 def parse_cgroup_mounts(mountinfo: str, root: Path = CGROUP_ROOT) -> CgroupHost:
-    """Return the host's hierarchies from the text of a mount table."""
+    """Return the cgroup mounts in the text of a mount table."""
     version = 1
     mounts: dict[str, Path] = {}
     for line in mountinfo.splitlines():
@@ -58,25 +58,24 @@ def parse_cgroup_mounts(mountinfo: str, root: Path = CGROUP_ROOT) -> CgroupHost:
 
 
 def cgroup_version() -> int:
-    """Return 2 if this host's controllers are on the unified hierarchy, else 1."""
+    """Return the host's cgroup version, 1 or 2. Raises OSError."""
     return cgroup_host().version
 
 
 def is_swap_on(swaps: Path = Path("/proc/swaps")) -> bool:
-    """Whether any swap is active. A kernel without swap has no such file.
-
-    Every entry below the heading counts.
-    """
+    """Whether any swap is active."""
     try:
         lines = swaps.read_text().splitlines()
-    except FileNotFoundError:
+    except FileNotFoundError:  # a kernel without swap
         return False
+    # The first line is a heading.
     return len([line for line in lines if line.strip()]) > 1
 
 
 def has_swap_controller(host: CgroupHost, own_cgroup: Path = Path("/proc/self/cgroup")) -> bool:
-    """Whether the memory controller of this host can limit swap."""
+    """Whether the memory controller of this host can limit swap. Raises OSError."""
     if host.version == 2:
+        # Our own cgroup, because the root cgroup has no such file.
         own = own_cgroup.read_text().rpartition("::")[2].strip().lstrip("/")
         return (host.mounts[""] / own / "memory.swap.max").exists()
     memory = host.mounts.get("memory")

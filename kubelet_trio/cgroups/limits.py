@@ -1,8 +1,6 @@
-"""What a cgroup is limited to, and how either version of the kernel's files spells it.
+"""The limits of a cgroup, and the kernel's files for them in both versions. Pure.
 
-Pure. CPU shares become a weight on version 2 by the line from 2..262144 to 1..10000, which
-is what the Go kubelet writes for the cgroups that are its own (containers' are the
-runtime's, and newer runtimes use another curve there). A limit that is None is left alone.
+A limit that is None is not written.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ MIN_SHARES = 2
 MAX_SHARES = 262144
 MIN_QUOTA = 1000  # microseconds
 UNLIMITED = -1
-# As the Go kubelet has it for the QoS classes: more than any machine, less than overflows.
+# The Go kubelet's value for the QoS classes (qos_container_manager_linux.go): no real limit.
 UNBOUNDED_HUGEPAGES = 1 << 62
 
 
@@ -29,11 +27,11 @@ class CgroupLimits:
     memory: int | None = None
     pids: int | None = None
     hugepages: Mapping[str, int] = field(default_factory=dict)  # by size: 2MB, 1GB
-    unified: Mapping[str, str] = field(default_factory=dict)  # files of version 2 as they are
+    unified: Mapping[str, str] = field(default_factory=dict)  # further files of version 2
 
 
 class Setting(NamedTuple):
-    """One file of a cgroup and what to write to it."""
+    """One file of a cgroup, and the value to write."""
 
     controller: str
     file: str
@@ -51,12 +49,14 @@ def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
 
 
 def shares_to_weight(shares: int) -> int:
-    """Return version 2's weight of version 1's shares."""
+    """Return the cpu.weight (version 2) for cpu.shares (version 1)."""
+    # The Go kubelet's linear mapping of 2..262144 to 1..10000 for its own cgroups. Newer runtimes
+    # use another curve for containers (opencontainers/cgroups, ConvertCPUSharesToCgroupV2Value).
     return 1 + (min(max(shares, MIN_SHARES), MAX_SHARES) - MIN_SHARES) * 9999 // 262142
 
 
 def page_size_name(size: int) -> str:
-    """Return the kernel's name of a page size: 2097152 is 2MB."""
+    """Return the kernel's name for a page size: 2097152 is 2MB."""
     for unit in ("", "KB", "MB"):
         if size < 1024 or size % 1024:
             return f"{size}{unit}"
@@ -65,7 +65,7 @@ def page_size_name(size: int) -> str:
 
 
 def settings(limits: CgroupLimits, version: int) -> list[Setting]:
-    """Return what to write, in the order to write it: a quota after its period."""
+    """Return the settings in the order of writing: a quota after its period."""
     return _settings_v2(limits) if version == 2 else _settings_v1(limits)
 
 

@@ -1,9 +1,9 @@
-"""The names of cgroups: the Go kubelet's tree, for both cgroup drivers.
+"""Names of cgroups: the Go kubelet's tree, for both cgroup drivers.
 
-    <cgroup root>/kubepods                      guaranteed pods, directly below it
+    <cgroup root>/kubepods                      holds guaranteed pods directly
     <cgroup root>/kubepods/burstable
     <cgroup root>/kubepods/besteffort
-                  …/pod<uid>                    one a pod; the runtime makes the containers' below
+                  …/pod<uid>                    one for each pod; the runtime's containers are below
 
 A `CgroupName` is the path as a tuple of plain parts. The cgroupfs driver joins it with
 slashes. The systemd driver writes it as nested slices, each named after all its parents
@@ -31,12 +31,12 @@ _SLICE = ".slice"
 
 
 def parse_cgroup(path: str) -> CgroupName:
-    """Return the name that a cgroupfs path (the `--cgroup-root`) stands for."""
+    """Return the name of a cgroupfs path, such as `--cgroup-root`."""
     return tuple(part for part in path.split("/") if part)
 
 
 def parse_existing(path: str, driver: CgroupDriver) -> CgroupName:
-    """Return the name of a cgroup that is there, such as `/system.slice` under systemd."""
+    """Return the name of an existing cgroup, such as `/system.slice` under systemd."""
     if driver == "cgroupfs":
         return parse_cgroup(path)
     unit = path.rstrip("/").rpartition("/")[2].removesuffix(_SLICE)
@@ -44,7 +44,7 @@ def parse_existing(path: str, driver: CgroupDriver) -> CgroupName:
 
 
 def qos_cgroup(qos: QosClass, root: CgroupName = ()) -> CgroupName:
-    """Return the cgroup that all pods of a QoS class are in."""
+    """Return the cgroup of a QoS class."""
     return (*root, "kubepods", *_QOS_PARTS[qos])
 
 
@@ -54,7 +54,7 @@ def pod_cgroup(uid: PodUid, qos: QosClass, root: CgroupName = ()) -> CgroupName:
 
 
 def cgroup_path(name: CgroupName, driver: CgroupDriver) -> str:
-    """Return the absolute path below the cgroup mount, which is also what CRI is told."""
+    """Return the absolute path below the cgroup mount, as in CRI requests."""
     if not name:
         return "/"
     if driver == "cgroupfs":
@@ -66,21 +66,18 @@ def cgroup_path(name: CgroupName, driver: CgroupDriver) -> str:
 def pod_cgroup_parent(
     uid: PodUid, qos: QosClass, *, driver: CgroupDriver, root: str = "", per_qos: bool = True
 ) -> str:
-    """Return what a sandbox is given as `cgroup_parent`; empty without `cgroupsPerQOS`."""
+    """Return the `cgroup_parent` of a pod's sandbox; empty without `cgroupsPerQOS`."""
     if not per_qos:
         return ""
     return cgroup_path(pod_cgroup(uid, qos, parse_cgroup(root)), driver)
 
 
 def uid_of_pod_cgroup(directory: str, driver: CgroupDriver) -> PodUid | None:
-    """Return the UID that a directory below a QoS cgroup is named after, None if none.
-
-    The systemd driver wrote underscores for the UID's dashes; no UID has underscores of
-    its own (validation keeps them to lower-case alphanumerics and dashes).
-    """
+    """Return the pod UID in the name of a directory below a QoS cgroup, None if none."""
     if driver == "systemd":
         if not directory.endswith(_SLICE):
             return None
+        # `cgroup_path` wrote the UID's dashes as underscores. A valid UID has no underscores.
         directory = directory.removesuffix(_SLICE).rpartition("-")[2].replace("_", "-")
     uid = directory.removeprefix(_POD_PREFIX)
     return PodUid(uid) if uid and uid != directory else None

@@ -1,14 +1,7 @@
-"""The pods' cgroups: made and limited, found where they are left, and removed.
+"""Create, limit, find and remove the pods' cgroups, and those above them.
 
-Containers' cgroups below a pod's are the runtime's, and it removes them with the
-containers. What is removed here is empty by then. If it is not, the runtime has lost
-something: containerd stopped in the middle of a RunPodSandbox leaves a process that it
-never tells of again. The cgroup has the pod's UID in its name, so whatever is in it was
-the pod's; it is killed, as the Go kubelet does (`tryKillingCgroupProcesses`), or the pod
-would end never.
-
-A pod's cgroup is looked for under every QoS class: which class a pod had when its
-sandbox was made is not known once its spec is gone.
+The runtime creates and removes the containers' cgroups below a pod's. A pod's cgroup is looked up
+under every QoS class, because an orphan's spec, and so its class, is unknown.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, get_args
 
 from kubelet_trio.cgroups.detect import CgroupHost
+from kubelet_trio.cgroups.errors import CgroupBusyError, CgroupError, CgroupsDeniedError
 from kubelet_trio.cgroups.limits import CgroupLimits, settings
 from kubelet_trio.cgroups.names import (
     CgroupDriver,
@@ -37,8 +31,6 @@ from kubelet_trio.cgroups.names import (
 )
 from kubelet_trio.cgroups.write import (
     NOT_PERMITTED,
-    CgroupError,
-    CgroupsDeniedError,
     Written,
     cgroup_directories,
     make_cgroup,
@@ -53,62 +45,50 @@ _KILL_TIMEOUT = 1.0  # seconds, for one process
 _QOS_CLASSES: tuple[QosClass, ...] = get_args(QosClass)
 
 
-class CgroupBusyError(Exception):
-    """A pod's cgroup cannot be removed, for processes are still in it."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"cgroup {path} still has processes in it")
-        self.path = path
-
-
-# What comes out of making and removing a pod's cgroup.
-CGROUP_ERRORS = (CgroupError, CgroupBusyError, OSError)
-
-
 class SystemdUnits(Protocol):
-    """What is asked of systemd where it owns the cgroups: see `systemd.SystemdBus`."""
+    """The slices of the systemd driver; implemented by `systemd.SystemdBus`."""
 
     async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
-        """Have a slice, with these limits. Raises `CgroupError`."""
+        """Create or limit a slice. Raises `CgroupError`."""
         ...
 
     async def limit_slice(self, unit: str, limits: CgroupLimits) -> None:
-        """Limit a slice that is there; it is not made. Raises `CgroupError`."""
+        """Limit an existing slice. Raises `CgroupError`."""
         ...
 
     async def stop_slice(self, unit: str) -> None:
-        """Forget a slice whose cgroup is gone; that there was none is no error."""
+        """Stop a slice whose cgroup was removed; ignores an unknown one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupTree:
-    """The pods' cgroups, and those above them, below one cgroup root."""
+    """The cgroups of pods, and those above them, below one cgroup root."""
 
     host: CgroupHost
     driver: CgroupDriver
     offload: Offload
     root: str = ""  # `--cgroup-root`
-    units: SystemdUnits | None = None  # only asked under the systemd driver
+    units: SystemdUnits | None = None  # used under the systemd driver only
 
     async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
-        """Have a cgroup with these limits; what could not be limited is returned.
+        """Create a cgroup if it is missing, and limit it; the result has refused limits.
 
-        Raises `CgroupsDeniedError` where this process may make none, else `CgroupError`.
+        Raises `CgroupsDeniedError` if that is not permitted, else `CgroupError`.
         """
         path = cgroup_path(name, self.driver)
         if self.driver == "systemd" and self.units is not None:
-            # It would take its own values back at the next reload, had it none of ours.
+            # First, with the limits: a daemon-reload writes systemd's values over the files.
             await self.units.start_slice(Path(path).name, limits)
         await self.offload(make_cgroup, self.host, path)
         return await self._write(path, limits)
 
     async def limit(self, path: str, limits: CgroupLimits) -> Written:
-        """Limit a cgroup that is there, by its path below the mount; it is not made."""
+        """Limit an existing cgroup, by its path below the mount."""
         written = await self._write(path, limits)
         unit = Path(path).name
         if self.driver == "systemd" and self.units is not None and unit.endswith(".slice"):
-            # A daemon-reload writes the unit's own values over what stands in the files.
+            # A daemon-reload writes the unit's properties over the files.
             try:
                 await self.units.limit_slice(unit, limits)
             except CgroupError as exc:
@@ -116,14 +96,14 @@ class CgroupTree:
         return written
 
     async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
-        """Limit a pod's cgroup, whatever its class; where that is refused it stays as it is."""
+        """Limit a pod's cgroup, whatever its QoS class; only log refused limits."""
         for path in await self.offload(self._find, uid):
             written = await self.limit(path, limits)
             if written.failures:
                 log.info("cgroup.not_limited", cgroup=path, error="; ".join(written.failures))
 
     def _find(self, uid: PodUid) -> list[str]:
-        """Return the names under which a pod has a cgroup."""
+        """Return the paths of a pod's cgroups below the mount."""
         names = (
             cgroup_path(pod_cgroup(uid, qos, parse_cgroup(self.root)), self.driver)
             for qos in _QOS_CLASSES
@@ -136,39 +116,41 @@ class CgroupTree:
         return await self.offload(write_settings, self.host, path, wanted)
 
     async def exists(self, path: str) -> bool:
-        """Whether a cgroup is there in every hierarchy that limits something."""
+        """Whether a cgroup exists in every hierarchy that limits something."""
         directories = cgroup_directories(self.host, path).values()
         return bool(directories) and await self.offload(_all_there, tuple(directories))
 
     async def memory_usage(self, name: CgroupName) -> int | None:
-        """Return the bytes charged to a cgroup; None where that cannot be read."""
+        """Return the memory usage of a cgroup in bytes; None if it cannot be read."""
         return await self.offload(memory_usage, self.host, cgroup_path(name, self.driver))
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove a pod's cgroup in every hierarchy; one that is gone is no error.
+        """Remove a pod's cgroup in every hierarchy, and kill processes in it. Idempotent.
 
-        Called when the runtime has nothing of the pod any more: what is still in it is
-        killed. Raises `CgroupBusyError` if that does not come to an end in good time, and
-        `CgroupsDeniedError` where this process may remove none.
+        Call it after the runtime has removed everything of the pod. Raises `CgroupBusyError` if
+        processes survive, and `CgroupsDeniedError` if removal is not permitted.
         """
+        # containerd stopped in the middle of a RunPodSandbox leaves a process that it does not
+        # report again. Without the kill, which the Go kubelet does as well
+        # (tryKillingCgroupProcesses), the pod would never terminate.
         await self._forget(await self.offload(self._remove, uid, kill=True))
 
     async def remove_empty(self, uid: PodUid) -> None:
-        """Remove a pod's cgroup if nothing runs in it. Raises `CgroupBusyError` if it does."""
+        """Remove a pod's cgroup; raise `CgroupBusyError` if it has processes."""
         await self._forget(await self.offload(self._remove, uid, kill=False))
 
     async def list_pods(self) -> frozenset[PodUid]:
-        """Return the pods that have a cgroup: what orphans are looked for among."""
+        """Return the pods that have a cgroup, orphans included."""
         return await self.offload(self._list)
 
     async def _forget(self, removed: list[str]) -> None:
         if self.driver == "systemd" and self.units is not None:
-            # Stopping a slice kills what is in it: only now is it sure that nothing is.
+            # Last, because systemd kills the processes of a slice that it stops.
             for name in removed:
                 await self.units.stop_slice(Path(name).name)
 
     def _remove(self, uid: PodUid, *, kill: bool) -> list[str]:
-        """Remove it, and return the names under which there was one.
+        """Remove a pod's cgroups; return the paths of those that existed.
 
         Raises `CgroupBusyError` and `CgroupsDeniedError`.
         """
@@ -204,11 +186,9 @@ class CgroupTree:
 
 
 def missing_cgroup_root(host: CgroupHost, root: str, driver: CgroupDriver) -> list[Path]:
-    """Return where `--cgroup-root` would be and is not, in the hierarchies that limit something.
-
-    Which driver the runtime has is not known at the start: the other one's name will do as well.
-    """
+    """Return the directories of `--cgroup-root` that do not exist, by hierarchy."""
     missing = _missing(host, root, driver)
+    # At the start the runtime's driver is not yet known: the path under the other one will do.
     other: CgroupDriver = "cgroupfs" if driver == "systemd" else "systemd"
     return missing if missing and _missing(host, root, other) else []
 
@@ -223,12 +203,12 @@ def _all_there(directories: tuple[Path, ...]) -> bool:
 
 
 def remove_cgroup(path: Path) -> bool:
-    """Remove a cgroup and those below it, from the bottom up; False where there was none.
+    """Remove a cgroup and those below it, from the bottom up; return False if it did not exist.
 
-    Raises `CgroupBusyError`, or `CgroupsDeniedError` where it is not ours to remove.
+    Raises `CgroupBusyError`, and `CgroupsDeniedError` if that is not permitted.
     """
     if not path.is_dir():
-        return False  # a read-only file system refuses even what is not there
+        return False  # first, because a read-only file system returns EROFS for a missing one too
     for entry in _subdirectories(path):
         remove_cgroup(path / entry)
     try:
@@ -245,18 +225,18 @@ def remove_cgroup(path: Path) -> bool:
 
 
 def kill_processes(cgroup: Path) -> None:
-    """Kill what is in a cgroup or below it, and wait a moment for each to be gone."""
+    """Kill the processes in a cgroup and below it, and wait briefly for the end of each."""
     for entry in _subdirectories(cgroup):
         kill_processes(cgroup / entry)
     for pid in _pids(cgroup):
-        with suppress(ProcessLookupError):  # gone by itself
+        with suppress(ProcessLookupError):  # it has ended by itself
             _kill_member(cgroup, pid)
 
 
 def _kill_member(cgroup: Path, pid: int) -> None:
     fd = os.pidfd_open(pid)
     try:
-        # The number may have passed to someone else's process since it was read.
+        # Read again: the PID may have been reused before the pidfd was opened.
         if pid in _pids(cgroup):
             log.warning("cgroup.process_killed", pid=pid, cgroup=str(cgroup))
             signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -270,7 +250,8 @@ def _pids(cgroup: Path) -> list[int]:
         listed = (cgroup / "cgroup.procs").read_text().split()
     except FileNotFoundError:
         return []
-    return [int(pid) for pid in listed if pid != "0"]  # 0: in a PID namespace not below ours
+    # 0 is a process of a PID namespace that is not visible from ours.
+    return [int(pid) for pid in listed if pid != "0"]
 
 
 def _subdirectories(path: Path) -> list[str]:

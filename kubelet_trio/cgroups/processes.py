@@ -1,7 +1,7 @@
-"""Cgroups of the machine's own processes: which one a process is in, and moving it. Blocks.
+"""Cgroups of the machine's own processes: find a process' cgroup, and move processes. Blocks.
 
-Other than a pod's, such a cgroup is made and entered in every version 1 hierarchy that is
-mounted, as runc's cgroup library does for `--kubelet-cgroups`; no limit is written to it.
+Unlike a pod's, such a cgroup exists in every mounted version 1 hierarchy, as with runc's cgroup
+library for `--kubelet-cgroups`; it has no limits.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kubelet_trio.cgroups.detect import CgroupHost
+from kubelet_trio.cgroups.errors import CgroupError, CgroupsDeniedError
 from kubelet_trio.cgroups.write import (
     NOT_PERMITTED,
-    CgroupError,
-    CgroupsDeniedError,
     make_in,
     write_file,
 )
@@ -23,20 +22,18 @@ _PROC = Path("/proc")
 
 
 def process_directories(host: CgroupHost, path: str) -> dict[str, Path]:
-    """Return where a cgroup is in each hierarchy, by controller; "" on version 2.
-
-    The unified hierarchy of a hybrid machine is left out: it holds no controllers.
-    """
+    """Return a cgroup's directory in each hierarchy, by controller; "" on version 2."""
     inside = path.lstrip("/")
     if host.version == 2:
         return {"": host.mounts[""] / inside}
+    # Without "": the unified hierarchy of a hybrid machine has no controllers.
     return {name: mount / inside for name, mount in host.mounts.items() if name}
 
 
 def move_process(host: CgroupHost, path: str, pid: int) -> None:
-    """Put a process into a cgroup, made if it is not there. One that has ended is no error.
+    """Move a process to a cgroup, creating it if missing. Ignores a process that has ended.
 
-    Raises `CgroupsDeniedError` where this process may not, else `CgroupError`.
+    Raises `CgroupsDeniedError` if that is not permitted, else `CgroupError`.
     """
     for controller, directory in process_directories(host, path).items():
         file = directory / "cgroup.procs"
@@ -51,12 +48,7 @@ def move_process(host: CgroupHost, path: str, pid: int) -> None:
 
 
 def is_in_cgroup(host: CgroupHost, path: str, pid: int, proc: Path = _PROC) -> bool:
-    """Whether a process is in a cgroup already, so that it is not moved.
-
-    On version 1 systemd's own hierarchy decides, as with the Go kubelet (getContainer): a unit
-    without accounting is in the root of the others, and is left there. Raises OSError where
-    the process is gone.
-    """
+    """Whether a process is in a cgroup already. Raises OSError if the process has ended."""
     text = (proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape")
     return _cgroup_of(host, parse_process_cgroups(text)) == "/" + path.strip("/")
 
@@ -66,11 +58,13 @@ def _cgroup_of(host: CgroupHost, found: Mapping[str, str]) -> str | None:
         return found.get("")
     if found.get("cpu") != found.get("memory"):
         return None
+    # As the Go kubelet's getContainer: systemd's own hierarchy decides, because a unit without
+    # accounting is in the root cgroup of the others.
     return found.get("name=systemd", found.get("cpu"))
 
 
 def parse_process_cgroups(text: str) -> dict[str, str]:
-    """Return the cgroups that /proc/<pid>/cgroup names, by controller; the unified one's is ""."""
+    """Return the cgroups in /proc/<pid>/cgroup, by controller; "" for the unified hierarchy."""
     found = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")
@@ -80,19 +74,19 @@ def parse_process_cgroups(text: str) -> dict[str, str]:
 
 
 def user_processes(host: CgroupHost, path: str, proc: Path = _PROC) -> list[int]:
-    """Return the processes of a cgroup (not of those below it) without init and kernel threads.
+    """Return a cgroup's own processes, without init and kernel threads.
 
-    Raises OSError where the cgroup cannot be read.
+    Raises OSError if the cgroup cannot be read.
     """
     directories = process_directories(host, path)
-    # The Go kubelet looks at `devices` on version 1.
+    # On version 1 the Go kubelet reads the `devices` hierarchy.
     directory = directories.get("devices") or next(iter(directories.values()))
     listed = (directory / "cgroup.procs").read_text().split()
     return [int(pid) for pid in listed if int(pid) > 1 and not _is_kernel_thread(proc / pid)]
 
 
 def _is_kernel_thread(directory: Path) -> bool:
-    """Kernel threads have no program. Nor has what ended meanwhile: nothing to move either."""
+    """Whether a process has no executable: a kernel thread, or one that has just ended."""
     try:
         os.readlink(directory / "exe")
     except FileNotFoundError:

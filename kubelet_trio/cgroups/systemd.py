@@ -1,10 +1,10 @@
-"""Slices of systemd, asked for over D-Bus: who makes the cgroups under the systemd driver.
+"""Create slices over D-Bus: the cgroups of the systemd driver.
 
-A slice carries the limits as its properties, or systemd would write its own values over ours
-at the next reload. What it knows no property for is written to the cgroup as under the other
-driver. Each request has a connection of its own: there are few, and none to keep alive.
+A slice has the limits as its properties; otherwise systemd would overwrite ours at the next
+daemon-reload. A limit without a property is written to the cgroup, as under the other
+driver. Each request opens its own connection: requests are rare.
 
-Properties and units as the Go kubelet's library asks for them
+Properties and units are those of the Go kubelet's library
 (github.com/opencontainers/cgroups, systemd/v1.go and v2.go).
 """
 
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from kubelet_trio.cgroups.errors import CgroupError, CgroupsDeniedError
 from kubelet_trio.cgroups.limits import CgroupLimits, shares_to_weight
-from kubelet_trio.cgroups.write import CgroupError, CgroupsDeniedError
 from kubelet_trio.model import get_logger
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ log = get_logger()
 
 _LIMIT = 30.0  # seconds for a request, its job included
 _INFINITY = 2**64 - 1
-_PERIOD = 100_000  # microseconds: systemd's own
+_PERIOD = 100_000  # microseconds: systemd's default
 _EXISTS = "org.freedesktop.systemd1.UnitExists"
 _NO_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 _DENIED = (
@@ -41,13 +41,13 @@ Property = tuple[str, tuple[str, Any]]  # name, D-Bus signature, value
 
 
 def parent_slice(unit: str) -> str:
-    """Return the slice that a slice is in, by its name: `a-b.slice` is in `a.slice`."""
+    """Return the parent of a slice, from its name: `a-b.slice` is in `a.slice`."""
     parts = unit.removesuffix(".slice").split("-")
     return "-".join(parts[:-1]) + ".slice" if len(parts) > 1 else "-.slice"
 
 
 def limit_properties(limits: CgroupLimits, version: int) -> list[Property]:
-    """Return limits as properties of a unit; huge pages have none."""
+    """Return limits as properties of a unit. Limits of huge pages have no property."""
     found: list[Property] = []
     if limits.cpu_shares is not None:
         if version == 2:
@@ -55,7 +55,7 @@ def limit_properties(limits: CgroupLimits, version: int) -> list[Property]:
         else:
             found.append(("CPUShares", ("t", limits.cpu_shares)))
     if limits.cpu_quota is not None:
-        if limits.cpu_period not in (None, _PERIOD):  # before 242 systemd knew no other
+        if limits.cpu_period not in (None, _PERIOD):  # systemd < 242 refuses the property
             found.append(("CPUQuotaPeriodUSec", ("t", limits.cpu_period)))
         found.append(("CPUQuotaPerSecUSec", ("t", _per_second(limits))))
     if limits.memory is not None:
@@ -70,7 +70,7 @@ def limit_properties(limits: CgroupLimits, version: int) -> list[Property]:
 
 
 def slice_properties(unit: str, limits: CgroupLimits, version: int) -> list[Property]:
-    """Return all that a new slice is made with."""
+    """Return all properties of a new slice."""
     io = "IOAccounting" if version == 2 else "BlockIOAccounting"
     return [
         ("Description", ("s", f"pods of a Kubernetes node: {unit}")),
@@ -85,35 +85,36 @@ def slice_properties(unit: str, limits: CgroupLimits, version: int) -> list[Prop
 
 
 def _per_second(limits: CgroupLimits) -> int:
-    """Return the quota for a second, in whole hundredths of a CPU: systemd keeps no less."""
+    """Return the CPU quota in microseconds per second."""
     assert limits.cpu_quota is not None
     if limits.cpu_quota <= 0:
         return _INFINITY
+    # Rounded up to 10 ms, as in the Go library: systemd itself would round down.
     quota = limits.cpu_quota * 1_000_000 // (limits.cpu_period or _PERIOD)
     return -(-quota // 10_000) * 10_000
 
 
 class SystemdBus:
-    """The real systemd; `bus` is an address as D-Bus has them, `SYSTEM` the machine's own."""
+    """The `SystemdUnits` of a systemd; `bus` is a D-Bus address, `SYSTEM` the machine's."""
 
     def __init__(self, version: int, bus: str = "SYSTEM") -> None:
         self._version = version
         self._bus = bus
 
     async def start_slice(self, unit: str, limits: CgroupLimits) -> None:
-        """Have a slice with these limits, new or not.
+        """Create a slice with these limits, or limit an existing one.
 
-        Raises `CgroupsDeniedError` where it is not ours to ask for, else `CgroupError`.
+        Raises `CgroupsDeniedError` if that is not permitted, else `CgroupError`.
         """
         await self._session(unit, partial(self._start, unit=unit, limits=limits))
 
     async def limit_slice(self, unit: str, limits: CgroupLimits) -> None:
-        """Limit a slice that is there, until the machine reboots. Raises as `start_slice`."""
+        """Limit an existing slice, until the machine reboots. Raises as `start_slice`."""
         if properties := limit_properties(limits, self._version):
             await self._session(unit, partial(self._set, unit=unit, properties=properties))
 
     async def stop_slice(self, unit: str) -> None:
-        """Have systemd forget a slice; that it never knew it is no error, nor that it is away."""
+        """Stop a slice's unit. Ignores an unknown unit, and only logs other failures."""
         body = (unit, "replace")
         stop = partial(self._run_job, unit=unit, method="StopUnit", signature="ss", body=body)
         try:
@@ -122,7 +123,7 @@ class SystemdBus:
             log.warning("cgroups.stop_slice_failed", unit=unit, error=str(exc))
 
     async def _session(self, unit: str, work: Callable[[DBusRouter], Awaitable[object]]) -> None:
-        """Do some work with a connection of its own. Raises `CgroupError`, and nothing else."""
+        """Run `work` with a new connection. Raises `CgroupError` only."""
         from jeepney.auth import AuthenticationError
         from jeepney.io.common import RouterClosed
         from jeepney.io.trio import open_dbus_router
@@ -163,14 +164,14 @@ class SystemdBus:
             await self._set(router, unit=unit, properties=changed)
 
     async def _set(self, router: DBusRouter, *, unit: str, properties: list[Property]) -> None:
-        # What systemd does not know as a unit has its limits in its files alone.
+        # A cgroup that is no unit of systemd has its limits only in its files.
         with suppress(_MootError):
             await self._call(router, "SetUnitProperties", "sba(sv)", (unit, True, properties))
 
     async def _run_job(
         self, router: DBusRouter, *, unit: str, method: str, signature: str, body: tuple[Any, ...]
     ) -> bool:
-        """Call a method that queues a job, and wait for its end; False where it is moot.
+        """Call a method that queues a job, and wait for its end; return False if it is moot.
 
         Raises `CgroupError`.
         """
@@ -184,6 +185,7 @@ class SystemdBus:
             path="/org/freedesktop/systemd1",
         )
         async with router.filter(rule, bufsize=1000) as removed:
+            # Subscribed before the call, because the job can end before its reply is read.
             await Proxy(message_bus, router).AddMatch(rule)
             try:
                 (job,) = await self._call(router, method, signature, body)
@@ -216,7 +218,7 @@ class SystemdBus:
 
 
 class _MootError(Exception):
-    """What was asked for is so already."""
+    """The unit is already in the requested state."""
 
 
 def _address() -> DBusAddress:

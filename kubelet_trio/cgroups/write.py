@@ -1,9 +1,8 @@
-"""Cgroups on disk: made, and their limits written. All of this blocks.
+"""Create cgroups, and write their limits. All of it blocks.
 
-On version 1 a cgroup is made in each hierarchy that limits something; a cpuset without CPUs
-would take no process, so a new one has its parent's. On version 2 every level above hands
-its controllers down. Made with what is there: that a controller is missing is told by what
-could not be written.
+On version 1 a cgroup is created in each hierarchy that limits something. On version 2 every level
+above it passes its controllers down. Both use the controllers that exist: a missing one shows up in
+`Written`, when a limit is written.
 """
 
 from __future__ import annotations
@@ -16,33 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.cgroups.detect import CgroupHost
+from kubelet_trio.cgroups.errors import CgroupError, CgroupsDeniedError
 from kubelet_trio.cgroups.limits import Setting
 
-# Those that the Go kubelet and the runtimes limit or count by.
+# The controllers that the Go kubelet and the runtimes use for limits or counts.
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb")
 _CPUSET_FILES = ("cpuset.cpus", "cpuset.mems")
-# The machine does not let us: nothing that trying again would change.
+# Errors of a machine on which this process may not write cgroups; a retry would not help.
 NOT_PERMITTED = (errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-class CgroupError(Exception):
-    """A cgroup could not be made or limited; the message names it, the file and the value."""
-
-
-class CgroupsDeniedError(CgroupError):
-    """This process may not write cgroups at all: read-only, or without the right to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of writing limits."""
+    """The result of writing limits."""
 
     missing: frozenset[str] = frozenset()  # controllers that this machine does not have
-    failures: tuple[str, ...] = ()  # file, value and the kernel's answer
+    failures: tuple[str, ...] = ()  # file, value and the kernel's error
 
 
 def cgroup_directories(host: CgroupHost, path: str) -> dict[str, Path]:
-    """Return where a cgroup is, by controller; of version 2, one by the empty name."""
+    """Return a cgroup's directories, by controller; "" on version 2."""
     inside = path.lstrip("/")
     if host.version == 2:
         return {"": host.mounts[""] / inside}
@@ -50,9 +42,9 @@ def cgroup_directories(host: CgroupHost, path: str) -> dict[str, Path]:
 
 
 def make_cgroup(host: CgroupHost, path: str) -> bool:
-    """Make a cgroup and those above it; True if any of it was not there.
+    """Create a cgroup and its parents; return True if any of them is new.
 
-    Raises `CgroupsDeniedError`, or `CgroupError` for anything else.
+    Raises `CgroupsDeniedError`, or `CgroupError` for other errors.
     """
     is_new = False
     for controller, directory in cgroup_directories(host, path).items():
@@ -66,12 +58,12 @@ def make_cgroup(host: CgroupHost, path: str) -> bool:
 
 
 def make_in(mount: Path, directory: Path, controller: str) -> bool:
-    """Make a cgroup in one hierarchy, top down, with what each level needs; True if it is new."""
+    """Create a cgroup in one hierarchy, from the top; return True if any level is new."""
     is_new = False
     above = mount
     for part in directory.relative_to(mount).parts:
         if not controller:
-            _hand_down(above)
+            _pass_controllers(above)
         here = above / part
         try:
             here.mkdir()
@@ -80,13 +72,14 @@ def make_in(mount: Path, directory: Path, controller: str) -> bool:
         else:
             is_new = True
         if controller == "cpuset":
+            # A cpuset without CPUs and memory nodes takes no process (cgroup-v1/cpusets.html).
             _inherit_cpuset(above, here)
         above = here
     return is_new
 
 
-def _hand_down(cgroup: Path) -> None:
-    """Give those below a cgroup its controllers, one by one: one refused keeps no other."""
+def _pass_controllers(cgroup: Path) -> None:
+    """Enable a cgroup's controllers for its children, one by one, so that each can be refused."""
     try:
         given = (cgroup / "cgroup.subtree_control").read_text().split()
         there = (cgroup / "cgroup.controllers").read_text().split()
@@ -94,7 +87,7 @@ def _hand_down(cgroup: Path) -> None:
         return
     for controller in CONTROLLERS:
         if controller in there and controller not in given:
-            with suppress(OSError):  # told by the limits that cannot be written
+            with suppress(OSError):  # its limits then fail, which `Written` reports
                 write_file(cgroup / "cgroup.subtree_control", f"+{controller}")
 
 
@@ -106,7 +99,7 @@ def _inherit_cpuset(above: Path, cgroup: Path) -> None:
 
 
 def write_settings(host: CgroupHost, path: str, settings: Iterable[Setting]) -> Written:
-    """Write limits to a cgroup that is there. Never raises for one that is refused."""
+    """Write limits to an existing cgroup; return refused ones instead of raising."""
     directories = cgroup_directories(host, path)
     missing: set[str] = set()
     failures: list[str] = []
@@ -129,7 +122,7 @@ def write_settings(host: CgroupHost, path: str, settings: Iterable[Setting]) -> 
 
 
 def write_file(path: Path, value: str) -> None:
-    """Write in one call, and never make a file: on a cgroup file system none can be made."""
+    """Write in one call, because the kernel parses each write alone; never create a file."""
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, value.encode())
@@ -138,7 +131,7 @@ def write_file(path: Path, value: str) -> None:
 
 
 def memory_usage(host: CgroupHost, path: str) -> int | None:
-    """Return the bytes charged to a cgroup; None where that cannot be read."""
+    """Return the memory usage of a cgroup in bytes; None if it cannot be read."""
     directories = cgroup_directories(host, path)
     directory = directories.get("" if host.version == 2 else "memory")
     name = "memory.current" if host.version == 2 else "memory.usage_in_bytes"
