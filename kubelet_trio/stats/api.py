@@ -1,7 +1,7 @@
-"""The shapes of `/stats/summary`: `stats.k8s.io/v1alpha1`, as metrics readers know them.
+"""The types of `/stats/summary`: `stats.k8s.io/v1alpha1`.
 
-Source: staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go (1.36). A field that is None is
-left out of the JSON. Times are RFC 3339 in whole seconds. Bytes and counts are integers, CPU is
+Source: staging/src/k8s.io/kubelet/pkg/apis/stats/v1alpha1/types.go (1.36). The JSON omits a field
+that is None. Times are RFC 3339 in whole seconds. Bytes and counts are integers, CPU is
 nanoseconds of one core and nanocores, `total` of pressure is microseconds, its averages percent.
 """
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class _Shape(msgspec.Struct, omit_defaults=True, rename="camel", kw_only=True):
-    """A part of the answer."""
+    """A part of the response."""
 
 
 class PsiData(_Shape):
@@ -64,7 +64,7 @@ class InterfaceStats(_Shape):
 
 
 class NetworkStats(_Shape):
-    """Its own fields beside `interfaces` are those of the default interface, if there is one."""
+    """All interfaces; the other fields are those of the default interface, if there is one."""
 
     time: str
     name: str = ""

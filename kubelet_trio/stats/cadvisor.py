@@ -1,8 +1,8 @@
-"""`/metrics/cadvisor`: cAdvisor's names, labels and units, made from one reading. No I/O.
+"""Write `/metrics/cadvisor`, with cAdvisor's names, labels and units, from a snapshot. No I/O.
 
 Each cgroup is a subject with cAdvisor's labels: `id` (its path), `name` (the container's id),
-`image`, `container`, `pod`, `namespace`, blank where it has none. A pod's own cgroup has pod and
-namespace and a blank container; its network is counted once, with the sandbox.
+`image`, `container`, `pod` and `namespace`, empty if it has none. A pod's own cgroup has pod and
+namespace and an empty container; its network counts once, with the sandbox.
 Source: lib/metrics/prometheus.go and prometheus_machine.go, the sets that the Go kubelet includes.
 """
 
@@ -23,7 +23,7 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class MachineInfo:
-    """What of the machine does not change."""
+    """Constant properties of the machine."""
 
     cores: int = 0
     physical_cores: int = 0
@@ -41,7 +41,7 @@ class _Subject:
     """One cgroup with its labels."""
 
     usage: CgroupUsage
-    labels: str  # as they stand between the braces
+    labels: str  # the text between the braces
     interfaces: tuple[Interface, ...] = ()
     started_at: float = 0.0
     created_at: float = 0.0
@@ -49,7 +49,7 @@ class _Subject:
     writable: Filesystem | None = None
 
 
-def cadvisor_text(snapshot: Snapshot, machine: MachineInfo, *, error: bool = False) -> str:
+def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
     """Return the page."""
     page = Exposition()
     _machine(page, machine, snapshot.reading.node)
@@ -59,7 +59,7 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo, *, error: bool = Fal
         "container_scrape_error",
         "gauge",
         "1 if there was an error while getting container metrics, 0 otherwise",
-        int(error),
+        0,
     )
     return page.text()
 
@@ -84,17 +84,17 @@ def _labels(
 
 
 def _subjects(snapshot: Snapshot) -> Iterator[_Subject]:
-    reading, places, told = snapshot.reading, snapshot.places, set[str]()
+    reading, places, written = snapshot.reading, snapshot.places, set[str]()
     node = reading.node
     boot = node.boot_time or 0.0
     yield _Subject(node.usage, _labels("/"), node.network, boot, boot)
     for pod in snapshot.pods:
         for subject, path in _pod_subjects(snapshot, pod):
-            told.add(path)
+            written.add(path)
             yield subject
     other_pods = set(places.pods.values())
     for path, usage in reading.cgroups.items():
-        if path not in told and path not in other_pods and path != "/":
+        if path not in written and path not in other_pods and path != "/":
             yield _Subject(usage, _labels(path), processes=reading.processes.get(path))
 
 
@@ -146,7 +146,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
 
 
 class _Writer:
-    """Writes what is known of one subject."""
+    """Writes the samples of one subject."""
 
     def __init__(self, page: Exposition, subject: _Subject, snapshot: Snapshot) -> None:
         self._page = page
@@ -179,7 +179,7 @@ class _Writer:
         *,
         timed: bool = True,
     ) -> None:
-        # By hand, for this runs ten thousand times a scrape.
+        # Not by `Exposition.add`, because this runs ten thousand times in a scrape.
         self._page.family(name, kind, help_text).append(
             f"{name}{{{self._subject.labels}{more}}} {number(value)}{self._time if timed else ''}"
         )

@@ -1,7 +1,7 @@
-"""A cgroup's files, as texts, become `CgroupUsage`: for version 1 and version 2. No I/O.
+"""Parse a cgroup's files into `CgroupUsage`, for both versions. No I/O.
 
-The meaning of each number is what cAdvisor gives it (lib/container/libcontainer/handler.go), so
-that dashboards made for the Go kubelet hold.
+Each number has the meaning that cAdvisor gives it (lib/container/libcontainer/handler.go), so
+that dashboards made for the Go kubelet work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from kubelet_trio.stats.proc_parse import MOST_DIGITS, to_whole
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Memory, Psi, PsiLine
 
-# What is read of a cgroup on version 2; those after the first are for Prometheus alone.
+# The files of a cgroup on version 2; MORE_FILES_V2 are only for `/metrics/cadvisor`.
 FILES_V2 = (
     "cpu.stat",
     "memory.current",
@@ -60,20 +60,21 @@ MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
     "pids": ("pids.max",),
 }
 
-# Three of these files for each cgroup: a regular expression is several times as fast as splitting.
+# A regular expression is several times as fast as splitting, and each cgroup has three such files.
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _PRESSURE = re.compile(
     rf"^(some|full) avg10={_NUMBER} avg60={_NUMBER} avg300={_NUMBER} total=(\d+)",
     re.MULTILINE | re.ASCII,
 )
 _NANO = 1_000_000_000
-_TICK = _NANO // 100  # USER_HZ is 100 on every architecture that Kubernetes has
-_UNLIMITED = 1 << 62  # limits above this are none: version 1 writes the largest page count
+_TICK = _NANO // 100  # USER_HZ is 100 on every architecture that Kubernetes supports
+# Larger limits mean "unlimited": version 1 shows that as the largest number of pages, in bytes.
+_UNLIMITED = 1 << 62
 _NONE = "max"
 
 
 def parse_v2(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return what a cgroup of version 2 uses; `files` holds those that could be read."""
+    """Return the usage of a cgroup of version 2 from the files that could be read."""
     threads = files.get("pids.current")
     return CgroupUsage(
         time=time,
@@ -88,7 +89,7 @@ def parse_v2(files: Mapping[str, str], time: float) -> CgroupUsage:
 
 
 def parse_v1(files: Mapping[str, str], time: float) -> CgroupUsage:
-    """Return what a cgroup of version 1 uses; `files` holds those of all its hierarchies."""
+    """Return the usage of a cgroup of version 1 from the files of all its hierarchies."""
     threads = files.get("pids.current")
     return CgroupUsage(
         time=time,
@@ -122,7 +123,7 @@ def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
 
 
 def shares_of_weight(weight: int) -> int:
-    """Return version 1's cpu.shares of a cpu.weight, as cAdvisor converts it."""
+    """Return the cpu.shares (version 1) for a cpu.weight, as cAdvisor converts it."""
     return max(2 + ((weight - 1) * 262142) // 9999, 2) if weight > 0 else 0
 
 
@@ -152,7 +153,7 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
     usage, swap = files.get("memory.current"), files.get("memory.swap.current")
     faults, major = stat.get("pgfault", 0), stat.get("pgmajfault", 0)
     return Memory(
-        # The root has no memory.current: its sum is what the node's reader fills in.
+        # The root cgroup has no memory.current; `read_host` fills in the node's usage.
         usage=_number(usage) if usage else stat.get("anon", 0) + stat.get("file", 0),
         inactive_file=stat.get("inactive_file", 0),
         active_file=stat.get("active_file", 0),
@@ -242,7 +243,7 @@ def _by_device(text: str) -> dict[str, dict[str, int]]:
 
 
 def parse_pressure(text: str) -> Psi:
-    """Read a pressure file; a line that is missing (`full` of CPU) counts as zero."""
+    """Parse a pressure file; a missing line counts as zero (`full` of CPU on older kernels)."""
     lines = {
         kind: PsiLine(float(avg10), float(avg60), float(avg300), int(total))
         for kind, avg10, avg60, avg300, total in _PRESSURE.findall(text)
@@ -255,7 +256,7 @@ def _psi(text: str | None) -> Psi | None:
 
 
 def flat(text: str) -> dict[str, int]:
-    """Read lines of a name and a number; others are left out."""
+    """Parse lines of a name and a number; skip others."""
     found = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")

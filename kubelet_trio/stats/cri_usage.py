@@ -1,7 +1,7 @@
-"""What a runtime says of a container becomes `CgroupUsage`. No I/O.
+"""Convert the runtime's ContainerStats to `CgroupUsage`. No I/O.
 
-Used where there is no cgroup to read: the embedded runtime without rights to make any, sandboxes
-with a kernel of their own.
+For containers without a cgroup of this kernel: of the embedded runtime without the permission to
+create cgroups, and of sandboxes with a kernel of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from kubelet_trio.cri import v1
 from kubelet_trio.stats.usage import CgroupUsage, Cpu, Filesystem, Memory
 
 
-def told_usage(stats: v1.ContainerStats, now: float) -> CgroupUsage:
-    """Return what was told; `now` where the runtime names no time."""
+def runtime_usage(stats: v1.ContainerStats, now: float) -> CgroupUsage:
+    """Return the usage in the runtime's stats; its time is `now` if the stats have none."""
     cpu, memory = stats.cpu, stats.memory
     stamp = max(cpu.timestamp if cpu else 0, memory.timestamp if memory else 0)
     return CgroupUsage(
@@ -22,7 +22,7 @@ def told_usage(stats: v1.ContainerStats, now: float) -> CgroupUsage:
 
 
 def writable_layer(stats: v1.ContainerStats, now: float) -> Filesystem | None:
-    """Return what the container has written into its own layer."""
+    """Return the size of the container's writable layer."""
     layer = stats.writable_layer
     if layer is None:
         return None

@@ -1,16 +1,16 @@
-"""Files of /proc, as texts, become values. No I/O."""
+"""Parse files of /proc. No I/O."""
 
 from __future__ import annotations
 
 from kubelet_trio.stats.usage import Interface
 
-MOST_DIGITS = 20  # of the kernel's 64 bits
-# Interfaces that are not the node's own: cAdvisor leaves out the same.
+MOST_DIGITS = 20  # of a 64-bit number
+# Prefixes of interfaces that are not the node's own; cAdvisor ignores the same.
 _IGNORED = ("veth", "docker", "nerdctl")
 
 
 def to_whole(text: str) -> int | None:
-    """Return a number as the kernel writes it, None for what is none."""
+    """Parse a number as the kernel writes it, None for other text."""
     text = text.strip()
     return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
@@ -40,13 +40,13 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
 
 
 def parse_process_count(loadavg: str) -> int | None:
-    """Return how many tasks there are, from /proc/loadavg."""
+    """Return the number of tasks, from /proc/loadavg."""
     parts = loadavg.split()
     return to_whole(parts[3].partition("/")[2]) if len(parts) > 3 else None
 
 
 def parse_boot_time(stat: str) -> float | None:
-    """Return when the machine started (Unix seconds), from /proc/stat."""
+    """Return the boot time (Unix seconds), from /proc/stat."""
     for line in stat.splitlines():
         name, _, seconds = line.partition(" ")
         if name == "btime" and (whole := to_whole(seconds)) is not None:
@@ -55,7 +55,7 @@ def parse_boot_time(stat: str) -> float | None:
 
 
 def parse_open_files_limit(limits: str) -> int | None:
-    """Return the soft limit of open files from /proc/<pid>/limits; -1 for none."""
+    """Return the soft limit of open files from /proc/<pid>/limits; -1 if unlimited."""
     for line in limits.splitlines():
         if line.startswith("Max open files"):
             soft, _, _ = line.removeprefix("Max open files").strip().partition(" ")

@@ -1,10 +1,10 @@
-"""Answers for `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`, made when asked.
+"""Serve `/stats/summary`, `/metrics/resource` and `/metrics/cadvisor`, read on request.
 
-There is no housekeeping loop: nothing is read while nobody asks. Answers within `_FRESH` seconds
-come from one reading for as long as the same containers run, and those who ask at the same time
-share it. The rate of CPU use is taken between this reading and one that is some seconds older.
-Whose first answer it would be is read twice, a second apart: upstream's housekeeping has a rate of
-everything by then. Where nobody asked for long, two answers in short order are about now.
+There is no housekeeping loop: without requests nothing is read. Requests within `_FRESH` seconds
+share one reading, as long as the same containers run, and so do concurrent requests.
+
+The rate of CPU use is taken between this reading and one that is some seconds older. For a subject
+that no response has shown before, there are two readings, a second apart.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
 from kubelet_trio.model import Offload, PodUid, WallClock
-from kubelet_trio.stats import api
 from kubelet_trio.stats.cadvisor import MachineInfo, cadvisor_text
-from kubelet_trio.stats.cri_usage import told_usage, writable_layer
+from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
 from kubelet_trio.stats.read import (
     Host,
     HostReading,
@@ -35,19 +34,21 @@ from kubelet_trio.stats.summary import Snapshot, make_summary
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface
 from kubelet_trio.stats.volumes import VolumeUsage
 
-_FRESH = 1.0  # seconds that an answer holds
-_RATE_BASE = 5.0  # seconds: the shortest time that a rate is taken over, once there is a base
-_RATE_LONG = 60.0  # seconds: a shorter time is better than one longer than this
-_RUNTIME_LIMIT = 10.0  # seconds for the runtime's part of an answer
+_FRESH = 1.0  # seconds that a reading is reused
+_RATE_BASE = 5.0  # seconds: the shortest interval for a rate, once there are two readings
+# Seconds: for a longer interval a newer, shorter one is preferred. After a long time without
+# requests the second response then shows the current rate.
+_RATE_LONG = 60.0
+_RUNTIME_LIMIT = 10.0  # seconds for the runtime's calls
 
 
 @dataclass(frozen=True, slots=True)
 class StatsSettings:
-    """What does not change while the agent runs."""
+    """Settings that are constant while the agent runs."""
 
     node_name: str
     root_dir: str
-    pod_roots: tuple[str, ...]  # paths of cgroups that may hold the pods, by driver
+    pod_roots: tuple[str, ...]  # possible paths of the pods' cgroup: one for each driver
     machine: MachineInfo = field(default_factory=MachineInfo)
     system: tuple[tuple[str, str], ...] = ()  # `runtime` and `misc`, with their cgroups
 
@@ -60,7 +61,7 @@ class _CpuTime:
 
 @dataclass(slots=True)
 class StatsProvider:
-    """Reads on demand. Any number of tasks may ask at the same time."""
+    """Reads on request. Any number of tasks may use it concurrently."""
 
     settings: StatsSettings
     host: Host
@@ -73,20 +74,15 @@ class StatsProvider:
     _cache: dict[str, tuple[float, Snapshot]] = field(default_factory=dict)
     _locks: dict[str, trio.Lock] = field(default_factory=dict)
     _bases: dict[str, tuple[_CpuTime, _CpuTime]] = field(default_factory=dict)
-    _known: frozenset[str] = frozenset()  # those of whom a summary has told before
+    _known: frozenset[str] = frozenset()  # the subjects of the last summary
     _begin: trio.Lock = field(default_factory=trio.Lock)
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
         """Return the JSON of `/stats/summary`."""
-        return msgspec.json.encode(
-            await self.summary_object(only_cpu_and_memory=only_cpu_and_memory)
-        )
-
-    async def summary_object(self, *, only_cpu_and_memory: bool = False) -> api.Summary:
-        """Return the summary as values, for the command line and the node page."""
         await self._wait_bases()
         snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
-        return make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
+        summary = make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
+        return msgspec.json.encode(summary)
 
     async def resource(self) -> str:
         """Return the page of `/metrics/resource`."""
@@ -98,10 +94,10 @@ class StatsProvider:
         return cadvisor_text(snapshot, self.settings.machine)
 
     async def snapshot(self, kind: str) -> Snapshot:
-        """Return what was read within the last second of what runs now, or read it now.
+        """Return a snapshot of the running pods that is at most a second old.
 
         Args:
-            kind: `cpu` (CPU and memory), `all` (what the summary has) or `metrics`.
+            kind: `cpu` (CPU and memory), `all` (for the summary) or `metrics` (for cAdvisor).
         """
         async with self._locks.setdefault(kind, trio.Lock()):
             cached, pods = self._cache.get(kind), tuple(self.pods())
@@ -134,12 +130,12 @@ class StatsProvider:
         ):
             return snapshot
         stats = {s.attributes.id: s for s in await self._ask_runtime() if s.attributes}
-        told = {i: told_usage(s, now) for i, s in stats.items()}
+        reported = {i: runtime_usage(s, now) for i, s in stats.items()}
         disk = DiskReading() if kind == "cpu" else await self._disk(pods, stats, now)
-        return replace(snapshot, told=told, disk=disk)
+        return replace(snapshot, reported=reported, disk=disk)
 
     async def _ask_runtime(self) -> list[v1.ContainerStats]:
-        """Return the runtime's stats; none where it does not answer in time."""
+        """Return the runtime's stats; none if it does not respond in time."""
         with trio.move_on_after(_RUNTIME_LIMIT):
             try:
                 return await self.runtime.list_container_stats()
@@ -185,7 +181,10 @@ class StatsProvider:
     # The rate of CPU use
 
     async def _wait_bases(self) -> None:
-        """Read what no summary has told of yet, so that the next reading has a rate of it."""
+        """Read new subjects once, so that the next reading has a rate for them.
+
+        The Go kubelet has one by then, because its housekeeping reads all the time.
+        """
         async with self._begin:
             now = frozenset(("/", *(c.id for pod in self.pods() for c in pod.containers)))
             if now - self._known:
@@ -194,7 +193,7 @@ class StatsProvider:
             self._known = now
 
     def _rate(self, key: str, usage: CgroupUsage) -> int | None:
-        """Return nanocores since the base, None where there is none yet."""
+        """Return the rate since the base reading in nanocores, None if there is none yet."""
         if key not in self._bases or usage.cpu is None:
             return None
         base, newer = self._bases[key]
@@ -206,11 +205,11 @@ class StatsProvider:
         return max(int(used / (usage.time - base.time)), 0)
 
     def _note_rates(self, snapshot: Snapshot) -> None:
-        """Keep two earlier CPU times of everything: a base, and the one to become it."""
+        """Keep two earlier CPU times of every subject: the base, and the next base."""
         bases = {}
         for key, current in _cpu_times(snapshot):
             old, new = self._bases.get(key, (current, current))
-            if current.used < new.used:  # begun again
+            if current.used < new.used:  # its cgroup was created again
                 old = new = current
             elif current.time - new.time >= _RATE_BASE:
                 old, new = new, current

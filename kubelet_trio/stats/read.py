@@ -1,7 +1,7 @@
-"""Reads the kernel's files in one go: cgroups, /proc, filesystems. Everything blocks.
+"""Read the kernel's files: cgroups, /proc, filesystems. Everything blocks.
 
-One `read_host` is one call to a worker thread, whatever the number of pods. A cgroup or a process
-that goes away meanwhile is left out; nothing here raises for that.
+One `read_host` is one call to a worker thread, whatever the number of pods. The result omits a
+cgroup or process that ends during the reading.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kubelet_trio.stats import cgroup_parse as parse
 from kubelet_trio.stats import proc_parse
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, Psi
 
-_DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and what a runtime adds
+_DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the runtime
 _MOST = 1 << 18  # bytes of one file
-_MOST_FDS = 4096  # open files looked at in one scrape; the rest is not counted
+_MOST_FDS = 4096  # open files counted in one scrape, to bound its time
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where the kernel's files are. `mounts` is by controller; on version 2 its key is ""."""
+    """Paths of the kernel's files. `mounts` is by controller; on version 2 its only key is ""."""
 
     version: int
     mounts: Mapping[str, str]
@@ -33,11 +33,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the processes of one cgroup have open."""
+    """Open files of the processes of one cgroup."""
 
     fds: int = 0
     sockets: int = 0
-    max_open_files: int | None = None  # the first process' soft limit; -1: none
+    max_open_files: int | None = None  # the first process' soft limit; -1: unlimited
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """All that was read at one moment."""
+    """Everything that was read from the kernel at one moment."""
 
     node: NodeUsage
     cgroups: Mapping[str, CgroupUsage]  # by path below the mount, such as /kubepods/burstable
@@ -76,11 +76,11 @@ def read_host(
     """Read the machine and the cgroups at and below `roots`.
 
     Args:
-        host: where to look.
-        roots: paths below the cgroup mount; those that do not exist are left out.
-        others: likewise, without what is below them.
-        everything: also what only Prometheus wants; it doubles the number of files.
-        now: Unix seconds; None: the clock's.
+        host: paths of the kernel's files.
+        roots: paths below the cgroup mount; missing ones are skipped.
+        others: further paths, without the cgroups below them.
+        everything: also read what only `/metrics/cadvisor` shows, which doubles the files.
+        now: Unix seconds; None: read the clock.
     """
     moment = time.time() if now is None else now
     paths = dict.fromkeys(path for root in roots for path in walk(host, root))
@@ -100,7 +100,7 @@ def read_host(
 
 
 def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
-    """Yield a cgroup and those below it, parents first."""
+    """Yield the paths of a cgroup and of those below it, parents first."""
     base = host.mounts.get("" if host.version == 2 else "memory")
     if base is None or not os.path.isdir(base + root):
         return
@@ -117,7 +117,7 @@ def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
 
 
 def read_cgroup(host: Host, path: str, everything: bool, now: float) -> CgroupUsage:
-    """Read one cgroup; what cannot be read is None in the result."""
+    """Read one cgroup; values that cannot be read are None."""
     files: dict[str, str] = {}
     if host.version == 2:
         names = parse.FILES_V2 + (parse.MORE_FILES_V2 if everything else ())
@@ -138,7 +138,7 @@ def _read_into(files: dict[str, str], directory: str, names: Iterable[str]) -> N
 
 
 def _read(path: str) -> str | None:
-    """Return a small file's content; None where it cannot be read."""
+    """Return a small file's content; None if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -172,7 +172,7 @@ def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
 
 
 def _with_root_sums(host: Host, usage: CgroupUsage, info: Mapping[str, int]) -> CgroupUsage:
-    """Fill in what the root cgroup of version 2 does not tell, from /proc."""
+    """Fill in from /proc what the root cgroup of version 2 does not have."""
     memory = usage.memory or Memory()
     memory = replace(
         memory,
@@ -192,7 +192,7 @@ def _node_psi(host: Host, resource: str) -> Psi | None:
 
 
 def read_networks(host: Host, pids: Mapping[str, int]) -> dict[str, tuple[Interface, ...]]:
-    """Return the interfaces that processes see, by the keys given; those gone are left out."""
+    """Return the interfaces in the network namespaces of processes, by the keys of `pids`."""
     found = {}
     for key, pid in pids.items():
         text = _read(f"{host.proc}/{pid}/net/dev") if pid > 0 else None
@@ -202,7 +202,7 @@ def read_networks(host: Host, pids: Mapping[str, int]) -> dict[str, tuple[Interf
 
 
 def read_filesystem(path: str, now: float) -> Filesystem | None:
-    """Return how full the filesystem of a path is; None where it cannot be told."""
+    """Return the usage of the filesystem of a path; None if it cannot be read."""
     try:
         stat = os.statvfs(path)
     except OSError:
@@ -221,9 +221,9 @@ def read_filesystem(path: str, now: float) -> Filesystem | None:
 def disk_usage(
     path: str, is_over: Callable[[], bool] = lambda: False, *, cross: bool = False
 ) -> tuple[int, int] | None:
-    """Return the bytes and inodes that a directory takes, as du counts; None if cut short.
+    """Return the bytes and inodes of a directory, as du(1) counts; None if `is_over` cut it short.
 
-    Other filesystems mounted below do not count unless `cross`. See `count_tree`.
+    Other filesystems mounted below it count only with `cross`. See `count_tree`.
     """
     try:
         top = os.lstat(path)
@@ -236,9 +236,9 @@ def disk_usage(
 
 
 def file_usage(path: str) -> int | None:
-    """Return the bytes that one file takes; None if it is not there."""
+    """Return the disk usage of one file in bytes; None if it does not exist."""
     try:
-        return os.lstat(path).st_blocks * 512
+        return os.lstat(path).st_blocks * 512  # st_blocks is in units of 512 bytes (stat(2))
     except OSError:
         return None
 

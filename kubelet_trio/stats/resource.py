@@ -1,4 +1,4 @@
-"""`/metrics/resource`: what metrics-server reads, made from a CPU-and-memory summary. No I/O.
+"""Write `/metrics/resource`, which metrics-server reads. No I/O.
 
 Source: pkg/kubelet/metrics/collectors/resource_metrics.go.
 """
@@ -16,7 +16,7 @@ _ERROR = "[{}] 1 if there was an error while getting container metrics, 0 otherw
 
 
 def resource_text(snapshot: Snapshot | None) -> str:
-    """Return the page; without a snapshot it says that there was an error, and nothing else."""
+    """Return the page; without a snapshot it only reports an error."""
     page = Exposition()
     if snapshot is not None:
         _node(page, snapshot.reading.node)
@@ -106,7 +106,7 @@ def _pod(page: Exposition, snapshot: Snapshot, pod: PodSubject) -> None:
 
 
 def _summed(snapshot: Snapshot, pod: PodSubject) -> CgroupUsage | None:
-    """A pod without a cgroup of its own uses what its containers do."""
+    """Return the sum of the containers' usage, for a pod without a cgroup of its own."""
     usages = [u for c in pod.containers if (u := snapshot.of_container(c.id)) is not None]
     if not usages:
         return None

@@ -1,8 +1,4 @@
-"""Whose each cgroup is: a pod's, a container's, a sandbox's. No I/O.
-
-A container's cgroup is found by its name, which carries the id: `<id>` (cgroupfs),
-`cri-containerd-<id>.scope`, `crio-<id>.scope` (systemd). The runtimes tell nobody where it is.
-"""
+"""Assign cgroups to pods, containers and sandboxes. No I/O."""
 
 from __future__ import annotations
 
@@ -25,12 +21,12 @@ class ContainerSubject:
     pid: int = 0
     started_at: float = 0.0  # Unix seconds
     created_at: float = 0.0
-    log_dir: str = ""  # where all its logs are
+    log_dir: str = ""  # directory of all its logs
 
 
 @dataclass(frozen=True, slots=True)
 class PodSubject:
-    """A pod that has something running."""
+    """A pod with a running sandbox or container."""
 
     uid: PodUid
     name: str
@@ -42,20 +38,20 @@ class PodSubject:
     host_network: bool = False
     claims: Mapping[str, str] = field(default_factory=dict)  # volume name to claim name
     volumes: frozenset[str] = frozenset()  # names of all its volumes
-    local_volumes: frozenset[str] = frozenset()  # those that count as ephemeral storage
+    local_volumes: frozenset[str] = frozenset()  # volumes that count as ephemeral storage
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which cgroup is whose: paths by id."""
+    """Paths of cgroups, by pod and by container."""
 
     pods: Mapping[PodUid, str]
-    containers: Mapping[str, str]  # containers' and sandboxes' ids alike
+    containers: Mapping[str, str]  # by the id of a container or a sandbox
 
 
 @dataclass(frozen=True, slots=True)
 class DiskReading:
-    """What is known of disks beside the pods' cgroups."""
+    """The usage of filesystems, which cgroups do not show."""
 
     node: Filesystem | None = None
     images: Filesystem | None = None
@@ -69,7 +65,9 @@ class DiskReading:
 def find_places(
     paths: Iterable[str], ids: Iterable[str], pod_of: Callable[[str], PodUid | None]
 ) -> Places:
-    """Sort cgroups; `pod_of` tells a pod's UID from the name of its cgroup's directory."""
+    """Assign cgroups by their names; `pod_of` returns the pod UID in a directory's name."""
+    # CRI does not report a container's cgroup, but its name has the id: `<id>` (cgroupfs),
+    # `cri-containerd-<id>.scope` and `crio-<id>.scope` (systemd).
     known = frozenset(ids)
     pods: dict[PodUid, str] = {}
     containers: dict[str, str] = {}

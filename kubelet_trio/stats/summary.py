@@ -1,4 +1,4 @@
-"""What was read becomes the answer to `/stats/summary`. No I/O."""
+"""Make the response to `/stats/summary` from a snapshot. No I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Psi, Ps
 
 _DEFAULT_INTERFACE = "eth0"
 
-# The rate of a CPU's use in nanocores, by what is asked about; None while it is not known.
+# The rate of CPU use in nanocores, by the subject's key; None if it is unknown.
 Rate = Callable[[str, CgroupUsage], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that one answer is made of."""
+    """The input for one response: everything that was read at one moment."""
 
     node_name: str
     pods_root: str  # path of the cgroup that holds all pods
@@ -28,28 +28,26 @@ class Snapshot:
     places: Places
     networks: Mapping[str, tuple[Interface, ...]] = field(default_factory=dict)  # by pod UID
     disk: DiskReading = field(default_factory=DiskReading)
-    told: Mapping[str, CgroupUsage] = field(
-        default_factory=dict
-    )  # by container id: the runtime's word
+    reported: Mapping[str, CgroupUsage] = field(default_factory=dict)  # by the runtime, by id
     system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
 
     def of_container(self, container_id: str) -> CgroupUsage | None:
-        """Return what a container uses: from its cgroup, else as the runtime says."""
+        """Return a container's usage: from its cgroup, else as the runtime reports it."""
         path = self.places.containers.get(container_id)
         usage = self.reading.cgroups.get(path) if path is not None else None
         if usage is not None and usage.cpu is not None and usage.memory is not None:
             return usage
-        return self.told.get(container_id, usage)
+        return self.reported.get(container_id, usage)
 
     def of_pod(self, pod: PodSubject) -> CgroupUsage | None:
-        """Return what a pod's cgroup uses, None where it has none."""
+        """Return the usage of a pod's cgroup, None if it has none."""
         path = self.places.pods.get(pod.uid)
         usage = self.reading.cgroups.get(path) if path is not None else None
         return usage if usage is not None and (usage.cpu or usage.memory) else None
 
 
 def make_summary(snapshot: Snapshot, rate: Rate, *, only_cpu_and_memory: bool) -> api.Summary:
-    """Return the summary; `only_cpu_and_memory` leaves out all but that (and swap)."""
+    """Return the summary; with `only_cpu_and_memory` only these and swap."""
     return api.Summary(
         node=_node(snapshot, rate, only_cpu_and_memory),
         pods=[_pod(snapshot, pod, rate, only_cpu_and_memory) for pod in snapshot.pods],
@@ -143,7 +141,7 @@ def _processes(snapshot: Snapshot, pod: PodSubject) -> api.ProcessStats | None:
 
 
 def _sum_up(stats: api.PodStats) -> None:
-    """A pod without a cgroup of its own uses what its containers do."""
+    """Set the sum of the containers' usage, for a pod without a cgroup of its own."""
     cpus = [c.cpu for c in stats.containers if c.cpu is not None]
     memories = [c.memory for c in stats.containers if c.memory is not None]
     if cpus:
@@ -242,7 +240,7 @@ def cpu_stats(key: str, usage: CgroupUsage, rate: Rate) -> api.CpuStats | None:
 
 
 def memory_stats(usage: CgroupUsage, capacity: int | None = None) -> api.MemoryStats | None:
-    """`capacity` is what there is where no limit is set; without either, nothing is available."""
+    """Return memory stats; `available_bytes` is relative to `capacity`, or else to the limit."""
     memory = usage.memory
     if memory is None:
         return None
@@ -314,7 +312,7 @@ _OWN = object()
 
 
 def fs_stats(fs: Filesystem | None, part: Filesystem | object | None = _OWN) -> api.FsStats | None:
-    """Return a filesystem's stats, or those of a part of it: then `used` is the part's."""
+    """Return a filesystem's stats; with `part`, the used bytes and inodes are the part's."""
     if fs is None and not isinstance(part, Filesystem):
         return None
     whole = fs or Filesystem(0.0)
@@ -331,6 +329,6 @@ def fs_stats(fs: Filesystem | None, part: Filesystem | object | None = _OWN) -> 
 
 
 def add(values: Iterable[int | None]) -> int | None:
-    """Return the sum of what is known; None if nothing is."""
+    """Return the sum of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

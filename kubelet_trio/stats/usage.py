@@ -1,6 +1,6 @@
-"""What one cgroup uses: plain values, whichever cgroup version they were read from.
+"""The usage of one cgroup, as plain values for both cgroup versions.
 
-None is what the kernel, the version or the controller does not tell.
+None means that the kernel, the version or the controller does not report a value.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Memory:
 
     @property
     def working_set(self) -> int:
-        """What cannot be had back without effort: usage without inactive file pages."""
+        """Usage without inactive file pages, which the kernel can reclaim easily."""
         return max(self.usage - self.inactive_file, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceIo:
-    """What was read from and written to one device: bytes and operations."""
+    """Bytes and operations of one device."""
 
     read_bytes: int = 0
     write_bytes: int = 0
@@ -81,7 +81,7 @@ class DeviceIo:
 
 @dataclass(frozen=True, slots=True)
 class CgroupUsage:
-    """All of one cgroup at one moment (`time`: Unix seconds)."""
+    """The usage of one cgroup at `time` (Unix seconds)."""
 
     time: float
     cpu: Cpu | None = None
@@ -90,7 +90,7 @@ class CgroupUsage:
     io_psi: Psi | None = None
     threads: int | None = None
     threads_max: int | None = None  # None: no limit
-    pids: tuple[int, ...] = ()  # of its own processes, without those of the cgroups below
+    pids: tuple[int, ...] = ()  # its own processes, without those of the cgroups below
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """A filesystem as statvfs tells of it, or what of one a directory takes (`used` only)."""
+    """A filesystem as in statvfs(3), or the part that a directory uses (only `used` fields)."""
 
     time: float
     capacity: int | None = None

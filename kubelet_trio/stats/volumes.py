@@ -1,15 +1,12 @@
-"""What pods' volumes take, measured off the path of those who ask.
+"""The child `stats`: measure the usage of pods' volumes in the background.
 
-Walking a volume may take minutes, so answers come from a cache that is at most `period` old when
-the disk keeps up (`volumeStatsAggPeriod`, 1m). Being asked for a pod that is due wakes the child
-`stats`, which measures some pods at a time; whoever asked waits a moment for them, so that a
-small node has its figures in the first answer. Nothing is measured while nobody asks.
+To walk a volume can take minutes, so responses come from a cache, which is at most `period` old
+(`volumeStatsAggPeriod`, 1m) unless the disk is slower. A request for a pod that is due wakes the
+child, which measures several pods concurrently. The request waits briefly for them, so that
+on a small node already the first response has them. Without requests nothing is measured.
 
-A server of volumes that does not answer takes the thread of each pod that has one. Such a pod
-keeps its last figures, is not measured again before its thread has returned, and holds up no other.
-
-A volume of the pod's own on a shared filesystem is measured file by file, one that is a mount point
-by what its filesystem says, as upstream does for each.
+A file server that does not answer blocks one thread for each pod with such a volume. Such a pod
+keeps its last values, is not measured again before its thread has returned, and delays no other.
 """
 
 from __future__ import annotations
@@ -28,9 +25,9 @@ from kubelet_trio.stats.usage import Filesystem
 
 log = get_logger()
 
-_PATIENCE = 0.5  # seconds that an answer waits for figures that are due
-_WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has capacity only
-_POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than a thread's deadline
+_PATIENCE = 0.5  # seconds that a request waits for pods that are due
+_WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has no usage, only capacity
+_POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than the offload's deadline
 _AT_A_TIME = 8  # pods
 _CSI = "kubernetes.io~csi"  # mounted one level below the volume's directory
 
@@ -50,7 +47,7 @@ class VolumeUsage:
     _done: trio.Event = field(default_factory=trio.Event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Measure what is asked for until cancelled; ready at once."""
+        """Measure requested pods until cancelled; ready at once."""
         task_status.started()
         while True:
             await self._wake.wait_ring()
@@ -83,7 +80,7 @@ class VolumeUsage:
             self._in_threads.discard(pod.uid)
 
     async def usage(self, pods: Iterable[PodSubject]) -> dict[PodUid, Mapping[str, Filesystem]]:
-        """Return what is known of these pods' volumes, and have measured what is due."""
+        """Return the last values of these pods' volumes; have those that are due measured."""
         wanted = {pod.uid: pod for pod in pods if pod.volumes}
         self._known = {uid: entry for uid, entry in self._known.items() if uid in wanted}
         self._due = {uid: pod for uid, pod in wanted.items() if self._is_due(uid)}
@@ -102,7 +99,7 @@ class VolumeUsage:
 
 
 def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Filesystem]:
-    """Return the volumes of one pod by name, those of them that are on disk. Blocks."""
+    """Return the usage of one pod's volumes that are on disk, by name. Blocks."""
     base = f"{root_dir}/pods/{pod.uid}/volumes"
     found: dict[str, Filesystem] = {}
     end = time.monotonic() + _POD_LIMIT
@@ -116,9 +113,10 @@ def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Fil
 
 
 def _measure(path: str, is_csi: bool, now: float, end: float) -> Filesystem | None:
-    inner = f"{path}/mount"  # in any other volume that is a container's own
+    inner = f"{path}/mount"  # in other plugins' volumes a directory of the container
     path = inner if is_csi and os.path.ismount(inner) else path
     whole = read_filesystem(path, now)
+    # As upstream: a mount point counts by its filesystem, other volumes file by file.
     if whole is None or os.path.ismount(path):
         return whole
     end = min(end, time.monotonic() + _WALK_LIMIT)

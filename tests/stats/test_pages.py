@@ -188,8 +188,8 @@ def test_only_cpu_and_memory(snapshot: Snapshot) -> None:
 
 
 def test_a_pod_without_a_cgroup_uses_what_its_containers_do(snapshot: Snapshot) -> None:
-    told = CgroupUsage(NOW, Cpu(usage=3_000_000_000), Memory(usage=10, inactive_file=4))
-    bare = Snapshot("node", "", snapshot.reading, (POD,), Places({}, {}), told={ID: told})
+    reported = CgroupUsage(NOW, Cpu(usage=3_000_000_000), Memory(usage=10, inactive_file=4))
+    bare = Snapshot("node", "", snapshot.reading, (POD,), Places({}, {}), reported={ID: reported})
     (pod,) = summary(bare)["pods"]
     assert pod["cpu"]["usageCoreNanoSeconds"] == 3_000_000_000
     assert pod["memory"]["workingSetBytes"] == 6
