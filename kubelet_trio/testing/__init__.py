@@ -1,9 +1,10 @@
-"""Fakes that keep the rules of what they stand for: public, for embedders' tests too."""
+"""Fakes that keep the rules of the real thing; public, also for embedders' tests."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.testing.behaviour import (
     Behave,
     Behaviour,
@@ -59,11 +60,5 @@ __all__ = [
     "image_id",
 ]
 
-
-def __getattr__(name: str) -> object:
-    # The whole agent is loaded only by those who test what embeds it.
-    if name == "fake_world":
-        from kubelet_trio.testing.embedded import fake_world
-
-        return fake_world
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Deferred: it loads the whole agent, which only tests of embedding programs need.
+__getattr__ = names_on_demand(__name__, {"fake_world": "embedded"})

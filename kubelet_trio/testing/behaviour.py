@@ -1,7 +1,7 @@
-"""What a container of the fake runtime does once it is started.
+"""The behaviour of a container of the fake runtime after its start.
 
-A behaviour is chosen by a callback, or read from words in the image's name and the
-command, so that a manifest alone says how its container will act:
+A callback chooses it, or words in the image's name and the command do, so that a manifest is
+enough to define how its container behaves:
 
     image: exit-1                   exits with code 1 at once
     image: exit-3-after-5           runs 5 s, then exits with code 3
@@ -27,11 +27,11 @@ SIGKILL_EXIT = 137
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How a container acts. All times are seconds of trio's clock."""
+    """How a container behaves. All times are seconds of trio's clock."""
 
     exits_after: float | None = None  # after its start; None: runs until stopped
     exit_code: int = 0
-    reason: str = ""  # of the end; "" is Completed or Error, by the exit code
+    reason: str = ""  # of the exit; "" is Completed or Error, by the exit code
     ignores_sigterm: bool = False
     stop_takes: float = 0.0  # from SIGTERM to the exit
     stop_exit_code: int = SIGTERM_EXIT
@@ -45,23 +45,21 @@ Behave = Callable[[v1.ContainerConfig], Behaviour]
 
 _EXIT = re.compile(r"\bexit-(\d+)(?:-after-(\d+(?:\.\d+)?))?")
 _SLOW_STOP = re.compile(r"\bslow-stop-(\d+(?:\.\d+)?)")
-
-
-# What begins like a word that says how to act, and is none, is a slip of the pen.
+# Begins like a behaviour word; if it is none, it is probably a typing error.
 _LIKE_A_WORD = re.compile(r"(?<![\w.-])(?:exit|slow-stop|no-(?:start|create))-[\w.-]*")
 _NUMBER = r"\d+(?:\.\d+)?"
 _WORD = re.compile(rf"exit-\d+(?:-after-{_NUMBER})?|slow-stop-{_NUMBER}")
 
 
 def mistaken_words(text: str) -> list[str]:
-    """Return what looks like a word of the module's docstring and is none."""
+    """Return the strings that begin like a behaviour word and are none."""
     return [word for word in _LIKE_A_WORD.findall(text) if not _WORD.fullmatch(word)]
 
 
 def behaviour_from_words(text: str) -> Behaviour:
-    """Read a behaviour from the words in the module's docstring; others mean nothing.
+    """Read a behaviour from the words in the module's docstring; ignore other words.
 
-    One that is nearly such a word makes a container that cannot be created, and says why.
+    With a mistyped word the container cannot be created, and the error names the word.
     """
     if mistaken := mistaken_words(text):
         known = "exit-CODE, exit-CODE-after-SECONDS, slow-stop-SECONDS"

@@ -1,4 +1,4 @@
-"""How a call to a fake runtime goes: its latency, fault, deadline and connection."""
+"""Serve calls to a fake runtime: latency, faults, deadlines, broken connections."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 DEADLINE = 120.0
 NO_DEADLINE = float("inf")
-# The least that a call that changes something is given: an agent that ends waits as long.
+# The seconds that the agent must grant a changing call at least: it waits as long when it ends.
 PATIENCE = 5.0
-# Calls that runtimes leave half done when they are cancelled.
+# Changing calls: runtimes leave them half done when they are cancelled.
 CHANGING = frozenset(
     {
         "RunPodSandbox",
@@ -44,16 +44,16 @@ class Call:
 
     time: float  # seconds of trio's clock
     name: str  # CRI's: StopContainer
-    target: str = ""  # the id, UID or image it was about
+    target: str = ""  # id, UID or image
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A call that changes something and that its caller cancelled in the middle."""
+    """A changing call that its caller cancelled."""
 
     call: Call
-    after: float  # seconds that it had taken by then
-    names: frozenset[str]  # what it was about: ids, the pod's UID, names
+    after: float  # seconds from its start to the cancellation
+    names: frozenset[str]  # ids, the pod's UID, names
 
 
 def _nothing() -> None:
@@ -62,7 +62,7 @@ def _nothing() -> None:
 
 @dataclass(slots=True, eq=False)
 class _Step(Generic[T]):
-    """What a call does, and whether it has been done."""
+    """The effect of a call, and whether it has happened."""
 
     effect: Callable[[], Awaitable[T]]
     when_cut: Callable[[], None]
@@ -70,7 +70,7 @@ class _Step(Generic[T]):
 
 
 class CallDesk:
-    """Takes every call, keeps a log of them, and lets them go as told."""
+    """Logs every call, and serves it with latency and faults."""
 
     def __init__(self, node: FakeNode) -> None:
         self._node = node
@@ -83,11 +83,11 @@ class CallDesk:
         self._broken: set[trio.CancelScope] = set()
 
     def note(self, call: str, target: str = "") -> None:
-        """Write a call into the log."""
+        """Add a call to the log."""
         self.log.append(Call(self._node.now(), call, target))
 
     def go_down(self) -> None:
-        """Break the calls in flight, and refuse those to come."""
+        """Break the calls in progress, and refuse new ones."""
         self.is_down = True
         self._broken |= self._in_flight
         for scope in self._in_flight:
@@ -108,15 +108,15 @@ class CallDesk:
         limit: float = DEADLINE,
         when_cut: Callable[[], None] = _nothing,
     ) -> T:
-        """Carry out one call.
+        """Serve one call.
 
         Args:
-            call: CRI's name of it.
-            target: what the log names it by.
-            effect: what it does in the fake, and its answer.
-            names: what a fault may name it by, besides `target`.
-            limit: s until its deadline.
-            when_cut: what the runtime does if the caller cancels it before it took effect.
+            call: its CRI name.
+            target: its target, for the log.
+            effect: takes effect in the fake; returns the reply.
+            names: further targets of faults that match it.
+            limit: seconds until its deadline.
+            when_cut: the effect if the caller cancels it before `effect`.
         """
         self.note(call, target)
         taken = self.log[-1]
@@ -126,7 +126,7 @@ class CallDesk:
             try:
                 return await self._attempt(call, step, self.faults.take(call, names | {target}))
             except trio.Cancelled:
-                # Its own deadline and a broken connection are not the caller's doing.
+                # Otherwise its own deadline or a broken connection cancelled it, not the caller.
                 if not scope.cancel_called:
                     self._cut(taken, step, names)
                 raise
@@ -139,14 +139,14 @@ class CallDesk:
         raise RuntimeTimeoutError(call, "context deadline exceeded")
 
     def _cut(self, call: Call, step: _Step[T], names: frozenset[str]) -> None:
-        """Take note of a call that is cancelled, and leave things as containerd does."""
+        """Record a cancelled call, with the effect that a cancellation has in containerd."""
         if call.name not in CHANGING:
             return
         cut = Cut(call, self._node.now() - call.time, names)
         self.cuts.append(cut)
         if cut.after < PATIENCE:
-            said = f"{call.name} of {call.target} cut short after {cut.after:g} s"
-            self._node.violations.append(f"t={self._node.now():g}: {said}")
+            text = f"{call.name} of {call.target} cut short after {cut.after:g} s"
+            self._node.violations.append(f"t={self._node.now():g}: {text}")
         if not step.has_taken_effect:
             step.when_cut()
 
@@ -169,7 +169,7 @@ class CallDesk:
 
 
 async def before_effect(call: str, fault: Fault | None) -> None:
-    """Let a fault that comes before the effect happen."""
+    """Apply a fault that precedes the effect."""
     if fault is None:
         return
     if fault.kind is FaultKind.HANG:

@@ -1,7 +1,7 @@
-"""Wall time that follows virtual time: an epoch plus trio's clock, and steps on demand.
+"""Wall time that follows virtual time: an epoch plus trio's clock.
 
 Under `trio.testing.MockClock` timestamps, ages and back-offs then agree with the sleeps
-of the run. `step` moves wall time alone, as NTP or a person with `date -s` does.
+of the run. `step` changes only wall time, as NTP or `date -s` does.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ class TrioClock:
         return self._epoch + self._now()
 
     def step(self, seconds: float) -> None:
-        """Set wall time forward, or back if negative; monotonic time does not notice."""
+        """Set wall time forward, or back if negative; monotonic time does not change."""
         self._epoch += seconds

@@ -7,7 +7,7 @@
             await my_program(kubelet)
         assert runtime.violations == []
 
-`pytest_plugin` has the same as fixtures.
+`pytest_plugin` offers the same as fixtures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kubelet_trio.testing.runtime import FakeRuntime
 
 
 class FakeCgroups:
-    """Pod cgroups that are gone when asked to be."""
+    """Pod cgroups whose removal always succeeds."""
 
     async def remove(self, uid: PodUid) -> None:
         await trio.lowlevel.checkpoint()
@@ -35,10 +35,9 @@ def fake_world(
     """Return a world without threads, processes, mounts or cgroups, on trio's clock.
 
     Args:
-        runtime: shows and decides what the containers do; give it `write_logs=True` where
-            logs are to be read.
-        config: as given to `open_kubelet`; its directories are real ones.
-        mounter: the mounts, where a test wants to look at them.
+        runtime: runs the containers; create it with `write_logs=True` if the test reads logs.
+        config: as passed to `open_kubelet`; its directories are real.
+        mounter: the mounts, if the test inspects them.
     """
     node = NodeSettings("node", "node", host_ips=("192.0.2.7",), resolv_conf=None)
     return World(

@@ -1,4 +1,4 @@
-"""A fake of pidfds: it fires when a process of the fake runtime dies."""
+"""Fake pidfds, which report the exits of a fake runtime's processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeExitWatch:
         self._container = container
 
     async def wait_exited(self) -> None:
-        """Return once the process is dead; never, while the waiter is deaf."""
+        """Return when the process has exited; never, if the waiter is deaf."""
         await self._waiter.wait_dead(self._container)
         if self._waiter.deaf:
             await trio.sleep_forever()
@@ -40,8 +40,8 @@ class FakeExitWatch:
 class FakeExitWaiter:
     """Implements `pleg.ExitWaiter` for the processes of a fake runtime.
 
-    Set `error` to an OSError and no watch can be opened (`PermissionError`: no pidfds
-    here); set `deaf` and exits are missed. `open_watches` is 0 once all are closed.
+    Set `error` to an OSError to refuse watches (`PermissionError`: no pidfds on this machine);
+    set `deaf` to miss exits. `open_watches` is 0 after all are closed.
     """
 
     def __init__(self, node: FakeNode) -> None:
@@ -51,7 +51,7 @@ class FakeExitWaiter:
         self.open_watches = 0
 
     def open(self, pid: int) -> FakeExitWatch:
-        """Watch a live process; raises ProcessLookupError if there is none with this pid."""
+        """Watch a running process. Raises ProcessLookupError if there is none with this PID."""
         if self.error is not None:
             raise self.error
         self._node.settle()
@@ -61,7 +61,7 @@ class FakeExitWaiter:
         raise ProcessLookupError(f"no process {pid}")
 
     async def wait_dead(self, container: FakeContainer) -> None:
-        """Return once a container's process is dead, or the container forgotten."""
+        """Return when a container's process has exited, or the container was forgotten."""
         while container.alive:
             with trio.move_on_at(container.dies_at):
                 await container.changed.wait()

@@ -1,4 +1,4 @@
-"""Faults that a fake runtime injects into calls, one by one or until they are cleared."""
+"""Faults that a fake runtime injects into calls, for a number of calls or until lifted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kubelet_trio.cri import RuntimeCallError
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong with a call."""
+    """How a call fails."""
 
     ERROR = "error"  # fails after `delay`, takes no effect
-    HANG = "hang"  # gets nowhere until it is lifted; then goes on, if its deadline allows
+    HANG = "hang"  # waits until the fault is lifted; then continues, if its deadline allows
     SLOW = "slow"  # takes `delay` longer
     LOST_REPLY = "lost reply"  # takes effect, then fails as if the connection had broken
 
@@ -24,9 +24,9 @@ class FaultKind(enum.Enum):
 class Fault:
     """One fault: which calls it hits, how often, and how.
 
-    `call` is CRI's name (`StopContainer`), "" any. `target` is matched against what the
-    call names: the id, the pod's UID, the pod's name, the container's name, the image; ""
-    any. `times` None: until lifted.
+    `call` is CRI's name (`StopContainer`); "" matches any. `target` matches an id, a pod's UID or
+    name, a container's name or an image of the call; "" matches any. With `times` None it lasts
+    until lifted.
     """
 
     kind: FaultKind
@@ -42,11 +42,11 @@ class Fault:
 
 
 class Faults:
-    """The faults in force, oldest first; a call takes the first that hits it."""
+    """The active faults, oldest first; the first that matches hits a call."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
-        self._spent: list[Fault] = []  # hit their last call, which may hang still
+        self._spent: list[Fault] = []  # have hit their last call, which may still hang
 
     def __iter__(self) -> Iterator[Fault]:
         return iter(tuple(self._faults))
@@ -64,7 +64,7 @@ class Faults:
         delay: float = 0.0,
         error: RuntimeCallError | None = None,
     ) -> Fault:
-        """Put a fault in force and return it, to be lifted."""
+        """Activate a fault; return it, for `lift`."""
         fault = Fault(kind, call, target, times, delay, error)
         self._faults.append(fault)
         return fault
@@ -80,13 +80,13 @@ class Faults:
         return fault
 
     def lift(self, fault: Fault) -> None:
-        """End one fault; calls that hang on it go on."""
+        """End one fault; calls that hang on it continue."""
         fault.lifted.set()
         for kept in (self._faults, self._spent):
             if fault in kept:
                 kept.remove(fault)
 
     def clear(self) -> None:
-        """End all faults; calls that hang go on."""
+        """End all faults; calls that hang continue."""
         for fault in [*self._faults, *self._spent]:
             self.lift(fault)

@@ -1,4 +1,4 @@
-"""Small CRI configs under Kubernetes' labels, for tests that talk to a runtime themselves."""
+"""Small CRI configs with Kubernetes' labels, for tests that call a runtime directly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sandbox_config(
 def container_config(
     sandbox: v1.PodSandboxConfig, name: str = "main", image: str = "run", *, attempt: int = 0
 ) -> v1.ContainerConfig:
-    """Return a container's config for a sandbox; the image says what it does."""
+    """Return a container's config for a sandbox; the image defines its behaviour."""
     labels = {
         key: value
         for key, value in sandbox.labels.items()

@@ -1,8 +1,7 @@
-"""What a fake runtime holds, kept so that no question costs more the more pods there are.
+"""The index of a fake runtime's objects, with look-ups whose cost does not grow with the pods.
 
-Sandboxes and containers by id, in the order they were made, and by what is asked of them:
-their pod, their name, their process. When something is due comes out of heaps, whose stale
-entries are left where they are until they come up.
+It has sandboxes and containers by id, in the order of their creation, and by pod, name and
+process. Times come from heaps, whose stale entries stay until they reach the top.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ReservedName = tuple[str, str, str, int]
 
 
 class Due:
-    """Containers by a time of theirs that may change; `time_of` tells what it is now."""
+    """Containers by a time that can change; `time_of` returns the current one."""
 
     def __init__(self, time_of: Callable[[FakeContainer], float]) -> None:
         self._time_of = time_of
@@ -32,7 +31,7 @@ class Due:
         self._order = count()
 
     def note(self, container: FakeContainer) -> None:
-        """A container's time is set; inf needs no note."""
+        """Add a container after its time was set; not needed for inf."""
         heapq.heappush(self._heap, (self._time_of(container), next(self._order), container))
 
     def next(self) -> float:
@@ -42,7 +41,7 @@ class Due:
         return self._heap[0][0] if self._heap else math.inf
 
     def take(self, now: float) -> list[FakeContainer]:
-        """Take out those whose time has come, the earliest first."""
+        """Remove and return the containers that are due, the earliest first."""
         due: dict[FakeContainer, None] = {}
         while self.next() <= now:
             due[heapq.heappop(self._heap)[2]] = None
@@ -50,7 +49,7 @@ class Due:
 
 
 class Holdings:
-    """See the module. `sandboxes` and `containers` are to be read, not written."""
+    """The index. Callers must not change `sandboxes` and `containers`."""
 
     def __init__(self) -> None:
         self.sandboxes: dict[SandboxId, FakeSandbox] = {}
@@ -78,7 +77,7 @@ class Holdings:
         _drop(self._by_name, _name(sandbox), sandbox.id)
 
     def holder(self, name: ReservedName) -> FakeSandbox | None:
-        """Return the sandbox that has this name, whoever asks for it."""
+        """Return the sandbox that has reserved this name."""
         return self._reserved.get(name)
 
     def rivals(self, sandbox: FakeSandbox) -> list[FakeSandbox]:
@@ -99,7 +98,7 @@ class Holdings:
         self._of_pod[container.uid][container.id] = container
 
     def drop_container(self, container: FakeContainer) -> None:
-        """Let go of a container; one that is not there is no error."""
+        """Remove a container. Idempotent."""
         if self.containers.pop(container.id, None) is None:
             return
         _drop(self._inside, container.sandbox.id, container.id)
@@ -107,7 +106,7 @@ class Holdings:
         self._by_pid.pop(container.pid, None)
 
     def started(self, container: FakeContainer) -> None:
-        """A container has a process now."""
+        """Index a container by its new process."""
         self._by_pid[container.pid] = container
 
     def inside(self, sandbox: FakeSandbox) -> list[FakeContainer]:
@@ -119,7 +118,7 @@ class Holdings:
         return list(held.values())
 
     def by_pid(self, pid: int) -> FakeContainer | None:
-        """Return the container whose process this is or was."""
+        """Return the container that has or had this process."""
         return self._by_pid.get(pid)
 
 

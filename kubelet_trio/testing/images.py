@@ -1,4 +1,4 @@
-"""The image store of a fake runtime: what is on the node, and how pulls go."""
+"""The images of a fake runtime: the store, and CRI's image service on it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.cri import ImagePullError, v1
+from kubelet_trio.cri import ImagePullError, RuntimeCallError, v1
+from kubelet_trio.testing.calls import NO_DEADLINE, CallDesk
 
 
 def image_id(name: str) -> str:
-    """Return the id that an image of this name has in every fake runtime."""
+    """Return the id of an image of this name, the same in every fake runtime."""
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 @dataclass(eq=False, slots=True)
 class FakeImages:
-    """Images by name. A name with the word `missing` cannot be pulled, nor one in `broken`.
+    """Images by name. Pulls fail for a name with the word `missing`, and for those in `broken`.
 
-    `pull_takes` is s per pull unless `pull_times` says otherwise for a name.
+    A pull takes `pull_takes` seconds, or the name's entry in `pull_times`.
     """
 
     present: set[str] = field(default_factory=set)
@@ -30,15 +31,15 @@ class FakeImages:
     pulls_in_flight: int = 0
     max_pulls_in_flight: int = 0
     pulled: list[str] = field(default_factory=list)  # pulls that succeeded, in order
-    logins: dict[str, str] = field(default_factory=dict)  # user that a name is given to
+    logins: dict[str, str] = field(default_factory=dict)  # the only user allowed to pull a name
     tried: list[tuple[str, str]] = field(default_factory=list)  # name and user of each pull
-    sizes: dict[str, int] = field(default_factory=dict)  # bytes; 1 MB where not told
+    sizes: dict[str, int] = field(default_factory=dict)  # bytes; default 1 MB
     pinned: set[str] = field(default_factory=set)
-    busy: set[str] = field(default_factory=set)  # those that the runtime refuses to remove
+    busy: set[str] = field(default_factory=set)  # the runtime refuses to remove them
     removed: list[str] = field(default_factory=list)  # in order
 
     def find(self, reference: str) -> str | None:
-        """Return the name of a present image, asked for by name or by id."""
+        """Return the name of a present image, by its name or id."""
         if reference in self.present:
             return reference
         return next((name for name in sorted(self.present) if image_id(name) == reference), None)
@@ -58,7 +59,7 @@ class FakeImages:
         )
 
     async def pull(self, name: str, auth: v1.AuthConfig | None = None) -> str:
-        """Fetch an image; return its id. Raises `ImagePullError`."""
+        """Pull an image; return its id. Raises `ImagePullError`."""
         user = auth.username if auth is not None else ""
         self.tried.append((name, user))
         self.pulls_in_flight += 1
@@ -78,3 +79,63 @@ class FakeImages:
         self.present.add(name)
         self.pulled.append(name)
         return image_id(name)
+
+
+class FakeImageService:
+    """The part of `FakeRuntime` for images.
+
+    Attributes:
+        images: the image store.
+        image_fs: the response to ImageFsInfo; empty by default.
+        sandbox_image_name: the image of sandboxes, as a verbose Status reports it.
+    """
+
+    def __init__(self, desk: CallDesk) -> None:
+        self._image_desk = desk
+        self.images = FakeImages()
+        self.image_fs = v1.ImageFsInfoResponse()
+        self.sandbox_image_name = ""
+
+    async def image_status(self, image: v1.ImageSpec) -> v1.Image | None:
+        async def effect() -> v1.Image | None:
+            found = self.images.find(image.image)
+            return None if found is None else self.images.image(found)
+
+        return await self._image_desk.serve("ImageStatus", image.image, effect)
+
+    async def pull_image(
+        self, image: v1.ImageSpec, auth: v1.AuthConfig | None, sandbox: v1.PodSandboxConfig
+    ) -> str:
+        async def effect() -> str:
+            return await self.images.pull(image.image, auth)
+
+        return await self._image_desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
+
+    async def list_images(self) -> list[v1.Image]:
+        async def effect() -> list[v1.Image]:
+            return [self.images.image(name) for name in sorted(self.images.present)]
+
+        return await self._image_desk.serve("ListImages", "", effect)
+
+    async def remove_image(self, image: v1.ImageSpec) -> None:
+        async def effect() -> None:
+            found = self.images.find(image.image)
+            if found in self.images.busy:
+                raise RuntimeCallError("RemoveImage", f'image "{found}" is in use')
+            if found is not None:
+                self.images.present.discard(found)
+                self.images.removed.append(found)
+
+        await self._image_desk.serve("RemoveImage", image.image, effect)
+
+    async def image_fs_info(self) -> v1.ImageFsInfoResponse:
+        async def effect() -> v1.ImageFsInfoResponse:
+            return self.image_fs
+
+        return await self._image_desk.serve("ImageFsInfo", "", effect)
+
+    async def sandbox_image(self) -> str:
+        async def effect() -> str:
+            return self.sandbox_image_name
+
+        return await self._image_desk.serve("Status", "", effect)

@@ -1,4 +1,4 @@
-"""A mount table in memory that keeps the kernel's rules, over real files on disk."""
+"""A mount table in memory that keeps the kernel's rules, for real directories."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kubelet_trio.volumes import MountPoint
 
 
 class FakeMounter:
-    """Mounts nothing but remembers it: a target must exist, a busy mount stays.
+    """Implements `volumes.Mounter` without mounting: a target must exist, a busy mount stays.
 
-    `busy` holds targets whose unmount fails with EBUSY, as one that a process still uses.
-    A bind mount's contents do not show at its target; everything else behaves.
+    `busy` contains targets whose unmount fails with EBUSY, as if a process used them.
+    A bind mount does not show the source's content at its target.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class FakeMounter:
         self._mounts.append(MountPoint(str(target), "nfs4", source, super_options=tuple(options)))
 
     def bind(self, source: str, target: Path) -> None:
-        # By its descriptor where it is one, as the kernel does: what has its path now is no matter.
+        # For a descriptor the kernel uses the opened file, whatever is at its path by now.
         is_open = source.startswith("/proc/self/fd/")
         origin = os.readlink(source) if is_open else os.path.realpath(source)
         _must_exist(Path(source))

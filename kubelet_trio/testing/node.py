@@ -1,11 +1,11 @@
-"""The world behind a fake runtime: processes that live and die, and the rules CRI sets.
+"""The node behind a fake runtime: processes that start and exit, and CRI's rules.
 
-Nothing here awaits. Deaths are not tasks: each container knows when it will die, and
-`settle` brings the world up to now. So the world goes on while the runtime is down or
-no agent runs, and it can be looked at from outside a trio run.
+Nothing here awaits. Exits are not tasks: each container has the time of its exit, and
+`settle` applies all that are due. So time passes for containers while the runtime is down or
+no agent runs, and the node can be inspected outside a trio run.
 
-`violations` collects what no correct agent ever does. The fake obeys such a call all the
-same, as a real runtime would, and a test asserts in the end that the list is empty.
+`violations` collects calls that a correct agent never makes. As in a real runtime they take
+effect; tests assert at their end that the list is empty.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EventKind = v1.ContainerEventType
 
 
 class FakeNode:
-    """Sandboxes, containers and processes, in the order they were made."""
+    """Sandboxes, containers and processes, in the order of their creation."""
 
     def __init__(
         self, *, now: Callable[[], float], clock: WallClock, behave: Behave, write_logs: bool
@@ -50,7 +50,7 @@ class FakeNode:
         self.sandboxes: Mapping[SandboxId, FakeSandbox] = self._held.sandboxes
         self.containers: Mapping[ContainerId, FakeContainer] = self._held.containers
         self.violations: list[str] = []
-        self.shared_logs: list[str] = []  # logs that more than one instance was started with
+        self.shared_logs: list[str] = []  # logs with more than one instance
         self.starts: Counter[tuple[PodUid, str]] = Counter()  # by pod and container name
         self.subscribers: list[deque[Event]] = []
         self.activity = trio.Event()
@@ -60,7 +60,7 @@ class FakeNode:
     # Time
 
     def settle(self) -> None:
-        """Bring the world up to now: deaths first, each at its time, then their telling."""
+        """Apply everything that is due: first exits, each at its time, then their statuses."""
         now = self.now()
         for container in self._held.deaths.take(now):
             self._die(container, container.dies_at, *container.dies_with)
@@ -68,11 +68,11 @@ class FakeNode:
             self.tell(container)
 
     def next_change(self) -> float:
-        """Return when `settle` will next have something to do, inf if never."""
+        """Return the time when `settle` will next have something to do, inf if never."""
         return min(self._held.deaths.next(), self._held.tellings.next())
 
     def wake(self) -> None:
-        """Wake whoever waits for anything to happen."""
+        """Wake the tasks that wait for any change."""
         self.activity.set()
         self.activity = trio.Event()
 
@@ -106,7 +106,7 @@ class FakeNode:
         return sandbox
 
     def stop_sandbox(self, sandbox: FakeSandbox) -> None:
-        """Kill what runs in it and take it down."""
+        """Kill its running containers, and make it NOTREADY."""
         for container in self.in_sandbox(sandbox):
             if container.alive:
                 self._violated(f"sandbox {sandbox.id} stopped while {_said(container)} runs")
@@ -115,7 +115,7 @@ class FakeNode:
         self.lose_sandbox(sandbox)
 
     def lose_sandbox(self, sandbox: FakeSandbox) -> None:
-        """Make it NOTREADY, as when its pause process dies: its containers live on."""
+        """Make it NOTREADY, as if its pause process had exited: its containers keep running."""
         if sandbox.ready:
             sandbox.ready = False
             self._emit(EventKind.CONTAINER_STOPPED_EVENT, sandbox)
@@ -140,7 +140,7 @@ class FakeNode:
         return self._held.containers_of(uid)
 
     def by_pid(self, pid: int) -> FakeContainer | None:
-        """Return the container whose process this is or was."""
+        """Return the container that has or had this process."""
         return self._held.by_pid(pid)
 
     # Containers
@@ -203,14 +203,14 @@ class FakeNode:
         self.settle()
 
     def fail_start(self, container: FakeContainer, error: str) -> None:
-        """Have a container that was never started end as one whose start failed."""
+        """Make a container that was never started EXITED, with a failed start."""
         if container.state == CREATED:
             container.state, container.exit_code = EXITED, 128
             container.reason, container.message = "StartError", error
             container.finished_at = self.clock.time()
 
     def die_at(self, container: FakeContainer, when: float, code: int, reason: str = "") -> None:
-        """Let a running container die at `when`, unless it dies sooner."""
+        """Schedule the exit of a running container, unless it exits earlier."""
         if container.alive and when < container.dies_at:
             container.dies_at, container.dies_with = when, (code, reason)
             self._held.deaths.note(container)
@@ -218,13 +218,13 @@ class FakeNode:
             self.wake()
 
     def kill(self, container: FakeContainer, code: int, reason: str = "") -> None:
-        """Let a running container die now."""
+        """Kill a running container now."""
         self.settle()
         if container.alive:
             self._die(container, self.now(), code, reason)
 
     def tell(self, container: FakeContainer) -> None:
-        """Let the status tell of a death, from now on."""
+        """Show a container's exit in its status from now on."""
         if container.state == RUNNING and not container.alive:
             container.state, container.told_at = EXITED, math.inf
             self._emit(EventKind.CONTAINER_STOPPED_EVENT, container)
@@ -237,7 +237,7 @@ class FakeNode:
         self.forget(container)
 
     def forget(self, container: FakeContainer) -> None:
-        """Let a container vanish, process and record, as if it had never been."""
+        """Drop a container, process and record."""
         container.alive = False
         container.told_at = math.inf
         self._held.drop_container(container)
@@ -262,7 +262,7 @@ class FakeNode:
             self.tell(container)
 
     def reopen_log(self, container: FakeContainer) -> None:
-        """Go on in the file that has the log's path now, a new one if there is none."""
+        """Continue in the file at the log's path; create it if it is missing."""
         if not container.alive:
             raise RuntimeCallError("ReopenContainerLog", f"container {container.id} is not running")
         if self.write_logs and container.log_path:
@@ -326,7 +326,7 @@ class FakeNode:
     # Questions
 
     def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
-        """Return containers whose process lives."""
+        """Return the containers with a running process."""
         return [
             container
             for container in self._held.containers_of(uid)
@@ -347,12 +347,12 @@ def _pod_name(sandbox: FakeSandbox) -> tuple[str, str]:
 
 
 def _owner(sandbox: FakeSandbox) -> str:
-    """Return whose it is: two agents on one runtime need not know of each other's names."""
+    """Return the agent of a sandbox: two agents on one runtime may use the same pod names."""
     return sandbox.config.annotations.get(INSTANCE, "")
 
 
 def _leave_message(container: FakeContainer) -> None:
-    """Write the termination message where the message file is mounted, if it is."""
+    """Write the termination message, if a message file is mounted."""
     path = container.config.annotations.get(TERMINATION_MESSAGE_PATH)
     for mount in container.config.mounts:
         if path and mount.container_path == path:

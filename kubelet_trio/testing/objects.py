@@ -1,7 +1,7 @@
-"""The sandboxes and containers inside a fake runtime, and the CRI messages that tell of them.
+"""The sandboxes and containers inside a fake runtime, and their CRI messages.
 
-Two truths live side by side, as in a real runtime: whether the process is alive, and
-the state that status calls tell. After a death the second follows `status_lag` later.
+As in a real runtime, a container has two states: whether its process is alive, and
+the state in its status, which follows an exit after `status_lag`.
 Times are seconds of trio's clock here, and Unix nanoseconds in messages.
 """
 
@@ -45,7 +45,7 @@ class FakeSandbox:
 
     @property
     def reserved_name(self) -> tuple[str, str, str, int]:
-        """What no other sandbox may share."""
+        """The name that the runtime reserves: unique among sandboxes."""
         meta = self.metadata
         return (meta.namespace, meta.name, meta.uid, meta.attempt)
 
@@ -77,7 +77,7 @@ class FakeSandbox:
         )
 
     def status(self) -> v1.PodSandboxStatus:
-        # A real runtime forgets the address when the network is torn down.
+        # Real runtimes drop the address when they tear down the network.
         ip = self.ip if self.ready and not self.host_network else ""
         return v1.PodSandboxStatus(
             id=self.id,
@@ -98,8 +98,8 @@ class FakeSandbox:
 class FakeContainer:
     """A container in the fake.
 
-    `dies_at` is when its process will die as things stand (inf: never), `told_at` when
-    the status will tell of a death that happened.
+    `dies_at` is the planned time of its exit (inf: never), `told_at` the time at which
+    the status will show an exit that has happened.
     """
 
     id: ContainerId
@@ -120,7 +120,7 @@ class FakeContainer:
     dies_with: tuple[int, str] = (0, "")  # exit code and reason
     told_at: float = math.inf
     changed: trio.Event = field(default_factory=trio.Event)
-    stray_commands: list[list[str]] = field(default_factory=list)  # nobody waits for their end
+    stray_commands: list[list[str]] = field(default_factory=list)  # whose caller was cancelled
 
     @property
     def name(self) -> str:
@@ -142,12 +142,12 @@ class FakeContainer:
 
     @property
     def log_path(self) -> str:
-        """The log file on the host; "" where the configs name none."""
+        """The log file on the host; "" if the configs have none."""
         directory, path = self.sandbox.config.log_directory, self.config.log_path
         return f"{directory}/{path}" if directory and path else ""
 
     def notify(self) -> None:
-        """Wake whoever waits for a change of this container."""
+        """Wake the tasks that wait for a change of this container."""
         self.changed.set()
         self.changed = trio.Event()
 
@@ -186,3 +186,29 @@ class FakeContainer:
             stop_signal=self.config.stop_signal,
             log_path=self.log_path,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeUsage:
+    """The usage of a container, set by the test; `disk` is that of the writable layer."""
+
+    memory: int = 0
+    disk: int = 0
+    inodes: int = 0
+
+
+def container_stats(container: FakeContainer, usage: FakeUsage) -> v1.ContainerStats:
+    """Describe a container's usage as ListContainerStats does."""
+    return v1.ContainerStats(
+        attributes=v1.ContainerAttributes(
+            id=container.id,
+            metadata=container.metadata,
+            labels=dict(container.config.labels),
+            annotations=dict(container.config.annotations),
+        ),
+        memory=v1.MemoryUsage(working_set_bytes=v1.UInt64Value(value=usage.memory)),
+        writable_layer=v1.FilesystemUsage(
+            used_bytes=v1.UInt64Value(value=usage.disk),
+            inodes_used=v1.UInt64Value(value=usage.inodes),
+        ),
+    )

@@ -2,9 +2,9 @@
 
     pytest_plugins = ["kubelet_trio.testing.pytest_plugin"]
 
-Needs pytest and pytest-trio (extra `testing`). Everything runs in virtual time, for which a
-test takes pytest-trio's `autojump_clock` beside `kubelet`: an hour of back-off takes no
-time, and a `trio.fail_after` around what never comes fails at once.
+Needs pytest and pytest-trio (extra `testing`). Everything runs in virtual time, so a
+test must use pytest-trio's `autojump_clock` together with `kubelet`: an hour of back-off takes no
+time, and a `trio.fail_after` around an event that never comes fails at once.
 
     async def test_my_program(kubelet, fake_runtime, autojump_clock): ...
 """
@@ -26,9 +26,9 @@ from kubelet_trio.testing.runtime import FakeRuntime
 
 @pytest.fixture
 def fake_runtime() -> Iterator[FakeRuntime]:
-    """The runtime below `kubelet`. Image names say what containers do: `testing.behaviour`.
+    """The runtime of `kubelet`. Image names define what containers do: `testing.behaviour`.
 
-    At the end the test fails if anything was done to it that no runtime would allow.
+    The test fails at its end if the agent broke its contract (`FakeRuntime.violations`).
     """
     runtime = FakeRuntime(write_logs=True, status_lag=0.06)
     yield runtime
@@ -47,7 +47,7 @@ async def kubelet(
 ) -> AsyncIterator[Kubelet]:
     """An open kubelet on `fake_runtime`, in virtual time."""
     if not isinstance(trio.lowlevel.current_clock(), MockClock):
-        # pytest-trio takes its clock from the test's own arguments only.
+        # pytest-trio looks for a clock only in the test's own arguments.
         pytest.fail("a test with `kubelet` takes `autojump_clock` as well", pytrace=False)
     world = fake_world(fake_runtime, kubelet_config)
     async with open_kubelet(kubelet_config, world=world) as opened:

@@ -2,14 +2,14 @@
 
 `FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
 seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
-and removals idempotent, `RuntimeObjectNotFoundError` for what is gone. What breaks the *agent's*
-contract it carries out and writes to `violations`. A call that changes something and is
-cancelled in the middle does as much harm as in containerd: a start ends as StartError, a
-sandbox stays half made, a command runs on (`cuts`).
+and removals idempotent, `RuntimeObjectNotFoundError` for removed objects. A call that breaks the *agent's*
+contract takes effect and is recorded in `violations`. Cancelling a call that changes something
+does the same harm as in containerd: a start ends as StartError, a
+sandbox stays half made, a command keeps running (`cuts`).
 
-What a container does is up to its image or command (see `behaviour`). Faults go into
-`runtime.faults`; `go_down` makes every call fail while containers live on. A death is told
-by the status only `status_lag` seconds after the process died, as with real runtimes.
+A container's image or command defines its behaviour (see `behaviour`). `runtime.faults` injects
+faults; after `go_down` every call fails while containers keep running. The status shows an
+exit only after `status_lag` seconds, as with real runtimes.
 """
 
 from __future__ import annotations
@@ -34,19 +34,17 @@ from kubelet_trio.testing.behaviour import SIGKILL_EXIT, Behave, behaviour_by_na
 from kubelet_trio.testing.calls import DEADLINE, NO_DEADLINE, Call, CallDesk, Cut
 from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
-from kubelet_trio.testing.image_service import FakeImageService
+from kubelet_trio.testing.images import FakeImageService
 from kubelet_trio.testing.node import FakeNode
-from kubelet_trio.testing.objects import FakeContainer, FakeSandbox
-from kubelet_trio.testing.stream import EventStream
-from kubelet_trio.testing.streaming import FakeStreaming
-from kubelet_trio.testing.usage import FakeUsage, container_stats
+from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, FakeUsage, container_stats
+from kubelet_trio.testing.streams import EventStream, FakeStreaming
 
 Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
 
 
 @dataclass(frozen=True, slots=True)
 class FakeExec:
-    """How a command run by `exec_sync` goes."""
+    """Duration and result of a command run by `exec_sync`."""
 
     takes: float = 0.0
     result: ExecResult = field(default_factory=lambda: ExecResult(b"", b"", 0))
@@ -56,15 +54,15 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     """A container runtime in memory.
 
     Attributes:
-        faults: faults in force.
+        faults: the active faults.
         images: the image store.
         exit_waiter: the fake pidfds of its processes, for `Pleg`.
         calls: every call so far, oldest first.
-        violations: what broke the agent's contract, in words.
-        latency: s a call takes, by CRI name; "" is the default for all others.
-        usage: tells what a running container uses.
-        on_exec: decides how a command goes, from the container and the command.
-        decoded: list entries built afresh: what a relist had to pay for.
+        violations: descriptions of calls that broke the agent's contract.
+        latency: seconds of a call, by CRI name; "" is the default for all others.
+        usage: returns the usage of a running container.
+        on_exec: returns duration and result of a command, for the container and the command.
+        decoded: number of list entries that were built anew: the cost of relists.
     """
 
     def __init__(
@@ -79,18 +77,18 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         write_logs: bool = False,
         reports_pids: bool = True,
     ) -> None:
-        """Start with nothing in it.
+        """Create an empty runtime.
 
         Args:
-            behave: chooses what a container does from its config.
+            behave: returns the behaviour of a container with this config.
             clock: wall time for timestamps; None: `TrioClock(now=now)`.
-            now: monotonic seconds; a `MockClock.current_time` lets the runtime be looked
-                at from outside the trio run.
-            status_lag: s between a death and the status that tells it.
-            events: whether GetContainerEvents is there.
+            now: monotonic seconds; with a `MockClock.current_time` the runtime can be inspected
+                outside the trio run.
+            status_lag: seconds between an exit and the status that shows it.
+            events: whether GetContainerEvents is supported.
             half_filled_events: whether events come without any status.
             write_logs: whether started containers write log files on disk.
-            reports_pids: whether verbose statuses carry the PID.
+            reports_pids: whether verbose statuses have the PID.
         """
         clock = TrioClock(now=now) if clock is None else clock
         self.node = FakeNode(now=now, clock=clock, behave=behave, write_logs=write_logs)
@@ -111,11 +109,11 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
         self.runtime_features = v1.RuntimeFeatures()
         self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
-        self.pod_cidr = ""  # as it was told last
+        self.pod_cidr = ""  # of the last UpdateRuntimeConfig
         self.decoded = 0
         self._streams: list[EventStream] = []
 
-    # For tests: look
+    # For tests: inspection
 
     @property
     def violations(self) -> list[str]:
@@ -123,12 +121,12 @@ class FakeRuntime(FakeImageService, FakeStreaming):
 
     @property
     def starts(self) -> Mapping[tuple[PodUid, str], int]:
-        """How often each container of each pod was started."""
+        """The number of starts of each container, by pod and name."""
         return self.node.starts
 
     @property
     def shared_logs(self) -> list[str]:
-        """Paths of logs that a second instance was started with: a restart count used twice."""
+        """Paths of logs with a second instance: the agent used a restart count twice."""
         return self.node.shared_logs
 
     @property
@@ -143,16 +141,16 @@ class FakeRuntime(FakeImageService, FakeStreaming):
 
     @property
     def cuts(self) -> Sequence[Cut]:
-        """Calls that change something and that the agent cancelled in the middle."""
+        """Changing calls that the agent cancelled before their reply."""
         return self._desk.cuts
 
     def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
-        """Return the containers whose process lives, of one pod or one name if given."""
+        """Return the containers with a running process, of one pod or name if given."""
         self.node.settle()
         return self.node.alive(uid, name)
 
     def instances(self, pod: str, name: str | None = None) -> list[FakeContainer]:
-        """Return the containers of the pods of this name, oldest first, dead or alive."""
+        """Return the containers of pods of this name, oldest first, running or not."""
         return [
             container
             for container in self.containers.values()
@@ -160,14 +158,14 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         ]
 
     def calls_of(self, *names: str, target: str | None = None) -> list[Call]:
-        """Return the calls of these names (all, if none), about one target if given."""
+        """Return the calls with these names (all, if none), for one target if given."""
         return [
             call
             for call in self.calls
             if (not names or call.name in names) and target in (None, call.target)
         ]
 
-    # For tests: interfere
+    # For tests: interference
 
     @property
     def latency(self) -> dict[str, float]:
@@ -182,30 +180,30 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         return self._desk.is_down
 
     def go_down(self) -> None:
-        """Break every connection: calls fail, those in flight too; containers live on."""
+        """Break every connection: all calls fail, also those in progress; containers run on."""
         self._desk.go_down()
 
     def end_event_streams(self) -> None:
-        """End GetContainerEvents cleanly; whoever asks again is answered."""
+        """End the GetContainerEvents streams cleanly; new ones are accepted."""
         for stream in self._streams:
             stream.end()
 
     def restart(self) -> None:
-        """Come back; nothing was forgotten, and what died meanwhile is told."""
+        """Accept calls again; nothing was forgotten, and statuses show exits since then."""
         self._desk.come_back()
 
     def kill(
         self, container_id: ContainerId, exit_code: int = SIGKILL_EXIT, reason: str = ""
     ) -> None:
-        """Let a container's process die now; `reason` e.g. OOMKilled."""
+        """Kill a container's process; `reason` e.g. OOMKilled."""
         self.node.kill(self.node.container("kill", container_id), exit_code, reason)
 
     def kill_sandbox(self, sandbox_id: SandboxId) -> None:
-        """Make a sandbox NOTREADY; its containers live on."""
+        """Make a sandbox NOTREADY; its containers keep running."""
         self.node.lose_sandbox(self.node.sandbox("kill", sandbox_id))
 
     def forget(self, container_id: ContainerId) -> None:
-        """Let a container vanish without a trace."""
+        """Remove a container, process and record, without a call."""
         self.node.forget(self.node.container("forget", container_id))
 
     @property
@@ -267,7 +265,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             return self.node.run_sandbox(config, runtime_handler).id
 
         def leave_half_made() -> None:
-            with suppress(RuntimeCallError):  # its name is taken: nothing of it was made
+            with suppress(RuntimeCallError):  # its name is in use: nothing was made
                 self.node.lose_sandbox(self.node.run_sandbox(config, runtime_handler))
 
         meta = config.metadata or v1.PodSandboxMetadata()
@@ -341,7 +339,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             self.node.start_container(self.node.container("StartContainer", container_id))
 
         def kill_shim() -> None:
-            # containerd: the shim that is just starting is killed with the call.
+            # containerd kills a shim that is just starting when the call is cancelled.
             if container := self.node.containers.get(container_id):
                 self.node.fail_start(container, "failed to start shim: context canceled")
 
@@ -371,8 +369,8 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     ) -> tuple[v1.ContainerStatus, int]:
         async def effect() -> tuple[v1.ContainerStatus, int]:
             container = self.node.container("ContainerStatus", container_id)
-            tells_pid = verbose and self.reports_pids
-            return container.status(), container.pid if tells_pid else 0
+            has_pid = verbose and self.reports_pids
+            return container.status(), container.pid if has_pid else 0
 
         names = self._container_names(container_id)
         return await self._desk.serve("ContainerStatus", container_id, effect, names)
@@ -440,7 +438,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             self.node.subscribers.remove(stream.inbox)
 
     async def _terminate(self, container: FakeContainer, grace_period: int) -> None:
-        """SIGTERM, then SIGKILL after the grace period; cancelled, the SIGKILL never comes."""
+        """Send SIGTERM, and after the grace period SIGKILL, unless cancelled before."""
         behaviour = container.behaviour
         if grace_period > 0:
             if not behaviour.ignores_sigterm:
@@ -463,7 +461,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         return Listing(kept)
 
     def _sandbox_names(self, sandbox_id: SandboxId) -> frozenset[str]:
-        """The names by which a fault may mean this sandbox."""
+        """Return the targets of faults that match this sandbox."""
         if sandbox := self.node.sandboxes.get(sandbox_id):
             return frozenset({sandbox_id, sandbox.uid, sandbox.metadata.name})
         return frozenset({sandbox_id})

@@ -23,7 +23,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, parse_thresholds
 from kubelet_trio.testing import FakeContainer
-from kubelet_trio.testing.usage import FakeUsage
+from kubelet_trio.testing.objects import FakeUsage
 from tests.agent.node import Node, below, make_pod, ready
 
 MI = 1 << 20

@@ -26,7 +26,7 @@ from kubelet_trio.model import PodUid, pod_uid
 from kubelet_trio.pressure import EvictionPolicy, parse_thresholds
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.testing import FakeContainer, Fault, FaultKind
-from kubelet_trio.testing.usage import FakeUsage
+from kubelet_trio.testing.objects import FakeUsage
 from tests.agent.node import Node, make_pod, ready
 from tests.agent.test_eviction import MI, Machine, from_api
 from tests.shutdown.fake import FakeLogind

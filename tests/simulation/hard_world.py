@@ -30,7 +30,7 @@ from kubelet_trio.pressure import EvictionPolicy, FileSystems, Observation, pars
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.sources import FileSource
 from kubelet_trio.testing import FakeContainer
-from kubelet_trio.testing.usage import FakeUsage
+from kubelet_trio.testing.objects import FakeUsage
 from tests.agent.node import Feed
 from tests.harness.pod_files import load_pods
 from tests.shutdown.fake import FakeLogind

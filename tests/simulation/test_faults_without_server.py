@@ -31,7 +31,7 @@ from kubelet_trio.agent import Agent
 from kubelet_trio.kube import KubeError
 from kubelet_trio.model import PodUid, is_terminal, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeKube, KubeFaultKind
-from kubelet_trio.testing.usage import FakeUsage
+from kubelet_trio.testing.objects import FakeUsage
 from tests.agent.hanging import HangingDisk
 from tests.agent.test_cluster import NAME, World
 from tests.agent.test_eviction import MI

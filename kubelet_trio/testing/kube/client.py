@@ -1,4 +1,4 @@
-"""A client of a fake API server: `KubeApi` as one user sees it."""
+"""A client of a fake API server: `KubeApi` for one user."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class FakeKubeClient:
-    """One user's way to the server. See `KubeApi` for the methods."""
+    """Sends one user's requests to the server. See `KubeApi` for the methods."""
 
     def __init__(self, server: Server, desk: Desk, user: Anyone | None = None) -> None:
         self.server = server
         self.desk = desk
         self.user = user or Anyone()
-        self.bookmark_period: float = 60.0  # seconds; the real server's
-        self.streaming_lists = True  # False: as a server before 1.27
+        self.bookmark_period: float = 60.0  # seconds, as in the real server
+        self.streaming_lists = True  # False: like a server before 1.27
 
     async def get(
         self, model: type[T], name: str, *, namespace: str = "", resource_version: str = ""
@@ -61,7 +61,7 @@ class FakeKubeClient:
         def effect(route: Route) -> Any:
             matches = self.server.select(route, namespace, field_selector, label_selector)
             self.user.check_list(self._request("list", route, namespace), route, field_selector)
-            # A version of 0 lets the watch cache answer, which knows no pages.
+            # resourceVersion=0 is served from the watch cache, which ignores `limit`.
             return self.server.list(
                 route, matches, 0 if resource_version == "0" else limit, continue_token
             )

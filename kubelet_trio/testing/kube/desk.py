@@ -1,4 +1,4 @@
-"""How a request to a fake API server goes: its latency, its fault, and the connection."""
+"""Serve requests to a fake API server: latency, faults, broken connections."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ T = TypeVar("T")
 
 
 class Desk:
-    """Takes every request, keeps a log of them, and lets them go as told."""
+    """Logs every request, and serves it with latency and faults."""
 
     def __init__(self) -> None:
         self.faults = KubeFaults()
         self.requests: list[KubeRequest] = []
         self.latency = 0.0  # seconds of each request
-        self.timeout = 30.0  # seconds after which a client gives a request up
+        self.timeout = 30.0  # seconds after which a client cancels a request
         self.is_down = False
         self.is_hanging = False
         self.is_mute = False
-        self.connection = trio.Event()  # set when it breaks; a new one takes its place
+        self.connection = trio.Event()  # set when connections break, and replaced then
         self._answering = trio.Event()
 
     def note(self, request: KubeRequest) -> None:
         self.requests.append(request)
 
     def go_down(self) -> None:
-        """Break what is in flight, watches too, and refuse connections from here on."""
+        """Break requests in progress and watches, and refuse new connections."""
         self.is_down = True
         self.cut()
 
     def hang(self) -> None:
-        """Accept requests and never answer; watches stay open and say nothing more."""
+        """Accept requests and never respond; watches stay open and send nothing."""
         self.is_hanging = True
 
     def mute(self) -> None:
-        """Answer requests, and send nothing more on any watch, as a proxy that lost it does."""
+        """Respond to requests, but send nothing on watches, like a proxy that lost its backend."""
         self.is_mute = True
 
     def come_back(self) -> None:
-        """Answer again, whatever it was. What hung goes on; a watch that was mute stays so."""
+        """End all of these states. Hung requests continue; a mute watch stays mute."""
         self.is_down = self.is_hanging = self.is_mute = False
         self._answering.set()
         self._answering = trio.Event()
 
     def cut(self) -> None:
-        """Break every connection that is open now."""
+        """Break every open connection."""
         self.connection.set()
         self.connection = trio.Event()
 
@@ -59,11 +59,11 @@ class Desk:
             await self._answering.wait()
 
     async def serve(self, request: KubeRequest, effect: Callable[[], T]) -> T:
-        """Carry out one request.
+        """Serve one request.
 
         Raises:
-            KubeError: the server refused, or a fault says so.
-            KubeUnavailableError: the connection broke, or no answer came in time.
+            KubeError: the server refused it, or a fault.
+            KubeUnavailableError: the connection broke, or there was no response in time.
         """
         self.note(request)
         await trio.lowlevel.checkpoint()
@@ -76,7 +76,7 @@ class Desk:
         with trio.move_on_after(self.timeout) as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, connection, nursery.cancel_scope)
-                # Kept as a value: a nursery would wrap a refusal in a group.
+                # Raised below: a nursery would wrap it in a group.
                 try:
                     outcome.append(await self._attempt(request, fault, effect))
                 except (KubeError, KubeUnavailableError) as exc:

@@ -1,4 +1,4 @@
-"""`FakeKube`: the server, and its administrator's client with what tests do to it."""
+"""`FakeKube`: the fake API server, its administrator's client, and controls for tests."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
 class FakeKube(FakeKubeClient):
-    """An API server, and a `KubeApi` that may do everything.
+    """A fake API server, and a `KubeApi` with all permissions.
 
-    Hand the component under test the fake itself or, with a node's rights only, `node(name)`.
-    Its requests are in `requests`, and faults hit them. Arrange and look with the methods
-    without `await`: they see neither faults nor virtual time, and leave no request.
+    Pass the component under test the fake itself or, with a node's permissions, `node(name)`.
+    Its requests are in `requests`, and faults hit them. Tests arrange and inspect objects with the
+    synchronous methods, which have no faults, take no virtual time and are not in `requests`.
     """
 
     def __init__(
         self, *, clock: WallClock | None = None, namespaces: Sequence[str] = NAMESPACES
     ) -> None:
-        """Args:
-        clock: wall time of creations and deletions; follows trio's clock by default.
-        namespaces: that exist from the start.
+        """Create an API server without objects but namespaces.
+
+        Args:
+            clock: wall time of creations and deletions; by default it follows trio's clock.
+            namespaces: namespaces that exist from the start.
         """
         super().__init__(Server(clock or TrioClock(now=_now), namespaces), Desk())
 
     def node(self, name: str) -> FakeKubeClient:
-        """Return a client with what Node authorisation and NodeRestriction leave a node."""
+        """Return a node's client, limited by Node authorization and NodeRestriction."""
         client = FakeKubeClient(self.server, self.desk, NodeUser(name, self.server.store))
         client.bookmark_period = self.bookmark_period
         client.streaming_lists = self.streaming_lists
@@ -47,7 +49,7 @@ class FakeKube(FakeKubeClient):
 
     @property
     def requests(self) -> list[KubeRequest]:
-        """Every request so far; clear it to count from here."""
+        """Every request so far; tests may clear the list."""
         return self.desk.requests
 
     @property
@@ -56,7 +58,7 @@ class FakeKube(FakeKubeClient):
 
     @property
     def latency(self) -> float:
-        """Seconds that each request takes."""
+        """The seconds of each request."""
         return self.desk.latency
 
     @latency.setter
@@ -68,29 +70,29 @@ class FakeKube(FakeKubeClient):
         self.desk.go_down()
 
     def hang(self) -> None:
-        """Accept and never answer; watches stay open and say nothing."""
+        """Accept requests and never respond; watches stay open and send nothing."""
         self.desk.hang()
 
     def mute(self) -> None:
-        """Answer, but send nothing more on any watch, not even a bookmark.
+        """Respond to requests, but send nothing on watches, not even a bookmark.
 
-        Watches of that time stay mute for good: their client is to give them up.
+        These watches stay mute for ever: their client has to close them.
         """
         self.desk.mute()
 
     def come_back(self) -> None:
-        """Answer again, after `go_down`, `hang` or `mute`."""
+        """End `go_down`, `hang` or `mute`."""
         self.desk.come_back()
 
     def cut(self) -> None:
-        """Break every connection once: watches, and requests in flight."""
+        """Break every connection once: watches, and requests in progress."""
         self.desk.cut()
 
     def compact(self) -> None:
         """Forget all past changes: a watch from an older version gets 410."""
         self.server.store.compact()
 
-    # Arranging and looking, as an administrator behind the server's back.
+    # Arrange and inspect objects, without requests.
 
     def add(self, obj: T, *, namespace: str = "") -> T:
         """Create an object; one without a namespace goes to `default`."""
@@ -142,7 +144,7 @@ class FakeKube(FakeKubeClient):
         self.server.delete(route, name, namespace, DeleteOptions(grace_period))
 
     async def wait_until(self, condition: Callable[[FakeKube], bool]) -> None:
-        """Wait until something is true of the server; looked at after every change."""
+        """Wait until a condition holds; it is checked after every change."""
         while not condition(self):
             await self.server.store.wait_change()
 

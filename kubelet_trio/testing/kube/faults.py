@@ -1,4 +1,4 @@
-"""What goes wrong between a client and a fake API server."""
+"""Faults that a fake API server injects into requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kubelet_trio.kube import KubeError
 
 
 class KubeFaultKind(enum.Enum):
-    """What goes wrong with a request."""
+    """How a request fails."""
 
     ERROR = "error"  # refused with `error`
-    HANG = "hang"  # accepted and never answered, until it is lifted or the client gives up
+    HANG = "hang"  # no response until the fault is lifted or the client gives up
     SLOW = "slow"  # takes `delay` longer
     BROKEN = "broken"  # no connection
     LOST_REPLY = "lost reply"  # takes effect, then the connection breaks
@@ -22,7 +22,7 @@ class KubeFaultKind(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class KubeFault:
-    """One fault: which requests it hits, how often, and how. Empty words match all.
+    """One fault: which requests it hits, how often, and how. Empty strings match all.
 
     `verb` is as in the API's audit log: get, list, watch, create, update, patch, delete.
     """
@@ -46,7 +46,7 @@ class KubeFault:
 
 @dataclass(frozen=True, slots=True)
 class KubeRequest:
-    """One request as an audit log has it."""
+    """One request, as in an audit log."""
 
     time: float  # seconds of trio's clock
     verb: str
@@ -57,11 +57,11 @@ class KubeRequest:
 
 
 class KubeFaults:
-    """The faults in force, oldest first; a request takes the first that hits it."""
+    """The active faults, oldest first; the first that matches hits a request."""
 
     def __init__(self) -> None:
         self._faults: list[KubeFault] = []
-        self._spent: list[KubeFault] = []  # hit their last request, which may hang still
+        self._spent: list[KubeFault] = []  # have hit their last request, which may still hang
 
     def add(
         self,
@@ -74,7 +74,7 @@ class KubeFaults:
         delay: float = 0.0,
         error: KubeError | None = None,
     ) -> KubeFault:
-        """Put a fault in force and return it, to be lifted."""
+        """Activate a fault; return it, for `lift`."""
         fault = KubeFault(kind, verb, resource, name, times, delay, error)
         self._faults.append(fault)
         return fault
@@ -90,13 +90,13 @@ class KubeFaults:
         return fault
 
     def lift(self, fault: KubeFault) -> None:
-        """End one fault; requests that hang on it go on."""
+        """End one fault; requests that hang on it continue."""
         fault.lifted.set()
         for kept in (self._faults, self._spent):
             if fault in kept:
                 kept.remove(fault)
 
     def clear(self) -> None:
-        """End all faults; requests that hang go on."""
+        """End all faults; requests that hang continue."""
         for fault in [*self._faults, *self._spent]:
             self.lift(fault)

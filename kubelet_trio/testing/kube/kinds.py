@@ -1,4 +1,4 @@
-"""What an API server does to objects of each kind: defaults, generation, what may not change."""
+"""Creation and update of objects by kind: defaults, generation, immutable fields."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ WITH_STATUS = frozenset({
     "CertificateSigningRequest", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim",
     "Pod", "ResourceClaim", "Service",
 })  # fmt: skip
-# A new node comes with the status that its kubelet gives it; others start without.
+# Kinds whose creation keeps the given status: a kubelet creates its node with one.
 _STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})
-_UNCONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})  # that need a version
+# Kinds without unconditional updates: an update needs a resourceVersion.
+_CONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})
 NOT_READY = "node.kubernetes.io/not-ready"
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_META = (
@@ -28,13 +29,13 @@ _SYSTEM_META = (
 
 
 def forbidden(route: Route, name: str, problem: str) -> KubeError:
-    """Return the refusal of an admission plugin."""
+    """Return the error of an admission plugin."""
     what = f'{route.qualified} "{name}"' if name else route.qualified
     return KubeError(403, "Forbidden", f"{what} is forbidden: {problem}")
 
 
 def prepare_create(route: Route, body: Json, namespace: str, now: str, store: Store) -> Json:
-    """Return a new object as it will be kept, without its version.
+    """Return a new object as it will be stored, without its version.
 
     Raises:
         KubeError: it is not valid, or not admitted.
@@ -100,7 +101,7 @@ def _new_pod(route: Route, obj: Json, store: Store) -> Json:
 
 
 def _new_node(obj: Json) -> None:
-    """Taint a new node, as admission does until the node's controller has seen it ready."""
+    """Taint a new node, as the admission plugin TaintNodesByCondition does."""
     spec = obj.setdefault("spec", {})
     taints = spec.get("taints") or []
     taint = {"key": NOT_READY, "effect": "NoSchedule"}
@@ -119,7 +120,7 @@ def _new_secret(obj: Json) -> None:
 
 
 def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Json:
-    """Return the new state of an object, system fields kept; equal to `old` for no change.
+    """Return the new state of an object, with its system fields; equal to `old` if unchanged.
 
     Raises:
         KubeError: the change is not allowed.
@@ -127,7 +128,7 @@ def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Jso
     new = copy.deepcopy(body)
     name = old["metadata"]["name"]
     meta = new.setdefault("metadata", {})
-    if not meta.get("resourceVersion") and route.kind in _UNCONDITIONAL:
+    if not meta.get("resourceVersion") and route.kind in _CONDITIONAL:
         raise invalid(route, name, "metadata.resourceVersion: Invalid value: 0: "
                       "must be specified for an update")  # fmt: skip
     for field in _SYSTEM_META:
@@ -174,7 +175,7 @@ def _check_pod(route: Route, old: Json, new: Json) -> None:
 
 
 def _fixed_spec(pod: Json) -> Json:
-    """Return what of a pod's spec an update may not touch."""
+    """Return the immutable part of a pod's spec."""
     spec = {
         k: v for k, v in pod["spec"].items() if k not in ("activeDeadlineSeconds", "tolerations")
     }

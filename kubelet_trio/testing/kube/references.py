@@ -1,4 +1,4 @@
-"""What a pod refers to: what the node authoriser lets its node see."""
+"""The objects that a pod refers to, which the Node authorizer lets its node read."""
 
 from __future__ import annotations
 

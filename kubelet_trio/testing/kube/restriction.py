@@ -1,4 +1,6 @@
-"""Who asks: anybody, or a node with what Node authorisation and NodeRestriction leave it."""
+"""The users of a fake API server: an administrator, and a node that is limited by Node
+authorization and NodeRestriction.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ from kubelet_trio.testing.kube.references import MIRROR, references
 from kubelet_trio.testing.kube.store import Json, Store
 
 LEASES = "kube-node-lease"
-# Objects that a node may see if a pod on it refers to them.
+# Kinds of objects that a node may read if one of its pods refers to them.
 _GUARDED = frozenset({
     "configmaps", "persistentvolumeclaims", "persistentvolumes", "resourceclaims", "secrets",
     "serviceaccounts", "serviceaccounts/token",
 })  # fmt: skip
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch")
-# What the role `system:node` and the node authoriser give, by resource.
+# The verbs that the role `system:node` and the Node authorizer allow, by resource.
 _VERBS: dict[str, tuple[str, ...]] = {
     "pods": (*_READ, "create", "delete"),
     "pods/status": ("update", "patch"),
@@ -53,26 +55,26 @@ _ALLOWED_LABELS = frozenset({
 
 
 class Anyone:
-    """A user who may do everything."""
+    """A user with all permissions."""
 
     name = "admin"
 
     def check(self, request: KubeRequest, route: Route) -> None:
-        """Raise `KubeError` if the user has no right to make this request."""
+        """Raise `KubeError` if the user may not make this request."""
 
     def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
-        """Raise if the user may not see that many."""
+        """Raise `KubeError` if the user may not list or watch this selection."""
 
     def check_create(
         self, route: Route, namespace: str, name: str, subresource: str, body: Json
     ) -> None:
-        """Raise if the user may not create this."""
+        """Raise `KubeError` if the user may not create this object."""
 
     def check_update(self, route: Route, subresource: str, old: Json, new: Json) -> None:
-        """Raise if the user may not change this so."""
+        """Raise `KubeError` if the user may not make this change."""
 
     def check_delete(self, route: Route, obj: Json) -> None:
-        """Raise if the user may not delete this."""
+        """Raise `KubeError` if the user may not delete this object."""
 
 
 class NodeUser(Anyone):
@@ -90,7 +92,7 @@ class NodeUser(Anyone):
             raise self._denied(request, route, problem)
 
     def _unauthorized(self, request: KubeRequest, route: Route) -> str:
-        """Return why the node authoriser knows no right to one object, "" if it does."""
+        """Return why the Node authorizer denies access to an object, "" if it allows it."""
         if request.verb in ("list", "watch"):
             only_one = request.resource == "volumeattachments"
             return "can only get individual resources of this type" if only_one else ""
@@ -171,7 +173,7 @@ class NodeUser(Anyone):
         spec, meta = body.get("spec") or {}, body.get("metadata") or {}
         kinds = {kind for kind, _ in references(body)}
         if MIRROR in (meta.get("annotations") or {}):
-            # The admission of service accounts comes first, and lets no mirror have any.
+            # The ServiceAccount admission plugin runs first, and refuses them in mirror pods.
             if spec.get("serviceAccountName"):
                 raise forbidden(route, name, "a mirror pod may not reference service accounts")
             if any("secret" in volume for volume in spec.get("volumes") or ()):
@@ -197,7 +199,7 @@ class NodeUser(Anyone):
                 raise forbidden(route, name, problem)
 
     def _owner_problem(self, owners: list[Json]) -> str:
-        """Return what is wrong with the owners of a mirror pod: its node, and nobody else."""
+        """Return what is wrong with a mirror pod's owners; the only valid one is its node."""
         can_only = f'node "{self.node}" can only create pods with'
         if len(owners) > 1:
             return f"{can_only} a single owner reference set to itself"
@@ -241,7 +243,7 @@ class NodeUser(Anyone):
             raise forbidden(route, name, problem)
 
     def _refers(self, kind: str, namespace: str, name: str) -> bool:
-        """Return whether a pod on this node refers to an object, volumes through their claims."""
+        """Whether a pod of this node refers to an object; to a volume through its claim."""
         if kind == "PersistentVolume":
             return any(
                 self._refers("PersistentVolumeClaim", claim["metadata"]["namespace"],
@@ -269,7 +271,7 @@ class NodeUser(Anyone):
 
 
 def _is_reserved(label: str) -> bool:
-    """Return whether a label is Kubernetes' own and none that a node may set on itself."""
+    """Whether a label is Kubernetes' own, and not one that a node may set on itself."""
     domain = label.partition("/")[0] if "/" in label else ""
     if label in _ALLOWED_LABELS or label.startswith(_ALLOWED_PREFIXES):
         return False

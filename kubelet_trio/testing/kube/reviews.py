@@ -1,4 +1,4 @@
-"""What an API server answers rather than keeps: tokens and reviews."""
+"""Requests that a fake API server answers without storing an object: tokens and reviews."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Allow = Callable[[Json], bool]
 
 
 class Reviews:
-    """Tokens that were issued, users that are known, and who may do what."""
+    """Issued tokens, known users, and their permissions."""
 
     def __init__(self, store: Store, clock: WallClock) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Reviews:
         self.allow: Allow = lambda spec: True
 
     def answer(self, kind: str, body: Json) -> Json | None:
-        """Return the review of a body, or None where it is no review."""
+        """Return the response to a review, None if the kind is no review."""
         if kind == "TokenReview":
             return {**body, "status": self._token_status(body["spec"])}
         if kind == "SubjectAccessReview":
@@ -35,10 +35,10 @@ class Reviews:
         return None
 
     def token(self, account: Json, request: Json) -> Json:
-        """Issue a token of a service account.
+        """Issue a token for a service account.
 
         Raises:
-            KubeError: the object it is bound to is another one.
+            KubeError: the object that it shall be bound to does not exist, or has another UID.
         """
         spec = request.get("spec") or {}
         seconds = spec.get("expirationSeconds") or 3600

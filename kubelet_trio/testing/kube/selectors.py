@@ -1,4 +1,4 @@
-"""Field and label selectors, as an API server reads them."""
+"""Parse field and label selectors, as an API server does."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _SET = re.compile(r"^(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s+\((?P<values>[^)]
 
 
 def selector(kind: str, namespace: str, fields: str, labels: str) -> Match:
-    """Return whether an object is of a namespace ("" is any) and fits both selectors.
+    """Return a predicate for a namespace ("": any) and both selectors.
 
     Raises:
-        KubeError: 400; no such field can be selected by.
+        KubeError: 400, the field is not supported for selection.
     """
     tests = [_field(kind, term) for term in fields.split(",") if term]
     tests += [_label(term) for term in re.split(r",(?![^(]*\))", labels) if term.strip()]

@@ -1,4 +1,4 @@
-"""The verbs of a fake API server, on plain JSON values and without any waiting."""
+"""The verbs of a fake API server, on plain JSON values, synchronously."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How something is to be deleted; see Kubernetes' type of that name."""
+    """Options of a deletion; see Kubernetes' type of that name."""
 
     grace_period: int | None = None
     uid: str = ""
@@ -77,7 +77,7 @@ class Server:
         return found
 
     def list(self, route: Route, matches: Match, limit: int = 0, continue_token: str = "") -> Page:
-        """Return a page; the pages of one list show one moment, until it is compacted."""
+        """Return a page; all pages of a list have one version, until that is compacted."""
         if continue_token:
             if continue_token not in self._pages:
                 raise GoneError(410, "Expired", "The provided continue parameter is too old")
@@ -129,7 +129,7 @@ class Server:
         subresource: str = "",
         check: Check | None = None,
     ) -> Json:
-        """Replace an object; `check` sees old and new state and may refuse."""
+        """Replace an object; `check` gets old and new state, and may raise."""
         check_sent(route, body)
         meta = body.get("metadata") or {}
         namespace = namespace or meta.get("namespace", "")
@@ -170,7 +170,7 @@ class Server:
     def delete(
         self, route: Route, name: str, namespace: str = "", options: DeleteOptions | None = None
     ) -> Json:
-        """Delete at once or begin to; return the object's last or latest state."""
+        """Delete an object at once, or mark it; return its last or latest state."""
         options = options or DeleteOptions()
         old = self.get(route, namespace, name)
         _check_preconditions(route, old, options)
@@ -183,7 +183,7 @@ class Server:
         if at_once and route.kind != "Pod":
             return self.store.remove(route.kind, old)
         if deleting and meta.get("deletionGracePeriodSeconds", 0) <= grace:
-            # Grace may only shrink.
+            # A later deletion can only shorten the grace period.
             return self.store.remove(route.kind, old) if at_once else old
         new = {**old, "metadata": {**meta, "deletionGracePeriodSeconds": grace}}
         shorter = grace - meta.get("deletionGracePeriodSeconds", 0)
@@ -193,7 +193,7 @@ class Server:
         if meta.get("generation") and not deleting:
             new["metadata"]["generation"] = meta["generation"] + 1
         new = self.store.put(route.kind, new)
-        # A pod is marked before it goes, even where it goes at once.
+        # A pod is marked before it is deleted, even if that happens at once.
         return self.store.remove(route.kind, new) if at_once else new
 
     def now(self, later: float = 0.0) -> str:
@@ -284,7 +284,7 @@ class Server:
             raise forbidden(route, name, problem)
 
     def _mark_namespace(self, old: Json) -> Json:
-        """Begin to delete a namespace; a controller, and none is here, empties and ends it."""
+        """Mark a namespace as terminating; the controller that would empty it does not exist."""
         if "deletionTimestamp" in old["metadata"]:
             return old
         meta = {**old["metadata"], "deletionTimestamp": self.now()}
@@ -300,7 +300,7 @@ def _later(moment: str, seconds: int) -> str:
 
 
 def _grace(route: Route, obj: Json, asked: int | None) -> int:
-    """Return the seconds that an object has left; only pods that a node runs have any."""
+    """Return an object's grace period in seconds; 0 for all but pods bound to a node."""
     if route.kind != "Pod":
         return 0
     spec, phase = obj["spec"], obj.get("status", {}).get("phase")

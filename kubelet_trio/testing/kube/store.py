@@ -1,6 +1,6 @@
-"""What a fake API server keeps: objects, one counter of versions, and the log of changes.
+"""The storage of a fake API server: objects, one version counter, and the log of changes.
 
-Objects are plain JSON values, never changed in place: whoever holds one holds a snapshot.
+Objects are plain JSON values and never changed in place, so every reference is a snapshot.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import trio
 from kubelet_trio.kube import GoneError
 
 Json = dict[str, Any]
-Key = tuple[str, str]  # namespace, "" for what has none, and name
+Key = tuple[str, str]  # namespace ("" for cluster-scoped kinds) and name
 
-_STRIDE = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd: no two UIDs are equal
-_LOG = 10_000  # changes kept before the oldest are compacted away by themselves
+_STRIDE = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that multiples modulo 2**128 are unique
+_LOG = 10_000  # changes kept; older ones are compacted
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change; `before` is None for a new object, `after` for one that went."""
+    """One change; `before` is None for a new object, `after` for a deleted one."""
 
     version: int
     kind: str
@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A change as a watch with a filter shows it."""
+    """A change, as a watch with a selector shows it."""
 
     version: int
     type: str  # ADDED, MODIFIED or DELETED
@@ -46,14 +46,14 @@ class Store:
 
     def __init__(self) -> None:
         self.version = 1
-        self.compacted = 0  # changes up to this version are forgotten
+        self.compacted = 0  # changes up to this version are compacted
         self._objects: dict[str, dict[Key, Json]] = {}
         self._log: deque[Change] = deque()
         self._changed = trio.Event()
         self._uids = 0
 
     def next_uid(self) -> str:
-        """Return a UID; the same ones in every run, so that a seed repeats a simulation."""
+        """Return a new UID; every run has the same sequence, so that seeds are reproducible."""
         self._uids += 1
         return str(uuid.UUID(int=self._uids * _STRIDE % 2**128))
 
@@ -66,7 +66,7 @@ class Store:
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
 
     def put(self, kind: str, obj: Json) -> Json:
-        """Keep a new state of an object and return it with its version."""
+        """Store a new state of an object; return it with its version."""
         key, before = self._before(kind, obj)
         self.version += 1
         after = stamped(obj, self.version)
@@ -75,7 +75,7 @@ class Store:
         return after
 
     def remove(self, kind: str, obj: Json) -> Json:
-        """Forget an object and return its last state, with the version of its end."""
+        """Delete an object; return its last state, with the version of the deletion."""
         key, _ = self._before(kind, obj)
         del self._objects[kind][key]
         self.version += 1
@@ -84,8 +84,8 @@ class Store:
         return last
 
     def compact(self, version: int | None = None) -> None:
-        """Forget the changes up to a version; None is all of them."""
-        # A watch from `version` itself still misses nothing.
+        """Drop the changes up to a version; None: all."""
+        # A watch from exactly this version is still possible.
         self.compacted = max(self.compacted, self.version if version is None else version)
         while self._log and self._log[0].version <= self.compacted:
             self._log.popleft()
@@ -93,10 +93,10 @@ class Store:
     def since(
         self, kind: str, version: int, matches: Callable[[Json], bool]
     ) -> tuple[list[Seen], int]:
-        """Return what a watch from a version has missed, and the version it is at then.
+        """Return the changes after a version, and the current version.
 
         Raises:
-            GoneError: the version is older than what is kept.
+            GoneError: the version is compacted.
         """
         if version < self.compacted:
             message = f"too old resource version: {version} ({self.compacted})"
@@ -114,11 +114,11 @@ class Store:
 
     @property
     def changed(self) -> trio.Event:
-        """Set at the next change; take it before looking, and nothing is missed."""
+        """An event for the next change; get it before reading the store, to miss nothing."""
         return self._changed
 
     def wake(self) -> None:
-        """Wake all who wait, without a change."""
+        """Wake all waiting tasks, without a change."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -148,7 +148,7 @@ def stamped(obj: Json, version: int) -> Json:
 
 
 def _shown(change: Change, matches: Callable[[Json], bool]) -> Seen | None:
-    """Return a change as a filter sees it: what leaves the filter looks deleted."""
+    """Return a change as a selector sees it: an object that no longer matches is DELETED."""
     was = change.before is not None and matches(change.before)
     now = change.after is not None and matches(change.after)
     if now and change.after is not None:

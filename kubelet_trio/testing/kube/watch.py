@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FakeWatch(Generic[T]):
-    """The events after a version, bookmarks in between, until the time is over."""
+    """Iterates over the events after a version, and bookmarks, until its timeout."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FakeWatch(Generic[T]):
                 self._ready.append(self._bookmark(ends_initial=True))
         else:
             self._version = int(version)
-            self._collect()  # 410 where it is too old
+            self._collect()  # raises 410 if the version is too old
 
     def __aiter__(self) -> FakeWatch[T]:
         return self
@@ -86,12 +86,12 @@ class FakeWatch(Generic[T]):
             await self._wait()
 
     async def _wait(self) -> None:
-        """Wait for anything that may make a difference."""
+        """Wait for a change, the end of the connection, or the next deadline."""
         if self._desk.is_hanging:
             waits = [self._desk.wait_answering]
             until = float("inf")
         else:
-            # Taken here and now: a change before the task below has begun counts too.
+            # Bound here, so that a change before the task below starts is not lost.
             waits = [self._store.changed.wait]
             until = min(self._next_bookmark, self._ends_at)
         with trio.move_on_at(until):

@@ -1,11 +1,12 @@
-"""The validation of API server 1.36 for what a node writes, one module a kind.
+"""The validation of API server 1.36 for objects that a node writes.
 
-    wire         what the decoder refuses: times, quantities, integers too large (400, or 422)
+    wire         errors of the decoder: times, quantities, integers too large (400, or 422)
     meta         names, labels, annotations, owners of every kind
-    node, pod, lease, event, csi_node, certificate, token, binding
+    node, pod    these kinds
+    others       kinds with few rules
 
-`tests/testing/test_kube_rules.py` replays the answers of a real 1.36.2 server against them. A pod's
-spec is not judged: pods come from elsewhere.
+`tests/testing/test_kube_rules.py` compares them with responses of a real 1.36.2 server. Pod specs
+are not validated, because nodes do not write them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubelet_trio.kube import Route
-from kubelet_trio.testing.kube.rules.binding import check_binding, check_eviction
-from kubelet_trio.testing.kube.rules.certificate import check_changed_request, check_request
-from kubelet_trio.testing.kube.rules.csi_node import check_changed_csi_node, check_csi_node
-from kubelet_trio.testing.kube.rules.event import check_event
-from kubelet_trio.testing.kube.rules.lease import check_lease
 from kubelet_trio.testing.kube.rules.meta import check_changeable, check_meta, check_name
 from kubelet_trio.testing.kube.rules.node import check_changed_node, check_new_node, default_node
+from kubelet_trio.testing.kube.rules.others import (
+    check_binding,
+    check_changed_csi_node,
+    check_changed_request,
+    check_csi_node,
+    check_event,
+    check_eviction,
+    check_lease,
+    check_request,
+    check_token_request,
+)
 from kubelet_trio.testing.kube.rules.pod import (
     check_changed_pod,
     check_new_pod,
@@ -29,7 +36,6 @@ from kubelet_trio.testing.kube.rules.pod import (
     default_status,
 )
 from kubelet_trio.testing.kube.rules.problems import Problems, invalid
-from kubelet_trio.testing.kube.rules.token import check_token_request
 from kubelet_trio.testing.kube.rules.wire import check_body, check_patched, go_value
 from kubelet_trio.testing.kube.store import Json
 
@@ -76,7 +82,7 @@ _POSTED: dict[tuple[str, str], Callable[[Problems, Json], None]] = {
 
 
 def check_sent(route: Route, body: Mapping[str, Any]) -> None:
-    """Raise `KubeError` where the server could not read an object that is sent whole."""
+    """Raise `KubeError` if the server cannot decode a complete object."""
     if (model := _model(route.kind)) is not None:
         check_body(model, body, route.version)
 
@@ -84,13 +90,13 @@ def check_sent(route: Route, body: Mapping[str, Any]) -> None:
 def check_result(
     route: Route, result: Mapping[str, Any], patch: Mapping[str, Any] | Sequence[Any]
 ) -> None:
-    """Raise `KubeError` where the server could not read what a patch makes of an object."""
+    """Raise `KubeError` if the server cannot decode the result of a patch."""
     if (model := _model(route.kind)) is not None:
         check_patched(model, result, patch)
 
 
 def default(route: Route, obj: Json) -> None:
-    """Bring fields that say the same in line, as the server's conversion does."""
+    """Make redundant fields agree, as the server's conversion does."""
     if route.kind == "Node":
         default_node(obj)
     elif route.kind == "Pod":
@@ -98,7 +104,7 @@ def default(route: Route, obj: Json) -> None:
 
 
 def check_new(route: Route, obj: Json) -> None:
-    """Raise `KubeError` where a new object breaks a rule."""
+    """Raise `KubeError` if a new object breaks a rule."""
     problems = Problems()
     check_meta(problems, route, obj["metadata"])
     if (check := _NEW.get(route.kind)) is not None:
@@ -107,7 +113,7 @@ def check_new(route: Route, obj: Json) -> None:
 
 
 def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
-    """Raise `KubeError` where a change breaks a rule."""
+    """Raise `KubeError` if a change breaks a rule."""
     problems = Problems()
     if route.kind != "Event":
         check_changeable(problems, new["metadata"])
@@ -119,7 +125,7 @@ def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
 
 
 def check_posted(route: Route, subresource: str, name: str, body: Json) -> None:
-    """Raise `KubeError` where what is posted below an object breaks a rule."""
+    """Raise `KubeError` if an object posted to a subresource breaks a rule."""
     problems = Problems()
     if (check := _POSTED.get((route.kind, subresource))) is not None:
         check(problems, body)

@@ -1,4 +1,4 @@
-"""Formats of single values: names, labels, addresses. Each answers with what is wrong."""
+"""Check formats of single values: names, labels, addresses. Each returns a list of errors."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ CIDR_TEXT = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
 def subdomain(name: str) -> list[str]:
-    """Of most objects' names."""
+    """Check the name of most kinds."""
     found = ["must be no more than 253 characters"] if len(name) > 253 else []
     return found if re.fullmatch(_SUBDOMAIN, name) else [*found, _SUBDOMAIN_TEXT]
 
 
 def dns_label(name: str) -> list[str]:
-    """Of a namespace's name."""
+    """Check a namespace's name."""
     found = ["must be no more than 63 bytes"] if len(name) > 63 else []
     return found if re.fullmatch(_LABEL, name) else [*found, _LABEL_TEXT]
 
 
 def path_segment(name: str) -> list[str]:
-    """Of names that only have to fit into a path."""
+    """Check a name that only has to fit into a URL path."""
     if name in (".", ".."):
         return [f"may not be '{name}'"]
     return [f"may not contain '{mark}'" for mark in ("/", "%") if mark in name]
 
 
 def qualified_name(name: str) -> list[str]:
-    """Of keys of labels and annotations, of taints, and of conditions."""
+    """Check a key of labels and annotations, of taints, and of conditions."""
     prefix, slash, part = name.rpartition("/")
     if "/" in prefix:
         return [f"a qualified name {_PART_TEXT}"]
@@ -79,7 +79,7 @@ def label_value(value: str) -> list[str]:
 
 
 def declared_feature(name: str) -> list[str]:
-    """Of `status.declaredFeatures`."""
+    """Check a name in `status.declaredFeatures`."""
     if len(name) > 253:
         return [f'invalid feature name "{name}": must be no more than 253 characters']
     if re.fullmatch(_FEATURE, name):
@@ -92,7 +92,7 @@ def declared_feature(name: str) -> list[str]:
 
 
 def ip_version(text: str) -> int:
-    """Return 4 or 6, or 0 for what is no address."""
+    """Return 4 or 6, or 0 if it is no address."""
     try:
         return ipaddress.ip_address(text).version
     except ValueError:
@@ -100,7 +100,7 @@ def ip_version(text: str) -> int:
 
 
 def cidr_version(text: str) -> int:
-    """Return 4 or 6, or 0 for what is no CIDR."""
+    """Return 4 or 6, or 0 if it is no CIDR."""
     try:
         return ipaddress.ip_network(text, strict=False).version if "/" in text else 0
     except ValueError:

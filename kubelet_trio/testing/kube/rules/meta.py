@@ -1,4 +1,4 @@
-"""Rules of `metadata`, whatever the kind."""
+"""Rules of `metadata`, for every kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ANNOTATIONS_LIMIT = 256 * 1024
 
 
 def check_name(route: Route, name: str) -> None:
-    """Raise `KubeError` where a new object has no name."""
+    """Raise `KubeError` if a new object has no name."""
     if not name:
         raise invalid(route, "", "metadata.name: Required value: name or generateName is required")
 
@@ -35,12 +35,12 @@ def check_meta(problems: Problems, route: Route, meta: Json) -> None:
     for text in _NAMES.get(route.kind, subdomain)(name):
         problems.invalid("metadata.name", name, text)
     if route.kind == "Event":
-        return  # as upstream: of no other part of it
+        return  # as upstream, which then checks no other part
     check_changeable(problems, meta)
 
 
 def check_changeable(problems: Problems, meta: Json) -> None:
-    """Check what of metadata an update may change."""
+    """Check the mutable part of metadata."""
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     for key, value in labels.items():
         for text in qualified_name(key):

@@ -19,7 +19,7 @@ _CHANGEABLE = ("taints", "unschedulable", "podCIDR", "podCIDRs", "providerID", "
 
 
 def default_node(obj: Json) -> None:
-    """Keep `podCIDR` and `podCIDRs` the same; the older field decides."""
+    """Make `podCIDR` and `podCIDRs` agree; the older field wins."""
     spec = obj.setdefault("spec", {})
     first, all_ = spec.get("podCIDR") or "", spec.get("podCIDRs") or []
     if first and (not all_ or all_[0] != first):
@@ -40,7 +40,7 @@ def check_new_node(problems: Problems, obj: Json) -> None:
 
 
 def check_changed_node(problems: Problems, old: Json, new: Json) -> None:
-    """Swap is looked at in new nodes alone, as upstream."""
+    """Check a changed node. As upstream, only a new node's swap is checked."""
     status, was, now = new.get("status") or {}, old.get("spec") or {}, new.get("spec") or {}
     _check_amounts(problems, status)
     seen = []

@@ -1,4 +1,4 @@
-"""Rules of what a node writes of pods: mirrors, and statuses."""
+"""Rules of the pod data that a node writes: mirror pods, and statuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_NEGATIVE = "must be a non-negative integer"
 
 
 def check_new_pod(problems: Problems, obj: Json) -> None:
-    """Check a pod's metadata beyond what all have; its spec is not looked at here."""
+    """Check a new pod's metadata, beyond the rules of all kinds; not its spec."""
     spec, marks = obj.get("spec") or {}, obj["metadata"].get("annotations") or {}
     if MIRROR in marks and not spec.get("nodeName"):
         path = f"metadata.annotations[{MIRROR}]"
@@ -32,7 +32,7 @@ def check_changed_pod(problems: Problems, old: Json, new: Json) -> None:
 
 
 def default_status(status: Json) -> None:
-    """Keep `podIP` and `podIPs` the same; the older field decides."""
+    """Make `podIP` and `podIPs` agree; the older field wins."""
     first, all_ = status.get("podIP") or "", status.get("podIPs") or []
     if first and (not all_ or all_[0].get("ip") != first):
         all_ = [{"ip": first}]
@@ -41,7 +41,7 @@ def default_status(status: Json) -> None:
 
 
 def check_status(problems: Problems, old: Json, new: Json) -> None:
-    """Check a status against the one before."""
+    """Check a status against the previous one."""
     was, now = old.get("status") or {}, new.get("status") or {}
     if (generation := now.get("observedGeneration") or 0) < 0:
         problems.invalid("status.observedGeneration", generation, _NOT_NEGATIVE)
@@ -87,7 +87,7 @@ def _check_nominated(problems: Problems, was: Json, now: Json, spec: Json) -> No
 
 
 def _check_transitions(problems: Problems, was: Json, now: Json, spec: Json) -> None:
-    """A container that ended for good stays ended."""
+    """Check that a container that will not restart stays terminated."""
     for field, part in _LISTS:
         after = {status.get("name"): status for status in now.get(field) or ()}
         for at, status in enumerate(was.get(field) or ()):
@@ -123,7 +123,7 @@ def _check_container(problems: Problems, path: str, status: Json, spec: Json) ->
     asked = _requests(spec)
     for at, allocated in enumerate(status.get("allocatedResourcesStatus") or ()):
         below, name = f"{path}.allocatedResourcesStatus[{at}]", allocated.get("name") or ""
-        if spec and name not in asked:  # not of a container that the pod has not
+        if spec and name not in asked:  # without a spec the pod has no such container
             text = "must match one of the container's resource requests"
             problems.invalid(f"{below}.name", name, text)
         seen = set()

@@ -1,4 +1,4 @@
-"""What is wrong with an object, in the words of an API server."""
+"""Collect validation errors of an object, in the words of an API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_NEGATIVE = "must be greater than or equal to 0"
 
 
 class Problems:
-    """Everything that is wrong with one object, each with the path of its field."""
+    """The validation errors of one object, each with the path of its field."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -40,7 +40,7 @@ class Problems:
         self._add(path, f"Internal error: {text}")
 
     def raise_for(self, route: Route, name: str) -> None:
-        """Raise `KubeError` if there is any."""
+        """Raise `KubeError` if there are errors."""
         if self._found:
             texts = list(dict.fromkeys(self._found))
             raise invalid(route, name, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
@@ -55,6 +55,6 @@ def shown(value: Any) -> str:
 
 
 def invalid(route: Route, name: str, problem: str) -> KubeError:
-    """Return the refusal of an object that is not valid."""
+    """Return the error for an invalid object."""
     kind = f"{route.kind}.{route.group}" if route.group else route.kind
     return KubeError(422, "Invalid", f'{kind} "{name}" is invalid: {problem}')

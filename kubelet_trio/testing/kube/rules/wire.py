@@ -1,7 +1,7 @@
-"""Whether JSON is an object of its kind: what the server's decoder refuses before any rule.
+"""Check that JSON can be decoded as an object of its kind, before any validation rule.
 
 Types come from the models: times where a model has a `datetime`, quantities in the maps of
-resources. The models know one kind of integer, so those that Go keeps in 32 bits are listed.
+resources. The models have one integer type, so Go's 32-bit integers are listed here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _INT32 = frozenset({
 
 
 class MalformedError(ValueError):
-    """The decoder's complaint."""
+    """An error of the decoder."""
 
 
 def check_body(model: type, body: Mapping[str, Any], version: str) -> None:
-    """Check an object that is sent whole.
+    """Check a complete object.
 
     Raises:
         KubeError: 400; the server reads no object in this.
@@ -50,7 +50,7 @@ def check_body(model: type, body: Mapping[str, Any], version: str) -> None:
 
 
 def check_patched(model: type, result: Mapping[str, Any], patch: Any) -> None:
-    """Check what a patch has made of an object.
+    """Check the result of a patch.
 
     Raises:
         KubeError: 422; and it says the whole patch. Numbers are cut to their size unsaid.
