@@ -2,10 +2,10 @@
 
 `FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
 seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
-and removals idempotent, `RuntimeObjectNotFoundError` for removed objects. A call that breaks the *agent's*
-contract takes effect and is recorded in `violations`. Cancelling a call that changes something
-does the same harm as in containerd: a start ends as StartError, a
-sandbox stays half made, a command keeps running (`cuts`).
+and removals idempotent, `RuntimeObjectNotFoundError` for removed objects. A call that breaks
+the *agent's* contract takes effect and is recorded in `violations`. Cancelling a call that changes
+something does the same harm as in containerd: a start ends as StartError, a sandbox stays half
+made, a command keeps running (`cuts`).
 
 A container's image or command defines its behaviour (see `behaviour`). `runtime.faults` injects
 faults; after `go_down` every call fails while containers keep running. The status shows an

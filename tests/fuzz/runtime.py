@@ -19,7 +19,7 @@ from kubelet_trio.cri.remote.runtime import EncodedListing
 from kubelet_trio.grpc import Handler, RawMessage, Server, unary_stream
 from kubelet_trio.grpc import ServerStream as Call
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
-from kubelet_trio.stats.cri_usage import told_usage, writable_layer
+from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
 from tests.fuzz.mutate import messages
 from tests.fuzz.target import Target, in_trio
 
@@ -150,7 +150,7 @@ async def _sandboxes(runtime: RemoteRuntime) -> object:
 
 async def _stats(runtime: RemoteRuntime) -> object:
     found = await runtime.list_container_stats()
-    return [(told_usage(stats, 1.0), writable_layer(stats, 1.0)) for stats in found]
+    return [(runtime_usage(stats, 1.0), writable_layer(stats, 1.0)) for stats in found]
 
 
 async def _events(runtime: RemoteRuntime) -> object:
