@@ -16,7 +16,7 @@ from kubelet_trio.cri.errors import (
     UnsupportedCallError,
 )
 from kubelet_trio.cri.generated.runtime import v1
-from kubelet_trio.cri.guarded import PULL_SECONDS, GuardedRuntime, own_user_namespace
+from kubelet_trio.cri.guarded import PULL_SECONDS, GuardedRuntime
 from kubelet_trio.cri.health import RuntimeHealth, RuntimeState
 from kubelet_trio.cri.protocol import (
     CommandStreams,
@@ -51,7 +51,6 @@ __all__ = [
     "RuntimeUnavailableError",
     "StreamOptions",
     "UnsupportedCallError",
-    "own_user_namespace",
     "v1",
 ]
 
