@@ -67,6 +67,7 @@ def _head(pod: Json) -> Iterator[str]:
         ("Message", [status.get("message") or ""]),
         ("IP", [status.get("podIP") or ""]),
     ]
+    # kubectl prints these fields only if they are set, all others always.
     may_be_left_out = {"Priority Class Name", "Service Account", "Reason", "Message"}
     shown = [(name, v) for name, v in fields if any(v) or name not in may_be_left_out]
     width = max(len(name) for name, _ in shown) + 3
@@ -74,6 +75,7 @@ def _head(pod: Json) -> Iterator[str]:
         for index, value in enumerate(values):
             yield f"{name + ':' if index == 0 else '':<{width}}{value}".rstrip()
     addresses = items(status, "podIPs")
+    # As kubectl: "IP:" is the first address, "IPs:" lists all of them.
     yield "IPs:" if addresses else f"{'IPs:':<{width}}{_NONE}"
     for address in addresses:
         yield f"  IP:  {address.get('ip', '')}"
@@ -117,6 +119,7 @@ def _container(container: Json, status: Json) -> Iterator[str]:
         if words:
             yield f"    {title}:"
         for word in words:
+            # A script in one argument keeps its lines.
             yield from (f"      {line}" for line in str(word).splitlines() or [""])
     yield from _state("State", part(status, "state"))
     if last := part(status, "lastState"):

@@ -72,8 +72,10 @@ class _ExecConnection:
     def run(self) -> None:
         """Copy input and output until the agent closes the connection."""
         self._take(self._early)
+        # select(2), not trio: the command must start fast, and there are only three descriptors.
         while not self._is_over:
             reads = [self._connection.fileno(), self.wakeups]
+            # No input is read while the last one is unsent: this is the backpressure.
             if self._reads_input and not self._pending:
                 reads.append(0)
             writes = [self._connection.fileno()] if self._pending else []
@@ -103,6 +105,7 @@ class _ExecConnection:
             self._send(_STDIN, content)
         else:
             self._reads_input = False
+            # v5.channel.k8s.io: channel 255 with the number of a stream closes that stream.
             self._send(_CLOSE, bytes([_STDIN]))
 
     def _send(self, channel: int, content: bytes) -> None:
@@ -164,6 +167,7 @@ def _terminal(session: _ExecConnection) -> Iterator[None]:
         session.send_size()
         yield
     finally:
+        # Otherwise the user's shell would stay in raw mode, without echo.
         termios.tcsetattr(0, termios.TCSADRAIN, before)
         signal.set_wakeup_fd(-1)
 

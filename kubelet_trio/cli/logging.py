@@ -49,6 +49,7 @@ def configure_logging(
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        # Local time for people at a terminal, UTC for log collectors.
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
         structlog.processors.format_exc_info,
         render_text if is_text else render_json,
@@ -59,6 +60,7 @@ def configure_logging(
         logger_factory=factory,
         cache_logger_on_first_use=True,
     )
+    # Replaces other handlers: a library's `basicConfig` must not print lines twice.
     root = logging.getLogger()
     root.handlers = [_Forward()]
     set_vmodule(vmodule)
@@ -84,6 +86,7 @@ def _split_logger(info: TextIO, errors: TextIO, *_: Any) -> _SplitLogger:
 
 def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
     """Render one event as `I 2026-01-02T15:04:05.000000 event  key=value ...`."""
+    # Last, on its own lines: a traceback would be unreadable as a quoted value.
     exception = event.pop("exception", None)
     head = f"{_LETTERS.get(event.pop('level', ''), '?')} {event.pop('timestamp', '')}"
     parts = [head, _shown(event.pop("event", ""), str)]

@@ -29,6 +29,7 @@ class Notifier:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], pid: int | None = None) -> Notifier:
         """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID as sd_watchdog_enabled(3) does."""
+        # WATCHDOG_PID: a child process inherits the variables, but must not use them.
         mine = environ.get("WATCHDOG_PID", "") in ("", str(pid or os.getpid()))
         micros = environ.get("WATCHDOG_USEC", "")
         seconds = int(micros) / 1_000_000 if mine and micros.isdecimal() else 0.0
@@ -54,4 +55,5 @@ class Notifier:
                 self.notify("WATCHDOG=1")
             else:
                 log.warning("watchdog.withheld")
+            # Half the interval, as sd_watchdog_enabled(3) recommends.
             await trio.sleep(self.watchdog_seconds / 2)

@@ -53,6 +53,7 @@ def find_pod(agent: AgentClient, name: str, namespace: str) -> Json:
     `ClientError`.
     """
     found = agent.get("pods", namespace=namespace)["items"]
+    # NAME, NAMESPACE/NAME, and pod/NAME as for kubectl.
     space, _, bare = name.rpartition("/")
     if space.rpartition("/")[2] not in ("", "pod", "pods", "po"):
         namespace = space
@@ -96,6 +97,7 @@ def _print_pods(found: Sequence[Json], output: str | None, *, named: bool = Fals
 
 def _watch_pods(agent: AgentClient, namespace: str, output: str | None) -> None:
     table = Table(POD_COLUMNS + (WIDE_COLUMNS if output else ()))
+    # The current pods are printed together, sorted and aligned; None: they have been printed.
     first: list[Json] | None = []
     for change in agent.watch("pods", namespace=namespace):
         pod = change.get("object")
@@ -125,6 +127,7 @@ def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
     found = agent.get(
         "events", kind="Pod", namespace=meta.get("namespace", ""), name=meta.get("name", "")
     )["items"]
+    # Not those of an earlier pod with the same name.
     mine = [e for e in found if part(e, "involvedObject").get("uid") in (None, meta.get("uid"))]
     click.echo(describe(pod, mine, time.time()), nl=False)
 
@@ -147,6 +150,7 @@ def logs(agent: AgentClient, name: str, namespace: str, **options: Any) -> None:
     if options["since_time"]:
         query["sinceTime"] = options["since_time"]
     space, pod_name = meta.get("namespace", ""), meta.get("name", "")
+    # Bytes, not text: a log may have any encoding. Flushed, so that `-f` shows lines immediately.
     for piece in agent.stream("logs", space, pod_name, container, **query):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()

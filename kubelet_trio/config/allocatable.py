@@ -28,7 +28,7 @@ def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
     graces = {s: float(parse_duration(t)) for s, t in config.eviction_soft_grace_period.items()}
     return EvictionPolicy(
         thresholds=parse_thresholds(
-            eviction_hard(config),
+            eviction_hard(config),  # with defaults: an empty map does not mean "no thresholds"
             config.eviction_soft,
             graces,
             config.eviction_minimum_reclaim,
@@ -119,6 +119,7 @@ def reservations(
         kube=parse_reservation("kubeReserved", config.kube_reserved),
         eviction_hard={} if ignore_eviction else thresholds,
     )
+    # reservedSystemCPUs overrides the cpu of both reservations (`with_reserved_cpus`).
     kept = parse_cpus(config.reserved_system_cpus)
     if missing := sorted(cpu for cpu in kept if cpu >= cpus):
         raise ValueError(

@@ -80,7 +80,7 @@ class KubeletFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
+class ParsedFlags:
     """A parsed command line."""
 
     values: tuple[tuple[Row, Any], ...] = ()
@@ -97,7 +97,7 @@ _FIELD_TYPES = {path: leaf.type for path, leaf in leaves(KubeletConfiguration)}
 _FLAG_TYPES = get_type_hints(KubeletFlags)
 
 
-def parse_flags(argv: Sequence[str]) -> CommandLine:
+def parse_flags(argv: Sequence[str]) -> ParsedFlags:
     """Read the arguments after `run`. Raises `ConfigError` with all problems."""
     problems: list[str] = []
     values: list[tuple[Row, Any]] = []
@@ -114,7 +114,7 @@ def parse_flags(argv: Sequence[str]) -> CommandLine:
     # `--help` wins over wrong flags: the user may be looking for the right one.
     if problems and "help" not in bare:
         raise ConfigError(problems)
-    return CommandLine(tuple(values), "help" in bare, "version" in bare)
+    return ParsedFlags(tuple(values), "help" in bare, "version" in bare)
 
 
 def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:

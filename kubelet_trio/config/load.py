@@ -10,7 +10,7 @@ from typing import Any
 from kubelet_trio.config.decode import decode, normalize
 from kubelet_trio.config.errors import ConfigError
 from kubelet_trio.config.files import read_files
-from kubelet_trio.config.flags import CommandLine, KubeletFlags, parse_flags
+from kubelet_trio.config.flags import KubeletFlags, ParsedFlags, parse_flags
 from kubelet_trio.config.support import moot_notes, unsupported
 from kubelet_trio.config.table import Row
 from kubelet_trio.config.types import KubeletConfiguration
@@ -87,7 +87,7 @@ def load_settings(argv: Sequence[str]) -> Settings:
     return settle(parse_flags(argv))
 
 
-def settle(line: CommandLine) -> Settings:
+def settle(line: ParsedFlags) -> Settings:
     """Turn a parsed command line into settings. Raises `ConfigError`."""
     flags = _flags(line)
     raw = normalize(read_files(flags.config, flags.config_dir))
@@ -110,18 +110,18 @@ def settle(line: CommandLine) -> Settings:
     return Settings(config, flags, notes, log_format, given)
 
 
-def _flags(line: CommandLine) -> KubeletFlags:
+def _flags(line: ParsedFlags) -> KubeletFlags:
     given = {row.flag.replace("-", "_"): value for row, value in _joined(line) if not row.path}
     if root_dir := given.get("root_dir"):
         given["root_dir"] = os.path.abspath(root_dir)  # as in the other commands
     return replace(KubeletFlags(), **given)
 
 
-def _fields(line: CommandLine) -> dict[str, Any]:
+def _fields(line: ParsedFlags) -> dict[str, Any]:
     return {row.path: value for row, value in _joined(line) if row.path}
 
 
-def _joined(line: CommandLine) -> list[tuple[Row, Any]]:
+def _joined(line: ParsedFlags) -> list[tuple[Row, Any]]:
     """Join repeated flags as pflag does: lists and maps grow, other values are replaced."""
     joined: dict[str, tuple[Row, Any]] = {}
     for row, value in line.values:
@@ -139,7 +139,7 @@ def _union(before: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
     return {**before, **value, **lists}
 
 
-def _deprecated(line: CommandLine) -> list[str]:
+def _deprecated(line: ParsedFlags) -> list[str]:
     notes = []
     for flag, row in {row.flag: row for row, _ in line.values}.items():
         if flag in _GONE:

@@ -40,6 +40,7 @@ def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
     notes = [
         f"{row.name} has no effect: {row.why}"
         for row, _ in _changed(config, flags)
+        # `--kubeconfig` is what makes this node one of a cluster.
         if row.support is Support.MOOT or (row.support is Support.API and not flags.kubeconfig)
     ]
     return notes + gate_notes(config.feature_gates)

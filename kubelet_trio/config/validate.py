@@ -139,6 +139,7 @@ def _numbers(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('nodeStatusMaxImages')} must be -1 or greater"
     if not 0 < config.memory_throttling_factor <= 1:
         yield "memoryThrottlingFactor must be greater than 0 and at most 1.0"
+    # User IDs are 32 bits; ranges of pods are allocated in blocks of 65536 (KEP-127).
     ids = config.user_namespaces.ids_per_pod
     if not 0 < ids < 2**32 or ids % 65536:
         yield f"userNamespaces.idsPerPod {ids} must be a multiple of 65536 and below 2^32"

@@ -41,8 +41,8 @@ def parse_int(text: str) -> int:
 
 
 def parse_list(text: str) -> list[str]:
-    """Read one line of CSV, as pflag's string slices are."""
-    import csv
+    """Read one line of CSV, the format of pflag's string slices."""
+    import csv  # deferred: few command lines have a list
 
     if not text:
         return []
@@ -85,6 +85,7 @@ def _parse_ip(text: str) -> str:
 def _parse_taints(text: str) -> list[dict[str, str]]:
     taints = []
     for item in filter(None, text.split(",")):
+        # key=value:effect or key:effect; kubectl also takes no effect, to remove a taint.
         key, there, effect = item.rpartition(":")
         if not there or not effect:
             raise ValueError(f"invalid taint spec: {item}")

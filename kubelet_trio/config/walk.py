@@ -33,6 +33,7 @@ def leaves(
         here = (*attributes, field.name)
         if isinstance(field.type, type) and issubclass(field.type, Block):
             yield from leaves(field.type, f"{path}{field.encode_name}.", here)
+        # The two describe the file, they are no settings.
         elif field.encode_name not in ("apiVersion", "kind"):
             yield path + field.encode_name, Leaf(field.type, here)
 
@@ -41,6 +42,7 @@ def put(raw: dict[str, Any], path: str, value: Any) -> None:
     """Set a dotted path in decoded JSON; create missing blocks on the way."""
     *blocks, last = path.split(".")
     for name in blocks:
+        # Null or a value of the wrong type is replaced: a flag wins over the file.
         inner = raw.get(name)
         if not isinstance(inner, dict):
             inner = raw[name] = {}

@@ -36,6 +36,7 @@ def from_client_model(value: Any) -> Any:
         return {key: from_client_model(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [from_client_model(item) for item in value]
+    # The client parses times; the API has them as RFC 3339 text.
     if isinstance(value, datetime.datetime | datetime.date):
         return value.isoformat()
     return value

@@ -106,7 +106,8 @@ def _as_text(given: Any) -> bytes:
         )
     if not isinstance(given, Mapping):
         value = {**value, "apiVersion": "v1", "kind": "Pod"}  # models may leave them unset
+    # As JSON text, so that every form passes the same checks as a file.
     try:
         return msgspec.json.encode(value)
-    except TypeError as exc:
+    except TypeError as exc:  # a value that JSON cannot represent
         raise ManifestError(ORIGIN, [FieldError("", str(exc))]) from exc

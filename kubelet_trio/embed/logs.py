@@ -67,6 +67,7 @@ class LogLines:
             self._log.close()
             self._log = None
 
+    # A loop that was left by `break` closes nothing; without it the descriptor would leak.
     def __del__(self) -> None:
         self.close()
 
@@ -117,6 +118,7 @@ class LogLines:
             await trio.sleep(_NO_FILE)
             return
         async with self._open_watch(self._log.path.parent) as watch:
+            # Checked again under the watch: lines may have come since the last read.
             if not await self._offload(_has_more, self._log):
                 await watch.wait_change()
 

@@ -42,6 +42,7 @@ class Session:
             failure = await run_contained(core.agent.run, task_status=ready)
         core.end(failure)
         self.body.cancel(reason="the embedded kubelet has ended")
+        # The agent failed before its tree ran: `nursery.start` still waits for this call.
         if not ready.is_started:
             task_status.started()
 
@@ -64,6 +65,7 @@ class Session:
             async with trio.open_nursery() as ends:
                 for pod in left:
                     ends.start_soon(core.end_pod, pod)
+            # While the agent runs: its source is the task that writes the file.
             with trio.move_on_after(_SAVE):
                 await core.until_ended(partial(core.source.wait_saved, core.source.version))
             if not core.ended.value:

@@ -150,6 +150,7 @@ class EmbeddedSource:
         await self._saved.wait_value(lambda saved: saved >= version)
 
     async def _save(self) -> None:
+        # Taken before the write: changes during it have a later version, and are saved next.
         version = self.version
         kept = [one for one in self._wanted.values() if one.keep]
         if kept != self._in_file:

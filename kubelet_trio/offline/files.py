@@ -155,6 +155,7 @@ class Folder:
             return found
         with self._opened() as directory:
             for name in sorted(os.listdir(directory)):
+                # `.new`: the agent died between write and rename.
                 if name.endswith(_NEW) or _is_old_corrupt(directory, name):
                     os.unlink(name, dir_fd=directory)
                 elif name.endswith(_SUFFIX):
@@ -232,6 +233,7 @@ def _read(directory: int, name: str) -> bytes:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")
+        # The files contain secrets and decide what runs: another user must not have written them.
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise ValueError(
                 f"others may have written it: user {status.st_uid}, "

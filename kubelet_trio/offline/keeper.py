@@ -154,6 +154,7 @@ class Keeper:
         task_status.started()
         while not self._stopping.is_set():
             await self._woken.wait_ring()
+            # Changes come in bursts (a list, a restart): one write for all of them.
             await self._sleep(_SETTLE)
             if not self._stopping.is_set():
                 await self._sleep(_PAUSE if await self._write() else _RETRY)

@@ -88,6 +88,7 @@ def _is_gone(item: Item, state: ServerState, keys: Collection[ObjectKey]) -> boo
 
 def kept_pod(pod: Pod) -> Pod:
     """Return the part of a pod that is kept."""
+    # Both change with every write of anyone, and would cause a write to disk each time.
     meta = msgspec.structs.replace(metadata(pod), resourceVersion=None, managedFields=None)
     status = pod.status if _has_ended(pod) else None
     return msgspec.structs.replace(pod, metadata=meta, status=status)

@@ -31,7 +31,7 @@ from kubelet_trio.sources.errors import ManifestError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.manifest.load import Manifest, load_manifest
 from kubelet_trio.sources.manifest.static import mark_seen, seen_at, seen_now
-from kubelet_trio.sources.source import Problems, SourceProblem, SourceSnapshot, problems_of
+from kubelet_trio.sources.source import SourceProblem, SourceProblems, SourceSnapshot, problems_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -90,7 +90,7 @@ class HttpSource:
         self._transport = transport
         self._offload = offload
         self._clock = clock or SystemClock()
-        self._problems = Problems()
+        self._problems = SourceProblems()
         self.problems = self._problems.now
         self._shown = without_secrets(url)
         self._etag = ""

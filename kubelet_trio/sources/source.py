@@ -74,7 +74,7 @@ class Source(Protocol):
         ...
 
 
-class Problems:
+class SourceProblems:
     """The current problems of one source: kept for `status`, logged once per change."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.status.pod_starts import PodStarts
-from kubelet_trio.status.store import StatusListener, StatusStore
+from kubelet_trio.status.store import StatusStore
 
 if TYPE_CHECKING:
     from kubelet_trio.status.manager import StatusManager
@@ -21,7 +21,6 @@ _DEFERRED = {
 __all__ = [
     "MirrorPods",
     "PodStarts",
-    "StatusListener",
     "StatusManager",
     "StatusStore",
 ]

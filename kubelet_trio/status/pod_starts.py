@@ -1,6 +1,6 @@
-"""How long pods take to start: from being wanted to running, told to the meter.
+"""Measures how long pods take to start: from being wanted to running.
 
-A pod that already ran when this agent first told of it was adopted, not started.
+A pod that already ran in its first published status was adopted, not started: it does not count.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from kubelet_trio.model import (
 
 @dataclass(slots=True)
 class PodStarts:
-    """Follows each pod until it runs, or is gone."""
+    """Observes each pod until it runs or is gone, and records the metrics of its start."""
 
     meter: Meter
     clock: WallClock
     _seen: dict[PodUid, float] = field(default_factory=dict)  # trio time; until it runs
     _known: set[PodUid] = field(default_factory=set)
-    _told: set[PodUid] = field(default_factory=set)  # not running yet, as delivered
+    _pending: set[PodUid] = field(default_factory=set)  # published, and not running yet
 
     def wanted(self, pods: Mapping[PodUid, Pod]) -> None:
-        """Take note of the pods that are wanted now."""
+        """Note the set of wanted pods."""
         current, now = set(pods), trio.current_time()
         for uid in current - self._known:
             self._seen[uid] = now
@@ -47,38 +47,41 @@ class PodStarts:
         self._known = current
 
     def delivered(self, changed: Mapping[PodUid, Pod | None]) -> None:
-        """Look at statuses that were just told."""
+        """Note statuses that are being published; None: the pod is gone."""
         for uid, pod in changed.items():
             if pod is None:
                 self._forget(uid)
             elif uid in self._seen:
-                self._look(uid, pod)
+                self._observe(uid, pod)
 
-    def _look(self, uid: PodUid, pod: Pod) -> None:
+    def _observe(self, uid: PodUid, pod: Pod) -> None:
         waited = trio.current_time() - self._seen[uid]
         if pod.status is not None and _has_started(pod.status):
             del self._seen[uid]
-            if uid in self._told:
-                self._started(uid, pod, pod.status, waited)
-            self._told.discard(uid)
-        elif uid not in self._told:
-            self._told.add(uid)
+            if uid in self._pending:
+                self._record(uid, pod, pod.status, waited)
+            self._pending.discard(uid)
+        elif uid not in self._pending:
+            self._pending.add(uid)
             self.meter.observe("kubelet_pod_worker_start_duration_seconds", waited)
 
-    def _started(self, uid: PodUid, pod: Pod, status: PodStatus, waited: float) -> None:
+    def _record(self, uid: PodUid, pod: Pod, status: PodStatus, waited: float) -> None:
         self.meter.observe("kubelet_pod_start_duration_seconds", waited, (), STARTS)
         created = metadata(pod).creationTimestamp
+        # A static pod has no creation time of an API server to count from.
         if created is None or is_static(pod):
             return
         total = max(self.clock.time() - created.timestamp(), 0.0)
         self.meter.observe("kubelet_pod_start_total_duration_seconds", total, (), STARTS)
         pulled = dict(self.meter.counters(PULL_SECONDS)).get((uid,), 0.0)
+        # The SLI excludes image pulls and init containers (pod_startup_latency_tracker.go).
         own = max(total - pulled - _init_seconds(status), 0.0)
         self.meter.observe("kubelet_pod_start_sli_duration_seconds", own, (), STARTS)
 
     def _forget(self, uid: PodUid) -> None:
         self._seen.pop(uid, None)
-        self._told.discard(uid)
+        self._pending.discard(uid)
+        # Series with a pod's UID as a label: they would pile up.
         self.meter.forget(PULL_SECONDS, uid)
         for name in ("prober_probe_total", "prober_probe_duration_seconds"):
             self.meter.forget(name, uid)

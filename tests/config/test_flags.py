@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubelet_trio.config import ConfigError, parse_flags
-from kubelet_trio.config.flags import CommandLine, KubeletFlags, flag_type
+from kubelet_trio.config.flags import KubeletFlags, ParsedFlags, flag_type
 from kubelet_trio.config.table import BY_FLAG, FLAGS
 
 # Flags of the Go kubelet 1.36 (cmd/kubelet/app/options/options.go); each must be known here.
@@ -52,7 +52,7 @@ storage-driver-table storage-driver-user
 """
 
 
-def said(line: CommandLine) -> dict[str, object]:
+def said(line: ParsedFlags) -> dict[str, object]:
     return {row.flag: value for row, value in line.values}
 
 

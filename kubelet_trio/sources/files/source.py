@@ -46,8 +46,8 @@ from kubelet_trio.sources.files.scan import (
 from kubelet_trio.sources.files.watch import FileChange, Watcher, open_watcher
 from kubelet_trio.sources.manifest.static import MANIFEST, seen_now
 from kubelet_trio.sources.source import (
-    Problems,
     SourceProblem,
+    SourceProblems,
     SourceSnapshot,
     printable_path,
     problems_of,
@@ -97,7 +97,7 @@ class FileSource:
         self._open_watcher = open_watcher
         self._offload = offload
         self._clock = clock or SystemClock()
-        self._problems = Problems()
+        self._problems = SourceProblems()
         self.problems = self._problems.now
         remembered = [
             (manifest, replace(pod, status=PodStatus(phase="Pending")))
