@@ -89,6 +89,7 @@ async def grant_of(
     source = AccountSource(account.uid or "", namespace, name)
     token = await accounts.token(TokenRequest(puller.pod, puller.uid, name, attributes.audience))
     scope: tuple[object, ...] = (source, tuple(annotations.items()))
+    # The token is hashed: a cache key must not hold it.
     if attributes.is_per_token:
         scope = (*scope, puller.uid, sha256(token.encode()).hexdigest())
     return Grant(source, annotations, token, attributes.is_per_token, scope)

@@ -92,6 +92,7 @@ def home_directory() -> Path | None:
 def _decoded(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
+    # Without the cause: the parser's message may quote the secret.
     except JSON_ERRORS:
         raise ValueError("not JSON") from None
 
@@ -113,6 +114,7 @@ def _login(entry: Mapping[str, Any]) -> Login:
         if not isinstance(entry.get(name, ""), str):
             raise ValueError(f"{name} is not a string")
     email = entry.get("email", "")
+    # `auth` takes precedence over username and password, as in the Go kubelet.
     if not entry.get("auth"):
         return Login(entry.get("username", ""), entry.get("password", ""), email)
     auth = entry["auth"].strip()

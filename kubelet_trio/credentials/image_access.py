@@ -77,6 +77,7 @@ class ImageAccess:
             return False
         try:
             known = await self._ready()
+        # Fail closed: without records, every pod must prove its access.
         except OSError as exc:
             log.error("credentials.records_unreadable", error=str(exc))
             return True
@@ -102,6 +103,7 @@ class ImageAccess:
         await self._ready()
         async with self._lock:
             if image not in self._pulling:
+                # Before the write: `must_pull` must know of the pull from now on.
                 self._pulling[image] = 0
                 try:
                     await self._offload(self._files.write_intent, image)
@@ -156,6 +158,7 @@ class ImageAccess:
         after = merged(before, ref, image, credentials, self._clock.time())
         if after is before:
             return True
+        # In memory first: a pod that starts meanwhile must see it. Taken back if the write fails.
         records[ref] = after
         try:
             await self._offload(self._files.write, after)
@@ -176,6 +179,7 @@ class ImageAccess:
             await self._offload(self._files.remove_intent, image)
         except OSError as exc:
             log.error("credentials.intent_not_removed", image=image, error=str(exc))
+            # The image still counts as pulled here, as it does after a restart.
             self._pulling[image] = 0
         else:
             del self._pulling[image]

@@ -59,6 +59,8 @@ def repository(image: str) -> str:
     head, slash, last = name.rpartition("/")
     name = f"{head}{slash}{last.partition(':')[0]}"
     first, slash, rest = name.partition("/")
+    # As reference.ParseNormalizedNamed: without a dot, a colon or an upper-case letter, the first
+    # part is no registry unless it is `localhost`.
     if slash and (any(c in first for c in ".:") or first == "localhost" or first != first.lower()):
         if first == _DOCKER_HUB_KEYS:
             first = DOCKER_HUB
@@ -87,6 +89,7 @@ def matches(pattern: str, image_repository: str) -> bool:
     if ports[0] != ports[1] or not target.path.startswith(glob.path):
         return False
     globs, parts = _host_parts(glob), _host_parts(target)
+    # Part by part: a glob must not match across a dot.
     return len(globs) == len(parts) and all(map(fnmatchcase, parts, globs))
 
 
@@ -95,6 +98,7 @@ def lookup(keyrings: Sequence[Logins], image_repository: str) -> list[Login]:
     found: list[Login] = []
     for logins in keyrings:
         found += _lookup(logins, image_repository)
+    # Without duplicates: each login is a request to the registry.
     return list(dict.fromkeys(found))
 
 
@@ -109,6 +113,7 @@ def _lookup(logins: Logins, image_repository: str) -> list[Login]:
         if matches(key, image_repository)
         for login in by_key[key]
     ]
+    # Images say docker.io, Docker's logins index.docker.io.
     if not found and registry(image_repository) == DOCKER_HUB:
         return by_key.get(_DOCKER_HUB_KEYS, [])
     return found
@@ -121,6 +126,7 @@ def _key(location: str) -> str | None:
     except ValueError:
         return None
     path = url.path
+    # Docker's own key is https://index.docker.io/v1/.
     if path.startswith(("/v1/", "/v2/")):
         path = path[3:]
     return url.netloc if path in ("", "/") else f"{url.netloc}{path}"

@@ -70,9 +70,11 @@ class Plugin:
         lock = self._in_flight.setdefault(key, trio.Lock())
         try:
             async with lock:
+                # The previous holder of the lock may have cached the answer for us.
                 cached = self._cached(*key)
                 return cached if cached is not None else await self._ask(image, grant)
         finally:
+            # The last one removes the lock; a waiting task will still use it.
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._in_flight.pop(key, None)
 
@@ -90,6 +92,7 @@ class Plugin:
 
     def _cached(self, image: str, scope: tuple[object, ...]) -> Logins | None:
         now = trio.current_time()
+        # Expired answers leave at the next lookup: the cache needs no task of its own.
         self._answers = {key: a for key, a in self._answers.items() if a.until > now}
         answers = (self._answers.get((key(image), scope)) for key in _KEYS.values())
         return next((answer.logins for answer in answers if answer is not None), None)
@@ -101,6 +104,7 @@ class Plugin:
             "apiVersion": provider.api_version,
             "image": image,
         }
+        # Only for providers with `tokenAttributes`.
         if grant is not None:
             request["serviceAccountToken"] = grant.token
             if grant.annotations:

@@ -84,6 +84,7 @@ def _provider(entry: Any) -> Provider:
     name = entry.get("name") or ""
     if not isinstance(name, str) or not _is_program(name):
         raise ValueError(f"name: {name!r} is not a program's name")
+    # Strict, as upstream's decoder of this file.
     if unknown := entry.keys() - _FIELDS:
         raise ValueError(f"{min(map(str, unknown))}: unknown field")
     images = _texts(entry, "matchImages")
@@ -176,6 +177,7 @@ def _checked(given: Mapping[str, Any]) -> TokenAttributes:
             seen.add(name)
         keys[field] = tuple(names)
     needed, optional = keys.values()
+    # Upstream's validation: without an account there are no annotations to require.
     if needed and not required:
         raise ValueError(f"{_ANNOTATIONS[0]}: only where {_REQUIRE} is true")
     if both := set(needed) & set(optional):

@@ -102,6 +102,7 @@ def _read(directory: Path, model: type[_T], kind: str) -> Iterator[tuple[Path, _
             log.error(
                 "credentials.record_unreadable", path=str(path), kept_as=str(aside), error=str(exc)
             )
+            # Renamed, not deleted: it still shows that the image was pulled.
             path.rename(aside)
             yield path, None
 

@@ -145,6 +145,7 @@ def merged(
     if record is None:
         mapping = {} if credentials is None else {name: credentials}
         return _record(image_ref, mapping, now)
+    # An existing record is never weakened by a pull with unknown credentials.
     if credentials is None or credentials == PullCredentials():
         return record
     before = record.credential_mapping.get(name, PullCredentials())
@@ -155,6 +156,7 @@ def merged(
 
 
 def _merged_credentials(before: PullCredentials, more: PullCredentials) -> PullCredentials:
+    # Accessible to all pods: secrets and accounts add nothing.
     if before.node_pods_accessible:
         return before
     if more.node_pods_accessible:
@@ -163,6 +165,7 @@ def _merged_credentials(before: PullCredentials, more: PullCredentials) -> PullC
     both = (*before.kubernetes_service_accounts, *more.kubernetes_service_accounts)
     accounts = {account.place: account for account in both}
     return PullCredentials(
+        # Sorted as the Go kubelet sorts them.
         tuple(secrets[place] for place in sorted(secrets)),
         tuple(accounts[place] for place in sorted(accounts)),
     )

@@ -57,6 +57,7 @@ class ApiEvents:
             burst: requests at once above it.
         """
         self._api = api
+        # To TokenBucket 0 means client-go's default, and a negative rate no limit.
         self._bucket = TokenBucket(qps or -1, burst)
         self._source = core_v1.EventSource(component=component, host=host)
         self._correlator = Correlator()
@@ -102,6 +103,7 @@ class ApiEvents:
             except KubeUnavailableError as exc:
                 log.debug("event.unavailable", error=str(exc), attempt=attempt)
             except KubeError as exc:
+                # 4xx: the server will refuse it again (client-go drops it as well).
                 if exc.code < 500 and exc.code != 429:
                     log.warning("event.refused", reason=record.event.reason, error=str(exc))
                     return

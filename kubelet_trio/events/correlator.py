@@ -121,6 +121,7 @@ class Correlator:
         if before is None or event.time - before.last > _SIMILAR_WINDOW:
             before = _Similar(frozenset(), event.time)
         messages = before.messages | {event.message}
+        # By distinct messages, not occurrences: repeats of one message are only counted.
         if len(messages) < _SIMILAR:
             self._similar.put(group, _Similar(messages, event.time))
             return event, (event.involved, event.type, event.reason, event.message)

@@ -62,6 +62,7 @@ class EventRecorder:
         with contextlib.suppress(trio.WouldBlock):
             self._send.send_nowait(event)
             return
+        # Full. Nothing can run in between: these calls do not block, and all is in one thread.
         self._receive.receive_nowait()
         self.dropped += 1
         self._send.send_nowait(event)
@@ -91,6 +92,7 @@ class EventRecorder:
         if self._forward is not None:
             self._forward(event)
         involved = event.involved
+        # Repeats are logged at debug level only: the count in the event has them.
         log_first = log.warning if event.type == "Warning" else log.info
         write = log_first if count == 1 else log.debug
         write(

@@ -78,6 +78,7 @@ class EventRing:
 
     def _newest_first(self, version: int) -> Iterator[_Entry]:
         for entry in reversed(self._entries.values()):
+            # Entries are in the order of their versions: all others are older.
             if entry.version <= version:
                 return
             yield entry

@@ -130,6 +130,7 @@ async def _is_usable(kubeconfig: Path, store: CertificateStore, clock: WallClock
     try:
         config = await store.offload(load_kubeconfig, kubeconfig)
     except KubeconfigError as exc:
+        # A missing file is the ordinary first start; one that cannot be read is a fault to fix.
         if isinstance(exc.__cause__, FileNotFoundError):
             return False
         if isinstance(exc.__cause__, OSError):

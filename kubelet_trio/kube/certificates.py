@@ -143,6 +143,7 @@ async def sign(api: KubeApi, wanted: CertificateRequest, make: Pki = pki) -> Sig
             usages=wanted.usages,
         ),
     )
+    # The server completes `generateName`: requests of one node never collide.
     created = await api.create(body)
     assert created.metadata is not None
     name = created.metadata.name or ""
@@ -179,6 +180,7 @@ def _outcome(request: CertificateSigningRequest) -> tuple[str, str]:
     """Return the reason why there is no certificate, and the certificate; both empty if pending."""
     status = request.status
     for condition in (status.conditions or ()) if status is not None else ():
+        # Conditions of requests from before Kubernetes 1.19 have no status.
         if condition.type in ("Denied", "Failed") and condition.status != "False":
             why = f"{condition.reason or ''} {condition.message or ''}".rstrip()
             return f"is {condition.type.lower()}: {why}", ""
@@ -222,6 +224,7 @@ class CertificateStore:
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = self.directory / f"{self.stem}-{stamp}.pem"
         write_aside(file, pem.encode(), sync=True)
+        # symlink(2) cannot replace a link; rename(2) does so atomically.
         link = self.directory / f".{self.stem}.link"
         link.unlink(missing_ok=True)
         link.symlink_to(file)

@@ -143,8 +143,10 @@ class KubeClient:
             "timeoutSeconds": str(timeout) if timeout else "",
         }
         if send_initial_events:
+            # API servers refuse the first without the second (KEP-3157).
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         request = Request("GET", path, query)
+        # Other than in client-go, watches wait for the rate limit too.
         await self._bucket.take()
         async with self._sender.stream(request, self._timeout) as (response, connection):
             async with aclosing(watch_events(response, model, path)) as events:
@@ -155,6 +157,7 @@ class KubeClient:
     ) -> T:
         body = to_json(obj)
         namespace = namespace or (body.get("metadata") or {}).get("namespace", "")
+        # A new object is posted to its collection, a TokenRequest below its service account.
         path = route_of(type(obj)).path(namespace, name if subresource else "", subresource)
         return await self._write("POST", path, body, type(obj))
 

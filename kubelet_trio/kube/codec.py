@@ -127,6 +127,7 @@ def from_json(value: Any, model: type[T]) -> T:
 
 
 def _plain(value: Any, key: str = "") -> Any:
+    # The parent's key decides the format: models have one type for Time and MicroTime.
     if isinstance(value, datetime.datetime):
         return _time(value, micro=key in _MICRO_TIMES)
     if isinstance(value, Mapping):

@@ -123,6 +123,7 @@ class Connections:
             yield shared
         finally:
             shared.users -= 1
+            # Shielded: the last user of a retired pool closes it, also when cancelled.
             with trio.move_on_after(_CLOSE, shield=True):
                 await self._close_unused()
 
@@ -158,6 +159,7 @@ class Connections:
             await shared.close()
 
     async def _current(self) -> SharedPool:
+        # One task makes a new pool; the others wait for it.
         async with self._lock:
             material = self.credentials.material
             assert material is not None  # `refresh` has run

@@ -102,6 +102,7 @@ class Credentials:
             plugin = self.config.exec_plugin if not self._is_issued else None
             if plugin is not None and (refused or self._expired()):
                 self._executed = await run_plugin(plugin, self.config)
+                # Its certificate may be new: build the material again below.
                 self._looked = -math.inf
             now = trio.current_time()
             is_due = refused or (now - self._looked >= _CHECK_PERIOD and not self.is_fixed)
@@ -212,6 +213,7 @@ def _stat(path: Path) -> tuple[int, ...] | None:
         found = path.stat()
     except OSError:
         return None
+    # All of these: some programs replace the file or a link to it, others write in place.
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 

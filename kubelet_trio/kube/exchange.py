@@ -95,6 +95,7 @@ async def _send(pool: httpcore2.AsyncConnectionPool, request: httpcore2.Request)
     try:
         body = await response.aread()
     finally:
+        # Gives the connection back to the pool; shielded, or a cancellation would leak it.
         with trio.move_on_after(_CLOSE, shield=True):
             await response.aclose()
     headers = read_headers(response)

@@ -51,6 +51,7 @@ async def run_plugin(plugin: ExecPlugin, config: ClientConfig) -> ExecCredential
         CredentialsError: it cannot be run, fails, takes too long or has unusable output.
     """
     where = f"{config.origin}: exec plugin {plugin.command}"
+    # The protocol: an ExecCredential in this variable, another one on stdout (KEP-541).
     info = json.dumps(_info(plugin, config))
     environ = {**os.environ, **dict(plugin.env), "KUBERNETES_EXEC_INFO": info}
     try:
@@ -88,6 +89,7 @@ def read_credentials(output: bytes, api_version: str, where: str) -> ExecCredent
         problem = f"expected {api_version} ExecCredential, got {answer.api_version} {answer.kind}"
         raise CredentialsError(f"{where}: {problem}")
     status = answer.status or _Status()
+    # client-go refuses one without the other as well.
     if bool(status.client_certificate_data) != bool(status.client_key_data):
         problem = "status.clientCertificateData and status.clientKeyData come together only"
         raise CredentialsError(f"{where}: {problem}")

@@ -94,6 +94,7 @@ def load_kubeconfig(path: Path, context: str = "") -> ClientConfig:
 def parse_kubeconfig(text: bytes, path: Path, context: str = "") -> ClientConfig:
     """Return the client configuration in a kubeconfig's text. Raises `KubeconfigError`."""
     try:
+        # Before the parser: it recurses, and deep nesting could exhaust the C stack.
         check_yaml_depth(text)
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     # ValueError: a number with thousands of digits, or an invalid date.
@@ -142,6 +143,7 @@ def _cluster(cluster: _Fields, base: Path) -> dict[str, Any]:
 
 
 def _user(user: _Fields, cluster: _Fields, base: Path) -> dict[str, Any]:
+    # Removed from client-go in 1.26.
     if user.value.get("auth-provider"):
         raise user.error("auth-provider", "not supported: use an exec credential plugin")
     certificate = user.source("client-certificate", base)
@@ -171,6 +173,7 @@ def _exec_plugin(plugin: _Fields, cluster: _Fields, base: Path) -> ExecPlugin:
     if version not in EXEC_VERSIONS:
         expected = ", ".join(EXEC_VERSIONS)
         raise plugin.error("apiVersion", f"expected one of {expected}, got {version!r}")
+    # v1 requires the field, v1beta1 defaults to IfAvailable.
     mode = plugin.text("interactiveMode", "" if version == EXEC_VERSIONS[0] else "IfAvailable")
     if mode not in _MODES:
         expected = ", ".join(_MODES)
@@ -206,6 +209,7 @@ def _impersonation(user: _Fields) -> list[tuple[str, str]]:
     headers += [("Impersonate-Group", group) for group in user.texts("as-groups")]
     for key, values in (user.value.get("as-user-extra") or {}).items():
         headers += [(f"Impersonate-Extra-{key}", str(value)) for value in values]
+    # Impersonating groups without a user is refused by API servers.
     if headers and not user.text("as"):
         raise user.error("as", "Required value: groups, uid and extra need a user")
     return headers
@@ -269,6 +273,7 @@ class _Fields:
     def source(self, field: str, base: Path) -> Source:
         """Return the inline data of `<field>-data`, or else the file `<field>`."""
         where = f"{self._path}.{field}"
+        # Inline data take precedence, as in clientcmd.
         if inline := self.text(f"{field}-data"):
             try:
                 data = base64.b64decode(inline, validate=True)

@@ -31,6 +31,7 @@ class TokenBucket:
             now = trio.current_time()
             if (delay := self._wait(now)) > 0:
                 await trio.sleep(delay)
+            # After the sleep: a cancelled caller takes no token.
             self._full_at = max(self._full_at, now + delay) + 1 / self._rate
         return trio.current_time() - began
 

@@ -83,12 +83,15 @@ def _merge(
     directive = patch.get("$patch")
     if directive == "delete":
         return {}
+    # `$patch: replace` in an object: the patch is the new value.
     if directive == "replace":
         return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
     result = dict(current)
+    # Of types with `patchStrategy=retainKeys` (a volume's source): all other keys go.
     if _RETAIN in patch:
         result = {key: value for key, value in result.items() if key in patch[_RETAIN]}
     for key, value in patch.items():
+        # Lists of plain values have no merge key to delete by.
         if key.startswith(_DELETE):
             name = key.removeprefix(_DELETE)
             result[name] = [item for item in result.get(name) or () if item not in value]
@@ -279,6 +282,7 @@ def _operate(document: Json, operation: Mapping[str, Any]) -> Json:
     if name != "add":
         _lookup(document, path)  # RFC 6902: the target of replace and remove must exist
     if isinstance(parent, list):
+        # RFC 6901: "-" is the position after the last item.
         index = len(parent) if key == "-" else _index(key, len(parent), path)
         if name == "add":
             parent.insert(index, value)
@@ -313,4 +317,5 @@ def _index(text: str, last: int, path: str) -> int:
 
 
 def _unescaped(part: str) -> str:
+    # In this order (RFC 6901, 4): "~01" stands for "~1", not for "/".
     return part.replace("~1", "/").replace("~0", "~")

@@ -30,7 +30,10 @@ _PUBLIC = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicK
 def _key() -> tuple[ec.EllipticCurvePrivateKey, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     text = key.private_bytes(
-        _PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        # "EC PRIVATE KEY", as the Go kubelet writes it.
+        _PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
     )
     return key, text.decode()
 

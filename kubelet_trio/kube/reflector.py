@@ -157,10 +157,12 @@ class Reflector(Generic[T]):
         """List and watch until cancelled."""
         task_status.started()
         while True:
+            # The server's Retry-After counts if it is longer than our own delay.
             wait = 0.0
             try:
                 await self._follow()
             except GoneError as exc:
+                # etcd has compacted the version: only a new list helps.
                 self._listed, self._version = False, None
                 self._note(exc)
             except API_ERRORS as exc:
@@ -197,6 +199,7 @@ class Reflector(Generic[T]):
     async def _first_page(self, version: str | None) -> ObjectList[T]:
         if version is None:
             return await self._page(None, limit=_PAGE)
+        # Without a limit: the server's cache answers in one page anyway.
         try:
             return await self._page(version)
         except KubeError as exc:
@@ -236,6 +239,7 @@ class Reflector(Generic[T]):
                         raise _NoStreamError from exc  # it ignores `sendInitialEvents`
                     if isinstance(event, WatchEvent):
                         key = _key(event.object)
+                        # Objects may change while the initial events are still being sent.
                         if event.kind is WatchEventKind.DELETED:
                             found.pop(key, None)
                         else:
@@ -332,6 +336,7 @@ class Reflector(Generic[T]):
             if key not in before or _identity(before[key]) != _identity(obj)
         }
         self._version, self._listed = version, True
+        # An empty first list is news too: it says that there are no objects.
         if changed or not self.synced.is_set():
             self.synced.set()
             self._publish(objects, changed)

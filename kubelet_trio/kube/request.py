@@ -88,6 +88,7 @@ class Sender:
                 answer = await self._attempt(request, limit, waited)
             except _STALE as exc:
                 broken += 1
+                # The server may have carried out a write: only its caller knows how to repeat it.
                 if request.method != "GET" or broken > _BROKEN:
                     raise self._unavailable(request, exc) from exc
                 continue
@@ -95,6 +96,7 @@ class Sender:
                 raise self._unavailable(request, exc) from exc
             if 200 <= answer.code < 300:
                 return answer.body
+            # The credentials may have been rotated between two checks of their files.
             if answer.code == 401 and not refused:
                 refused += 1
                 if await self._reread():

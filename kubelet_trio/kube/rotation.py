@@ -99,6 +99,7 @@ class Rotation:
         while True:
             wanted = await self._known()
             is_renewed = False
+            # A request for names that the node no longer has is abandoned at once.
             async with move_on_when(
                 self._wanted.wait_value, lambda now, w=wanted: now != w
             ) as other:
@@ -138,6 +139,7 @@ class Rotation:
             log.error("certificates.not_renewed", signer=wanted.signer, error=str(exc))
             self.outcomes.failed()
             return False
+        # Only after the file: a restart must find what requests already use.
         before, self.held = self.held, signed.certificate
         log.info("certificates.renewed", file=str(store.current))
         self.outcomes.renewed(before)

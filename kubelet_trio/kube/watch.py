@@ -102,6 +102,7 @@ async def _lines(response: httpcore2.Response, what: str) -> AsyncGenerator[byte
                 rest += chunk[start:]
                 if len(rest) > _LONGEST:
                     raise KubeUnavailableError(f"{what}: a line over {_LONGEST // 2**20} MiB")
+    # Also the ordinary end of a watch when the server restarts.
     except NETWORK_ERRORS as exc:
         raise KubeUnavailableError(f"{what}: the watch broke: {exc or type(exc).__name__}") from exc
     if rest.strip():

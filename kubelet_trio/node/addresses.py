@@ -103,6 +103,7 @@ def own_problem(address: str) -> str | None:
             return problem
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
     try:
+        # bind(2) fails with EADDRNOTAVAIL for an address that no interface has.
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError:

@@ -97,6 +97,7 @@ def node_capacity(
     pods = min(max_pods, pods_per_core * machine.cpus) if pods_per_core else max_pods
     allocatable = {n: max(amount - whole[n], 0) for n, amount in resources.items()}
     huge = sum(amount for n, amount in allocatable.items() if n.startswith(HUGEPAGES))
+    # MemTotal includes the huge pages, and other memory cannot use them.
     allocatable["memory"] = max(allocatable["memory"] - huge, 0)
     inner = {**resources, **({PID: machine.max_pids * NANO} if machine.max_pids else {})}
     return NodeCapacity(
@@ -154,6 +155,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 def threshold_amount(threshold: str, capacity: int) -> int:
     """Return a threshold in nano-units; a percentage of `capacity` is rounded down to units."""
+    # Rounded as upstream's GetThresholdQuantity: float arithmetic, then down.
     if threshold.endswith("%"):
         return int(capacity // NANO * float(threshold[:-1]) / 100) * NANO
     return parse_quantity(threshold)

@@ -152,6 +152,7 @@ class RuntimeWatch:
             found.append("container runtime status check may not have completed yet")
         elif now >= self.last_ready + RUNTIME_LIMIT:
             found.append("container runtime is down")
+        # The last network state of a runtime that is away is out of date.
         if state.network_problem and (state.is_ready or self.last_ready is None):
             found.append(f"container runtime network not ready: {state.network_problem}")
         return found

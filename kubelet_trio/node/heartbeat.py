@@ -71,6 +71,7 @@ class NodeHeartbeat:
         while True:
             self._wake.clear()
             try:
+                # A report is up to two requests: a GET of the object before the first PATCH.
                 with trio.fail_after(2 * CALL_LIMIT):
                     await self.report()
             except (KubeError, KubeUnavailableError, trio.TooSlowError) as exc:
@@ -93,6 +94,7 @@ class NodeHeartbeat:
         self._emit_cordon(node)
         before = node.status or NodeStatus()
         status = node_status(self._identity, await self._observe(), before)
+        # A server that drops a part of each patch must not get the same patch for ever.
         is_changed = material_patch(before, status) != self._refused
         if not is_changed and trio.current_time() < self._report_at:
             return
@@ -104,6 +106,7 @@ class NodeHeartbeat:
             raise
         self._node.put(after)
         self._refused = material_patch(after.status or NodeStatus(), status)
+        # At random, so that the nodes of a cluster do not report at the same moment.
         self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)
         self._emit_changes(node, before, status)
 

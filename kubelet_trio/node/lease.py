@@ -41,6 +41,7 @@ def node_lease(before: Lease | None, node: Node, seconds: int, now: float) -> Le
     owner = OwnerReference(apiVersion="v1", kind="Node", name=meta.name or "", uid=meta.uid or "")
     lease = before or Lease(metadata=ObjectMeta(name=meta.name, namespace=NAMESPACE))
     own = lease.metadata or ObjectMeta()
+    # Without an owner the lease would outlive the node's object.
     if not own.ownerReferences:
         own = msgspec.structs.replace(own, ownerReferences=[owner])
     return msgspec.structs.replace(
@@ -87,6 +88,7 @@ class NodeLease:
                 await trio.sleep(delay)
                 continue
             backoff.reset()
+            # Jitter, so that the renewals of many nodes spread out.
             await trio.sleep(self.seconds / _RENEWALS * random.uniform(1, 1 + _JITTER))
 
     async def renew(self, node: Node) -> None:

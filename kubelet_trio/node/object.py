@@ -110,6 +110,7 @@ def _annotation_patch(identity: NodeIdentity, existing: dict[str, str]) -> dict[
     wanted = node_annotations(identity)
     return {
         name: wanted.get(name)
+        # KEEP_VOLUMES is not reconciled: upstream sets it at the first registration only.
         for name in (ATTACH_DETACH, PROVIDED_IP)
         if existing.get(name) != wanted.get(name)
     }

@@ -51,6 +51,7 @@ class PodCidr:
         while self._wanted.value == cidr:
             try:
                 await self._update(cidr)
+            # Not repeated: the runtime does not implement the call.
             except UnsupportedCallError as exc:
                 log.info("node.pod_cidr_unsupported", cidr=cidr, error=str(exc))
                 return

@@ -79,6 +79,7 @@ def _addresses(
 def _images(identity: NodeIdentity, view: NodeView) -> list[Any] | None:
     if view.images is None:
         return None
+    # The scheduler's ImageLocality scores by size: the largest images matter most.
     ordered = sorted(view.images, key=lambda image: -(image.sizeBytes or 0))
     if identity.max_images >= 0:
         ordered = ordered[: identity.max_images]

@@ -78,6 +78,7 @@ def log_container_id(pod: Pod, container: str, *, previous: bool) -> ContainerId
     Source: validateContainerLogStatus in pkg/kubelet/kubelet_pods.go.
     """
     what = f'container "{container}" in pod "{metadata(pod).name}"'
+    # From the published status, not from the runtime: it names the instance that kubectl shows.
     status = next((s for s in container_statuses(pod) if s.name == container), None)
     if status is None:
         raise LogUnavailableError(f"{what} is not available")

@@ -86,7 +86,8 @@ class Port:
             except expected as exc:
                 failure = exc
                 self._reason = _reason(exc)
-            if backoff.is_reset:  # the first attempt
+            # After the first attempt, failed or not: the tree must not wait for a busy address.
+            if backoff.is_reset:
                 ready()
             if failure is None:
                 self._note_open()

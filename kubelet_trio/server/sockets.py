@@ -33,6 +33,7 @@ def root_lock(path: Path) -> Iterator[None]:
     Raises `SocketInUseError`. The kernel releases a flock(2) when the process ends, so a lock
     that is held always means a running agent, never a stale file.
     """
+    # Not truncated here: until we hold the lock, the file has the pid of the running agent.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -54,6 +55,7 @@ def open_unix(path: Path, mode: int = 0o600) -> trio.SocketListener:
 
     The caller holds `root_lock`, so a socket at `path` is left over from an agent that has ended.
     """
+    # bind(2) fails with EADDRINUSE if the file exists, whether or not a process listens on it.
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -76,6 +78,7 @@ def _bindable(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _SUN_PATH:
         yield str(path)
         return
+    # The kernel resolves the link of an O_PATH descriptor like any other directory.
     directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"
@@ -122,6 +125,7 @@ def _listening(host: str, port: int, proc: Path) -> Iterator[str]:
         except OSError:
             continue  # a kernel without this address family, or no /proc
         for row in rows:
+            # Columns: sl, local_address, rem_address, st, ..., inode.
             if len(row) < 10 or row[3] != _LISTEN:
                 continue
             address, _, number = row[1].partition(":")
@@ -141,6 +145,7 @@ def _hex_address(host: str) -> str:
             packed = socket.inet_pton(family, host)
         except OSError:
             continue
+        # The tables print each 32-bit word of an address in the machine's byte order.
         return "".join(f"{word:08X}" for word in struct.unpack(words, packed))
     return ""
 

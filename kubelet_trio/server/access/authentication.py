@@ -128,10 +128,12 @@ def certificate_user(peer: ClientPeer, now: float) -> User | None:
     certificate = peer.certificate
     if certificate is None:
         return None
+    # Checked for each request: the handshake of a long connection may be days ago.
     if ssl.cert_time_to_seconds(certificate["notAfter"]) < now:
         raise UnauthorizedError("the client certificate has expired")
     subject = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [value for kind, value in subject if kind == "commonName"]
+    # Of several common names the last counts: Go's pkix.Name overwrites the earlier ones.
     if not names or not names[-1]:
         return None
     groups = tuple(value for kind, value in subject if kind == "organizationName")
@@ -152,6 +154,7 @@ def bearer_token(request: Request) -> str:
         if name.startswith(_TOKEN_PROTOCOL):
             encoded = name.removeprefix(_TOKEN_PROTOCOL)
             try:
+                # The client sends it without padding (websocket/protocol.go), which Python needs.
                 padded = encoded + "=" * (-len(encoded) % 4)
                 return base64.b64decode(padded, altchars=b"-_", validate=True).decode()
             except (binascii.Error, ValueError) as exc:

@@ -125,6 +125,7 @@ class AccessReviews:
         except (*API_ERRORS, trio.TooSlowError) as exc:
             raise AccessError(f"SubjectAccessReview failed: {exc}") from exc
         status = review.status
+        # Both at once are an error for apiserver's webhook authorizer too.
         if status is None or (status.allowed and status.denied):
             raise AccessError("SubjectAccessReview without an answer, or both allowed and denied")
         allowed = bool(status.allowed) and not status.denied

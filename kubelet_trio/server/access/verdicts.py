@@ -49,6 +49,7 @@ class Verdicts(Generic[Key, Value]):
         """
         while True:
             known = self._known.get(key)
+            # Looked up again after each wait: another task may have asked for this key.
             if known is not None and trio.current_time() < known[1]:
                 self._known.move_to_end(key)
                 return known[0]

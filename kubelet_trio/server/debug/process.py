@@ -87,6 +87,8 @@ class Profiles:
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 "Could not enable CPU profiling: cpu profiling already in use",
             )
+        # An embedding program may run the agent in a thread; Python runs signal handlers only in
+        # the main one.
         if threading.current_thread() is not threading.main_thread():
             message = "the agent does not run in the main thread of its process"
             raise HttpError(HTTPStatus.NOT_IMPLEMENTED, message)

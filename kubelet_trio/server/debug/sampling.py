@@ -55,6 +55,7 @@ def sampling_cpu() -> Iterator[Weights]:
             found[stack] = (count + 1, spent + used)
 
     signal.signal(signal.SIGPROF, sample)
+    # Restart interrupted system calls (SA_RESTART), also in extensions that ignore EINTR.
     signal.siginterrupt(signal.SIGPROF, False)
     signal.setitimer(signal.ITIMER_PROF, _PERIOD, _PERIOD)
     try:

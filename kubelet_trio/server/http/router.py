@@ -52,6 +52,7 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """Return the route of a request and its parameters. Raises `HttpError` 404 or 405."""
+        # RFC 9110, 9.3.2: HEAD is GET without the body, which `wire` leaves out.
         method = "GET" if method == "HEAD" else method
         if not path.startswith("/"):
             raise _not_found()  # `*` of OPTIONS, or an absolute URL without a path

@@ -51,6 +51,7 @@ class Seats:
 
     def take(self, source: str) -> Seat | None:
         """Return a seat for a new connection; None if all others are being answered."""
+        # The address's own limit first: one address must not push out all others.
         neighbours = self._waiting_by_source.get(source, {})
         if source and len(neighbours) >= self._per_source:
             self._evict(next(iter(neighbours)))

@@ -55,12 +55,14 @@ async def serve_http(
 
     async def serve_socket(stream: trio.SocketStream, seat: Seat) -> None:
         peer = ClientPeer(seat.source)
+        # Closes the socket even if the handshake or `serve_connection` is cancelled.
         async with stream:
             secured: HalfCloseableStream | None = stream
             if secure is not None:
                 secured = None
                 with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*DISCONNECTED):
                     secured, tls_peer = await secure(stream)
+                    # TLS does not know the address.
                     peer = replace(tls_peer, address=peer.address)
             if secured is not None:
                 await serve_connection(
@@ -73,6 +75,7 @@ async def serve_http(
             await _refuse(stream)
             return
         try:
+            # The scope ends only this connection, to make room for a new one.
             with seat.scope:
                 failure = await run_contained(serve_socket, stream, seat)
                 if failure is not None:
@@ -80,6 +83,7 @@ async def serve_http(
         finally:
             seats.leave(seat)
 
+    # `serve_listeners` survives a lack of descriptors (EMFILE): it logs, waits and accepts again.
     async def accept(*, task_status: trio.TaskStatus[object]) -> None:
         await trio.serve_listeners(
             serve_one, list(listeners), handler_nursery=connections, task_status=task_status

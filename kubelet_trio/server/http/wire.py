@@ -100,6 +100,7 @@ class _Connection:
             method = head.method.decode("ascii")
             if not self._peer.is_current():
                 return False  # not answered: clients repeat the request on a new connection
+            # Inside the try: a malformed target is answered with 400 like a malformed head.
             request = _request(head, self._peer, self._limits)
         except _NoRequestError:
             return False
@@ -119,6 +120,7 @@ class _Connection:
                 await self._read_body()
             if self._gate is not None:
                 await self._gate(request)
+            # From here on the client is known; without a gate, only while it is being answered.
             with self._seat.passed(for_good=self._gate is not None):
                 if has_body:
                     request = replace(request, body=await self._read_body())
@@ -155,6 +157,7 @@ class _Connection:
     async def _read_body(self) -> bytes:
         body = bytearray()
         with trio.move_on_after(self._limits.body_seconds):
+            # RFC 9110, 10.1.1: curl sends a large body only after 100 Continue.
             if self._h11.they_are_waiting_for_100_continue:
                 await self._send(h11.InformationalResponse(status_code=100, headers=[]))
             while isinstance(event := await self._next_event(), h11.Data):
@@ -217,6 +220,7 @@ class _Connection:
 
     async def _watch_client(self) -> None:
         """Notice a disconnection during a stream; keep pipelined requests, up to a limit."""
+        # Without reading, a client that disconnects from a quiet stream stays unnoticed.
         while len(self._h11.trailing_data[0]) < self._limits.head:
             await self._receive()
             if self._h11.trailing_data[1]:

@@ -188,6 +188,7 @@ async def log_response(
             400, f'container "{container}" in pod "{metadata(pod).name}" has no log file'
         )
 
+    # `follow_log` asks after each end of file: None ends the log.
     def writes_to() -> Path | None:
         return path if follow and view.is_running(uid, instance) else None
 

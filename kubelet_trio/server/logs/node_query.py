@@ -59,6 +59,7 @@ class NodeLogQuery:
 def read_log_query(arguments: Sequence[tuple[str, str]]) -> NodeLogQuery | None:
     """Read a query; None if the request has no query. Raises `HttpError` 400."""
     errors: list[str] = []
+    # As upstream, a value with a slash is a file, any other a service.
     asked = [value for name, value in arguments if name == "query"]
     files = tuple(q for q in asked if "/" in q or "\\" in q)
     services = tuple(q for q in asked if q not in files and q.strip())
@@ -161,6 +162,7 @@ class _GzipSender:
         self._compressor = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)  # 16: gzip
 
     async def send(self, data: bytes) -> None:
+        # Flushed: otherwise lines wait in the compressor until it has enough of them.
         compressed = self._compressor.compress(data) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
         await self._send(compressed)
 
@@ -169,6 +171,7 @@ class _GzipSender:
 
 
 async def _copy(query: NodeLogQuery, send: Send, send_file: SendFile, journal: str) -> None:
+    # Units that the journal has entries of, not those that systemd has loaded: also removed ones.
     known = await _journal_units(journal)
     in_journal = [s for s in query.services if f"{s}.service" in known]
     in_files = [s for s in query.services if s not in in_journal]
@@ -276,6 +279,7 @@ def _time(text: str, name: str, errors: list[str]) -> datetime.datetime | None:
     if not text:
         return None
     try:
+        # Python also takes a date alone and times without a zone; RFC 3339 and Go do not.
         time = datetime.datetime.fromisoformat(text)
         if time.tzinfo is not None and "T" in text.upper():
             return time.astimezone(datetime.UTC)

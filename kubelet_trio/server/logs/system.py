@@ -51,6 +51,7 @@ async def answer_system_logs(
 
     Symbolic links may lead into any of `roots`.
     """
+    # As Go's http.ServeFile.
     path = request.params.get("path", "")
     if ".." in path.split("/"):
         raise HttpError(HTTPStatus.BAD_REQUEST, "invalid URL path")

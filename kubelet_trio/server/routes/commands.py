@@ -71,6 +71,7 @@ async def answer_checkpoint(
     at = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     archive = directory / f"checkpoint-{meta.name}_{meta.namespace}-{name}-{at}.tar"
     try:
+        # 0700: a checkpoint holds the container's memory, with its secrets.
         await offload(directory.mkdir, 0o700, parents=True, exist_ok=True)
         await view.runtime.checkpoint_container(container.id, str(archive), timeout)
     except RuntimeCallError as exc:

@@ -139,6 +139,7 @@ def _pod_changes(before: Mapping[PodUid, Pod], now: Mapping[PodUid, Pod]) -> lis
     for uid, pod in now.items():
         if uid not in before:
             lines.append(_change("ADDED", pod))
+        # Published pods are replaced, never changed in place: identity shows a change.
         elif pod is not before[uid]:
             lines.append(_change("MODIFIED", pod))
     return lines

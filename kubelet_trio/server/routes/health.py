@@ -123,6 +123,7 @@ def _answer(
             lines.append(
                 f"[-]{name} failed: reason withheld" if name in failed else f"[+]{name} ok"
             )
+    # Upstream warns in the body only; the status does not change.
     if unknown := sorted(excluded - set(checks)):
         quoted = ",".join(f'"{name}"' for name in unknown)
         lines.append(f"warn: some health checks cannot be excluded: no matches for {quoted}")

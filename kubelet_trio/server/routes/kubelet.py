@@ -74,6 +74,7 @@ def kubelet_router(parts: ApiParts, *, read_only: bool = False) -> Router:
     router.add("GET", "/pods", _plain(partial(_pods, parts.view)))
     for path, handler in parts.plugged.items():
         router.add("GET", path, handler)
+        # Upstream registers /stats/summary for POST as well.
         if path.startswith("/stats"):
             router.add("POST", path, handler)
     if read_only or not parts.options.enable_debugging_handlers:

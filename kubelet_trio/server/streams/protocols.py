@@ -160,6 +160,7 @@ async def _running(link: SpdyLink) -> AsyncIterator[SpdyLink]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         yield link
+        # `run` reads frames until the peer closes; the block decides when we are done.
         nursery.cancel_scope.cancel()
 
 
@@ -201,6 +202,7 @@ async def tunnel_upgrade(
         if backend.early:
             await tunnel.send_all(backend.early)
         await pump_both(tunnel, stream, idle_timeout)
+        # Sends the WebSocket's close frame, which `pump_both` knows nothing of.
         await tunnel.aclose()
 
 

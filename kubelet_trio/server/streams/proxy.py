@@ -58,6 +58,7 @@ async def proxy_upgrade(
     """
     async with open_backend(url) as stream:
         backend = await ask_backend(request.method, forwarded_headers(request), url, stream)
+        # Only now: a refusal of the backend becomes an ordinary answer to the client.
         client, early = await connection.accept(backend.headers)
         if early:
             await stream.send_all(early)

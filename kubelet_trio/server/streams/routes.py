@@ -226,6 +226,7 @@ async def answer_port_forward(
     if uid and not is_uid_of(pod, uid):
         raise restful_error(HTTPStatus.NOT_FOUND, "pod not found")
     sandboxes = view.observed(pod_uid(pod)).sandboxes
+    # A pod may have old sandboxes as well; only the ready one has a network.
     sandbox = next((sandbox for sandbox in sandboxes if sandbox.ready), None)
     if sandbox is None:
         full_name = f"{metadata(pod).name}_{metadata(pod).namespace}"

@@ -34,6 +34,7 @@ def ensure_self_signed(cert_dir: Path, host: str, addresses: tuple[str, ...]) ->
         ).stdout
     except subprocess.SubprocessError as exc:
         raise OSError(f"cannot make a serving certificate in {cert_dir}: {exc}") from exc
+    # The program prints the key first.
     head = b"-----BEGIN CERTIFICATE-----"
     key, _, rest = made.partition(head)
     cert_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

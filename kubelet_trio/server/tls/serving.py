@@ -157,6 +157,7 @@ def _stamp(settings: TlsSettings) -> _Stamp:
     files = (settings.cert_file, settings.key_file, settings.client_ca_file, settings.issued)
     stamps: list[tuple[int, int, int] | None] = []
     for path in files:
+        # Inode and size as well as the time: a file may be replaced within the clock's resolution.
         try:
             found = path.stat() if path is not None else None
         except OSError:
@@ -187,6 +188,7 @@ def _make_context(
     kubelet before its first certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # A client could start renegotiations to load the CPU; Go's crypto/tls refuses them as well.
     context.options |= ssl.OP_NO_RENEGOTIATION
     # The client's order reflects its hardware (AES or not); OpenSSL's own prefers 256 bits.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE

@@ -44,7 +44,8 @@ class TlsStream(HalfCloseableStream):
                 pass
             except ssl.SSLError as exc:
                 failure = exc
-            await self._flush()  # after a failure: the alert with its reason
+            # Also after a failure: the alert tells the client the reason.
+            await self._flush()
             if failure is not None:
                 self._is_over = True
                 raise trio.BrokenResourceError from failure
@@ -79,6 +80,7 @@ class TlsStream(HalfCloseableStream):
         """Return what can be decrypted now; None if that is nothing, empty at the end."""
         if len(self._plain) < limit:
             self._plain = bytearray(limit)
+        # SSLObject.read returns at most one record: call it until no full record is left.
         with memoryview(self._plain) as view:
             count = 0
             while count < limit:
