@@ -14,10 +14,10 @@ from lightkube.models.core_v1 import Container, Pod
 from kubelet_trio.model import could_restart_all, spec
 from kubelet_trio.pods.admission.decision import Rejected
 
-RESTART_ALL = "RestartAllContainersOnContainerExits"
+_RESTART_ALL = "RestartAllContainersOnContainerExits"
 # Sorted, as the API requires it. Without ExtendWebSocketsToKubelet: translating WebSockets here
 # costs two to three times as much as forwarding the API server's SPDY.
-DECLARED: tuple[str, ...] = (RESTART_ALL,)
+DECLARED: tuple[str, ...] = (_RESTART_ALL,)
 
 
 def _other_users_on_host_network(pod: Pod) -> bool:
@@ -38,7 +38,7 @@ def _ordinary_inits(pod: Pod) -> list[Container]:
 
 
 _NEEDED: Mapping[str, Callable[[Pod], bool]] = {
-    RESTART_ALL: lambda pod: could_restart_all(spec(pod)),
+    _RESTART_ALL: lambda pod: could_restart_all(spec(pod)),
     "UserNamespacesHostNetworkSupport": _other_users_on_host_network,
 }
 _NEEDED_BY_UPDATE: Mapping[str, Callable[[Pod, Pod], bool]] = {

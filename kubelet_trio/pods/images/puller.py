@@ -186,20 +186,20 @@ class ImagePuller:
 
     async def _ensure(self, request: ImageRequest, sandbox: v1.PodSandboxConfig) -> EnsuredImage:
         try:
-            return await self._look_or_pull(request, sandbox)
+            return await self._use_or_pull(request, sandbox)
         except ImageError as exc:
             # After each failure, whatever its reason: upstream's startContainer emits this event.
             self._event(request, "Warning", "Failed", f"Error: {exc.waiting.reason}")
             raise
 
-    async def _look_or_pull(
+    async def _use_or_pull(
         self, request: ImageRequest, sandbox: v1.PodSandboxConfig
     ) -> EnsuredImage:
         if problem := reference_problem(request.image):
             raise self._refuse(request, "InspectFailed", _invalid_name(request.image, problem))
         logins = self._lookup(request)
         try:
-            present = await self._present(request)
+            present = await self._find(request)
         except ImageError:
             self._count(request, "unknown", "unknown")
             raise
@@ -229,7 +229,7 @@ class ImagePuller:
         labels = (present, request.policy.lower(), pull)
         self._meter.count("kubelet_image_manager_ensure_image_requests_total", labels)
 
-    async def _present(self, request: ImageRequest) -> v1.Image | None:
+    async def _find(self, request: ImageRequest) -> v1.Image | None:
         try:
             return await self._runtime.image_status(request.spec)
         except RuntimeCallError as exc:
@@ -253,15 +253,7 @@ class ImagePuller:
         logins: _Lookup,
         present: v1.Image | None,
     ) -> EnsuredImage:
-        now = self._clock.time()
-        if self._back_off.is_active(request.back_off_key, now):
-            text = f'Back-off pulling image "{request.image}"'
-            self._event(request, "Normal", "BackOff", text)
-            entry = self._back_off[request.back_off_key]
-            message = f"{text}: {entry.note}" if entry.note else text
-            raise ImageError(
-                WaitingReason("ImagePullBackOff", message), entry.updated + entry.delay
-            )
+        self._check_back_off(request)
         asked = trio.current_time()
         async with self._slots:
             started = trio.current_time()
@@ -274,26 +266,41 @@ class ImagePuller:
                 raise self._pull_failed(request, exc) from exc
         self._back_off.reset(request.back_off_key)
         ended = trio.current_time()
-        image = await self._pulled(ref)
+        image = await self._pulled_image(ref)
         size = image.size if image is not None else 0
-        self._event(
-            request,
-            "Normal",
-            "Pulled",
-            f'Successfully pulled image "{request.image}" '
-            f"in {format_milliseconds(ended - started)} "
-            f"({format_milliseconds(ended - asked)} including waiting). Image size: {size} bytes.",
-        )
-        labels = (_size_label(size),)
-        self._meter.observe("kubelet_image_pull_duration_seconds", ended - asked, labels, PULLS)
+        self._report_pulled(request, size, took=ended - started, waited=ended - asked)
         return EnsuredImage(ref, image)
 
-    async def _pulled(self, ref: str) -> v1.Image | None:
+    def _check_back_off(self, request: ImageRequest) -> None:
+        """Raise `ImageError` while the back-off of the last failed pull runs."""
+        if not self._back_off.is_active(request.back_off_key, self._clock.time()):
+            return
+        text = f'Back-off pulling image "{request.image}"'
+        self._event(request, "Normal", "BackOff", text)
+        entry = self._back_off[request.back_off_key]
+        message = f"{text}: {entry.note}" if entry.note else text
+        raise ImageError(WaitingReason("ImagePullBackOff", message), entry.updated + entry.delay)
+
+    async def _pulled_image(self, ref: str) -> v1.Image | None:
         """Return the status of an image that was just pulled, None if the call fails."""
         try:
             return await self._runtime.image_status(v1.ImageSpec(image=ref))
         except RuntimeCallError:
-            return None
+            return None  # its user asks again
+
+    def _report_pulled(
+        self, request: ImageRequest, size: int, *, took: float, waited: float
+    ) -> None:
+        """Emit the event of a successful pull, and measure it with its wait for a slot."""
+        self._event(
+            request,
+            "Normal",
+            "Pulled",
+            f'Successfully pulled image "{request.image}" in {format_milliseconds(took)} '
+            f"({format_milliseconds(waited)} including waiting). Image size: {size} bytes.",
+        )
+        labels = (_size_label(size),)
+        self._meter.observe("kubelet_image_pull_duration_seconds", waited, labels, PULLS)
 
     async def _pull_and_note(
         self,
