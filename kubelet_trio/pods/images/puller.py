@@ -259,6 +259,7 @@ class ImagePuller:
             started = trio.current_time()
             self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:
+                # With a slot in hand: upstream limits the runtime's calls, below its own queue.
                 if not self._rate.try_take(started):
                     raise ImagePullError("PullImage", "pull QPS exceeded")
                 ref = await self._pull_and_note(request, sandbox, logins, present)
