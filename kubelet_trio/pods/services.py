@@ -23,8 +23,8 @@ from kubelet_trio.model import (
     WallClock,
 )
 from kubelet_trio.objects import ObjectStore
-from kubelet_trio.pods.images.puller import ImagePuller
-from kubelet_trio.pods.plan.backoff import BackOffTable
+from kubelet_trio.pods.images import ImagePuller
+from kubelet_trio.pods.plan import BackOffTable
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecords
 from kubelet_trio.pods.records.remains import Remains

@@ -23,8 +23,8 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.images.puller import EnsuredImage, ImageError
-from kubelet_trio.pods.plan.pod_plan import StartContainer
+from kubelet_trio.pods.images import EnsuredImage, ImageError
+from kubelet_trio.pods.plan import StartContainer
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import ContainerStartError, HookError

@@ -24,7 +24,7 @@ from kubelet_trio.model import (
     grace_period,
     pod_uid,
 )
-from kubelet_trio.pods.plan.pod_plan import PodPlan
+from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.containers import ContainerStarter

@@ -23,7 +23,7 @@ from kubelet_trio.containers import (
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, pod_key, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import container_references, read_objects
-from kubelet_trio.pods.images.puller import EnsuredImage
+from kubelet_trio.pods.images import EnsuredImage
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 

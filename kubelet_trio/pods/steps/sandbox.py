@@ -17,7 +17,7 @@ from kubelet_trio.containers import NodeSettings, SandboxConfigError, pod_dns, s
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import ObjectError, ObjectNotFoundError, runtime_class_key
-from kubelet_trio.pods.plan.pod_plan import PodPlan
+from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices

@@ -29,7 +29,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.plan.termination import stop_timeout
+from kubelet_trio.pods.plan import stop_timeout
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook

@@ -32,7 +32,7 @@ from kubelet_trio.model import (
     pod_object_ref,
     pod_uid,
 )
-from kubelet_trio.pods.plan.termination import (
+from kubelet_trio.pods.plan import (
     effective_grace,
     remaining_grace,
     stop_stages,

@@ -31,7 +31,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
-from kubelet_trio.pods.plan.termination import ending_note
+from kubelet_trio.pods.plan import ending_note
 from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices

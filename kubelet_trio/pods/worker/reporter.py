@@ -31,11 +31,10 @@ from kubelet_trio.model import (
     pod_uid,
     to_datetime,
 )
-from kubelet_trio.pods.plan.restarts import CRASH_LOOP, is_restarting_all
-from kubelet_trio.pods.plan.termination import effective_grace
+from kubelet_trio.pods.plan import CRASH_LOOP, effective_grace, is_restarting_all
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.status.pod_status import pod_status, reported_ends
+from kubelet_trio.pods.status import pod_status, reported_ends
 from kubelet_trio.pods.steps.containers import METERED_KINDS
 from kubelet_trio.pods.types import (
     DISRUPTIONS,

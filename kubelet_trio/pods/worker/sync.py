@@ -22,9 +22,13 @@ from kubelet_trio.model import (
     pod_object_ref,
     pod_uid,
 )
-from kubelet_trio.pods.plan.planner import plan_pod
-from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan
-from kubelet_trio.pods.plan.termination import deadline_at, deadline_failure
+from kubelet_trio.pods.plan import (
+    PlanInput,
+    PodPlan,
+    deadline_at,
+    deadline_failure,
+    plan_pod,
+)
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import GracefulScope

@@ -30,10 +30,8 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import pod_references
-from kubelet_trio.pods.admission.decision import Rejected
-from kubelet_trio.pods.admission.declared_features import lacks_for_update
-from kubelet_trio.pods.plan.pod_plan import PodPlan
-from kubelet_trio.pods.plan.termination import asked_by_api, merge_requests
+from kubelet_trio.pods.admission import Rejected, lacks_for_update
+from kubelet_trio.pods.plan import PodPlan, asked_by_api, merge_requests
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
