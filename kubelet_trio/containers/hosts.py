@@ -30,6 +30,7 @@ _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 
 HOSTS = "/etc/hosts"
 
+# Source: managedHostsFileContent and nodeHostsFileContent in kubelet_pods.go.
 _HEADER = "# Kubernetes-managed hosts file.\n"
 _HOST_NETWORK_HEADER = "# Kubernetes-managed hosts file (host network).\n"
 _LOCAL_ENTRIES = (

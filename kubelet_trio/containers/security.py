@@ -177,6 +177,7 @@ def _verify_non_root(
 ) -> None:
     pod_context = pod_spec(pod).securityContext or PodSecurityContext()
     own = container.spec.securityContext or SecurityContext()
+    # Source, with the texts: verifyRunAsNonRoot in kuberuntime's security_context.go.
     wanted = own.runAsNonRoot if own.runAsNonRoot is not None else pod_context.runAsNonRoot
     if not wanted:
         return
@@ -217,6 +218,7 @@ def _seccomp(profile: SeccompProfile | None, node: NodeSettings) -> v1.SecurityP
 
 
 def _groups(context: PodSecurityContext) -> list[int]:
+    # fsGroup is a supplementary group of every container, so that they can use the volumes.
     groups = [] if context.fsGroup is None else [context.fsGroup]
     return [*groups, *(context.supplementalGroups or ())]
 

@@ -86,7 +86,7 @@ async def read_frame(read: Callable[[int], Awaitable[bytes]], limit: int) -> byt
             Status.RESOURCE_EXHAUSTED, f"received message is too large: {size} > {limit} bytes"
         )
     if not size:
-        return b""
+        return b""  # an empty message; `read(0)` would look like the end
     data = await read(size)
     if not data:
         raise GRPCError(Status.INTERNAL, "the stream ended within a message")

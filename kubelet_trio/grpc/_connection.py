@@ -79,6 +79,7 @@ class Http2Connection:
                         await self._wait_flushed()
                     nursery.cancel_scope.cancel()
         finally:
+            # Again, for a `run` that was cancelled: whoever waits for a stream must see its loss.
             self._shut()
             await trio.aclose_forcefully(self._transport)
 
@@ -206,6 +207,7 @@ class Http2Connection:
         try:
             while True:
                 while self._output:
+                    # What is queued while this is sent collects in a new buffer.
                     data, self._output = self._output, bytearray()
                     self._sending = True
                     await self._transport.send_all(data)
@@ -270,7 +272,7 @@ class Http2Connection:
 
     def _on_trailers(self, event: Any) -> None:
         if (stream := self.streams.get(event.stream_id)) is not None:
-            stream.trailers = event.headers
+            stream.trailers = event.headers  # they end the stream, and `_on_ended` wakes it
 
     def _on_ended(self, event: Any) -> None:
         if (stream := self.streams.get(event.stream_id)) is not None:

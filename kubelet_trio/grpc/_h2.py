@@ -48,6 +48,7 @@ def open_h2(*, client: bool) -> H2:
     values = {codes.INITIAL_WINDOW_SIZE: STREAM_WINDOW}
     values |= {codes.ENABLE_PUSH: 0} if client else {codes.MAX_CONCURRENT_STREAMS: MAX_STREAMS}
     connection = H2(config)
+    # Replaced before the first frame: h2 would send its own defaults, and ours in a second frame.
     connection.local_settings = h2.settings.Settings(client=client, initial_values=values)
     connection.initiate_connection()
     connection.increment_flow_control_window(CONNECTION_WINDOW - _DEFAULT_WINDOW)

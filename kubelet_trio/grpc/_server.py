@@ -119,6 +119,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
             trailers.append((b"grpc-message", encode_message(outcome.message)))
         trailers += encode_metadata(metadata)
         if outcome.details:
+            # `encode_metadata` refuses keys that begin with "grpc-": encode it under another one.
             trailers += encode_metadata({"status-details-bin": outcome.details})
             trailers[-1] = (b"grpc-status-details-bin", trailers[-1][1])
         stream.send_headers(trailers, end=True)

@@ -86,6 +86,7 @@ class PodStatusCache:
         """Confirm the snapshots of all pods that are not pending as of `asked_at` (Trio time)."""
         self._relisted_at = asked_at
         self._first_relist.set()
+        # An empty snapshot says no more than the relist, which `get` falls back to: drop it.
         empty = [uid for uid, pod in self._pods.items() if not pod.exists]
         for uid in empty:
             if uid not in self._pending and self._pods[uid].observed_at <= asked_at:

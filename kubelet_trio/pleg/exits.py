@@ -71,6 +71,7 @@ class PidfdWatch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Trio requires this before a descriptor is closed that a task may wait for.
         trio.lowlevel.notify_closing(self._fd)
         os.close(self._fd)
 

@@ -73,6 +73,7 @@ class Inspector:
             failure = exc
             raise
         finally:
+            # Also after a cancellation: what the worker's last call did is then unknown as well.
             if not done:
                 state.mark_dirty(uid, failure)
         state.publish(uid, asked_at, quiet=True)

@@ -65,6 +65,7 @@ async def serve_command(
         log.warning("stream.failed", error=str(exc))
         await client.finish(channels.failed(f"error {what}: {exc.go_text}"))
         return
+    # Without an exit code the client has disconnected, and no outcome is sent.
     if code is not None:
         # As upstream: an attached client finds the exit code in the container's status.
         await client.finish(channels.SUCCESS if is_attach else channels.exited(code))

@@ -118,6 +118,8 @@ async def join(source: ReceiveStream, send: Send, server: HalfCloseableStream) -
                 await server.send_all(content)
             await server.send_eof()
 
+    # The server's end ends the connection. The client's end is only passed on: it may half-close
+    # and still read the answer.
     async with server, trio.open_nursery() as nursery:
         nursery.start_soon(upwards)
         with suppress(trio.BrokenResourceError):

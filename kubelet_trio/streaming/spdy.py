@@ -44,6 +44,7 @@ _WORDS = (
     " server te trailer transfer-encoding upgrade user-agent vary via warning"
     " www-authenticate method get status"
 )
+# The draft's remainder, byte for byte: one difference, and no header block can be inflated.
 _REST = (
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
     "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request"
@@ -191,6 +192,7 @@ class SpdyWire:
 
     def _data_piece(self, at: int, size: int) -> tuple[int, Event | None]:
         self._left -= size
+        # Released at once: `receive` shrinks the bytearray, which an exported buffer would forbid.
         with memoryview(self._received) as view:
             content = bytes(view[at : at + size])
         return at + size, self._data_event(content)
@@ -216,6 +218,7 @@ class SpdyWire:
                 stream_id, status = _TWO_WORDS.unpack(content)
                 return StreamReset(stream_id & _LAST_ID, status)
             if kind == _PING:
+                # The parity of its id tells which side has sent it first.
                 [ping_id] = _WORD.unpack(content)
                 return Pinged(ping_id, bool(ping_id % 2) == self._is_client)
             if kind == _GOAWAY:
@@ -268,6 +271,7 @@ class SpdyWire:
         for name, value in headers.items():
             for text in (name.lower().encode(), value.encode()):
                 plain += _WORD.pack(len(text)) + text
+        # A sync flush completes the block, so that the peer can inflate it at once.
         return self._deflater.compress(plain) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
 
 

@@ -193,6 +193,7 @@ class SpdyLink:
 
     async def _open(self, event: spdy.StreamOpened) -> None:
         waiting = self._offer.statistics().current_buffer_used  # including streams reset since
+        # Both, or `send_nowait` below could fail: streams that were reset still fill the channel.
         if len(self._streams) >= _MOST_STREAMS or waiting >= _MOST_STREAMS:
             await self.send(spdy.reset(event.stream_id, spdy.ResetStatus.REFUSED_STREAM))
             return
@@ -200,6 +201,7 @@ class SpdyLink:
         self._streams[event.stream_id] = stream
         if event.is_last:
             stream.end_input()
+        # The frame is made under the lock: headers must be sent in the order of their compression.
         async with self._sending:
             await self._connection.send_all(self._wire.reply(event.stream_id))
         self._offer.send_nowait(stream)

@@ -110,6 +110,7 @@ class WebSocket:
 
         Raises what `take` raises, in a group.
         """
+        # Unbuffered: while `take` is busy, the connection is not read.
         queue, messages = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_take_each, messages, take)

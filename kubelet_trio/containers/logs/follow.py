@@ -73,6 +73,7 @@ async def _follow(
                     lingered = True
                     await trio.sleep(LINGER)
                     continue
+                # This file is complete: render its last line even without a newline.
                 if writing_to != log.path or replaced:
                     yield renderer.render(log.read_unfinished())  # noqa: ASYNC119
                     if writing_to is None:

@@ -106,6 +106,7 @@ def total_amounts(pod: Pod, which: Which) -> Amounts:
 
 def _init_moments(pod: Pod, which: Which) -> Iterator[Amounts]:
     """Yield, for each init container, its amounts plus those of the sidecars that run by then."""
+    # KEP-753: sidecars keep running, so an init container adds to those started before it.
     sidecars: Amounts = {}
     for init in pod_spec(pod).initContainers or ():
         now = dict(sidecars)

@@ -163,6 +163,7 @@ def _environment(
     if config.tty:
         env["TERM"] = "xterm"
     env.update(places)
+    # Last, so that the pod's own variables win.
     env.update({e.key: _replace(os.fsdecode(e.value), places) for e in config.envs})
     return env
 

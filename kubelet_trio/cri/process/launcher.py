@@ -74,6 +74,7 @@ class Launcher:
             self._wake_starters()
 
     async def _keep_one(self) -> None:
+        # SEQPACKET keeps the boundaries of requests, unix(7): they need no framing.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with trio.socket.from_stdlib_socket(ours) as channel:
             with theirs:
@@ -107,7 +108,7 @@ class Launcher:
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 env={},
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C in the agent's terminal must not reach shims
             )
         except OSError as exc:
             self._failure = f"cannot start {self._python or 'a Python interpreter'}: {exc}"

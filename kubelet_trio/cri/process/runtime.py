@@ -109,7 +109,7 @@ class ProcessRuntime(HostImages, NoStreamUrls):
     async def version(self) -> v1.VersionResponse:
         await trio.lowlevel.checkpoint()
         return v1.VersionResponse(
-            version="0.1.0",
+            version="0.1.0",  # the constant that containerd answers
             runtime_name="process",
             runtime_version=kubelet_trio.__version__,
             runtime_api_version="v1",
@@ -324,6 +324,7 @@ class ProcessRuntime(HostImages, NoStreamUrls):
         """Connect to a port on this host's loopback. Raises OSError and `RuntimeCallError`."""
         await self._registry.load()
         self._registry.ready_sandbox("PortForward", sandbox_id)
+        # A server may listen on only one of the two.
         try:
             return await trio.open_tcp_stream("127.0.0.1", port)
         except OSError:

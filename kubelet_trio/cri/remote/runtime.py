@@ -83,6 +83,7 @@ class RemoteRuntime:
         self._runtime = RuntimeServiceStub(runtime)
         self._images = ImageServiceStub(images)
         self._timeout = request_timeout
+        # Lists arrive encoded, so that unchanged entries need no decoding (`decode_changed`).
         self._list_sandboxes = UnaryUnaryMethod(
             runtime,
             "/runtime.v1.RuntimeService/ListPodSandbox",
@@ -282,6 +283,8 @@ class RemoteRuntime:
     ) -> str:
         """Pull an image and return its ref. No deadline. Raises `ImagePullError`."""
         request = v1.PullImageRequest(image=image, auth=auth, sandbox_config=sandbox)
+        # No deadline, as in the Go kubelet: a large image may take long, and a cancelled caller
+        # ends the pull.
         with translate.pull_errors():
             answer = await self._images.pull_image(request)
         return translate.pulled_ref(image, answer.image_ref)

@@ -101,6 +101,7 @@ class Shim:
         self._listener.listen(64)
         self._listener.setblocking(False)
         self._job = start_job(spec, argv=spec["argv"], tty=spec["tty"], stdin=spec["stdin"])
+        # A shim ends with its container only: pass a request to end on to the container.
         signal.signal(signal.SIGTERM, lambda *_: send_signal(self._job.pid, signal.SIGTERM))
         stat = process_stat(self._job.pid)
         start = int(stat[19]) if stat else 0
@@ -188,6 +189,7 @@ class Shim:
         for peer in [peer for peer in self._peers if peer.gone]:
             self._peers.remove(peer)
             peer.socket.close()
+            # CRI's stdin_once: stdin ends with the first client that was attached.
             if peer.attached and self.spec["stdin_once"]:
                 self._job.end_input()
 

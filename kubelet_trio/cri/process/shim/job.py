@@ -206,6 +206,7 @@ def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
     else:
         places = env.get("PATH", os.defpath).split(":")
         candidates = [f"{place or '.'}/{name}" for place in places]
+    # As execvp(3): go on with the next directory, but remember an error other than "not found".
     reason = "executable file not found in $PATH"
     for candidate in candidates:
         try:
