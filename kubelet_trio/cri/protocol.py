@@ -25,6 +25,8 @@ from trio.abc import HalfCloseableStream
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 
+REQUEST_TIMEOUT = 120.0  # s, the default of runtimeRequestTimeout
+
 Entry = TypeVar("Entry", "v1.PodSandbox", "v1.Container")
 
 

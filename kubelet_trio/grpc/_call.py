@@ -24,6 +24,7 @@ from kubelet_trio.grpc._codec import (
     frame_message,
     read_frame,
 )
+from kubelet_trio.grpc._h2 import CANCEL
 from kubelet_trio.grpc._metadata import Headers, Metadata, decode_bin, decode_message
 from kubelet_trio.grpc._metadata import decode_metadata as decode_pairs
 from kubelet_trio.grpc._status import (
@@ -37,7 +38,6 @@ from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
-_CANCEL = 0x8  # RFC 9113, section 7
 
 
 class UnprocessedError(GRPCError):
@@ -114,7 +114,7 @@ class ClientStream(Generic[RequestT, ReplyT]):
 
     def cancel(self) -> None:
         """End the call now, with RST_STREAM to the peer."""
-        self._stream.close(_CANCEL)
+        self._stream.close(CANCEL)
 
     def __aiter__(self) -> Self:
         return self
@@ -205,6 +205,6 @@ class ClientStream(Generic[RequestT, ReplyT]):
         if exc.code is None:
             return GRPCError(Status.UNAVAILABLE, exc.message)
         # A server resets with CANCEL at the deadline, which our own timer may see a moment later.
-        if exc.code == _CANCEL and trio.current_time() >= self._deadline:
+        if exc.code == CANCEL and trio.current_time() >= self._deadline:
             return GRPCError(Status.DEADLINE_EXCEEDED, "the deadline passed")
         return GRPCError(status_of_reset(exc.code), exc.message)

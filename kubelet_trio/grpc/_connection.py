@@ -18,7 +18,14 @@ import h2.events
 import h2.exceptions
 import trio
 
-from kubelet_trio.grpc._h2 import CONNECTION_WINDOW, GoAway, GoAwayFilter, goaway_frame, open_h2
+from kubelet_trio.grpc._h2 import (
+    CONNECTION_WINDOW,
+    REFUSED_STREAM,
+    GoAway,
+    GoAwayFilter,
+    goaway_frame,
+    open_h2,
+)
 from kubelet_trio.grpc._metadata import Headers
 from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 
@@ -26,7 +33,6 @@ CONGESTED = 1 << 20  # queued bytes from which on senders of data wait
 FLOODED = 1 << 24  # queued bytes from which on the peer evidently sends requests and never reads
 FLUSH_SECONDS = 1.0  # to send what is queued when the connection ends
 _LAST_STREAM_ID = 2**31 - 1
-_REFUSED_STREAM = 0x7
 
 
 class Http2Connection:
@@ -284,7 +290,7 @@ class Http2Connection:
         if self.draining or self._on_request is None:
             # REFUSED_STREAM tells the client that a retry elsewhere is safe, RFC 9113, section 8.7.
             with contextlib.suppress(h2.exceptions.StreamClosedError):
-                self._h2.reset_stream(event.stream_id, _REFUSED_STREAM)
+                self._h2.reset_stream(event.stream_id, REFUSED_STREAM)
             return
         stream = self.streams[event.stream_id] = Http2Stream(self, event.stream_id)
         stream.headers = event.headers
@@ -297,7 +303,7 @@ class Http2Connection:
                 StreamLostError(
                     f"the peer reset the stream with error code {code}",
                     code=code,
-                    unprocessed=code == _REFUSED_STREAM,
+                    unprocessed=code == REFUSED_STREAM,
                 )
             )
             self._stream_gone()

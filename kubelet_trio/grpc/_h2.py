@@ -16,6 +16,9 @@ import h2.settings
 from h2.exceptions import FrameTooLargeError
 from hyperframe.frame import GoAwayFrame
 
+# Error codes, RFC 9113, section 7.
+NO_ERROR, REFUSED_STREAM, CANCEL = 0x0, 0x7, 0x8
+
 STREAM_WINDOW = 1 << 20  # bytes
 CONNECTION_WINDOW = 1 << 22  # bytes
 MAX_STREAMS = 1000  # concurrent streams of a client; h2 closes on one that ignores it

@@ -16,10 +16,10 @@ import trio
 from kubelet_trio.grpc._call import ClientStream, ReplyT, RequestT, UnprocessedError
 from kubelet_trio.grpc._channel import Channel
 from kubelet_trio.grpc._codec import frame_message
+from kubelet_trio.grpc._h2 import CANCEL
 from kubelet_trio.grpc._metadata import MetadataLike
 from kubelet_trio.grpc._status import GRPCError, Status, StreamTerminatedError
 
-_CANCEL = 0x8  # RFC 9113, section 7
 _RETRIES = 3  # of calls that the peer never processed
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class _Method(Generic[RequestT, ReplyT]):
                     max_message_bytes=self._channel.max_message_bytes,
                 )
             finally:
-                stream.close(_CANCEL)
+                stream.close(CANCEL)
         if scope.cancelled_caught:
             raise GRPCError(Status.DEADLINE_EXCEEDED, f"no answer within {timeout} s")
 

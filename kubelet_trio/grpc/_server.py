@@ -22,6 +22,7 @@ from kubelet_trio.grpc._codec import (
     read_frame,
 )
 from kubelet_trio.grpc._connection import Http2Connection
+from kubelet_trio.grpc._h2 import NO_ERROR
 from kubelet_trio.grpc._metadata import (
     Headers,
     Metadata,
@@ -37,7 +38,6 @@ from kubelet_trio.model import get_logger
 from kubelet_trio.supervision import run_contained
 
 log = get_logger()
-_NO_ERROR = 0x0
 
 
 class Servable(Protocol):
@@ -124,7 +124,7 @@ class ServerStream(Generic[RequestT, ReplyT]):
             trailers[-1] = (b"grpc-status-details-bin", trailers[-1][1])
         stream.send_headers(trailers, end=True)
         # NO_ERROR: the client need not send the rest of its request, RFC 9113, section 8.1.
-        stream.close(_NO_ERROR)
+        stream.close(NO_ERROR)
 
     async def _send(self, message: ReplyT) -> None:
         frame = frame_message(self._codec.encode(message, self._handler.reply_type), self._limit)
@@ -196,7 +196,7 @@ class Server:
         if refusal is not None:
             if not stream.lost:
                 stream.send_headers(refusal, end=True)
-                stream.close(_NO_ERROR)
+                stream.close(NO_ERROR)
             return
         handler = self._handlers.get(fields.get(b":path", b""))
         call: ServerStream[Any, Any] = ServerStream(

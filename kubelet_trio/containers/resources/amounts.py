@@ -10,13 +10,13 @@ k8s.io/component-helpers/resource, GetPodQOS of pkg/apis/core/v1/helper/qos.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
-from kubelet_trio.cgroups import QosClass
-from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity
+from kubelet_trio.cgroups import QosClass, page_size_name
+from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity, to_units
 from kubelet_trio.model import spec as pod_spec
 
 HUGEPAGES = "hugepages-"
@@ -102,6 +102,19 @@ def total_amounts(pod: Pod, which: Which) -> Amounts:
     for moment in _init_moments(pod, which):
         total = _max(total, moment)
     return total
+
+
+def hugepage_bytes(amounts: Mapping[str, int], sizes: Iterable[str]) -> dict[str, int]:
+    """Return bytes by page size (2MB, 1GB), for every size of the node: 0 if none are requested.
+
+    Raises ValueError for a resource name whose size does not parse.
+    """
+    wanted = dict.fromkeys(sizes, 0)
+    for name, nano in amounts.items():
+        if name.startswith(HUGEPAGES):
+            size = page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
+            wanted[size] = to_units(nano)
+    return wanted
 
 
 def _init_moments(pod: Pod, which: Which) -> Iterator[Amounts]:

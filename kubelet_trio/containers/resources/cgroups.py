@@ -21,17 +21,16 @@ from kubelet_trio.cgroups import (
     QosClass,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
-    page_size_name,
 )
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.resources.amounts import (
-    HUGEPAGES,
     declares_limit,
+    hugepage_bytes,
     pod_limits,
     pod_qos,
     pod_requests,
 )
-from kubelet_trio.model import parse_quantity, to_milli, to_units
+from kubelet_trio.model import to_milli, to_units
 
 _PID = "pid"
 MEMORY_MIN, MEMORY_LOW = "memory.min", "memory.low"
@@ -60,7 +59,7 @@ def pod_cgroup_limits(pod: Pod, node: NodeSettings, pids_limit: int = UNLIMITED)
     return CgroupLimits(
         cpu_shares=shares,
         **common,
-        hugepages=_hugepages(requests, node.hugepage_sizes),
+        hugepages=hugepage_bytes(requests, node.hugepage_sizes),
         unified=reserved_memory(qos, to_units(requests.get("memory", 0)), node),
     )
 
@@ -123,7 +122,7 @@ def node_cgroup_limits(
         cpu_shares=shares,
         memory=to_units(budget["memory"]) if "memory" in budget else None,
         pids=to_units(budget[_PID]) if _PID in budget else None,
-        hugepages=_hugepages(budget, sizes),
+        hugepages=hugepage_bytes(budget, sizes),
     )
 
 
@@ -149,13 +148,3 @@ def _min_of(request: int, node: NodeSettings) -> dict[str, str]:
 
 def _shares(amounts: Mapping[str, int]) -> int:
     return milli_cpu_to_shares(to_milli(amounts.get("cpu", 0)))
-
-
-def _hugepages(amounts: Mapping[str, int], sizes: Iterable[str]) -> dict[str, int]:
-    """Return a limit for every page size of the node: 0 if none is requested."""
-    wanted = dict.fromkeys(sizes, 0)
-    for name, nano in amounts.items():
-        if name.startswith(HUGEPAGES):
-            size = page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
-            wanted[size] = to_units(nano)
-    return wanted

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
-from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares, page_size_name
+from kubelet_trio.cgroups import milli_cpu_to_quota, milli_cpu_to_shares
 from kubelet_trio.containers.node import NodeSettings
 from kubelet_trio.containers.resources.amounts import (
-    HUGEPAGES,
     amounts,
     container_amounts,
     declares_limit,
+    hugepage_bytes,
     pod_level,
     pod_limits,
     pod_qos,
@@ -26,7 +26,7 @@ from kubelet_trio.containers.resources.amounts import (
 )
 from kubelet_trio.containers.resources.cgroups import reserved_memory
 from kubelet_trio.cri import v1
-from kubelet_trio.model import PodContainer, is_critical, parse_quantity, to_milli, to_units
+from kubelet_trio.model import PodContainer, is_critical, to_milli, to_units
 from kubelet_trio.model import spec as pod_spec
 
 GUARANTEED_OOM_SCORE_ADJ = -997
@@ -98,12 +98,8 @@ def overhead_resources(pod: Pod, node: NodeSettings) -> v1.LinuxContainerResourc
 
 def hugepage_limits(limits: Mapping[str, int], sizes: Iterable[str]) -> list[v1.HugepageLimit]:
     """Return a limit for every page size of the node: 0 if the container names none."""
-    wanted = dict.fromkeys(sizes, 0)
-    for name, nano in limits.items():
-        if name.startswith(HUGEPAGES):
-            size = page_size_name(to_units(parse_quantity(name.removeprefix(HUGEPAGES))))
-            wanted[size] = to_units(nano)
-    return [v1.HugepageLimit(page_size=size, limit=limit) for size, limit in wanted.items()]
+    by_size = hugepage_bytes(limits, sizes)
+    return [v1.HugepageLimit(page_size=size, limit=limit) for size, limit in by_size.items()]
 
 
 def _linux_resources(

@@ -41,7 +41,7 @@ from kubelet_trio.cri.process.registry import (
     sandbox_name,
 )
 from kubelet_trio.cri.process.unsupported import HostImages, NoStreamUrls
-from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams
+from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.model import (
     ContainerId,
     Offload,
@@ -54,7 +54,6 @@ from kubelet_trio.model import (
 
 log = get_logger()
 
-REQUEST_TIMEOUT = 120.0  # s, runtimeRequestTimeout's default
 NOTICE = (
     "containers are processes of this host: image names stand for the host's own files, and "
     "nothing isolates a container from the host or from another"

@@ -25,14 +25,13 @@ from kubelet_trio.cri.errors import (
 )
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.generated.runtime.v1.client import ImageServiceStub, RuntimeServiceStub
-from kubelet_trio.cri.protocol import ExecResult, Listing, LocalStreams
+from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.cri.remote import translate
 from kubelet_trio.cri.remote.translate import runtime_errors
 from kubelet_trio.cri.remote.wire import decode_changed
 from kubelet_trio.grpc import Channel, Dial, Message, RawMessage, UnaryUnaryMethod
 from kubelet_trio.model import ContainerId, PodUid, SandboxId, parse_message
 
-REQUEST_TIMEOUT = 120.0  # s, runtimeRequestTimeout's default
 _UID_LABEL = "io.kubernetes.pod.uid"
 
 RequestT = TypeVar("RequestT", bound=Message)
