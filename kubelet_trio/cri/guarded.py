@@ -93,7 +93,7 @@ class GuardedRuntime:
         call = partial(self._runtime.run_pod_sandbox, config, runtime_handler)
         uid = config.metadata.uid if config.metadata is not None else ""
         began, labels = trio.current_time(), (runtime_handler,)
-        has_users = own_user_namespace(config) is not None
+        has_users = _has_user_namespace(config)
         if has_users:
             self._meter.count("kubelet_started_user_namespaced_pods_total")
         try:
@@ -265,9 +265,9 @@ class GuardedRuntime:
         await self._change("checkpoint_container", container_id, call)
 
 
-def own_user_namespace(config: v1.PodSandboxConfig) -> v1.UserNamespace | None:
-    """Return the user namespace of a sandbox; None if it is in the node's."""
+def _has_user_namespace(config: v1.PodSandboxConfig) -> bool:
     security = config.linux.security_context if config.linux is not None else None
     options = security.namespace_options if security is not None else None
     users = options.userns_options if options is not None else None
-    return users if users is not None and users.mode == v1.NamespaceMode.POD else None
+    # The default of this field is POD, so a message without it means the node's namespace.
+    return users is not None and users.mode == v1.NamespaceMode.POD
