@@ -26,7 +26,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.pods import CgroupOperations, load_records
-from kubelet_trio.sources import SourceProblem, SourceSnapshot
+from kubelet_trio.sources import Source, SourceProblem, SourceSnapshot
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
 from tests.harness.pod_files import load_pods
@@ -79,6 +79,7 @@ class Node:
         self.disk_space: Callable[[str], DiskSpace] = disk_space
         self.cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
+        self.source: Source | None = None  # None: the feed
 
     @asynccontextmanager
     async def running(
@@ -110,7 +111,7 @@ class Node:
                 self.runtime,
                 self.mounter,
                 lambda _driver: self.cgroups,
-                (self.feed,),
+                (self.source or self.feed,),
                 self.runtime.exit_waiter,
                 clock=TrioClock(),
                 offload=self.offload,
