@@ -119,7 +119,7 @@ class ImageCollector:
             if place is None:
                 return  # the process runtime has no images
             mountpoint, space = place
-            if not space.capacity:
+            if not space.capacity:  # as upstream; percentages would divide by zero
                 text = f'invalid capacity 0 on device at mount point "{mountpoint}"'
                 self._event("InvalidDiskCapacity", text)
                 raise ImageGCError(text)
@@ -212,6 +212,7 @@ def _container_users(containers: Iterable[v1.Container]) -> Iterator[tuple[str, 
         pod = pod_identity(container.labels)
         user = f"container {name}" + (f" of {pod.namespace}/{pod.name}" if pod else "")
         named = container.image.image if container.image else ""
+        # Runtimes differ in which of these fields they fill in.
         for reference in (container.image_id, container.image_ref, named):
             yield reference, user
 

@@ -121,7 +121,7 @@ class LogRotation:
         """Rotate a log; return the errors of its older files."""
         path = Path(entry.path)
         failed = await self.offload(make_room, path, self.policy.max_files)
-        now = datetime.datetime.fromtimestamp(self.clock.time())
+        now = datetime.datetime.fromtimestamp(self.clock.time())  # local time, as upstream
         # Shielded: between rename and reopen there is no live log for readers. If the deadline
         # passes, the next round (or the next agent) finds no live log and has it reopened.
         with trio.move_on_after(_FINISH, shield=True) as finishing:

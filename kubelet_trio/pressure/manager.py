@@ -186,7 +186,7 @@ class EvictionManager:
             with trio.move_on_after(_CLEAN_UP):
                 for uid in evicted:
                     await self.pods.wait_ended(uid)
-            if not evicted:
+            if not evicted:  # else look again at once: another pod may have to be evicted
                 await self._wait()
 
     async def look(self) -> Sequence[PodUid]:

@@ -128,7 +128,7 @@ class MemoryEventsV2:
     async def wait(self) -> Collection[ContainerId]:
         await trio.lowlevel.wait_readable(self._inotify.fileno())
         events = self._inotify.read(timeout=0)
-        if any(event.mask & self._overflow for event in events):
+        if any(event.mask & self._overflow for event in events):  # events were lost (inotify(7))
             return tuple(self._cgroups.directories)
         return {self._watches[event.wd] for event in events if event.wd in self._watches}
 
@@ -150,6 +150,7 @@ class MemoryEventsV1:
         directory = self._cgroups.find(container_id, pid)
         control = os.open(directory / self._FILE, os.O_RDONLY | os.O_CLOEXEC)
         try:
+            # The kernel keeps the registration after `control` is closed.
             (directory / "cgroup.event_control").write_text(f"{self._event} {control}")
         finally:
             os.close(control)

@@ -25,12 +25,13 @@ log = get_logger()
 
 KMSG = Path("/dev/kmsg")
 _RECORD = 8192  # bytes; a read returns one record (Documentation/ABI/testing/dev-kmsg)
+# The line of dump_oom_summary in mm/oom_kill.c.
 _KILL = re.compile(
     r"oom-kill:constraint=(?P<constraint>\w+),.*?"
     r"(?:(?P<whole>global_oom)|oom_memcg=(?P<limited>[^,]*)),"
     r"task_memcg=(?P<cgroup>[^,]*),task=(?P<task>.*),pid=(?P<pid>\d+),uid=\d+"
 )
-_ID = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{64}")  # the container ids of containerd and CRI-O
 
 
 @dataclass(frozen=True, slots=True)

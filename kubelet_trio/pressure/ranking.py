@@ -135,7 +135,7 @@ def rank_for_eviction(
         uid, pod = entry
         priority = spec(pod).priority or 0
         usage = usages.get(uid)
-        if usage is None:
+        if usage is None:  # as in the Go kubelet, pods without stats are evicted first
             return (False, False, priority, 0) if resource != "pids" else (priority, False, 0)
         used = _used(usage, resource, parts)
         if resource == "pids":

@@ -127,8 +127,10 @@ class NodeSignals:
         return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs}
 
     def _pids(self) -> Observation:
+        # As in the Go kubelet (pkg/kubelet/stats/pidlimit): threads count, not processes.
         limits = ("sys/kernel/pid_max", "sys/kernel/threads-max")
         most = min(int((self.proc / name).read_text()) for name in limits)
+        # The fourth field is `runnable/total` (proc_loadavg(5)).
         running = int((self.proc / "loadavg").read_text().split()[3].partition("/")[2])
         return Observation(most - running, most)
 

@@ -246,13 +246,14 @@ class PressureState:
     ) -> PressureState:
         """Return the next state; its `acted_on` are the thresholds to act on, memory first."""
         current = met(thresholds, observed)
+        # A threshold that was acted on stays met until its minimum reclaim is available too.
         unresolved = met(self.acted_on, observed, with_reclaim=True)
         current += [t for t in unresolved if t not in current]
         first_met = {t: self.first_met.get(t, now) for t in current}
         seen = {**self.last_seen, **{CONDITIONS[t.signal]: now for t in current}}
         last_seen = {c: at for c, at in seen.items() if now - at < transition_period or at == now}
         due = [t for t, since in first_met.items() if now - since >= (t.grace or 0.0)]
-        due.sort(key=lambda t: t.resource != "memory")
+        due.sort(key=lambda t: t.resource != "memory")  # Go's byEvictionPriority
         return PressureState(first_met, tuple(due), last_seen, tuple(sorted(last_seen)))
 
 

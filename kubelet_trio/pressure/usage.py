@@ -148,6 +148,7 @@ class UsageReader:
                 continue
             if volume.emptyDir is not None and volume.emptyDir.medium:
                 continue  # memory, not disk
+            # `*` is the plugin's directory, such as kubernetes.io~empty-dir.
             for directory in root.glob(f"*/{volume.name}"):
                 found[volume.name] = tree_usage(str(directory), budget.is_over)
         return found

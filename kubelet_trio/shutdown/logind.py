@@ -118,6 +118,7 @@ class SystemLogind:
             raise LogindError(f"no connection to D-Bus: {exc.exceptions}") from exc
         session = _BusSession(connection, self.conf)
         rule = MatchRule(type="signal", interface=_MANAGER, member=_SIGNAL, path=_PATH)
+        # A logind that restarts has another owner of its name, and has lost our lock.
         owner = MatchRule(type="signal", interface=_BUS, member=_OWNER, sender=_BUS)
         owner.add_arg_condition(0, _NAME)
         try:
@@ -171,6 +172,7 @@ class _BusSession:
         manager = DBusAddress(_PATH, bus_name=_NAME, interface=_MANAGER)
         body = ("shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay")
         reply = await self.call(new_method_call(manager, "Inhibit", "ssss", body))
+        # From here on the descriptor is ours; jeepney's wrapper no longer closes it.
         return FdLock(reply[0].to_raw_fd())
 
     async def wait_change(self) -> bool:

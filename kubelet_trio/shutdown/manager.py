@@ -145,6 +145,7 @@ class NodeShutdown:
             )
 
     async def _inhibit(self, session: LogindSession) -> None:
+        # The new lock first, so that there is no moment without one.
         lock = await session.inhibit()
         self._release()
         self._lock = lock
@@ -193,6 +194,7 @@ class NodeShutdown:
             try:
                 for group in shutdown_groups(self.periods, self.pods.active()):
                     await self._end_group(group)
+                # Before the lock is released: after that the network goes down.
                 if self.reported is not None:
                     with trio.move_on_after(_REPORT):
                         await self.reported()

@@ -223,7 +223,7 @@ class _Writer:
                     memory.reservation,
                 ),
             ):
-                put(f"container_spec_memory_{name}", help_text, limit or 0)
+                put(f"container_spec_memory_{name}", help_text, limit or 0)  # 0: no limit
 
     def _cpu(self, cpu: Cpu) -> None:
         for name, help_text, used in (
@@ -238,7 +238,7 @@ class _Writer:
             cpu.usage / _NANO,
             ',cpu="total"',
         )
-        if cpu.quota is None:
+        if cpu.quota is None:  # as cAdvisor: the cfs metrics need a quota
             return
         for name, help_text, value in (
             ("periods_total", "Number of elapsed enforcement period intervals.", cpu.periods),

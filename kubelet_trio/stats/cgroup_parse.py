@@ -160,6 +160,7 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
         rss=stat.get("anon", 0),
         cache=stat.get("file", 0),
         mapped_file=stat.get("file_mapped", 0),
+        # Older kernels have no `kernel` in memory.stat.
         kernel=stat.get("kernel", stat.get("slab", 0) + stat.get("kernel_stack", 0)),
         max_usage=_number(files.get("memory.peak", "")),
         failcnt=events.get("max", 0),
@@ -182,6 +183,7 @@ def _memory_v1(files: Mapping[str, str]) -> Memory | None:
     stat = flat(files.get("memory.stat", ""))
     usage = _number(files["memory.usage_in_bytes"])
     limit = _limit(files.get("memory.limit_in_bytes"))
+    # memsw counts memory and swap together (cgroup-v1/memory.html).
     both, both_limit = files.get("memory.memsw.usage_in_bytes"), None
     if both:
         both_limit = _limit(files.get("memory.memsw.limit_in_bytes"))

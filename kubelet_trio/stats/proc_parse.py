@@ -34,6 +34,7 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
         name, words = name.strip(), counters.split()
         if not colon or len(words) < 16 or name == "lo" or name.startswith(_IGNORED):
             continue
+        # Eight columns for receive, then eight for transmit: bytes, packets, errors, dropped, ...
         n = [to_whole(word) or 0 for word in words]
         found.append(Interface(name, n[0], n[1], n[2], n[3], n[8], n[9], n[10], n[11]))
     return tuple(found)

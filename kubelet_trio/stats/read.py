@@ -101,6 +101,7 @@ def read_host(
 
 def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
     """Yield the paths of a cgroup and of those below it, parents first."""
+    # On version 1 the pods' tree is the same in every hierarchy.
     base = host.mounts.get("" if host.version == 2 else "memory")
     if base is None or not os.path.isdir(base + root):
         return

@@ -117,6 +117,7 @@ class ChildLife:
 
     async def run(self, spec: ChildSpec) -> None:
         """Run the child's body to its end, and record its failure."""
+        # Context variables, so that the child's own tasks inherit both.
         _current.set(self)
         structlog.contextvars.bind_contextvars(child=self.path)
         try:
@@ -147,6 +148,7 @@ class ChildLife:
     def _note_group(self, group: BaseExceptionGroup[BaseException]) -> None:
         failures, rest = group.split(Exception)
         self.failure = failures
+        # Cancelled must reach its scope, or trio would lose the cancellation.
         if rest is not None:
             raise rest from failures
 

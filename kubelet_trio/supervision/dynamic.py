@@ -180,7 +180,7 @@ class DynamicSupervisor:
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.spec.name]
-        if entry.successor is not None:
+        if entry.successor is not None:  # before `gone`, so that the name is never free
             self._add(entry.successor)
         entry.gone.set()
         if not self._entries:
@@ -223,6 +223,7 @@ class DynamicSupervisor:
             except BaseException:  # Cancelled, or one that propagates to the top
                 entry.note_stopped(life)
                 raise
+            # Also a life that ended by itself while its scope was being cancelled.
             if life.stopping or trio.current_effective_deadline() == -float("inf"):
                 entry.note_stopped(life)
                 return False

@@ -220,6 +220,7 @@ class Supervisor:
 
     def _start(self, slot: _Slot, lives: trio.Nursery) -> None:
         def note_ready() -> None:
+            # A late `started` of a life that is being stopped must not start its siblings.
             if slot.life is life and not life.stopping:
                 slot.is_passed = True
                 self._bell.ring()
@@ -253,6 +254,7 @@ class Supervisor:
         if delay is None:
             log.error("child.gave_up", child=life.path, restarts=slot.restarts, exc_info=failure)
             slot.rest = ChildState.FAILED
+            # Returned, not raised: the siblings are stopped first.
             gave_up = GaveUpError(life.path, slot.restarts)
             gave_up.__cause__ = failure
             return gave_up
@@ -272,6 +274,7 @@ class Supervisor:
             return  # without siblings; `is_passed` stays, so that none waits for it again
         group = [self._slots[place] for place in places]
         await self._stop_in_reverse(group, ask=False)
+        # The delay counts from here, after the group has stopped.
         due = trio.current_time() + delay
         for slot in group:
             slot.wait_again(due)

@@ -154,6 +154,7 @@ class CallDesk:
         await trio.lowlevel.checkpoint()
         if self.is_down:
             raise RuntimeUnavailableError(call, "connection error: connection refused")
+        # Half before the effect and half after it, so that a cancellation can hit either side.
         latency = self.latency.get(call, self.latency.get("", 0.0))
         await trio.sleep(latency / 2)
         await before_effect(call, fault)

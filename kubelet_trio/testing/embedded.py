@@ -39,6 +39,7 @@ def fake_world(
         config: as passed to `open_kubelet`; its directories are real.
         mounter: the mounts, if the test inspects them.
     """
+    # 192.0.2.0/24 is reserved for documentation (RFC 5737).
     node = NodeSettings("node", "node", host_ips=("192.0.2.7",), resolv_conf=None)
     return World(
         runtime=runtime,

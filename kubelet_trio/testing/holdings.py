@@ -36,6 +36,7 @@ class Due:
 
     def next(self) -> float:
         """Return the earliest time, inf if there is none."""
+        # An entry with another time than its container's is stale.
         while self._heap and self._time_of(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf

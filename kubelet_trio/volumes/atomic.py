@@ -70,7 +70,7 @@ def write_payload(
     try:
         current = _current(volume)
         if current is not None and _same(volume, current, files, tree):
-            _link(volume, tree)
+            _link(volume, tree)  # a container may have removed a link
             return False
         fresh = _write_fresh(volume, files, now, own)
         _link(volume, tree)
@@ -128,6 +128,7 @@ def _current(volume: int) -> str | None:
         name = os.readlink(DATA, dir_fd=volume)
     except OSError:  # missing, or no link
         return None
+    # Any other target was not written by an agent, and could lead out of the volume.
     is_ours = name.startswith("..") and "/" not in name and name not in ("..", DATA, _NEW_DATA)
     return name if is_ours else None
 
@@ -208,6 +209,7 @@ def _write_fresh(volume: int, files: Payload, now: float, own: Callable[[int], N
 def _make_directory(volume: int, now: float) -> str:
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     stamp = moment.strftime("..%Y_%m_%d_%H_%M_%S")
+    # The Go kubelet's format: the time in UTC, and random digits (os.MkdirTemp).
     while True:
         name = f"{stamp}.{random.randrange(10**10)}"
         with suppress(FileExistsError):
@@ -225,6 +227,7 @@ def _write(fresh: int, path: str, file: File) -> None:
             below = open_directory(part, directory=directory)
             os.close(directory)
             directory = below
+        # O_EXCL: the directory is new, so a file in it was planted by a container.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "wb") as opened:
             opened.write(file.content)
@@ -237,6 +240,7 @@ def _write(fresh: int, path: str, file: File) -> None:
 
 def _switch(volume: int, name: str) -> None:
     _remove_if_exists(volume, _NEW_DATA)
+    # A new link and a rename(2), because a link cannot be changed in place.
     os.symlink(name, _NEW_DATA, dir_fd=volume)
     if not _is_link(volume, DATA):
         _remove_if_exists(volume, DATA)  # rename(2) does not replace a directory by a link

@@ -81,6 +81,7 @@ def _claim(objects: ObjectView, namespace: str, name: str) -> PersistentVolumeCl
         claim = objects.get(claim_key(namespace, name), PersistentVolumeClaim)
     except ObjectError as exc:
         raise ObjectError(f"failed to fetch PVC: {exc}") from exc
+    # Documents of static pods have no status.
     phase = claim.status.phase if claim.status is not None else None
     if phase not in (None, "Bound") or claim.spec is None or not claim.spec.volumeName:
         raise ObjectError("PVC is not bound")

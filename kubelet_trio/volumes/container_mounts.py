@@ -70,6 +70,7 @@ def _mount(
         target = sub_path_target(context.pods_dir / spec.uid, spec.name, container.spec.name, index)
         path = _bind(path, inside, target, mount, container, context)
     return v1.Mount(
+        # As in the Go kubelet's makeMounts, a relative mountPath is below /.
         container_path=os.path.join("/", mount.mountPath),
         host_path=str(path),
         readonly=bool(mount.readOnly) or spec.read_only or plugin.is_read_only,
@@ -108,6 +109,7 @@ def _bind(
     try:
         bind_sub_path(path, inside, target, context.mounter, context.hung)
     except (OSError, SubPathError) as exc:
+        # The error names host paths, so the container's status must not show it.
         log.warning(
             "volume.sub_path_failed",
             volume=mount.name,
@@ -123,6 +125,7 @@ def _bind(
 
 
 def _is_recursive_read_only(mount: VolumeMount, context: MountContext) -> bool:
+    # KEP-3857: IfPossible falls back to a plain read-only mount, Enabled must not.
     wanted = mount.recursiveReadOnly or "Disabled"
     if wanted == "Enabled" and not context.recursive_read_only:
         raise VolumeError(
@@ -138,6 +141,7 @@ def _checked_sub_path(mount: VolumeMount, variables: Mapping[str, str]) -> str:
         inside = sub_path(mount, variables)
     except ContainerConfigError as exc:
         raise VolumeError(mount.name, str(exc)) from exc
+    # Validation checks subPath, but the value of a subPathExpr is only known here.
     if inside.startswith("/"):
         raise VolumeError(mount.name, f"error SubPath `{inside}` must not be an absolute path")
     if ".." in inside.split("/"):

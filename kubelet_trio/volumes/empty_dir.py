@@ -114,6 +114,7 @@ class EmptyDir:
 
 def tmpfs_size(pod: Pod, source: EmptyDirVolumeSource, memory_allocatable: int) -> int:
     """Return the size in bytes of a memory-backed volume; 0: the kernel's default."""
+    # KEP-1967. Without it the kernel's default is half of the machine's memory (tmpfs(5)).
     limits = [memory_allocatable, pod_memory_limit(pod)]
     if source.sizeLimit is not None:
         limits.append(to_units(parse_quantity(source.sizeLimit)))

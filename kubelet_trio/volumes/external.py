@@ -113,6 +113,7 @@ class LocalVolume:
 
     def _is_shared(self, path: Path) -> bool:
         """Whether another pod mounts the same directory: the first pod's fsGroup then stays."""
+        # Bind mounts of one directory have the same file system and root (proc_pid_mountinfo(5)).
         own = _find(self.mounter, path)
         pods = f"{self.pods_dir}/"
         return own is not None and any(
@@ -140,6 +141,7 @@ class NfsVolume:
         make_directories(path)
         options = [*spec.mount_options, *(["ro"] if spec.read_only else [])]
         server = spec.source.server
+        # nfs(5): an IPv6 address needs brackets.
         host = f"[{server}]" if ":" in server and not server.startswith("[") else server
         try:
             self.mounter.mount_nfs(f"{host}:{spec.source.path}", path, options)

@@ -321,6 +321,7 @@ class VolumeManager:
         unclaimed: dict[str, str] = {}
         for volume in volumes:
             try:
+                # Twice, because only the spec shows which tokens to request.
                 spec = volume_spec(pod, volume, self._facts, objects)
                 tokens = {r: await self._token(r) for r in token_requests(spec)}
                 if tokens:
@@ -340,6 +341,7 @@ class VolumeManager:
     async def _read(self, pod: Pod, volumes: Iterable[Volume]) -> ObjectView:
         keys = [key for volume in volumes for key in volume_references(pod_key(pod), volume)]
         objects = await read_objects(self._objects, keys, pod_uid(pod))
+        # A second read, because only a claim names its volume.
         bound = [
             volume_key(claim.spec.volumeName)
             for claim in objects.found.values()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
 _MS_SHARED = 0x100000
-_UMOUNT_NOFOLLOW = 0x8
+_UMOUNT_NOFOLLOW = 0x8  # a container may have replaced the target by a link
 _MNT_FORCE = 0x1
 HELPERS = (Path("/sbin/mount.nfs"), Path("/usr/sbin/mount.nfs"))
 _MOUNT_NFS_LIMIT = 60.0  # seconds
@@ -101,6 +101,7 @@ class KernelMounter:
                 # A bind mount on top would hide them, and they could not be unmounted any more.
                 raise OSError(errno.EBUSY, "it has mounts below it", str(target))
             self.bind(str(target), target)
+        # A separate call, because MS_SHARED allows no other flag than MS_REC (mount(2)).
         self._mount("", target, "", _MS_SHARED | _MS_REC, "")
 
     def unmount(self, target: Path) -> None:

@@ -116,7 +116,7 @@ def own_tree(
     if group is None:
         return
     levels = [_Level(os.fstat(root), _own_files(root, group, step, read_only=read_only))]
-    here = os.dup(root)
+    here = os.dup(root)  # the walk closes `here`, the caller `root`
     try:
         while levels:
             below = _enter(here, levels[-1])
@@ -210,7 +210,7 @@ def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None
         return  # removed by another user of the volume
     try:
         mode = os.fstat(descriptor).st_mode
-        if stat.S_ISLNK(mode):
+        if stat.S_ISLNK(mode):  # the link's own group; its target may be outside the volume
             os.chown(name, -1, group, dir_fd=directory, follow_symlinks=False)
         elif not stat.S_ISDIR(mode):
             own_entry(descriptor, group, read_only=read_only)

@@ -155,7 +155,7 @@ def _token_request(spec: VolumeSpec, source: ServiceAccountTokenProjection) -> T
         pod_uid(spec.pod),
         pod_spec(spec.pod).serviceAccountName or "default",
         source.audience or "",
-        source.expirationSeconds or 3600,
+        source.expirationSeconds or 3600,  # the API's default
     )
 
 
@@ -164,6 +164,7 @@ def _token(spec: VolumeSpec, source: ServiceAccountTokenProjection, mode: int) -
     if not isinstance(token, str):
         raise token if token is not None else ObjectError("no token was requested")
     user = _one_user(spec)
+    # As in the Go kubelet: a user of its own gets the file, otherwise it is readable by all.
     if user is not None or spec.fs_group is not None:
         mode = _TOKEN_MODE  # `own_tree` adds the group's bits
     return {source.path: File(token.encode(), mode, user)}

@@ -78,6 +78,7 @@ def open_inside(volume: Path, sub_path: str, *, make: bool = False) -> int:
     if "\0" in sub_path:  # subPathExpr can bring one; open(2) would raise ValueError for it
         raise SubPathError(f"a NUL byte in {sub_path!r}")
     top = os.open(volume, os.O_PATH | os.O_CLOEXEC)
+    # Absolute links within the volume may use its path as given, or the resolved one.
     walk = _Walk(top, os.dup(top), (str(volume), os.readlink(f"/proc/self/fd/{top}")))
     try:
         walk.go(sub_path, make=make)
@@ -115,12 +116,14 @@ class _Walk:
                 self._step(opened)
                 continue
             try:
+                # The link that was opened, whatever has its name by now (readlinkat(2)).
                 target = os.readlink("", dir_fd=opened)
             finally:
                 os.close(opened)
             links += 1
             if links > _MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            # A link's own components are never created: a dangling link is an error.
             left += [(part, False) for part in reversed(self._inside(target).split("/"))]
 
     def _inside(self, target: str) -> str:
@@ -152,6 +155,7 @@ class _Walk:
         if not self._above:
             raise SubPathError(f"it leads out of the volume {self.places[0]}")
         above = os.open("..", _PATH, dir_fd=self.here)
+        # A container can move a directory while the walk is in it; `..` could then lead outside.
         expected = self._above.pop()
         if not os.path.samestat(os.fstat(above), expected):
             os.close(above)

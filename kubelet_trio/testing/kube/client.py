@@ -94,6 +94,7 @@ class FakeKubeClient:
             return FakeWatch(
                 self.server.store, self.desk, route, model, matches,
                 version=resource_version, initial_events=send_initial_events,
+                # A real server ends a watch without a timeout after 30 to 60 minutes.
                 ends_at=trio.current_time() + (timeout or 3600), period=self.bookmark_period,
             )  # fmt: skip
 
