@@ -27,9 +27,8 @@ from kubelet_trio.pods.records.userns import UserNamespaces
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
-from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter
+from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, tell_crash
 from kubelet_trio.pods.worker.orphans import OrphanDirectories
-from kubelet_trio.pods.worker.refused import tell_crash
 from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.worker import PodWorker
 

@@ -36,8 +36,7 @@ from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
-from kubelet_trio.pods.worker.admitter import Admitter
-from kubelet_trio.pods.worker.refused import RefusedPods
+from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, Restart, call_contained
