@@ -76,7 +76,7 @@ class PodFiles:
     def _write_hosts(self, pod_ips: tuple[str, ...]) -> None:
         """Write the hosts file, but only if it changes: a running container may be reading it."""
         node_hosts = ""
-        if spec(self.pod).hostNetwork:
+        if spec(self.pod).hostNetwork:  # nodeHostsFileContent of pkg/kubelet
             node_hosts = _NODE_HOSTS.read_text("utf-8", "replace")
         content = hosts_content(self.pod, self.node, pod_ips, node_hosts)
         if not has_hosts(self.directory, content):
@@ -89,6 +89,7 @@ class PodFiles:
 
     def attempts_logged(self) -> dict[str, int]:
         """Return the next restart count of each container, going by the logs on disk."""
+        # As calcRestartCountByLogDir of pkg/kubelet: no instance may write to an earlier one's log.
         names = [c.spec.name for c in pod_containers(self.pod)]
         counts = {name: next_restart_count(self.log_directory / name) for name in names}
         return {name: count for name, count in counts.items() if count}

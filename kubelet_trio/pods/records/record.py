@@ -5,8 +5,6 @@ decided, when the pod was first seen, or what a pod looked like whose manifest w
 was down. `<root-dir>/pods/<uid>/kubelet-trio.json` does, and it is written before the first stop
 of a teardown (design: a recorded decision).
 
-Writes are atomic (write aside, rename) but not synced: they must survive the death of the
-agent, which page cache does. After a power cut no container runs that they could describe.
 A file that does not parse is kept aside as `*.corrupt` and named in the log; the pod is
 then known from its manifest and the runtime alone.
 """
@@ -101,6 +99,8 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
 
 def _write(directory: Path, record: PodRecord) -> None:
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    # Not synced: it must survive the agent, and the page cache does. After a power cut no container
+    # runs that it could describe.
     write_aside(directory / _FILE, msgspec.json.encode(record))
 
 

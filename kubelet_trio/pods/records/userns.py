@@ -86,6 +86,7 @@ def host_range(per_pod: int) -> IdRange:
     tool = shutil.which("getsubids")
     if tool is None:
         return everything
+    # One mapping serves both, so the subordinate users and groups must be the same ids.
     users, groups = _ask(tool, _USER), _ask(tool, "-g", _USER)
     if users != groups:
         raise UserNamespaceError(f"subuids and subgids of user {_USER!r} differ")

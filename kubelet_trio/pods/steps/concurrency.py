@@ -18,7 +18,7 @@ async def run_together(
 
     One container that cannot be stopped must not keep its neighbours from being stopped.
     """
-    errors: list[Exception] = []
+    errors: list[Exception] = []  # raised in the nursery, one would cancel the other steps
 
     async def run(step: Callable[[], Awaitable[None]]) -> None:
         try:

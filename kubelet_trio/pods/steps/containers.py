@@ -72,6 +72,7 @@ class ContainerStarter:
         self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: Sandbox
     ) -> None:
         container = start.container
+        # The image first: the config needs its reference and its user.
         image = await self._ensure_images(pod, container, sandbox)
         config = await self._config(pod, node, start, image, sandbox)
         container_id = await self._create(pod, container, config, sandbox)

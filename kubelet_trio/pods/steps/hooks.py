@@ -56,6 +56,7 @@ async def run_hook(services: PodServices, hook: Hook) -> None:
 async def _run_exec(services: PodServices, hook: Hook, command: list[str]) -> None:
     printed = b""
     try:
+        # 0: CRI's "run forever". The grace period bounds a preStop hook, nothing a postStart hook.
         done = await services.runtime.exec_sync(hook.container_id, command, 0)
     except RuntimeCallError as exc:
         why = exc.go_text

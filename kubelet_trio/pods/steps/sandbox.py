@@ -87,7 +87,8 @@ async def create_sandbox(
     _emit_events(services, pod, node, observed)
     try:
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
-        # Its config names the cgroup and the directories, and its containers mount the volumes.
+        # The order of the Go kubelet's syncPod: cgroup, directories, volumes, then the sandbox,
+        # whose config names the cgroup and the log directory.
         await services.cgroups.ensure(pod)
         await services.offload(PodFiles(pod, node).prepare)
         await services.volumes.mount(pod)

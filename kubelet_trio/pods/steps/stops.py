@@ -72,6 +72,7 @@ class ContainerStopper:
     ) -> None:
         """Run a container's preStop hook, if it has one and any time, for `grace` s at most."""
         container, handler = self._pre_stop(pod, record)
+        # Without any time left upstream runs no hook either (killContainer of pkg/kubelet).
         if handler is None or grace <= 0 or self.hooks.has_pre_stopped(record.id):
             return
         ip = hook_ip(self.services, self.services.observer.get(pod_uid(pod)), pod)
@@ -95,6 +96,7 @@ class ContainerStopper:
         info = container_info(record.annotations)
         container = known if known.ports else Container(name=record.name, ports=list(info.ports))
         own = known.lifecycle.preStop if known.lifecycle is not None else None
+        # The hook it was started with comes first: an edited manifest is for the next instance.
         return container, info.pre_stop or own
 
     def _event(

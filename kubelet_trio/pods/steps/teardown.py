@@ -83,7 +83,7 @@ async def tear_down(teardown: Teardown) -> None:
     # the decision, the one in memory is enough to stop things.
     await teardown.recorded()
     observed = await _fresh(teardown)
-    async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:  # left from the last line to the first
         await stack.enter_async_context(adopt_directories(teardown))
         await stack.enter_async_context(adopt_cgroup(teardown))
         await stack.enter_async_context(adopt_volumes(teardown))
@@ -234,6 +234,7 @@ TEARDOWN_ERRORS = (
 async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
     """Unmount and remove the volumes; one that cannot be unmounted stays and is an error."""
     yield
+    # umount(2) fails with EBUSY while a process uses the volume: its containers have stopped.
     await teardown.services.volumes.unmount(pod_uid(teardown.pod))
 
 
@@ -241,6 +242,7 @@ async def adopt_volumes(teardown: Teardown) -> AsyncIterator[None]:
 async def adopt_cgroup(teardown: Teardown) -> AsyncIterator[None]:
     """Remove the pod's cgroup, which is empty by now."""
     yield
+    # A cgroup with a process in it cannot be removed (cgroups(7)).
     await teardown.services.cgroups.remove(pod_uid(teardown.pod))
 
 
@@ -252,6 +254,7 @@ async def adopt_directories(teardown: Teardown) -> AsyncIterator[None]:
         return
     services = teardown.services
     files = PodFiles(teardown.pod, services.node())
+    # The record goes last, with the directory: a restart in between finds the rest.
     await services.offload(files.remove_logs)
     await services.records.remove(pod_uid(teardown.pod))
 

@@ -57,6 +57,7 @@ class OrphanDirectories:
     async def _reclaim(self, uid: PodUid) -> bool:
         """Reclaim one; return whether it is gone."""
         try:
+            # Before anything is removed: what is still mounted must not be emptied.
             await self.services.volumes.unmount(uid)
             await self.services.records.remove(uid)
         except VOLUME_ERRORS as exc:

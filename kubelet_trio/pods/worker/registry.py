@@ -120,7 +120,8 @@ class PodRegistry:
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
-        self._end_unwanted()
+        self._end_unwanted()  # first: a new pod may need the room and the name of an old one
+        # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
         for uid, pod in sorted(desired.pods.items(), key=_creation):
             # An exception that one pod causes must not end this task, which serves all pods.
             failure = call_contained(self._apply_one, uid, pod)
@@ -219,7 +220,7 @@ class PodRegistry:
             ChildSpec(
                 f"{key}@{uid}",
                 worker.run,
-                Restart.TRANSIENT,
+                Restart.TRANSIENT,  # it returns when its pod is gone
                 stop=worker.leave,
                 note=partial(self._note, uid),
             )
@@ -233,6 +234,7 @@ class PodRegistry:
         del self._workers[uid]
         pod = self._desired.pods.get(uid)
         if pod is not None:
+            # Wanted again while it was being removed, as an edited static pod may be.
             static = "true" if is_static(pod) else "false"
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._make(pod, None)

@@ -73,6 +73,7 @@ class PodReporter:
         self._problem = ""  # why the last write of the record failed
         # Two tasks of one worker publish during a teardown: its own, and the one for probes.
         self._turn = trio.Lock()
+        # It outlives the agent: activeDeadlineSeconds counts from it.
         self.start_time = _start_time(pod, record) or services.clock.time()
 
     def reported_ends(self, pod: Pod) -> Mapping[str, int]:
@@ -281,7 +282,7 @@ class PodReporter:
             removed=self._is_removed,
             returns=self._returns,
         )
-        if record != self._record:
+        if record != self._record:  # an unchanged one costs no write
             await self._services.records.write(record)
             self._record = record
         self._problem = ""
@@ -299,6 +300,7 @@ class PodReporter:
         if self._pre_stopped:
             alive = {c.id for c in observed.containers} - ended.keys()
             self._pre_stopped = tuple(i for i in self._pre_stopped if i in alive)
+        # Each is read once: the container that wrote the file has ended.
         self._messages = {i: text for i, text in self._messages.items() if i in ended}
         if len(ended) == len(self._messages):
             return

@@ -246,6 +246,7 @@ class PodWorker:
         """Live the pod's life to its end. After a crash it goes on in the phase it was in."""
         task_status.started()
         names = {"pod": str(pod_key(self.pod)), "uid": self.uid}
+        # Before the first round needs them: an object is watched while a pod holds it.
         self._services.objects.hold(self.uid, pod_references(self.pod))
         with structlog.contextvars.bound_contextvars(**names), self._scope.open():
             if self._probes.is_empty:
@@ -254,7 +255,7 @@ class PodWorker:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._probes.run)
                 await self._live()
-                nursery.cancel_scope.cancel()
+                nursery.cancel_scope.cancel()  # the probes never return by themselves
 
     async def _live(self) -> None:
         await self._reporter.announce(self.pod)
@@ -284,13 +285,14 @@ class PodWorker:
     async def _wait_admission(self) -> PhaseEvent:
         if not self.is_admitted:
             await run_alongside(self._reporter.wait_admitted, (self._publish_changes,))
+        # Recorded, so that a restarted agent does not reject a pod that runs.
         await self._reporter.note_admitted(self.pod)
         return PhaseEvent.ADMITTED
 
     async def _run_rounds(self) -> None:
         kind = "create"
         while True:
-            self._bell.clear()
+            self._bell.clear()  # before anything is read: a ring during the round asks for another
             began = trio.current_time()
             result = await self._sync.run_round(self.pod)
             took = trio.current_time() - began
@@ -315,6 +317,7 @@ class PodWorker:
     async def _stay_terminated(self) -> None:
         await self._publish_terminated()
         if self.is_wanted:
+            # From here on the object may be deleted at the API server, and the pod be replaced.
             self._services.statuses.finish(self.uid)
         await self._recording(self._wait_unwanted)
 
@@ -335,7 +338,7 @@ class PodWorker:
         self._services.crash_back_off.forget(self.uid)
         self._services.statuses.forget(self.uid)
         self._services.objects.release(self.uid)
-        self._turn.release()
+        self._turn.release()  # a later pod of the name may start from here on
         if self._remains:
             self._services.remains.leave(pod_key(self.pod), self.uid, self._remains)
         self._on_gone(self.uid)
@@ -378,6 +381,7 @@ class PodWorker:
         self, step: Callable[[], Awaitable[None]], *tasks: Callable[[], Awaitable[None]]
     ) -> None:
         """Run what may take long; what is decided of the pod meanwhile is on disk at once."""
+        # A task of its own: a write to a disk that hangs cannot be cancelled.
         keep = partial(self._reporter.keep, self.pod, lambda: self._request)
         await run_alongside(step, (keep, *tasks), TEARDOWN_ERRORS)
 
@@ -391,7 +395,7 @@ class PodWorker:
         self._remains = trouble
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
-        self._probes.stop()
+        self._probes.stop()  # readiness too: there is nothing left to ask
         await self._publish(observed)
 
     # Status
