@@ -86,7 +86,7 @@ class NameTurn:
     waits_for: frozenset[PodUid] = frozenset()
 
     @property
-    def has_come(self) -> bool:
+    def is_holder(self) -> bool:
         """Whether the name is this pod's now."""
         return self.services.names.is_holder(self.key, self.uid)
 
@@ -106,7 +106,7 @@ class NameTurn:
         if self.waits_for - before:
             why = "a pod of the same name runs"
             log.info("pod.waiting_for_name", reason=why, others=sorted(self.waits_for))
-        return not self.waits_for and self.has_come
+        return not self.waits_for and self.is_holder
 
     def release(self) -> None:
         """Leave the name to the next pod that waits for it."""

@@ -67,7 +67,7 @@ class PodRegistry:
         self._known_uids = known_uids  # pods that the runtime holds something of
         self._start_child = start_child
         self._admitter = admitter
-        self._is_runtime_read = False
+        self._is_listed = False
         self._workers = workers if workers is not None else {}
         self._desired = Desired(pods={}, all_ready=False)
         self._names: frozenset[PodKey] = frozenset()  # of the desired pods
@@ -143,7 +143,9 @@ class PodRegistry:
             worker.note_wanted_again(pod)
 
     def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
-        return PodWorker(self._services, pod, record, on_room=self._on_room, on_gone=self._on_gone)
+        return PodWorker(
+            self._services, pod, record, reconsider=self._reconsider, on_gone=self._on_gone
+        )
 
     def _make(self, pod: Pod, record: PodRecord | None) -> PodWorker | None:
         """Start a pod's worker; return None if it cannot be made because of a bug."""
@@ -171,18 +173,19 @@ class PodRegistry:
         """Return and drop the record of a pod; None if the pod is to begin anew.
 
         A static pod that ended with the node's shutdown runs again, and a rejected one is decided
-        on anew, as by the Go kubelet. Other pods are replaced by their controller, unless the API
-        server has not been reached, so that the controller cannot know of their end.
+        on anew, as by the Go kubelet. Another pod is replaced by its controller, unless the API
+        server has not been reached since, so that the controller cannot know of its end.
         """
         record = self._records.pop(uid, None)
         ended = record.termination if record is not None else None
         if record is None or ended is None or ended.reason not in _PASSING:
             return record
-        if is_static(record.pod) or ended.reason is EndReason.REJECTED:
-            return None if is_static(record.pod) else record
-        always = spec(record.pod).restartPolicy in (None, "", "Always")
-        is_alone = always and uid in self._desired.last_known
-        return None if is_alone else record
+        if is_static(record.pod):
+            return None
+        if ended.reason is EndReason.REJECTED:
+            return record
+        runs_always = spec(record.pod).restartPolicy in (None, "", "Always")
+        return None if runs_always and uid in self._desired.last_known else record
 
     def wake(self, uid: PodUid) -> None:
         """Wake a pod's worker, for the runtime has news of it; end the pod if it is an orphan."""
@@ -234,15 +237,16 @@ class PodRegistry:
         del self._workers[uid]
         pod = self._desired.pods.get(uid)
         if pod is not None:
-            # Wanted again while it was being removed, as an edited static pod may be.
+            # It was wanted again, with the same UID, while it was being removed.
             static = "true" if is_static(pod) else "false"
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._make(pod, None)
         self._wake_waiting(uid)
         self._admit()
 
-    def _on_room(self) -> None:
-        self._is_runtime_read = True
+    def _reconsider(self) -> None:
+        """Look again at the pods that wait; a worker calls it, first when its pod is listed."""
+        self._is_listed = True
         for worker in self._workers.values():
             if worker.waits_for:  # those may have ended
                 worker.wake()
@@ -250,7 +254,7 @@ class PodRegistry:
 
     def _admit(self) -> None:
         """Decide on the pods that wait, once it is known what runs on the node."""
-        if not self._is_runtime_read:
+        if not self._is_listed:
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)

@@ -72,7 +72,7 @@ class PodWorker:
         pod: Pod,
         record: PodRecord | None,
         *,
-        on_room: Callable[[], None],
+        reconsider: Callable[[], None],
         on_gone: Callable[[PodUid], None],
     ) -> None:
         """Make a worker that `run` starts.
@@ -81,12 +81,12 @@ class PodWorker:
             services: what it needs of the node.
             pod: the pod as its source wants it, or as it was last known.
             record: what an earlier agent left of it.
-            on_room: called when other pods may be admitted, or have their name, now.
+            reconsider: called when other pods may be admitted, or have their name, now.
             on_gone: called at the very end.
         """
         self.pod = pod
         self._services = services
-        self._on_room = on_room
+        self._reconsider = reconsider
         self._on_gone = on_gone
         self._phase = AsyncValue(first_phase(record))
         self._request = record.termination if record is not None else None
@@ -263,7 +263,7 @@ class PodWorker:
         await self._recording(partial(self._services.observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
             self._move(PhaseEvent.LISTED)
-        self._on_room()  # what the runtime holds is known now, and admission waits for that
+        self._reconsider()  # what the runtime holds is known now, and admission waits for that
         while self.phase is not Phase.GONE:
             with trio.CancelScope() as self._interrupt:
                 event = await self._activities[self.phase]()
@@ -276,9 +276,9 @@ class PodWorker:
     # event has ended it.
 
     async def _wait_name(self) -> PhaseEvent:
-        if not self._turn.has_come:
+        if not self._turn.is_holder:
             log.info("pod.waiting_for_name", reason="a pod of the same name is being ended")
-        while not self._turn.has_come:
+        while not self._turn.is_holder:
             await run_alongside(self._turn.wait, (self._publish_changes,))
         return PhaseEvent.NAME_FREE
 
@@ -387,9 +387,9 @@ class PodWorker:
 
     def _at_rest(self) -> None:
         """Leave the name of an unwanted pod: nothing of it runs, so the next one may start."""
-        if not self.is_wanted and self._turn.has_come:
+        if not self.is_wanted and self._turn.is_holder:
             self._turn.release()
-            self._on_room()
+            self._reconsider()
 
     def _on_remains(self, trouble: str) -> None:
         self._remains = trouble
@@ -403,7 +403,7 @@ class PodWorker:
     async def _publish_terminated(self) -> None:
         self._services.objects.release(self.uid)  # a terminated pod may be kept for long
         await self._publish(self._services.observer.get(self.uid))
-        self._on_room()
+        self._reconsider()
 
     async def _publish_changes(self) -> None:
         """Publish what changes of a pod that waits, or that is still ready while it terminates."""
