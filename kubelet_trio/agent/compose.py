@@ -47,7 +47,7 @@ from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import PodUid
 from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, tell_crash
+from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -159,7 +159,7 @@ def _make_pods(
         links.is_shutting_down,
     )
     supervisor = DynamicSupervisor(
-        "pods", on_crash=partial(tell_crash, reports.events), policy=_TOP
+        "pods", on_crash=partial(report_crash, reports.events), policy=_TOP
     )
     registry = PodRegistry(
         supplies.services,

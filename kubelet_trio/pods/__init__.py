@@ -27,7 +27,7 @@ from kubelet_trio.pods.records.userns import UserNamespaces
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
-from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, tell_crash
+from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
 from kubelet_trio.pods.worker.orphans import OrphanDirectories
 from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.worker import PodWorker
@@ -71,8 +71,8 @@ __all__ = [
     "kernel_version",
     "lacks_features",
     "load_records",
+    "report_crash",
     "restarts_after",
     "sysctl_rules",
-    "tell_crash",
     "wanted_pods",
 ]

@@ -1,1 +1,1 @@
-"""What the agent keeps on disk for a pod."""
+"""What the agent keeps of a pod on disk and beyond the life of its worker."""

@@ -1,1 +1,1 @@
-"""The steps that a plan names, carried out through the runtime."""
+"""Carries out through the runtime what a plan or a termination asks for."""

@@ -1,1 +1,1 @@
-"""The worker of each pod, and the registry that starts the workers."""
+"""The worker of each pod, the registry that starts the workers, and their admission."""

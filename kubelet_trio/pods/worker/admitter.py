@@ -172,7 +172,7 @@ def counted_reason(reason: str) -> str:
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
 
 
-def tell_crash(events: EventSink, name: str, failure: BaseException, restarts: int) -> None:
+def report_crash(events: EventSink, name: str, failure: BaseException, restarts: int) -> None:
     """Emit an event about a crash of a pod's worker; `name` is the worker's in the tree."""
     key, _, uid = name.partition("@")
     namespace, _, pod_name = key.partition("/")
