@@ -1,27 +1,22 @@
 """`/metrics`, `/metrics/probes`, `/metrics/slis`: the agent's own, under upstream's names.
 
-Counts and durations come from the meter; what can be counted when asked is counted then. Names that
-begin with `kubelet_trio_` are this agent's: restarts in the supervision tree, what waits in its
+Counts and durations come from the meter; gauges are computed when somebody asks. Names that begin
+with `kubelet_trio_` are this agent's own: restarts in the supervision tree, items that wait in its
 channels, its tasks and threads, and the event loop's lag.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent.metric_names import FAMILIES, Family
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.model import (
     ContainerState,
-    Histogram,
     Meter,
     PodUid,
     busy_threads,
@@ -32,15 +27,18 @@ from kubelet_trio.pods import PodStage
 from kubelet_trio.supervision import TreeNode
 
 if TYPE_CHECKING:
-    from kubelet_trio.stats import Exposition
+    from kubelet_trio.stats import Sample
 
-_LAG_PROBE = 0.005  # seconds that the loop is asked to sleep; what it takes longer is its lag
+_LAG_PROBE = 0.005  # seconds to sleep; the loop's lag is the time beyond them
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
 
 class AgentMetrics:
-    """Writes the pages."""
+    """Writes the pages.
+
+    Imports `stats` when somebody asks: many standalone nodes are never asked.
+    """
 
     def __init__(self, parts: Parts, meter: Meter, tree: Callable[[], TreeNode]) -> None:
         """Args:
@@ -54,60 +52,52 @@ class AgentMetrics:
 
     async def page(self) -> str:
         """Return `/metrics`."""
-        from kubelet_trio.stats import Exposition
+        from kubelet_trio.stats import FAMILIES, MetricPage, process_samples
 
         lag = await _measure_lag()
-        exposition = Exposition()
+        page = MetricPage()
         metered = [name for name in FAMILIES if name not in (*_PROBES, *_SLIS)]
-        for name in metered:
-            _write_metered(exposition, name, FAMILIES[name], self._meter)
+        page.add_metered(metered, self._meter)
         stored = *await self._volumes(), *await self._logs()
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
-        for name, labels, value in (*counted, *_process()):
-            _write(exposition, name, labels, value)
-        for name in metered:
-            # A counter that appears with its first count hides that count from rate().
-            # (Those of certificates are shown where certificates rotate, as upstream's are.)
-            is_plain = FAMILIES[name].kind == "counter" and not FAMILIES[name].labels
-            if is_plain and not name.endswith("_renew_errors"):
-                exposition.default(name, "counter", FAMILIES[name].help, 0)
-        return exposition.text()
+        page.add((*counted, *process_samples()))
+        # Upstream has these only where certificates are renewed.
+        page.add_zeros(name for name in metered if not name.endswith("_renew_errors"))
+        return page.text()
 
     async def probes_page(self) -> str:
         """Return `/metrics/probes`."""
-        from kubelet_trio.stats import Exposition
+        from kubelet_trio.stats import MetricPage
 
         await trio.lowlevel.checkpoint()
-        exposition, meter = Exposition(), self._meter
-        for labels, value in meter.counters("prober_probe_total"):
+        page, meter = MetricPage(), self._meter
+        counter, histograms = _PROBES
+        # The meter's labels begin with the UID, by which `PodStarts` forgets a pod's series.
+        for labels, value in meter.counters(counter):
             uid, namespace, pod, container, kind, result = labels
-            shown = (container, namespace, pod, uid, kind, result)
-            _write(exposition, "prober_probe_total", shown, value)
-        family = FAMILIES["prober_probe_duration_seconds"]
-        for labels, histogram in meter.histograms("prober_probe_duration_seconds"):
+            page.add([(counter, (container, namespace, pod, uid, kind, result), value)])
+        for labels, histogram in meter.histograms(histograms):
             _, namespace, pod, container, kind = labels
-            shown_labels = (container, namespace, pod, kind)
-            _write_histogram(
-                exposition, "prober_probe_duration_seconds", family, shown_labels, histogram
-            )
-        return exposition.text()
+            page.add_histogram(histograms, (container, namespace, pod, kind), histogram)
+        return page.text()
 
     async def slis_page(self) -> str:
-        """Return `/metrics/slis`: how health checks came out, when somebody asked for health."""
-        from kubelet_trio.stats import Exposition
+        """Return `/metrics/slis`: the results of health checks, whenever a client asked."""
+        from kubelet_trio.stats import MetricPage
 
         await trio.lowlevel.checkpoint()
-        exposition = Exposition()
-        for name in _SLIS:
-            _write_metered(exposition, name, FAMILIES[name], self._meter)
-        return exposition.text()
+        page = MetricPage()
+        page.add_metered(_SLIS, self._meter)
+        return page.text()
 
-    def _derived(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Yield what upstream keeps in gauges and what is there to be counted here."""
+    def _derived(self) -> Iterator[Sample]:
+        """Yield the gauges of upstream that follow from the state of the parts."""
+        from kubelet_trio.stats import build_info
+
         setup, meter, pleg = self._parts.setup, self._meter, self._parts.runtime.pleg
         node, cluster = setup.settings.node, setup.cluster
         yield "kubelet_node_name", (node.node_name,), 1
-        yield "kubernetes_build_info", _build_info(), 1
+        yield "kubernetes_build_info", build_info(), 1
         yield "kubelet_cgroup_version", (), node.cgroup_version
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
         yield (
@@ -138,8 +128,8 @@ class AgentMetrics:
             ago = trio.current_time() - pleg.relisted_at
             yield "kubelet_pleg_last_seen_seconds", (), setup.seams.clock.time() - ago
 
-    def _ended(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Yield what was ended and removed to keep the node from running out."""
+    def _ended(self) -> Iterator[Sample]:
+        """Yield evictions, removed images, and the last shutdown."""
         for signal, count in sorted(self._parts.upkeep.eviction.evictions.items()):
             yield "kubelet_evictions", (signal,), count
         for reason, count in self._parts.upkeep.images.removed.items():
@@ -150,18 +140,18 @@ class AgentMetrics:
         if shutdown is not None and shutdown.ended_at is not None:
             yield "kubelet_graceful_shutdown_end_time_seconds", (), shutdown.ended_at
 
-    def _set_up(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Yield how many volumes pods want, and how many are set up."""
+    def _set_up(self) -> Iterator[Sample]:
+        """Yield the numbers of desired and of mounted volumes."""
         for labels, count in sorted(self._parts.supplies.services.volumes.totals().items()):
             yield "volume_manager_total_volumes", labels, count
 
-    async def _logs(self) -> list[tuple[str, tuple[str, ...], float]]:
-        """Return what the logs of running containers take on disk."""
+    async def _logs(self) -> list[Sample]:
+        """Return the sizes of the running containers' logs."""
         name = "kubelet_container_log_filesystem_used_bytes"
         return [(name, labels, used) for labels, used in await self._parts.stats.log_usage()]
 
-    async def _volumes(self) -> list[tuple[str, tuple[str, ...], float]]:
-        """Return what volumes behind claims hold, each claim once."""
+    async def _volumes(self) -> list[Sample]:
+        """Return the use of the volumes behind claims, each claim once."""
         found = {}
         for namespace, claim, fs in await self._parts.stats.claimed_volumes():
             for name, value in (
@@ -176,9 +166,7 @@ class AgentMetrics:
                     found[f"kubelet_volume_stats_{name}", (namespace, claim)] = value
         return [(name, labels, value) for (name, labels), value in found.items()]
 
-    def _working(
-        self, desired: Mapping[PodUid, Pod]
-    ) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    def _working(self, desired: Mapping[PodUid, Pod]) -> Iterator[Sample]:
         working: Counter[tuple[str, str, str]] = Counter()
         active: Counter[bool] = Counter()
         for uid, worker in self._parts.workers.items():
@@ -191,10 +179,10 @@ class AgentMetrics:
         for labels, count in sorted(working.items()):
             yield "kubelet_working_pods", labels, count
 
-    def _own(self, lag: float) -> Iterator[tuple[str, tuple[str, ...], float]]:
+    def _own(self, lag: float) -> Iterator[Sample]:
         tree, reports = self._tree(), self._parts.reports
         for path, node in _nodes(tree):
-            if "@" not in path:  # one series for all pods: they come and go
+            if "@" not in path:  # the workers of all pods are one series: pods come and go
                 yield "kubelet_trio_child_restarts_total", (path,), node.restarts
         yield (
             "kubelet_trio_child_restarts_total",
@@ -232,79 +220,5 @@ def _pod_restarts(root: TreeNode) -> int:
     return sum(node.restarts for path, node in _nodes(root) if "@" in path)
 
 
-def _write_metered(page: Exposition, name: str, family: Family, meter: Meter) -> None:
-    if family.kind == "histogram":
-        for labels, histogram in meter.histograms(name):
-            _write_histogram(page, name, family, labels, histogram)
-        return
-    series = meter.counters(name) if family.kind == "counter" else meter.gauges(name)
-    for labels, value in series:
-        _write(page, name, labels, value)
-
-
-def _write(page: Exposition, name: str, labels: Iterable[str], value: float) -> None:
-    from kubelet_trio.stats import label_text
-
-    family = FAMILIES[name]
-    text = label_text(zip(family.labels, labels, strict=True))
-    page.add(name, family.kind, family.help, value, text)
-
-
-def _write_histogram(
-    page: Exposition, name: str, family: Family, labels: Iterable[str], histogram: Histogram
-) -> None:
-    from kubelet_trio.stats import label_text, number, sample
-
-    lines = page.family(name, family.kind, family.help)
-    own = label_text(zip(family.labels, labels, strict=True))
-    below = 0
-    for bound, count in zip((*histogram.buckets, float("inf")), histogram.counts, strict=True):
-        below += count
-        edge = f'le="{number(bound)}"'
-        lines.append(sample(f"{name}_bucket", f"{own},{edge}" if own else edge, below))
-    lines.append(sample(f"{name}_sum", own, histogram.sum))
-    lines.append(sample(f"{name}_count", own, below))
-
-
 def _go_bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _build_info() -> tuple[str, ...]:
-    """Return what upstream's labels hold: build date, compiler, commit, tree state, ..."""
-    import kubelet_trio
-
-    version = kubelet_trio.__version__
-    major, _, rest = version.partition(".")
-    return (
-        "",
-        platform.python_implementation(),
-        "",
-        "",
-        f"v{version}",
-        f"python{platform.python_version()}",
-        major,
-        rest.partition(".")[0],
-        f"{sys.platform}/{platform.machine()}",
-    )
-
-
-def _process() -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """Yield the process' own figures, from /proc/self; nothing where there is none."""
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        with open("/proc/stat", "rb") as file:
-            boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
-        descriptors = len(os.listdir("/proc/self/fd"))
-    except (OSError, StopIteration):
-        return
-    import resource
-
-    ticks = os.sysconf("SC_CLK_TCK")
-    yield "process_cpu_seconds_total", (), (int(fields[11]) + int(fields[12])) / ticks
-    yield "process_start_time_seconds", (), boot + int(fields[19]) / ticks
-    yield "process_virtual_memory_bytes", (), int(fields[20])
-    yield "process_resident_memory_bytes", (), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
-    yield "process_open_fds", (), descriptors
-    yield "process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]

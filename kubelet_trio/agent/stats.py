@@ -1,7 +1,7 @@
-"""Wires the stats room to what runs: the child `stats`, and what the server asks.
+"""Measures what the node and its pods use, for the server: the child `stats`.
 
-Nothing of the room is imported, and no file read, before somebody asks for the first time: most
-nodes on their own are never asked.
+The room `stats` is imported, and files are read, at the first request: most standalone nodes never
+get one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class AgentStats:
-    """What the node and its pods use. `provider` may be asked at any time."""
+    """The measurements of one agent; they may be requested at any time."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class AgentStats:
         self._volumes: VolumeUsage | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Measure volumes for those who ask, until cancelled; idle before that."""
+        """Measure volumes until cancelled; idle before the first request."""
         task_status.started()
         await self._asked.wait()
         assert self._volumes is not None
         await self._volumes.run()
 
     async def provider(self) -> StatsProvider:
-        """Return what answers `/stats/summary` and the metrics pages."""
+        """Return the provider of `/stats/summary` and of the metrics pages."""
         if self._provider is None:
             host, machine = await self._seams.offload_for(Purpose.STATS)(_look_at_host)
-            if self._provider is None:  # nobody was faster
+            if self._provider is None:  # no other request was faster
                 self._provider = self._make(host, machine)
                 self._asked.set()
         return self._provider
@@ -82,7 +82,7 @@ class AgentStats:
         return await provider.summary(only_cpu_and_memory=only_cpu_and_memory)
 
     async def claimed_volumes(self) -> list[tuple[str, str, Filesystem]]:
-        """Return namespace, claim and use of each volume behind a claim, as last measured."""
+        """Return namespace, claim and last measured use of each volume behind a claim."""
         pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
         if not any(pod.claims for pod in pods):
             return []
@@ -132,7 +132,7 @@ class AgentStats:
 
 
 def pod_subjects(pleg: Pleg, pods: Mapping[PodUid, Pod]) -> Iterator[PodSubject]:
-    """Yield the pods of which something runs, with their running containers."""
+    """Yield the pods with a running sandbox or container, and their running containers."""
     for uid in sorted(pleg.known_uids):
         observed = pleg.get(uid)
         sandboxes = [s for s in observed.sandboxes if s.ready]
@@ -191,7 +191,7 @@ def _container_subject(record: ContainerRecord) -> ContainerSubject:
 
 
 def _local_volumes(spec: PodSpec | None) -> frozenset[str]:
-    """The volumes that a pod's ephemeral storage counts (util.IsLocalEphemeralVolume)."""
+    """Return the volumes that count as ephemeral storage (util.IsLocalEphemeralVolume)."""
     return frozenset(
         v.name
         for v in (spec.volumes if spec is not None else None) or ()
@@ -204,7 +204,7 @@ def _pod_of_cgroup(name: str) -> PodUid | None:
 
 
 def _look_at_host() -> tuple[Host, MachineInfo]:
-    """Find out where cgroups are, and what machine this is. Blocks."""
+    """Detect the cgroup mounts and the machine. Blocks."""
     import kubelet_trio
     from kubelet_trio.stats import Host, MachineInfo
 
@@ -241,7 +241,7 @@ def _os_name(release: str) -> str:
 
 
 def _cpu_topology(cpuinfo: str) -> tuple[int, int]:
-    """Return the physical cores and the sockets that /proc/cpuinfo tells of."""
+    """Return the numbers of physical cores and of sockets in /proc/cpuinfo."""
     cores, sockets, socket = set[tuple[str, str]](), set[str](), ""
     for line in cpuinfo.splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))

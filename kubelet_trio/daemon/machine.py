@@ -39,7 +39,7 @@ async def set_kernel(settings: Settings, root: Path = PROC_SYS) -> None:
 
 
 def machine_children(settings: Settings) -> tuple[ChildSpec, ...]:
-    """Return the tasks that keep the machine as the configuration wants it."""
+    """Return the tasks that keep the machine as configured."""
     return tuple(_children(settings))
 
 

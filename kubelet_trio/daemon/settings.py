@@ -1,4 +1,4 @@
-"""The configuration and flags as plain values for the rooms."""
+"""Turns the configuration and flags into plain values for the rooms."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 
 
 def node_name(settings: Settings) -> str:
-    """Return what the node is called: `--hostname-override`, else the host's name."""
+    """Return the node's name: `--hostname-override`, else the host's name."""
     return (settings.flags.hostname_override or socket.gethostname()).strip().lower()
 
 
 def node_settings(
     settings: Settings, machine: Machine, capacity: NodeCapacity, looked_up: Sequence[str]
 ) -> NodeSettings:
-    """Return what pods are made by. Raises OSError or ValueError, naming what cannot be read."""
+    """Return the node's settings for pods. Raises OSError or ValueError, naming the file."""
     config, flags = settings.config, settings.flags
     hostname = socket.gethostname()
     host = cgroup_host()
@@ -96,7 +96,7 @@ def node_settings(
 def agent_settings(
     settings: Settings, node: NodeSettings, capacity: NodeCapacity, reserved: Reservations
 ) -> AgentSettings:
-    """Return what configuration and flags say of each room."""
+    """Return the settings of the agent."""
     config, flags = settings.config, settings.flags
     return AgentSettings(
         node,
@@ -150,7 +150,7 @@ def agent_settings(
 
 
 def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
-    """Return the policy for images on the node; None where the runtime has none."""
+    """Return the policy for images on the node; None for a runtime without images."""
     if config.container_runtime_endpoint == PROCESS:
         return None
     return PullVerification(
@@ -162,11 +162,11 @@ def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
 def _cgroup_policy(
     config: KubeletConfiguration, capacity: NodeCapacity, reserved: Reservations
 ) -> CgroupPolicy:
-    """Return the policy that a validated configuration asks for."""
+    """Return the cgroup policy of a validated configuration."""
     enforced = set(config.enforce_node_allocatable)
     percent = config.qos_reserved.get("memory")
     return CgroupPolicy(
-        # The cgroup of all pods is limited in any case: its default CPU weight would starve it.
+        # Limited even if not enforced: with the default CPU weight the pods would starve.
         budget=capacity.enforceable if "pods" in enforced else capacity.internal,
         pids_limit=config.pod_pids_limit,
         reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
@@ -189,7 +189,7 @@ def _reserved_cgroups(
 
 
 def _system_cgroups(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the system containers of the summary that have a cgroup of their own."""
+    """Yield the system containers of the stats summary, each with its cgroup."""
     named = (("runtime", settings.flags.runtime_cgroups), ("misc", settings.config.system_cgroups))
     for name, path in named:
         if path:
@@ -202,11 +202,9 @@ def keeps_cgroups(config: KubeletConfiguration) -> bool:
 
 
 def _container_logs_dir(config: KubeletConfiguration) -> Path:
-    """Return where the links for log collectors go: beside the pods' logs.
-
-    Upstream's /var/log/containers is a constant, the neighbour of the default /var/log/pods.
-    A node whose pod logs are elsewhere (two agents on one machine, say) keeps its links there.
-    """
+    """Return the directory of links for log collectors, next to that of the pods' logs."""
+    # Upstream's /var/log/containers is a constant, next to the default /var/log/pods. A node with
+    # another podLogsDir, such as the second agent of a machine, keeps its links next to that.
     return Path(config.pod_logs_dir).parent / "containers"
 
 

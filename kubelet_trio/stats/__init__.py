@@ -1,57 +1,35 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
-from kubelet_trio.stats.cadvisor import (
-    MachineInfo,
-)
-from kubelet_trio.stats.provider import (
-    StatsProvider,
-    StatsSettings,
-)
-from kubelet_trio.stats.read import (
-    Host,
-    disk_usage,
-)
-from kubelet_trio.stats.subjects import (
-    ContainerSubject,
-    DiskReading,
-    PodSubject,
-)
-from kubelet_trio.stats.text import (
-    CONTENT_TYPE,
-    Exposition,
-    label_text,
-    number,
-    sample,
-)
-from kubelet_trio.stats.usage import (
-    CgroupUsage,
-    Filesystem,
-    Interface,
-    Memory,
-    PsiLine,
-)
-from kubelet_trio.stats.volumes import (
-    VolumeUsage,
-)
+from kubelet_trio.stats.cadvisor import MachineInfo
+from kubelet_trio.stats.families import FAMILIES
+from kubelet_trio.stats.metered import MetricPage, Sample
+from kubelet_trio.stats.process import build_info, process_samples
+from kubelet_trio.stats.provider import StatsProvider, StatsSettings
+from kubelet_trio.stats.read import Host, disk_usage
+from kubelet_trio.stats.subjects import ContainerSubject, DiskReading, PodSubject
+from kubelet_trio.stats.text import CONTENT_TYPE
+from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Memory, PsiLine
+from kubelet_trio.stats.volumes import VolumeUsage
 
 __all__ = [
     "CONTENT_TYPE",
+    "FAMILIES",
     "CgroupUsage",
     "ContainerSubject",
     "DiskReading",
-    "Exposition",
     "Filesystem",
     "Host",
     "Interface",
     "MachineInfo",
     "Memory",
+    "MetricPage",
     "PodSubject",
     "PsiLine",
+    "Sample",
     "StatsProvider",
     "StatsSettings",
     "VolumeUsage",
+    "build_info",
     "disk_usage",
-    "label_text",
-    "number",
-    "sample",
+    "process_samples",
 ]

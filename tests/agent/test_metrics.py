@@ -11,9 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
-from kubelet_trio.agent.metric_names import FAMILIES
 from kubelet_trio.model import pod_uid
-from kubelet_trio.stats import Filesystem
+from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import FaultKind
 from tests.agent.node import Node, make_pod, ready
 

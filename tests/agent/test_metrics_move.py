@@ -18,7 +18,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent, NodeApiSettings
-from kubelet_trio.agent.metric_names import FAMILIES
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.node_api import NodeApi
 from kubelet_trio.config.load import load_settings
@@ -29,7 +28,7 @@ from kubelet_trio.kube import KubeError, KubeUnavailableError
 from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
 from kubelet_trio.server import Port, open_tcp
 from kubelet_trio.shutdown import ShutdownPeriod
-from kubelet_trio.stats import Filesystem
+from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import Behaviour, FaultKind
 from kubelet_trio.testing.objects import FakeContainer
 from tests.agent.node import Node as Host

@@ -1,7 +1,7 @@
 """The families of `/metrics`, `/metrics/probes` and `/metrics/slis`: kind, help and label names.
 
 Source: pkg/kubelet/metrics/metrics.go, pkg/kubelet/prober/prober_manager.go and component-base.
-Rooms count under these names; one that is not here is not shown.
+Rooms count under these names; a name that is missing here is not shown.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 
 class Family(NamedTuple):
+    """One metric."""
+
     kind: str
     help: str
     labels: tuple[str, ...] = ()

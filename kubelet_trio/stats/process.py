@@ -1,0 +1,50 @@
+"""The figures of the agent's own process, under the names that Go programs use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+
+import kubelet_trio
+from kubelet_trio.stats.metered import Sample
+
+
+def build_info() -> tuple[str, ...]:
+    """Return the label values of `kubernetes_build_info`: build date, compiler, commit, ..."""
+    version = kubelet_trio.__version__
+    major, _, rest = version.partition(".")
+    return (
+        "",
+        platform.python_implementation(),
+        "",
+        "",
+        f"v{version}",
+        f"python{platform.python_version()}",
+        major,
+        rest.partition(".")[0],
+        f"{sys.platform}/{platform.machine()}",
+    )
+
+
+def process_samples() -> Iterator[Sample]:
+    """Yield the process' figures from /proc/self; nothing where it cannot be read."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        with open("/proc/stat", "rb") as file:
+            boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
+        descriptors = len(os.listdir("/proc/self/fd"))
+    except (OSError, StopIteration):
+        return
+    import resource
+
+    # Fields of proc(5) from the third on: the second, the command, may hold spaces.
+    ticks = os.sysconf("SC_CLK_TCK")
+    yield "process_cpu_seconds_total", (), (int(fields[11]) + int(fields[12])) / ticks
+    yield "process_start_time_seconds", (), boot + int(fields[19]) / ticks
+    yield "process_virtual_memory_bytes", (), int(fields[20])
+    yield "process_resident_memory_bytes", (), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    yield "process_open_fds", (), descriptors
+    yield "process_max_fds", (), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
