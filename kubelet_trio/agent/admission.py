@@ -149,6 +149,7 @@ class NodeAdmission:
     @property
     def first_checks(self) -> tuple[AdmissionCheck, ...]:
         """The checks before all others."""
+        # The order of admit handlers in NewMainKubelet: eviction first, node shutdown last.
         return (self._under_pressure,)
 
     @property

@@ -9,7 +9,8 @@ import trio
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.supervision import ChildState
 
-_LEAST = 300.0  # seconds since the last turn that are never too long
+# Seconds since the last turn that are never too long: minDuration of syncLoopHealthCheck.
+_LEAST = 300.0
 
 
 def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:

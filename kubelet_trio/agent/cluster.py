@@ -169,6 +169,7 @@ class Cluster:
         self.statuses = StatusManager(api, clock, meter)
         name = settings.identity.name
         self.events = ApiEvents(api, name, qps=settings.event_qps, burst=settings.event_burst)
+        # A mirror stays while its pod is being taken down: its worker still has the name.
         self._mirrors = MirrorPods(api, self.node.value, self._ending)
         self.source = ApiSource(
             api,
@@ -178,6 +179,8 @@ class Cluster:
             settings.host,
             server.keeper.fall_back if server.keeper is not None else lambda: None,
             self._features,
+            # Pods are admitted by the node's labels and taints: as NewSourceApiserver of
+            # pkg/kubelet/config, the source waits until its object has been read.
             self._node_listed.wait,
         )
         certificates: list[ClientCertificate | ServingCertificate] = []
@@ -227,6 +230,7 @@ class Cluster:
         return Supervisor(
             "api",
             [
+                # First, so that it ends last: it keeps what the others learn until their end.
                 *keeping,
                 ChildSpec("events", self.events.run, stop=self.events.stop),
                 ChildSpec("status", self.statuses.run, stop=self.statuses.stop),
@@ -308,6 +312,7 @@ class Cluster:
                 ChildSpec("status", heartbeat.run),
                 ChildSpec("lease", lease.run),
             ],
+            # Each needs those before it: the object is followed, registered, then reported on.
             strategy=Strategy.REST_FOR_ONE,
             policy=_TOP,
         )

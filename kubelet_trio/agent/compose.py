@@ -126,6 +126,7 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
     )
 
     def on_change(state: RuntimeState) -> None:
+        # What changed while the runtime was away came with no event.
         if state.is_ready:
             pleg.relist_soon()
         changes.wake_all()
@@ -135,6 +136,7 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
     health = RuntimeHealth(runtime, on_change)
 
     def node() -> NodeSettings:
+        # As the Go kubelet with the gate KubeletCgroupDriverFromCRI: the runtime's driver wins.
         driver = health.state.value.cgroup_driver
         return settings.node if driver is None else replace(settings.node, cgroup_driver=driver)
 
@@ -172,6 +174,7 @@ def _make_pods(
     links.changes.subscribe(registry)
     api_source = (cluster.source,) if cluster is not None and cluster.server.has_pods else ()
     desired = DesiredPods(
+        # The API server last: of two pods with one UID the first source's runs (`sources.merge`).
         (*seams.sources, *api_source),
         supplies.documents,
         reports.starts,

@@ -83,6 +83,7 @@ class DesiredPods:
 
     def apply(self, desired: Desired) -> None:
         """Pass the newest desired pods through the pipeline. Never blocks."""
+        # First: a pod of the same manifest finds them when it starts.
         self._documents.apply(desired.objects)
         desired = with_overhead(desired)
         self._starts.wanted(desired.pods)
@@ -90,6 +91,7 @@ class DesiredPods:
             desired = with_mark(desired, self._instance)
         self.value.value = desired
         if self._is_clearing:
+            # `all_ready`, or the pods of a source that has not delivered yet would stay.
             desired = replace(desired, pods={}, all_ready=True)
         self._registry.apply(desired)
         self._want_mirrors(desired)

@@ -198,7 +198,8 @@ class AgentMetrics:
         statistics = trio.lowlevel.current_statistics()
         yield "kubelet_trio_tasks", ("living",), statistics.tasks_living
         yield "kubelet_trio_tasks", ("runnable",), statistics.tasks_runnable
-        others = trio.to_thread.current_default_thread_limiter().borrowed_tokens  # getaddrinfo
+        # Trio resolves names (getaddrinfo) in threads of its own limiter.
+        others = trio.to_thread.current_default_thread_limiter().borrowed_tokens
         yield "kubelet_trio_worker_threads", (), len(busy_threads()) + others
         yield "kubelet_trio_event_loop_lag_seconds", (), lag
 

@@ -57,6 +57,7 @@ class CollectablePods:
 
     def wanted(self) -> Iterable[Pod]:
         """Return the pods that may start containers, with their newest manifests."""
+        # A list: callers await while they go through it, and workers come and go meanwhile.
         return list(self._wanted())
 
     def _wanted(self) -> Iterator[Pod]:

@@ -71,7 +71,8 @@ class AgentStats:
         """Return the provider of `/stats/summary` and of the metrics pages."""
         if self._provider is None:
             host, machine = await self._seams.offload_for(Purpose.STATS)(_look_at_host)
-            if self._provider is None:  # no other request was faster
+            # Looked at again: another request may have been faster.
+            if self._provider is None:
                 self._provider = self._make(host, machine)
                 self._asked.set()
         return self._provider
@@ -117,6 +118,7 @@ class AgentStats:
             StatsSettings(
                 node.node_name,
                 str(node.root_dir),
+                # Of both drivers: the runtime's is known only once it has answered.
                 (cgroup_path(kubepods, "systemd"), cgroup_path(kubepods, "cgroupfs")),
                 machine,
                 self._settings.system_cgroups,
@@ -217,6 +219,7 @@ def _look_at_host() -> tuple[Host, MachineInfo]:
             physical_cores=cores,
             sockets=sockets,
             machine_id=_text("/etc/machine-id"),
+            # Readable by root alone; there is none on machines without DMI.
             system_uuid=_text("/sys/class/dmi/id/product_uuid"),
             boot_id=_text("/proc/sys/kernel/random/boot_id"),
             kernel=os.uname().release,

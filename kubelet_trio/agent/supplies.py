@@ -52,6 +52,7 @@ def make_supplies(
         clock=seams.clock,
         offload=seams.offload_for(Purpose.PODS),
         names=PodNames(),
+        # `listing`: a removal that failed leaves it open what the runtime still has.
         remains=Remains(runtime.runtime, partial(runtime.pleg.refresh, listing=True)),
         crash_back_off=BackOffTable(settings.crash_back_off),
         node=runtime.node,

@@ -33,10 +33,12 @@ def make_tree(
         "kubelet",
         [
             Supervisor("health", health_servers, policy=_TOP),
+            # Before the pods, so that they end after them: what workers report last is delivered.
             ChildSpec("events", reports.events.run, policy=_TOP),
             ChildSpec("status", reports.statuses.run, policy=_TOP),
             *((Supervisor("machine", seams.machine, policy=_TOP),) if seams.machine else ()),
             *((cluster.api_children(),) if cluster is not None else ()),
+            # After `api`, which sends the last statuses once the workers have ended.
             _runtime(parts),
             *_cgroups(parts),
             parts.pods.supervisor,
@@ -45,6 +47,7 @@ def make_tree(
             Supervisor("pressure", parts.upkeep.pressure_children, policy=_TOP),
             Supervisor("gc", parts.upkeep.gc_children, policy=_TOP),
             ChildSpec("stats", parts.stats.run, policy=_TOP),
+            # Last, so that it ends first: no request may meet parts that have ended.
             *((Supervisor("server", servers, policy=_TOP),) if servers else ()),
         ],
     )
@@ -56,6 +59,7 @@ def _runtime(parts: Parts) -> Supervisor:
         "runtime",
         [
             *((connection,) if connection is not None else ()),
+            # Before its callers: a call in flight outlives them (see `cri.calls`).
             runtime.calls,
             ChildSpec("health", runtime.health.run),
             ChildSpec("pleg", runtime.pleg.run),

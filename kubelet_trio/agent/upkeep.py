@@ -33,6 +33,7 @@ def make_upkeep(
     containers = _make_container_gc(setup, runtime, reports, collectable)
     images = _make_image_gc(setup, runtime, reports, supplies, collectable)
     reclaim = Reclaim(
+        # As DeleteAllUnusedContainers of the Go kubelet: regardless of what the policy keeps.
         containers=lambda: containers.collect(all_unused=True),
         images=images.remove_unused,
         errors=RECLAIM_ERRORS,
@@ -104,6 +105,7 @@ def _log_children(
     setup: Setup, runtime: RuntimeParts, pods: CollectablePods
 ) -> Iterator[ChildSpec]:
     policy, seams = setup.settings.log_rotation, setup.seams
+    # A negative containerLogMaxSize turns rotation off (container_log_manager.go).
     if policy.max_size >= 0:
         threads = seams.offload_for(Purpose.GARBAGE)
         rotation = LogRotation(
@@ -176,6 +178,7 @@ def _oom_children(setup: Setup, reports: Reports, pods: GuardedPods) -> Iterator
         logged.logged,
         seams.offload_for(Purpose.PROCESSES),
         seams.memory_events,
+        # An earlier agent has reported the kills in containers from before this time.
         since=seams.clock.time(),
     )
     yield ChildSpec("memory-events", counted.run)

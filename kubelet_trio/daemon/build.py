@@ -237,6 +237,7 @@ def _health_servers(
         )
         serve = partial(_serve_health, agent, health)
         servers.insert(0, ChildSpec("healthz", serve, policy=SERVING, note=health.problem))
+    # It shows logs without authentication: on loopback alone, and only if asked for.
     if flags.ui_port:
         servers.append(node_page_child(agent, flags.ui_port))
     return tuple(servers)

@@ -100,6 +100,7 @@ async def open_apis(
     )
     qps, burst = config.kube_api_qps, config.kube_api_burst
     async with (
+        # Three pools of connections: a slow answer in one delays no request of the others.
         opened(qps=qps, burst=burst) as api,
         opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
         # A client that goes away during its review costs a connection: not one of the node's.

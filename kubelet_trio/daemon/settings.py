@@ -220,6 +220,7 @@ def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...
 
 
 def _parallel_pulls(config: KubeletConfiguration) -> int | None:
+    # serializeImagePulls wins over maxParallelImagePulls, which is then 1 or unset.
     if config.serialize_image_pulls:
         return 1
     return config.max_parallel_image_pulls
