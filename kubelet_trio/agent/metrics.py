@@ -1,6 +1,6 @@
 """`/metrics`, `/metrics/probes`, `/metrics/slis`: the agent's own, under upstream's names.
 
-Counts and durations come from the meter; gauges are computed when somebody asks. Names that begin
+Counts and durations come from the meter; gauges are computed at each request. Names that begin
 with `kubelet_trio_` are this agent's own: restarts in the supervision tree, items that wait in its
 channels, its tasks and threads, and the event loop's lag.
 """
@@ -37,7 +37,7 @@ _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 class AgentMetrics:
     """Writes the pages.
 
-    Imports `stats` when somebody asks: many standalone nodes are never asked.
+    Imports `stats` at the first request: many standalone nodes never get one.
     """
 
     def __init__(self, parts: Parts, meter: Meter, tree: Callable[[], TreeNode]) -> None:

@@ -142,7 +142,7 @@ class NodeApi:
         )
         router = kubelet_router(parts, read_only=read_only)
         if not read_only and self.settings.options.enable_debugging_handlers:
-            # The page shows logs: whoever turns their handler off wants them hidden.
+            # The page shows logs: without their handlers it must not.
             router.add("GET", "/ui/{path...}", node_page(agent))
         return router
 

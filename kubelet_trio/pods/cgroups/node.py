@@ -106,7 +106,7 @@ class PlainCgroups:
 
 
 class NodeCgroups:
-    """See the module."""
+    """Keeps the cgroups above pods and limits those of pods; see the module."""
 
     def __init__(
         self,
