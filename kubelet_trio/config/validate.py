@@ -18,7 +18,7 @@ from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration, format_duration
-from kubelet_trio.model import parse_quantity
+from kubelet_trio.model import is_ip, parse_quantity
 
 _PREFIX = "invalid configuration: "
 
@@ -298,10 +298,10 @@ def _endpoints(config: KubeletConfiguration) -> Iterator[str]:
             yield f'{_name(path)} "{value}" must be a unix socket: unix:///path'
     for path in ("healthzBindAddress", "address"):
         value = str(_LEAVES[path].get(config))
-        if not _is_ip(value):
+        if not is_ip(value):
             yield f'{_name(path)} "{value}" must be an IP address'
     for server in config.cluster_dns:
-        if not _is_ip(server):
+        if not is_ip(server):
             yield f'{_name("clusterDNS")} "{server}" must be an IP address'
     if config.static_pod_url and urlsplit(config.static_pod_url).scheme not in ("http", "https"):
         yield f'{_name("staticPodURL")} "{config.static_pod_url}" must be an http or https URL'
@@ -379,7 +379,7 @@ def _node_flags(flags: KubeletFlags) -> Iterator[str]:
     if name and not _SUBDOMAIN.fullmatch(name.strip().lower()):
         yield f'--hostname-override "{name}" is not a valid node name'
     addresses = [part.strip() for part in flags.node_ip.split(",")] if flags.node_ip else []
-    if not all(map(_is_ip, addresses)):
+    if not all(map(is_ip, addresses)):
         yield f'--node-ip "{flags.node_ip}" must be an IP address, or two'
     elif len(addresses) > 2 or (
         len(addresses) == 2 and len({ipaddress.ip_address(a).version for a in addresses}) != 2
@@ -391,14 +391,6 @@ def _node_flags(flags: KubeletFlags) -> Iterator[str]:
         yield "--crash-loop-backoff-base must be greater than 0"
     if flags.cloud_provider not in ("", "external"):
         yield f'unsupported cloud provider: "{flags.cloud_provider}" (empty or external)'
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _name(path: str) -> str:

@@ -33,7 +33,7 @@ from kubelet_trio.model.foreign import (
     reopen_regular,
     stat_own,
 )
-from kubelet_trio.model.http import system_tls, without_secrets, without_user
+from kubelet_trio.model.http import is_ip, system_tls, without_secrets, without_user
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.logger import BoundLogger, get_logger, set_verbosity, set_vmodule
@@ -155,6 +155,7 @@ __all__ = [
     "housekeeping_round",
     "inline_offload",
     "is_critical",
+    "is_ip",
     "is_mirror",
     "is_static",
     "is_terminal",

@@ -1,7 +1,8 @@
-"""For HTTP clients: the TLS context, and URLs without secrets."""
+"""For HTTP clients and servers: the TLS context, addresses, and URLs without secrets."""
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 
 
@@ -24,3 +25,12 @@ def without_user(url: str) -> str:
 def without_secrets(url: str) -> str:
     """Return a URL for logs and pages: without user, password, query and fragment."""
     return without_user(url).partition("?")[0].partition("#")[0]
+
+
+def is_ip(text: str) -> bool:
+    """Whether a host is given by its address, of IPv4 or IPv6, and not by name."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

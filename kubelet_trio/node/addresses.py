@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import trio
 
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import get_logger, is_ip
 
 log = get_logger()
 
@@ -39,7 +39,7 @@ def host_ips(node_ip: str = "", name: str = "", looked_up: Iterable[str] = ()) -
     """
     if node_ip and node_ip not in _ONLY_A_FAMILY:
         return tuple(str(ipaddress.ip_address(part.strip())) for part in node_ip.split(","))
-    if _is_ip(name):
+    if is_ip(name):
         return (name,)
     found = list(looked_up) or _route_ips()
     family = 6 if node_ip == "::" else 4
@@ -57,7 +57,7 @@ async def look_up(name: str, node_ip: str, *, only_if_needed: bool) -> tuple[str
         node_ip: `--node-ip`; an address there makes the lookup unnecessary.
         only_if_needed: do not ask DNS if there is a default route.
     """
-    if (node_ip and node_ip not in _ONLY_A_FAMILY) or _is_ip(name):
+    if (node_ip and node_ip not in _ONLY_A_FAMILY) or is_ip(name):
         return ()
     if only_if_needed and _route_ips():
         return ()
@@ -109,14 +109,6 @@ def own_problem(address: str) -> str | None:
     except OSError:
         return f'node IP: "{address}" not found in the host\'s network interfaces'
     return None
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _route_ips() -> list[str]:

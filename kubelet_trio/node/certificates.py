@@ -42,7 +42,7 @@ from kubelet_trio.kube import (
     open_client,
     write_kubeconfig,
 )
-from kubelet_trio.model import Meter, Offload, WallClock, get_logger
+from kubelet_trio.model import Meter, Offload, WallClock, get_logger, is_ip
 from kubelet_trio.supervision import ChildSpec, Restart
 
 log = get_logger()
@@ -74,22 +74,14 @@ def serving_store(cert_dir: Path, offload: Offload) -> CertificateStore:
 def serving_wanted(node: str, addresses: Iterable[NodeAddress]) -> CertificateRequest | None:
     """Return the serving certificate for a node's addresses; None while it has no IP address."""
     given = [(address.type, address.address) for address in addresses if address.address]
-    ips = {text for kind, text in given if kind in _IPS and _is_ip(text)}
-    hosts = {text for kind, text in given if kind in _HOSTS and not _is_ip(text)}
+    ips = {text for kind, text in given if kind in _IPS and is_ip(text)}
+    hosts = {text for kind, text in given if kind in _HOSTS and not is_ip(text)}
     if not ips:
         return None
     plain = sorted(str(ipaddress.ip_address(ip)) for ip in ips)
     return CertificateRequest(
         SERVING_SIGNER, f"system:node:{node}", hosts=tuple(sorted(hosts)), addresses=tuple(plain)
     )
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def ttl(held: Certificate | None, now: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import trio
 
@@ -41,18 +42,57 @@ class Fault:
         return self.call in ("", call) and (not self.target or self.target in targets)
 
 
-class Faults:
-    """The active faults, oldest first; the first that matches hits a call."""
+class _AnyFault(Protocol):
+    times: int | None
+    lifted: trio.Event
+
+
+F = TypeVar("F", bound=_AnyFault)
+
+
+class FaultList(Generic[F]):
+    """The active faults, oldest first."""
 
     def __init__(self) -> None:
-        self._faults: list[Fault] = []
-        self._spent: list[Fault] = []  # have hit their last call, which may still hang
+        self._faults: list[F] = []
+        self._spent: list[F] = []  # have hit their last call, which may still hang
 
-    def __iter__(self) -> Iterator[Fault]:
+    def __iter__(self) -> Iterator[F]:
         return iter(tuple(self._faults))
 
     def __len__(self) -> int:
         return len(self._faults)
+
+    def activate(self, fault: F) -> F:
+        """Add a fault; return it, for `lift`."""
+        self._faults.append(fault)
+        return fault
+
+    def take_first(self, hits: Callable[[F], bool]) -> F | None:
+        """Return the first fault that hits, and count it down."""
+        fault = next(filter(hits, self._faults), None)
+        if fault is not None and fault.times is not None:
+            fault.times -= 1
+            if fault.times <= 0:
+                self._faults.remove(fault)
+                self._spent.append(fault)
+        return fault
+
+    def lift(self, fault: F) -> None:
+        """End one fault; calls that hang on it continue."""
+        fault.lifted.set()
+        for kept in (self._faults, self._spent):
+            if fault in kept:
+                kept.remove(fault)
+
+    def clear(self) -> None:
+        """End all faults; calls that hang continue."""
+        for fault in [*self._faults, *self._spent]:
+            self.lift(fault)
+
+
+class Faults(FaultList[Fault]):
+    """The active faults of a runtime; the first that matches hits a call."""
 
     def add(
         self,
@@ -65,28 +105,8 @@ class Faults:
         error: RuntimeCallError | None = None,
     ) -> Fault:
         """Activate a fault; return it, for `lift`."""
-        fault = Fault(kind, call, target, times, delay, error)
-        self._faults.append(fault)
-        return fault
+        return self.activate(Fault(kind, call, target, times, delay, error))
 
     def take(self, call: str, targets: frozenset[str]) -> Fault | None:
         """Return the fault that hits this call, and count it down."""
-        fault = next((fault for fault in self._faults if fault.hits(call, targets)), None)
-        if fault is not None and fault.times is not None:
-            fault.times -= 1
-            if fault.times <= 0:
-                self._faults.remove(fault)
-                self._spent.append(fault)
-        return fault
-
-    def lift(self, fault: Fault) -> None:
-        """End one fault; calls that hang on it continue."""
-        fault.lifted.set()
-        for kept in (self._faults, self._spent):
-            if fault in kept:
-                kept.remove(fault)
-
-    def clear(self) -> None:
-        """End all faults; calls that hang continue."""
-        for fault in [*self._faults, *self._spent]:
-            self.lift(fault)
+        return self.take_first(lambda fault: fault.hits(call, targets))

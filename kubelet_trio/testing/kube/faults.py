@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import trio
 
 from kubelet_trio.kube import KubeError
+from kubelet_trio.testing.faults import FaultList
 
 
 class KubeFaultKind(enum.Enum):
@@ -56,12 +57,8 @@ class KubeRequest:
     user: str = ""
 
 
-class KubeFaults:
-    """The active faults, oldest first; the first that matches hits a request."""
-
-    def __init__(self) -> None:
-        self._faults: list[KubeFault] = []
-        self._spent: list[KubeFault] = []  # have hit their last request, which may still hang
+class KubeFaults(FaultList[KubeFault]):
+    """The active faults of an API server; the first that matches hits a request."""
 
     def add(
         self,
@@ -75,28 +72,8 @@ class KubeFaults:
         error: KubeError | None = None,
     ) -> KubeFault:
         """Activate a fault; return it, for `lift`."""
-        fault = KubeFault(kind, verb, resource, name, times, delay, error)
-        self._faults.append(fault)
-        return fault
+        return self.activate(KubeFault(kind, verb, resource, name, times, delay, error))
 
     def take(self, request: KubeRequest) -> KubeFault | None:
         """Return the fault that hits this request, and count it down."""
-        fault = next((fault for fault in self._faults if fault.hits(request)), None)
-        if fault is not None and fault.times is not None:
-            fault.times -= 1
-            if fault.times <= 0:
-                self._faults.remove(fault)
-                self._spent.append(fault)
-        return fault
-
-    def lift(self, fault: KubeFault) -> None:
-        """End one fault; requests that hang on it continue."""
-        fault.lifted.set()
-        for kept in (self._faults, self._spent):
-            if fault in kept:
-                kept.remove(fault)
-
-    def clear(self) -> None:
-        """End all faults; requests that hang continue."""
-        for fault in [*self._faults, *self._spent]:
-            self.lift(fault)
+        return self.take_first(lambda fault: fault.hits(request))
