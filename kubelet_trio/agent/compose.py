@@ -169,6 +169,7 @@ def _make_pods(
         lambda: runtime.pleg.known_uids,
         supervisor.start_child,
         Admitter(admission.node, admission.first_checks, seams.meter, admission.last_checks),
+        lambda: runtime.pleg.relisted_at is not None,
         links.workers,
     )
     links.changes.subscribe(registry)

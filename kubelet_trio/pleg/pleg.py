@@ -62,7 +62,8 @@ class Pleg:
             owns: whether a sandbox or container with these annotations belongs to this agent.
                 Others are ignored: neither watched nor stopped.
             meter: receives metrics of relists and events.
-            recovered: called after the first relist since `problem` reported a problem.
+            recovered: called after the first relist of all, and after the first one since
+                `problem` reported a problem.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period

@@ -62,7 +62,8 @@ class Relister:
             period: returns the s between relists without failures; called again after `recheck`.
             owns: whether an object with these annotations belongs to this agent.
             meter: receives durations and intervals of relists.
-            on_recovered: called after the first success since `UNHEALTHY_AFTER` without one.
+            on_recovered: called after the first success of all, and after the first one since
+                `UNHEALTHY_AFTER` without one.
         """
         self._runtime = runtime
         self._state = state
@@ -128,12 +129,12 @@ class Relister:
         self._state.forget_gone(before=sandboxes_asked)
         # Health counts from the end of a relist, snapshots are only as new as its beginning.
         before, self.relisted_at = self.relisted_at, trio.current_time()
-        if before is not None and self.relisted_at - before > UNHEALTHY_AFTER:
-            self._on_recovered()
         if self._meter is not None:
             took = self.relisted_at - asked_at
             self._meter.observe("kubelet_pleg_relist_duration_seconds", took)
         self._state.cache.relisted(asked_at)
+        if before is None or self.relisted_at - before > UNHEALTHY_AFTER:
+            self._on_recovered()
 
     def _observe_interval(self, meter: Meter, now: float) -> None:
         if self._began_at is not None:

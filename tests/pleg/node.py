@@ -23,6 +23,7 @@ class Watched:
     runtime: FakeRuntime
     pleg: Pleg
     wakes: list[tuple[float, PodUid]] = field(default_factory=list)
+    recoveries: list[float] = field(default_factory=list)  # trio times
     meter: Meter = field(default_factory=Meter)
 
     def state(self, container_id: ContainerId, uid: PodUid = WEB) -> ContainerState | None:
@@ -43,6 +44,7 @@ async def watched(
 ) -> AsyncIterator[Watched]:
     """Run a PLEG on a runtime; `waiter` True is the runtime's own fake of pidfds."""
     wakes: list[tuple[float, PodUid]] = []
+    recoveries: list[float] = []
     meter = Meter()
     pleg = Pleg(
         runtime,
@@ -50,9 +52,10 @@ async def watched(
         exit_waiter=runtime.exit_waiter if waiter is True else waiter or None,
         relist_period=relist_period,
         meter=meter,
+        recovered=lambda: recoveries.append(trio.current_time()),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(pleg.run)
-        yield Watched(runtime, pleg, wakes, meter)
+        yield Watched(runtime, pleg, wakes, recoveries, meter)
         nursery.cancel_scope.cancel()
     assert runtime.exit_waiter.open_watches == 0

@@ -137,6 +137,7 @@ async def test_health_is_lost_after_three_minutes_without_a_relist(
         now = trio.current_time
         assert node.pleg.problem(now()) == "PLEG is not healthy: pleg has yet to be successful"
         await trio.sleep(5)
+        assert node.recoveries == []
         runtime.restart()
         await trio.sleep(5)
         runtime.go_down()
@@ -147,9 +148,11 @@ async def test_health_is_lost_after_three_minutes_without_a_relist(
         assert said.startswith("PLEG is not healthy: pleg was last seen active 5m")
         assert said.endswith("s ago; threshold is 3m0s")
         assert node.pleg.problem(last + 170) is None
+        assert len(node.recoveries) == 1, "the first relist of all"
         runtime.restart()
         await trio.sleep(1.1)
         assert node.pleg.problem(now()) is None
+        assert len(node.recoveries) == 2
 
 
 async def test_objects_without_kubernetes_labels_are_nobodys(autojump_clock: object) -> None:

@@ -59,15 +59,26 @@ class PodRegistry:
         known_uids: Callable[[], Iterable[PodUid]],
         start_child: Callable[[ChildSpec], None],
         admitter: Admitter,
+        is_listed: Callable[[], bool],
         workers: dict[PodUid, PodWorker] | None = None,
     ) -> None:
-        """`workers` is the table to fill, for those who read it before the registry exists."""
+        """Begin without workers.
+
+        Args:
+            services: what the workers need of the node.
+            records: what an earlier agent left; a worker takes its own.
+            known_uids: returns the pods of which the runtime holds something.
+            start_child: starts the task of a worker.
+            admitter: decides who may run.
+            is_listed: whether `known_uids` knows yet; `wake_all` is to be called once it does.
+            workers: the table to fill, for those who read it before the registry exists.
+        """
         self._services = services
-        self._records = dict(records)  # of an earlier agent, until a worker takes them
-        self._known_uids = known_uids  # pods that the runtime holds something of
+        self._records = dict(records)
+        self._known_uids = known_uids
         self._start_child = start_child
         self._admitter = admitter
-        self._is_listed = False
+        self._is_listed = is_listed
         self._workers = workers if workers is not None else {}
         self._desired = Desired(pods={}, all_ready=False)
         self._names: frozenset[PodKey] = frozenset()  # of the desired pods
@@ -109,6 +120,7 @@ class PodRegistry:
             self._reclaimed.discard(uid)
             if uid in self._desired.pods:
                 self._make(self._desired.pods[uid], None)
+                self._admit()
 
     @property
     def workers(self) -> Mapping[PodUid, PodWorker]:
@@ -213,6 +225,7 @@ class PodRegistry:
         """Wake every worker, and hold nothing back: the runtime's state has changed, say."""
         for worker in self._workers.values():
             worker.retry()
+        self._admit()
 
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
@@ -245,8 +258,7 @@ class PodRegistry:
         self._admit()
 
     def _reconsider(self) -> None:
-        """Look again at the pods that wait; a worker calls it, first when its pod is listed."""
-        self._is_listed = True
+        """Look again at the pods that wait: one that terminates has made room, or left a name."""
         for worker in self._workers.values():
             if worker.waits_for:  # those may have ended
                 worker.wake()
@@ -254,7 +266,7 @@ class PodRegistry:
 
     def _admit(self) -> None:
         """Decide on the pods that wait, once it is known what runs on the node."""
-        if not self._is_listed:
+        if not self._is_listed():
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)

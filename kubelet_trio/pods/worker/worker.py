@@ -263,7 +263,6 @@ class PodWorker:
         await self._recording(partial(self._services.observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
             self._move(PhaseEvent.LISTED)
-        self._reconsider()  # what the runtime holds is known now, and admission waits for that
         while self.phase is not Phase.GONE:
             with trio.CancelScope() as self._interrupt:
                 event = await self._activities[self.phase]()
