@@ -32,6 +32,8 @@ def eviction_policy(config: KubeletConfiguration) -> EvictionPolicy:
             config.eviction_soft,
             graces,
             config.eviction_minimum_reclaim,
+            # With `pods`, hard memory.available also applies to the cgroup of all pods
+            # (addAllocatableThresholds in pkg/kubelet/eviction/helpers.go).
             enforces_pods="pods" in config.enforce_node_allocatable,
         ),
         transition_period=config.eviction_pressure_transition_period,
@@ -93,6 +95,7 @@ def _gated(config: KubeletConfiguration) -> Iterator[str]:
     if config.qos_reserved and not gates.get("QOSReserved"):
         yield "qosReserved (--qos-reserved) needs the feature gate QOSReserved"
     for name, share in config.qos_reserved.items():
+        # As ParseQOSReserved in pkg/kubelet/cm/container_manager.go.
         if name != "memory":
             yield f"qosReserved (--qos-reserved): {name!r}: only memory can be reserved"
         elif not re.fullmatch(r"(\d|[1-9]\d|100)%", share):
@@ -121,6 +124,7 @@ def reservations(
     )
     # reservedSystemCPUs overrides the cpu of both reservations (`with_reserved_cpus`).
     kept = parse_cpus(config.reserved_system_cpus)
+    # As getReservedCPUs (cmd/kubelet/app/server.go): a subset of the CPUs of this machine.
     if missing := sorted(cpu for cpu in kept if cpu >= cpus):
         raise ValueError(
             f"reservedSystemCPUs (--reserved-cpus): {config.reserved_system_cpus}: this machine "

@@ -1,8 +1,4 @@
-"""Converts decoded JSON to a `KubeletConfiguration`, and reports unknown fields and bad types.
-
-In Go only a pointer can tell an unset field from a zero one. For all other fields
-(`ZERO_IS_UNSET`) a zero in a file therefore means the default, as upstream.
-"""
+"""Converts decoded JSON to a `KubeletConfiguration`, and reports unknown fields and bad types."""
 
 from __future__ import annotations
 
@@ -19,6 +15,8 @@ from kubelet_trio.config.types import Block, KubeletConfiguration
 from kubelet_trio.config.walk import drop, pick
 from kubelet_trio.durations import Duration, parse_duration
 
+# In Go only a pointer field can tell unset from zero. These are no pointers in types.go, so a
+# zero in a file means the default.
 _UNSET = """
 podLogsDir syncFrequency fileCheckFrequency httpCheckFrequency address port
 authentication.webhook.cacheTTL authorization.mode authorization.webhook.cacheAuthorizedTTL
@@ -41,6 +39,7 @@ def normalize(raw: Mapping[str, Any]) -> dict[str, Any]:
     settled: dict[str, Any] = _without_nulls(copy.deepcopy(dict(raw)))
     for path in ZERO_IS_UNSET:
         value = pick(settled, path)
+        # False equals 0 in Python, and is a value of its own.
         if not isinstance(value, bool) and value in _ZEROS:
             drop(settled, path)
     # As SetDefaults_KubeletConfiguration (v1beta1/defaults.go).

@@ -1,8 +1,7 @@
 """Reads configuration files strictly, and merges drop-ins over the main one.
 
 A drop-in directory has `*.conf` files, at any depth. They are applied in the lexical order of
-their paths as JSON merge patches (RFC 7386). Each needs its own apiVersion and kind. A relative
-path in a file is relative to the directory of that file.
+their paths as JSON merge patches (RFC 7386). Each needs its own apiVersion and kind.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from kubelet_trio.config.walk import pick, put
 from kubelet_trio.model import check_yaml_depth
 
 _DEEPEST, _MOST_VALUES = 50, 100_000
+# A relative path is relative to the directory of its file (KubeletConfigurationPathRefs in
+# pkg/kubelet/apis/config/helpers.go).
 _PATHS = (
     "staticPodPath",
     "podLogsDir",
@@ -88,10 +89,11 @@ def _drop_ins(directory: Path) -> list[Path]:
     if not directory.is_dir():
         raise ConfigError([f"--config-dir {directory}: no such directory"])
     found = []
-    # As filepath.Walk of the Go kubelet: it visits names in lexical order.
     for where, inner, names in os.walk(directory):
         inner.sort()
         found += [Path(where, name) for name in names if name.endswith(".conf")]
+    # Paths compare part by part, which is the order of filepath.WalkDir in
+    # mergeKubeletConfigurations (cmd/kubelet/app/server.go): `a/x.conf` before `a.conf`.
     return sorted(path for path in found if path.is_file())
 
 
@@ -113,11 +115,13 @@ def _check_size(value: Any) -> None:
 def _decode(path: Path, text: str) -> dict[str, Any]:
     import yaml  # deferred: only a configuration file needs it
 
+    # PyYAML has CSafeLoader only if it was built with libyaml.
     class StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         """A loader that refuses duplicate keys, as upstream."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             self.flatten_mapping(node)
+            # Only scalars: the value of any other key is a list, which Counter cannot hash.
             names = Counter(k.value for k, _ in node.value if isinstance(k.value, str))
             for key in (key for key, count in names.items() if count > 1):
                 raise yaml.constructor.ConstructorError(

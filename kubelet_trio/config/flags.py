@@ -123,6 +123,7 @@ def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str
     while rest:
         word = rest.pop(0)
         if word == "--":
+            # The kubelet takes no positional arguments (NewKubeletCommand).
             problems.extend(f'unknown command "{extra}"' for extra in rest)
             return
         split = _split(word, problems)
@@ -135,6 +136,7 @@ def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str
             if text is None and rest and not rest[0].startswith("-"):
                 rest.pop(0)
             continue
+        # NoOptDefVal in pflag: a bool never takes the next word as its value.
         if text is None and _is_bool(name):
             text = "true"
         elif text is None:
@@ -152,6 +154,7 @@ def _split(word: str, problems: list[str]) -> tuple[str, str | None] | None:
         if not name or name.startswith("-"):
             problems.append(f"bad flag syntax: {word}")
             return None
+        # WordSepNormalizeFunc (component-base/cli/flag): --node_ip is --node-ip.
         return name.replace("_", "-"), text if sign else None
     if word.startswith("-") and len(word) > 1:
         name = _SHORT.get(word[1], "")

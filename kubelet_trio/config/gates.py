@@ -1,10 +1,8 @@
 """Feature gates of the kubelet at Kubernetes 1.36, and which of them this agent implements.
 
 An unknown gate is an error, as upstream. A gate that is on upstream is on here only if a module
-implements it (`EVIDENCE`). All others are off. A configuration that turns on a gate of
-`NOT_BUILT` only repeats upstream's default: it is accepted with a note, and pods that use the
-missing feature are refused by name. Turning it off is accepted, even if upstream has locked it
-on. Other gates may only be set to their value here; those in `EITHER` may be set to any.
+implements it (`EVIDENCE`). All others are off. Gates of `NOT_BUILT` and `EITHER` may be set to
+either value, all others only to their value here.
 
 Source: pkg/features/kube_features.go, and staging/src/k8s.io/component-base/logs/api/v1.
 """
@@ -130,6 +128,8 @@ def gate_problems(gates: Mapping[str, bool]) -> list[str]:
     for name, value in gates.items():
         if name not in GATES:
             problems.append(f"invalid configuration: unrecognized feature gate: {name}")
+        # To turn on a gate of NOT_BUILT only repeats upstream's default: it gets a note
+        # (`gate_notes`), and pods that use the feature are refused by name.
         elif value != GATES[name] and name not in EITHER and name not in NOT_BUILT:
             why = f"it is {'on' if GATES[name] else 'off'} here"
             problems.append(f"not supported yet: feature gate {name}={str(value).lower()} ({why})")

@@ -78,8 +78,10 @@ def startup_refusals(config: KubeletConfiguration, facts: HostFacts) -> list[str
             "this host uses cgroup v1 and failCgroupV1 (--fail-cgroupv1) is true; "
             "move it to cgroup v2 or set failCgroupV1: false"
         )
+    # memory.oom.group, which kills a whole container, exists on cgroup v2 only.
     if facts.cgroup_version == 1 and config.single_process_oom_kill is False:
         refusals.append("singleProcessOOMKill must not be set to false on cgroup v1")
+    # KEP-2400 limits swap on cgroup v2 only.
     if facts.cgroup_version == 1 and config.memory_swap.swap_behavior == "LimitedSwap":
         refusals.append("memorySwap.swapBehavior LimitedSwap is not supported on cgroup v1")
     if facts.swaps and config.fail_swap_on:

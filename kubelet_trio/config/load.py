@@ -94,10 +94,12 @@ def settle(line: ParsedFlags) -> Settings:
     log_format = str(pick(raw, "logging.format") or "")
     gates = raw.get("featureGates")
     for path, value in _fields(line).items():
-        # Flags win over the file, field by field; feature gates are merged gate by gate.
+        # Flags win over the file, field by field; feature gates are merged gate by gate
+        # (kubeletConfigFlagPrecedence in cmd/kubelet/app/server.go; kubernetes/kubernetes#56171).
         if path == "featureGates" and isinstance(gates, dict):
             value = {**gates, **value}
         put(raw, path, value)
+    # Not from `config`: its default hides whether the format was set.
     for row, value in line.values:
         if row.path == "logging.format":
             log_format = value
@@ -135,6 +137,7 @@ def _joined(line: ParsedFlags) -> list[tuple[Row, Any]]:
 
 
 def _union(before: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    # A header may repeat: its values add up (ColonSeparatedMultimapStringString).
     lists = {k: [*before[k], *v] for k, v in value.items() if isinstance(v, list) and k in before}
     return {**before, **value, **lists}
 

@@ -253,7 +253,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "register-schedulable", API, "register as schedulable", _API),
     row("", "experimental-allocatable-ignore-eviction", YES, "leave hard eviction thresholds out of allocatable"),
     row("", "keep-terminated-pod-volumes", DEFAULT, "keep volumes of ended pods mounted", "keeping volumes of ended pods"),
-    # cAdvisor's, which the Go kubelet has by mistake
+    # cAdvisor's, which the Go kubelet has by mistake (addCadvisorFlags, globalflags_linux.go)
     row("", "application-metrics-count-limit", MOOT, "most application metrics per container", _NO_CADVISOR),
     row("", "container-hints", MOOT, "file with hints about containers for cAdvisor", _NO_CADVISOR),
     row("", "containerd", MOOT, "containerd's socket for cAdvisor", _NO_CADVISOR),

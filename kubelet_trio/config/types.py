@@ -20,6 +20,7 @@ from kubelet_trio.durations import Duration
 GROUP_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
 
+# Go writes initialisms in one case, and so do the JSON names.
 _ACRONYMS = {
     "api": "API", "ca": "CA", "cfs": "CFS", "cidr": "CIDR", "cpus": "CPUs", "dns": "DNS",
     "gc": "GC", "http": "HTTP", "id": "ID", "iptables": "IPTables", "oom": "OOM", "qos": "QOS",
@@ -175,6 +176,7 @@ class KubeletConfiguration(Block, frozen=True):
     cgroups_per_qos: bool = True
     cgroup_driver: str = "cgroupfs"
     cpu_manager_policy: str = "none"
+    # Unset differs from false, which is refused on cgroup v1.
     single_process_oom_kill: bool | None = None
     cpu_manager_policy_options: dict[str, str] = field(default_factory=dict)
     cpu_manager_reconcile_period: Duration = Duration(10)
@@ -199,6 +201,8 @@ class KubeletConfiguration(Block, frozen=True):
     kube_api_burst: int = 100
     serialize_image_pulls: bool = True
     max_parallel_image_pulls: int | None = None
+    # Its defaults depend on the operating system: `pressure.hard_settings` applies them, as
+    # loadConfigFile does upstream (kubernetes/kubernetes#110263).
     eviction_hard: dict[str, str] = field(default_factory=dict)
     eviction_soft: dict[str, str] = field(default_factory=dict)
     eviction_soft_grace_period: dict[str, str] = field(default_factory=dict)

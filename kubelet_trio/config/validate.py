@@ -235,11 +235,13 @@ def _logging(config: KubeletConfiguration) -> Iterator[str]:
 
 
 def _durations(config: KubeletConfiguration) -> Iterator[str]:
+    # The kernel refuses other periods (max_cfs_quota_period in kernel/sched/core.c).
     if not 0.001 <= config.cpu_cfs_quota_period <= 1:
         yield (
             f"{_name('cpuCFSQuotaPeriod')} {config.cpu_cfs_quota_period} "
             "must be between 1ms and 1sec, inclusive"
         )
+    # KEP-4603: a node may shorten the back-off of crashing containers, never prolong it.
     longest = config.crash_loop_back_off.max_container_restart_period
     if not 1 <= longest <= 300:
         yield (
@@ -330,7 +332,8 @@ def _server(config: KubeletConfiguration) -> Iterator[str]:
         yield f"{_name('readOnlyPort')} and {_name('port')} must differ"
 
 
-# Labels that a node may set on itself. Source: kubeletapis.KubeletLabels.
+# Labels that a node may set on itself. Source: KubeletLabels in
+# k8s.io/kubelet/pkg/apis/well_known_labels.go.
 _LABELS = """
 kubernetes.io/hostname topology.kubernetes.io/zone topology.kubernetes.io/region
 failure-domain.beta.kubernetes.io/zone failure-domain.beta.kubernetes.io/region
@@ -375,6 +378,7 @@ def _is_reserved(prefix: str) -> bool:
 def _node_flags(flags: KubeletFlags) -> Iterator[str]:
     if not flags.root_dir:
         yield "--root-dir must name a directory"
+    # Trimmed and lower-cased, as by GetHostname in k8s.io/component-helpers/node/util.
     name = flags.hostname_override
     if name and not _SUBDOMAIN.fullmatch(name.strip().lower()):
         yield f'--hostname-override "{name}" is not a valid node name'

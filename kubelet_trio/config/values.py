@@ -8,6 +8,7 @@ from typing import Any
 
 from kubelet_trio.durations import Duration, parse_duration
 
+# The spellings of Go's strconv.ParseBool.
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
