@@ -1,9 +1,9 @@
-"""Modules that a library imports and this agent rarely or never uses.
+"""Defers modules that a library imports and this agent rarely or never uses.
 
-Memory and the time of an import are part of a node agent's footprint. What is deferred stands
-in `sys.modules` unexecuted, and is executed when somebody asks it for a name that is not one
-of its submodules: other code in the process finds in it what it expects. Nothing is done to
-a module that was imported before.
+Memory and the time of an import are part of a node agent's footprint. A deferred module is in
+`sys.modules`, but its code runs only when one of its own names is read (submodules do not
+count). Other code in the process therefore sees no difference. A module that was imported
+before is left alone.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _TASK_NAMES = "logAsyncioTasks"
 
 
 class _UnexecutedModule(ModuleType):
-    """A module that runs its code at the first look at one of its own names.
+    """A module that runs its code when one of its own names is first read.
 
-    One thread runs it, others that look meanwhile wait for it.
+    One thread runs it; other threads that read a name meanwhile wait for it.
     """
 
     def __getattr__(self, name: str) -> Any:
-        # Dunders are asked for by the import system itself; its machinery must not set us off.
+        # The import system itself reads dunders such as `__path__`: they must not run the code.
         if name.startswith("__") or self.__spec__ is None or self.__spec__.loader is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         with _locks[self.__name__]:
@@ -39,7 +39,7 @@ class _UnexecutedModule(ModuleType):
                     self.__spec__.loader.exec_module(self)
                 finally:
                     _executing.discard(self.__name__)
-                self.__class__ = ModuleType  # type: ignore[assignment]  # as any other from here on
+                self.__class__ = ModuleType  # type: ignore[assignment]  # no `__getattr__` any more
                 _afterwards.pop(self.__name__, _nothing)()
         return ModuleType.__getattribute__(self, name)
 
@@ -48,22 +48,23 @@ def _nothing() -> None:
     pass
 
 
-# What is done when a module has been executed.
+# Called once the module of that name has run its code.
 _afterwards: dict[str, Callable[[], None]] = {}
-# Reentrant: what a module imports while it runs may look back into it.
+# Reentrant: a module may import others that read its names while it still runs.
 _locks: dict[str, threading.RLock] = {}
 _executing: set[str] = set()
 
 
 def defer(*names: str) -> None:
-    """Let these modules be executed when they are first used, not when they are imported.
+    """Run these modules when they are first used, not when they are imported.
 
-    Of a submodule the packages above it are imported. One that is missing is left to the
-    import of whoever needs it.
+    The parent packages of a submodule are imported. A missing module is not reported here:
+    importing it fails as usual.
     """
     for name in names:
         if name in sys.modules:
             continue
+        # For `a.b` this imports `a`.
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             continue
@@ -74,10 +75,10 @@ def defer(*names: str) -> None:
 
 
 def spare_task_names() -> None:
-    """Keep `logging` from asking a deferred asyncio for the name of a task, which executes it.
+    """Keep `logging` from reading the name of a task from a deferred asyncio, which would run it.
 
-    From Python 3.12 on it asks for every record, such as the one that structlog makes when it is
-    imported. Once somebody uses asyncio, it does so again.
+    Since Python 3.12 it does so for every record, such as the one that structlog makes at its
+    import. Once other code uses asyncio, this is undone.
     """
     if sys.version_info < (3, 12) or "asyncio" not in _locks:
         return
@@ -91,7 +92,7 @@ def spare_task_names() -> None:
 def names_on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
     """Return a package's `__getattr__` for names whose modules not every agent needs.
 
-    `homes` says in which submodule a name is; that is imported when the name is first asked for.
+    `homes` maps each name to its submodule, which is imported when the name is first read.
     """
 
     def get(name: str) -> object:
@@ -103,10 +104,11 @@ def names_on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], o
 
 
 def spare_metadata() -> None:
-    """Tell betterproto2 its version without `importlib.metadata`.
+    """Give betterproto2 its own version without importing `importlib.metadata`.
 
-    It asks only to compare it with what wrote the messages, and that brings `email`, `zipfile`
-    and the compressors. Where the version cannot be read off its directory it asks as ever.
+    It only compares the version with that of the generated code, but `importlib.metadata` imports
+    `email`, `zipfile` and the compressors. If no single dist-info directory has the version,
+    nothing changes.
     """
     if _VERSION in sys.modules or _METADATA in sys.modules:
         return
@@ -121,6 +123,7 @@ def spare_metadata() -> None:
     spec = importlib.util.spec_from_file_location(_VERSION, home / "_version.py")
     if len(found) != 1 or spec is None or spec.loader is None:
         return
+    # Replaces `importlib.metadata` only while `betterproto2._version` runs.
     stand_in = ModuleType(_METADATA)
     stand_in.version = lambda _name: found[0]  # type: ignore[attr-defined]
     module = importlib.util.module_from_spec(spec)

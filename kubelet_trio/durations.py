@@ -1,19 +1,20 @@
 """Durations as Kubernetes reads and writes them; seconds are plain floats.
 
 Go's `time.Duration`, as in `metav1.Duration`, events and messages: `1h30m0s`, `100ms`. And the
-coarser ages of kubectl: `5m10s`, `3h`. Nothing is imported here but `re`: the client commands,
-which load no models, use it too.
+coarser ages of kubectl: `5m10s`, `3h`. It imports only `re`, because the client commands, which
+load no models, use it too.
 """
 
 from __future__ import annotations
 
 import re
 
+# Two letters for micro, as in Go: U+00B5 (the micro sign) and U+03BC (the Greek letter).
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6}
 _UNITS |= {"s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _TERM = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _LIMIT = 2**63  # time.Duration is an int64 of nanoseconds
-_LONGEST = 100  # characters of a text; Go has no limit, and nobody writes so many terms
+_LONGEST = 100  # characters of a text; Go has no limit, but no real duration is so long
 
 
 class Duration(float):
@@ -82,7 +83,7 @@ def _decimal(value: int, unit: int) -> str:
 
 def format_milliseconds(seconds: float) -> str:
     """Write seconds as Go does, cut to milliseconds (`Truncate(time.Millisecond)`)."""
-    # The smallest part of a microsecond repairs what binary fractions lose: 1.234 is 1233.99...
+    # 1.234 * 1000 is 1233.99... in binary: without the addition it would lose a millisecond.
     return format_duration(int(seconds * 1000 + 1e-6) / 1000)
 
 
@@ -92,6 +93,7 @@ def human_duration(seconds: float) -> str:
     Source: HumanDuration in k8s.io/apimachinery/pkg/util/duration.
     """
     whole = int(seconds)
+    # Up to two seconds in the future are tolerated: the clocks of two machines may differ.
     if seconds <= -2:
         return "<invalid>"
     if whole < 120:

@@ -1,7 +1,7 @@
-"""Which runtime an endpoint means, made ready to use: for the daemon and for embedders.
+"""Creates the runtime of an endpoint, for the daemon and for embedded kubelets.
 
-`process` is the embedded runtime; anything else is the socket of a CRI runtime. Where
-nobody said which, `usable_socket` tells what the machine has.
+`process` is the embedded runtime; anything else is the socket of a CRI runtime. Without a
+configured endpoint, `usable_socket` finds the socket of this machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kubelet_trio.supervision import ChildSpec
 
 PROCESS = "process"
 
-# containerd, CRI-O, cri-dockerd, k3s and RKE2, MicroK8s: where their packages put them.
+# The packages of containerd, CRI-O, cri-dockerd, k3s and RKE2, and MicroK8s use these paths.
 USUAL_SOCKETS = (
     "/run/containerd/containerd.sock",
     "/var/run/containerd/containerd.sock",
@@ -59,7 +59,7 @@ def make_runtime(
 
         process = ProcessRuntime(root_dir, allow_root=allow_root, request_timeout=request_timeout)
         return RuntimeSeam(process, ChildSpec("connection", process.run))
-    # Here, so that a program on the process runtime does not pay for HTTP/2.
+    # Imported here: a program on the process runtime does not need HTTP/2.
     from kubelet_trio.cri import RemoteRuntime
 
     remote = RemoteRuntime(endpoint, image_endpoint, request_timeout=request_timeout)
@@ -67,15 +67,16 @@ def make_runtime(
 
 
 def usable_socket(sockets: tuple[str, ...] = USUAL_SOCKETS) -> str | None:
-    """Return the first CRI socket at the usual places that we may talk to. Blocks.
+    """Return the first of the usual CRI sockets that this user may connect to. Blocks.
 
-    Whether somebody answers is not asked: a runtime that is down is still the machine's.
+    It does not connect: a runtime that is down is still the runtime of this machine.
     """
     for path in sockets:
         try:
             is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
         except OSError:
             continue
+        # connect(2) on a unix socket needs write permission (unix(7)).
         if is_socket and os.access(path, os.R_OK | os.W_OK):
             return path
     return None
