@@ -55,6 +55,7 @@ class AgentClient:
                 method="GET", target=target, headers=[("Host", "agent"), ("Connection", "close")]
             )
             sock.sendall(connection.send(request) or b"")
+            # No bytes: a GET has no body, and only the state of h11 changes.
             connection.send(h11.EndOfMessage())
             yield from _body(sock, connection)
 
@@ -85,6 +86,7 @@ class AgentClient:
                 break
             if connection.their_state is not h11.SWITCHED_PROTOCOL:
                 raise ClientError("the agent is too old for this")
+            # h11 does not parse what follows a 101: it may be the first frames.
             yield sock, connection.trailing_data[0]
 
     @contextlib.contextmanager

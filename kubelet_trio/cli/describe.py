@@ -245,6 +245,7 @@ def _volumes(volumes: Sequence[Json]) -> Iterator[str]:
     yield "Volumes:"
     for volume in volumes:
         yield f"  {volume.get('name', '')}:"
+        # A volume has its name and exactly one source, whose key is the type.
         kind = next((name for name in volume if name != "name"), "")
         source = part(volume, kind) if kind else {}
         details = [

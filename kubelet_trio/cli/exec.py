@@ -158,7 +158,9 @@ def _terminal(session: _ExecConnection) -> Iterator[None]:
     if not os.isatty(0):
         raise ClientError("-t needs a terminal on the input")
     before = termios.tcgetattr(0)
+    # `set_wakeup_fd` refuses a blocking descriptor.
     os.set_blocking(session.wakes, False)
+    # A full pipe is no problem: one byte in it is enough to wake `select`.
     signal.set_wakeup_fd(session.wakes, warn_on_full_buffer=False)
     # Without a handler of ours, Python writes nothing to the wake-up descriptor.
     signal.signal(signal.SIGWINCH, lambda *_: None)

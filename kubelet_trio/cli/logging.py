@@ -133,6 +133,7 @@ class _Forward(logging.Handler):
     """Passes records of the standard library's logging to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        # One event name for all libraries: their messages are texts, not events.
         structlog.get_logger().log(
             record.levelno,
             "library",

@@ -50,6 +50,8 @@ def _reads(command: F) -> F:
         except KeyboardInterrupt:
             sys.exit(130)  # the usual end of a watch: no traceback
 
+    # click takes name and help from the function, and decorators below this one left their
+    # options on the command.
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     return click.option(
@@ -80,6 +82,7 @@ def run(context: click.Context, flags: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1)
 @click.option("-w", "--watch", is_flag=True, help="Then print every change.")
 @click.option("-o", "--output", type=click.Choice(["wide", "json", "yaml"]), default=None)
+# Accepted because kubectl needs it; here all namespaces are the default.
 @click.option("-A", "--all-namespaces", is_flag=True, hidden=True)
 @_namespace
 @_reads

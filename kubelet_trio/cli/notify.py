@@ -22,7 +22,7 @@ class Notifier:
     """The service manager, if there is one."""
 
     def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
-        # "@" stands for the NUL of an abstract socket address (sd_notify(3)).
+        # "@" means the NUL of an abstract socket address (sd_notify(3)).
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_seconds = watchdog_seconds  # 0: no watchdog
 

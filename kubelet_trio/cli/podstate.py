@@ -50,6 +50,8 @@ def summarize(pod: Json, now: float) -> PodSummary:
     init_reason, ready_sidecars = _init_reason(pod, inits, sidecars)
     ready += ready_sidecars
     counted: list[Json] = list(inits)
+    # A pod that is Initialized shows its main containers, even while a sidecar restarts
+    # (isPodInitializedConditionTrue in printPod).
     if not init_reason or _has_condition(status, "Initialized"):
         reason = init_reason or reason
         counted = [s for s in inits if s.get("name") in sidecars] + list(mains)
@@ -83,6 +85,7 @@ def _init_reason(pod: Json, statuses: Sequence[Json], sidecars: set[Any]) -> tup
         waiting = part(status, "state", "waiting").get("reason")
         if is_ended and not terminated.get("exitCode"):
             continue
+        # A started sidecar lets the next init container run: it is counted, not waited for.
         if status.get("name") in sidecars and status.get("started"):
             ready += bool(status.get("ready"))
             continue

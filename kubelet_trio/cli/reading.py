@@ -174,6 +174,7 @@ def _default_container(pod: Json) -> str:
         for name in ("containers", "initContainers", "ephemeralContainers")
         for container in items(spec, name)
     ]
+    # The annotation comes first, then the first container, as for kubectl logs and exec.
     chosen = part(pod, "metadata", "annotations").get("kubectl.kubernetes.io/default-container")
     name = chosen if chosen in every else every[0]
     if len(every) > 1 and name != chosen:
@@ -233,6 +234,7 @@ def _event_order(event: Json) -> float:
 
 def _watch_events(agent: AgentClient, query: dict[str, str], output: str | None) -> None:
     table = Table(EVENT_COLUMNS)
+    # As in `_watch_pods`: those kept are printed together, after the bookmark.
     first: list[Json] | None = []
     for change in agent.watch("events", **query):
         event = change.get("object")

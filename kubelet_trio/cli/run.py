@@ -81,6 +81,7 @@ def _start(settings: Settings) -> int:
     log = structlog.get_logger()
     for note in settings.notes:
         log.warning("config.note", note=note)
+    # In this order: without root, a process that is not dumpable may not write to /proc/self.
     apply_to_process(config.oom_score_adj, config.max_open_files)
     harden_process()
     notifier = Notifier.from_environment(os.environ)
@@ -130,6 +131,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
             attendants.start_soon(_obey, signals, stop, at_once, notifier)
             async with trio.open_nursery() as agents:
                 is_healthy = await agents.start(main)
+                # Stopped during the start: STOPPING=1 was sent, and READY=1 must not follow.
                 if not stop.is_set():
                     notifier.notify("READY=1")
                 attendants.start_soon(notifier.run_watchdog, is_healthy)

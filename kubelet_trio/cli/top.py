@@ -62,6 +62,7 @@ def top_node(agent: AgentClient, output: str | None) -> None:
         return
     cpu, memory = _cpu(node), _memory(node)
     available = part(node, "memory").get("availableBytes")
+    # The summary has no capacity; the kubelet computes available as capacity less working set.
     whole = None if memory is None or available is None else memory + available
     row = (
         str(node.get("nodeName", "")),
