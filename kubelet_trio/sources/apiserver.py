@@ -6,8 +6,7 @@ wanted; `observe` passes them to the status manager and to `MirrorPods`.
 
 The first delivery follows the first list. While the server is unreachable the last snapshot
 stays in force. A node that starts without a connection may use the pods known from before
-(`fall_back`): `FALLBACK_AFTER` seconds without a first list these become wanted, in a snapshot
-that is not complete, so that no other pod counts as unwanted.
+(`fall_back`): they become wanted if there is no first list within `FALLBACK_AFTER` seconds.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ log = get_logger()
 _SET_BY_NODE = (CONFIG_SEEN, INSTANCE, MANIFEST)
 
 # Seconds after the start. A reachable server answers long before that, and a network that is
-# still coming up mostly does, too. Not sooner: pods that were moved to another node during our
-# absence must not start twice.
+# still coming up mostly does, too. Not sooner: a pod that was moved to another node while this
+# one was down must not start here again.
 FALLBACK_AFTER = 10.0
 
 Observer = Callable[[Mapping[PodUid, Pod], Mapping[PodKey, Pod]], None]
@@ -129,6 +128,7 @@ class ApiSource:
         pods = {PodUid(metadata(pod).uid or ""): pod for pod in known}
         self._taken = {uid: (pod, as_wanted(pod, seen)) for uid, pod in pods.items()}
         wanted = tuple(wanted for _, wanted in self._taken.values())
+        # Not complete: pods that only the server knows must not count as unwanted.
         self._deliver(SourceSnapshot(self.name, wanted, is_complete=False))
 
     def _deliver(self, snapshot: SourceSnapshot) -> None:

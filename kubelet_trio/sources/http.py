@@ -113,7 +113,7 @@ class HttpSource:
             transport=self._transport,
             verify=context,
             timeout=_TIMEOUT,
-            follow_redirects=True,
+            follow_redirects=True,  # as Go's http.Client
         ) as client:
             while True:
                 await self._round(client)
@@ -122,6 +122,7 @@ class HttpSource:
     async def _round(self, client: httpx2.AsyncClient) -> None:
         """Request once and act on the response."""
         try:
+            # httpx2 limits each read alone: a server that sends a byte now and then would pass.
             with trio.fail_after(_TIMEOUT):
                 response = await self._fetch(client)
         except trio.TooSlowError:
@@ -147,6 +148,7 @@ class HttpSource:
                     reason = f"{response.status_code} {response.reason_phrase}".strip()
                     raise _FetchError(f"answered {reason}")
                 body = bytearray()
+                # Raw: a body that is compressed in spite of `identity` must not be inflated.
                 async with aclosing(response.aiter_raw()) as chunks:
                     async for chunk in chunks:
                         body += chunk

@@ -93,6 +93,7 @@ def merge(
                 continue
             drop = DroppedPod(source, key, uid, f"{message}: ignored", manifest_of(pod))
             dropped[drop] = pod
+    # Until every source has delivered, a pod missing here may still be wanted: remove none.
     ready = all(source in snapshots and snapshots[source].is_complete for source in order)
     objects, hidden = _merge_objects(order, snapshots)
     incomplete = {name for name, snapshot in snapshots.items() if not snapshot.is_complete}
@@ -113,6 +114,7 @@ def _first_of_names(
         holder = holders.get((source, key), "")
 
         # `seen_at` is RFC 3339 in UTC, of one length within a source, so it sorts as text.
+        # `holder` is a default, because the loop binds the name again.
         def rank(each: Pod, holder: str = holder) -> tuple[bool, str]:
             return manifest_of(each) != holder, seen_at(each)
 

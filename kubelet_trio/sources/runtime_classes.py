@@ -24,6 +24,7 @@ def with_overhead(desired: Desired) -> Desired:
 
 def _with_overhead(pod: Pod, desired: Desired) -> Pod:
     body = spec(pod)
+    # Pods of an API server have passed its RuntimeClass admission plugin (KEP-688).
     if not body.runtimeClassName or body.overhead is not None or not is_static(pod):
         return pod
     found = desired.objects.get(runtime_class_key(body.runtimeClassName))

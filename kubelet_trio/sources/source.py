@@ -1,4 +1,4 @@
-"""The seam between sources and the merge: what a source delivers, and its current problems."""
+"""The seam between sources and the merge: snapshots of wanted pods, and current problems."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ class SourceProblems:
                     field=problem.field or None,
                     problem=problem.message,
                 )
+        # Solved only if the file has no problem left: one error often hides the next.
         left = {problem.origin for problem in problems}
         for origin in dict.fromkeys(p.origin for p in before):
             if origin not in left:

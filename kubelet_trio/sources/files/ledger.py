@@ -98,6 +98,7 @@ class Ledger:
                 del self._files[path]
             else:
                 changing[path] = (None, until)
+        # The name exists, so nothing was removed: its last valid pods stay.
         for path, why in listing.broken.items():
             self._keep(path, None, ManifestError(path, [FieldError("", why)]))
         self._changing = changing
@@ -105,6 +106,7 @@ class Ledger:
         return Decision(tuple(read), min(waiting, default=None))
 
     def _until(self, path: str, state: Signature | None, at_latest: float) -> float:
+        # Another change starts the wait again; the same state keeps its earlier deadline.
         before, until = self._changing.get(path, (state, at_latest))
         return min(until, at_latest) if before == state else at_latest
 

@@ -17,6 +17,8 @@ from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.manifest.load import load_manifest
 
+# Of editors, patch(1), dpkg and rpm. The Go kubelet ignores only hidden names
+# (extractFromDir in pkg/kubelet/config/file.go), and reads a backup as a manifest.
 _LEFTOVERS = (
     "~",
     ".swp",
@@ -54,6 +56,7 @@ class Signature(NamedTuple):
     """Changes when a file's content may have changed."""
 
     mtime_ns: int
+    # cp -p and tar set the mtime back; no program can set the ctime (utimensat(2)).
     ctime_ns: int
     size: int
     inode: int
@@ -64,6 +67,7 @@ class PathKind(Enum):
     DIRECTORY = "directory"
     FILE = "file"
     MISSING = "missing"  # its parent directory exists
+    # More likely a missing mount than a removal.
     PARENT_MISSING = "parent missing"
     UNREADABLE = "unreadable"
 

@@ -5,8 +5,8 @@ every `interval` as well; it reads only files that changed. What may go wrong:
 
 * A file does not parse or open: its last valid pods stay in force; other files are unaffected.
 * The path cannot be read: nothing is delivered, so the last snapshot stays in force.
-* The directory is missing. If it was missing from the start, it counts as empty, as for the Go
-  kubelet. If it disappears later, its pods stay: a missing mount must not take a node down.
+* The directory is missing. If it was missing from the start, it counts as empty. If it
+  disappears later, its pods stay: a missing mount must not take a node down.
   To remove all pods, remove the files. A single file that is removed takes its pods with it.
 * A file without any document is invalid, not empty: it may be in the middle of a write.
   An empty `List` means "no pods".
@@ -100,6 +100,7 @@ class FileSource:
         self._problems = SourceProblems()
         self.problems = self._problems.now
         remembered = [
+            # The status of a fresh manifest: if the file did not change, both pods are equal.
             (manifest, replace(pod, status=PodStatus(phase="Pending")))
             for pod in last_good
             if (manifest := self._manifest(pod))
@@ -148,6 +149,7 @@ class FileSource:
         trouble = await self._replacement_problem(listing) or self._path_problem(listing)
         if not trouble:
             again_at = await self._read(listing, finished, removed)
+        # A path that never existed counts as empty (resetStoreFromPath in config/file.go).
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
             self._deliver(is_changing=again_at is not None and self._is_early(now))
         files = [p for error in self._ledger.errors() for p in problems_of(error, SOURCE)]
@@ -200,6 +202,7 @@ class FileSource:
 
     def _deliver(self, *, is_changing: bool) -> None:
         snapshot = SourceSnapshot(SOURCE, self._ledger.pods(), self._ledger.objects())
+        # The first delivery waits for files that are being written: their pods may run already.
         if snapshot == self.delivered or (self.delivered is None and is_changing):
             return
         self.delivered = snapshot

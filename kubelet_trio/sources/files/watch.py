@@ -88,6 +88,7 @@ class InotifyWatcher:
         failed = set()
         for path in points:
             try:
+                # For an inode that is watched already, this returns the same descriptor.
                 fresh[path] = self._inotify.add_watch(path, self._mask)
             except OSError as exc:
                 # ENOENT, ENOTDIR: the directory was replaced since the scan; the next one sees it.

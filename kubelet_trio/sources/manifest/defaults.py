@@ -113,6 +113,7 @@ def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirem
     requests = {k: _quantity(v) for k, v in (own.requests or {}).items()}
     if not limits and not requests:
         return own
+    # Huge pages and these two are the resources that a pod as a whole may have (KEP-2837).
     try:
         containers = {
             name: canonical_quantity(f"{nano}n")

@@ -168,6 +168,7 @@ def _hint(name: str, kind: type[msgspec.Struct], path: str) -> str:
 def _home(name: str, path: str) -> str:
     """Return the place nearest to `path` that has a field of this name, or ""."""
     here = _steps(path)
+    # A field of this name that is farther away is a coincidence, not a hint.
     best, best_distance = "", len(here) + 4
     for steps, kind in _places():
         if steps and name in _fields(kind):
@@ -195,6 +196,7 @@ def _places() -> Iterator[tuple[list[str], type[msgspec.Struct]]]:
         steps, kind = queue.popleft()
         yield steps, kind
         for name, field in _fields(kind).items():
+            # Nothing below these two is written by an author.
             if name in ("status", "managedFields") or len(steps) > 6:
                 continue
             inner = _inner(field.type)

@@ -29,6 +29,7 @@ _SERVER_SET = (
     "selfLink",
     "uid",
 )
+# Sorted: the order of fields in the file must not change the UID.
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
@@ -81,7 +82,8 @@ def make_static(pod: Pod, uid: PodUid, node_name: str, source: str, origin: str)
     )
     spec = replace(pod.spec, nodeName=node_name)
     if source == "file":
-        # As the Go kubelet: a NoExecute taint must not end it, nothing would start it elsewhere.
+        # As applyDefaults in pkg/kubelet/config/common.go: a NoExecute taint must not end the
+        # pod, because nothing would start it on another node.
         spec = replace(spec, tolerations=_with_no_execute(spec.tolerations or []))
     return Pod(
         apiVersion="v1", kind="Pod", metadata=meta, spec=spec, status=PodStatus(phase="Pending")

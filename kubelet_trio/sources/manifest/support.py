@@ -73,6 +73,7 @@ NOT_YET: Mapping[str, Refusal] = {
     # Without SELinux on the host the field has no effect, as in the Go kubelet.
     "spec.securityContext.seLinuxChangePolicy": replace(
         _not_yet("mounting volumes with an SELinux context is", "Recursive"),
+        # A lambda: the host is examined at each check, not at import.
         applies=lambda: is_selinux_on(),
     ),
     "spec.volumes[].emptyDir.mode": _not_yet("the mode of emptyDir volumes is"),

@@ -23,6 +23,7 @@ MAX_ALIASED = 100_000  # values that aliases may add to a file
 _TAG = "tag:yaml.org,2002:"
 _COLLECTION_TAGS = (None, "!", _TAG + "map", _TAG + "seq")
 
+# Of YAML 1.1: an unquoted `no` or `off` is a boolean, as in sigs.k8s.io/yaml.
 _BOOLS = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -30,6 +31,7 @@ _BOOLS = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+# Octal in both forms: 0644 (YAML 1.1) and 0o644 (YAML 1.2).
 _INT = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F_]+)|0[bB]([01_]+)|0[oO]?([0-7_]+)|(0|[1-9][0-9_]*))")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -77,6 +79,7 @@ def plain_scalar(text: str) -> Any:
         value = float(text)
         # JSON has one type of number: 30.0 is valid for an integer field.
         return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    # float() reads these words without the dot of YAML.
     return float(text.replace(".", "", 1)) if _NOT_FINITE.fullmatch(text) else text
 
 
@@ -105,6 +108,7 @@ class _Builder:
         return self._value(self._loader.get_event(), 0)
 
     def _value(self, event: Any, depth: int) -> Any:
+        # By name: the module does not import yaml at import time.
         kind = type(event).__name__
         if kind == "AliasEvent":
             return self._alias(event)
@@ -183,6 +187,7 @@ def _is_merge_key(event: Any) -> bool:
 
 def _scalar(event: Any) -> Any:
     tag = event.tag
+    # Not implicit: quoted, or a block scalar. It is always a string.
     if tag is None:
         return plain_scalar(event.value) if event.implicit[0] else event.value
     if tag in ("!", _TAG + "str", _TAG + "timestamp"):

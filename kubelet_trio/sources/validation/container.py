@@ -43,6 +43,7 @@ def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[s
     init = [(f"spec.initContainers[{i}]", c) for i, c in enumerate(spec.initContainers or ())]
     main = [(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers)]
     seen: set[str] = set()
+    # The only volumes that `fileKeyRef` may read from (KEP-3721).
     empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
     for path, container in [*init, *main]:
         if container.name and container.name in seen:

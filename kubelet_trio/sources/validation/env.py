@@ -48,6 +48,7 @@ def validate_env(
 
 def _variable(errors: FieldErrors, variable: EnvVar, path: str) -> None:
     errors.need(f"{path}.name", variable.name, syntax.env_name)
+    # execve(2) ends a variable at its first NUL.
     if variable.value and "\0" in variable.value:
         errors.invalid(f"{path}.value", variable.value, "must not contain a NUL character")
     if variable.valueFrom is not None:

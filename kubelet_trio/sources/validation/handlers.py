@@ -30,6 +30,7 @@ _NUMBERS = (
 )
 _ONE_KIND = "may not specify more than 1 handler type"
 _SIDECARS_ONLY = "may not be set for init containers without restartPolicy=Always"
+# The signals that a container on Linux may name as its stop signal (KEP-4960).
 _NAMED = (
     *("ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT"),
     *("KILL", "PIPE", "POLL", "PROF", "PWR", "QUIT", "SEGV", "STKFLT", "STOP", "SYS", "TERM"),

@@ -91,6 +91,7 @@ def config_key(text: str) -> str | None:
     """Check a key of a config map or secret: it becomes a file name."""
     if not _KEY.fullmatch(text):
         return "must be up to 253 letters, digits, '-', '_' or '.'"
+    # The atomic writer of volumes uses such names: `..data` and its dated directories.
     if text == "." or text.startswith(".."):
         return "must not be '.' nor begin with '..'"
     return None

@@ -24,6 +24,7 @@ GROUPS_POLICIES = ("Merge", "Strict")
 PROFILE_TYPES = ("Localhost", "RuntimeDefault", "Unconfined")
 PROC_MOUNTS = ("Default", "Unmasked")
 
+# IsValidUserID in apimachinery: int32, although the kernel's IDs go up to 2^32-2.
 _MAX_ID = 2**31 - 1
 _MAX_PROFILE = 4095  # PATH_MAX without its terminating NUL
 _MAX_SYSCTL = 253
@@ -85,6 +86,8 @@ def _escalation(errors: FieldErrors, context: SecurityContext, path: str) -> Non
     path = f"{path}.allowPrivilegeEscalation"
     if context.privileged:
         errors.invalid(path, False, f"{_ESCALATION}`privileged` to true")
+    # Upstream compares with this spelling only, though manifests leave out CAP_
+    # (ValidateSecurityContext in pkg/apis/core/validation).
     if "CAP_SYS_ADMIN" in (added or ()):
         errors.invalid(path, False, f"{_ESCALATION}`capabilities.Add` CAP_SYS_ADMIN")
 

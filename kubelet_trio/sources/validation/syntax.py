@@ -10,10 +10,11 @@ SUBDOMAIN_MAX = 253
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+# With underscores (KEP-4427), which host names may not have.
 _SEARCH = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _PORT_NAME = re.compile(r"[-a-z0-9]+")
-# Printable ASCII without "=": IsRelaxedEnvVarName.
+# Printable ASCII without "=": IsRelaxedEnvVarName (KEP-4369).
 _ENV_NAME = re.compile(r"[ -<>-~]+")
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
 _UID = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]{0,127}")

@@ -72,6 +72,7 @@ def _host_path(errors: FieldErrors, source: object, path: str) -> None:
 
 def _empty_dir(errors: FieldErrors, source: EmptyDirVolumeSource, path: str) -> None:
     medium = source.medium or ""
+    # `HugePages-2Mi` names the size of a page.
     if medium.startswith(_SIZED_MEDIUM):
         errors.quantity(f"{path}.medium", medium.removeprefix(_SIZED_MEDIUM))
     else:
