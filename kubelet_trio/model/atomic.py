@@ -1,4 +1,4 @@
-"""Files that a reader, or the next life of the agent, finds whole or not at all."""
+"""Writes files atomically: a reader, or the agent after a crash, never sees a part of one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+# O_EXCL and O_NOFOLLOW: never write through a link that another party has put there.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -17,14 +18,14 @@ def write_aside(
     sync: bool = False,
     directory: int | None = None,
 ) -> None:
-    """Write a file under the name `.<name>.new` and rename it to its own. Blocks.
+    """Write a file as `.<name>.new`, and rename it to `<name>`. Blocks.
 
     Args:
-        path: the file; a name relative to `directory` where that is given.
+        path: the file; relative to `directory` if that is given.
         data: all of its content.
         mode: its permissions, less the umask.
         sync: whether the content must survive a power cut: it is on disk before the rename.
-            The rename itself is durable after `sync_directory` only.
+            The rename itself survives only after `sync_directory`.
         directory: a descriptor of its directory.
 
     Raises OSError; the file is then as it was before.
@@ -34,7 +35,7 @@ def write_aside(
     try:
         descriptor = os.open(fresh, _FLAGS, mode, dir_fd=directory)
     except FileExistsError:
-        # Left by a life that ended between the two steps. Opened as it is, it would keep its mode.
+        # The agent died before the rename. Created anew, because an existing file keeps its mode.
         os.unlink(fresh, dir_fd=directory)
         descriptor = os.open(fresh, _FLAGS, mode, dir_fd=directory)
     try:
@@ -51,7 +52,7 @@ def write_aside(
 
 
 def sync_directory(path: Path) -> None:
-    """Put on disk which names a directory holds: renames and removals. Blocks; raises OSError."""
+    """Make the renames and removals in a directory durable (fsync(2)). Blocks; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

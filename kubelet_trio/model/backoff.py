@@ -1,4 +1,4 @@
-"""How long to wait before the next try of what keeps failing: pure, without a clock."""
+"""Delays between the retries of an operation that keeps failing: pure, without a clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def backoff_delay(first: float, cap: float, failures: int, *, factor: float = 2.
 
 
 class Backoff:
-    """The delays of one thing that keeps failing, in seconds: each is longer, up to a cap."""
+    """The delays of one operation, in seconds: longer after each failure, up to a cap."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Backoff:
 
         Args:
             first: the delay after the first failure.
-            cap: the longest delay, jitter left aside.
-            factor: by how much each delay exceeds the one before.
-            jitter: each delay is longer by a random share of itself, at most this one.
-            reset_after: a failure that comes this long after the last delay's end is a first one.
+            cap: the longest delay, before jitter.
+            factor: each delay is the one before times this.
+            jitter: the largest random share of itself that is added to a delay.
+            reset_after: a failure this long after the end of the last delay counts as the first.
             rand: returns a number from 0 to 1, for the jitter.
         """
         self._first = first
@@ -61,5 +61,5 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Begin with the shortest delay again: something succeeded."""
+        """Start again with the shortest delay: the operation succeeded."""
         self._failures = 0

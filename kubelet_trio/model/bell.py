@@ -1,7 +1,7 @@
 """A wake-up that is never lost and does not pile up.
 
-The task that waits reads state and acts on it; a ring only says that the state may have changed.
-So any number of rings before it looks are one.
+The waiting task reads state and acts on it; a ring only means that the state may have changed.
+Any number of rings before it reads the state therefore count as one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import trio
 
 
 class Bell:
-    """Rung from anywhere in the Trio thread, waited for by one task."""
+    """Any code in the Trio thread may ring it; one task waits for it."""
 
     __slots__ = ("_rung",)
 
@@ -29,4 +29,5 @@ class Bell:
     async def wait_ring(self) -> None:
         """Wait for a ring since the last `clear` or return of this call."""
         await self._rung.wait()
+        # Before the caller reads the state: a ring during that read must not be lost.
         self._rung = trio.Event()

@@ -20,6 +20,7 @@ class DiskSpace:
 def disk_space(path: str | os.PathLike[str]) -> DiskSpace:
     """Return the space of the file system that a path is on. Blocks. Raises OSError."""
     found = os.statvfs(path)
+    # Blocks are counted in f_frsize; f_bsize is only the preferred size of I/O (statvfs(3)).
     return DiskSpace(
         capacity=found.f_blocks * found.f_frsize,
         available=found.f_bavail * found.f_frsize,

@@ -101,6 +101,7 @@ def last_data(descriptor: int, position: int, block: int) -> int:
 
     Returns 0 if there is none.
     """
+    # SEEK_DATA looks forward only: double the step backwards, then bisect.
     low, step = position, block
     while low > 0:
         high, low = low, max(position - step, 0)

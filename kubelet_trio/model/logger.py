@@ -99,6 +99,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 def set_verbosity(verbosity: int) -> None:
     """Set the verbosity, with the meaning of `-v`."""
+    # structlog's filter is a class per level. Loggers are cached, so the class is changed instead.
     for name, value in vars(_logger_class(verbosity)).items():
         if not name.startswith("__"):
             setattr(BoundLogger, name, value)

@@ -46,6 +46,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
+        # Left: the bound of a Prometheus bucket is inclusive (`le`).
         self.counts[bisect_left(self.buckets, value)] += 1
         self.sum += value
 

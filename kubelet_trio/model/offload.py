@@ -61,5 +61,6 @@ def offload_for(offload: Offload, purpose: Purpose) -> Offload:
 
 async def inline_offload(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run `fn` in the calling task: for virtual time, which ignores threads."""
+    # As with a thread: other tasks run first, and a cancellation is raised here.
     await trio.lowlevel.checkpoint()
     return fn(*args, **kwargs)

@@ -90,6 +90,7 @@ def pod_object_ref(pod: Pod, field_path: str = "") -> ObjectRef:
 
 def is_static(pod: Pod) -> bool:
     """Return whether the pod comes from a file, a URL or a program, not from the API server."""
+    # Without the annotation it is not static (IsStaticPod in pkg/kubelet/types/pod_update.go).
     return pod_annotations(pod).get(CONFIG_SOURCE, "api") != "api"
 
 

@@ -47,6 +47,8 @@ def _known_fields(message_type: Any) -> dict[int, _Known]:
         inside = None
         if meta.proto_type in ("message", "map"):
             inside = meta.unwrap() if meta.unwrap else described.cls_by_field[name]
+        # A parser must accept both forms of a repeated number, packed and not (protobuf.dev,
+        # Encoding).
         is_packed = meta.repeated and wire_type != _BYTES
         found[meta.number] = wire_type, is_packed, inside
     return found

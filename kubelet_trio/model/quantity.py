@@ -51,6 +51,7 @@ def canonical_quantity(value: object) -> str:
     groups = _match(str(value)).groups("")
     nano = parse_quantity(value)
     sign, magnitude = ("-" if nano < 0 else ""), abs(nano)
+    # CanonicalizeBytes in apimachinery: below 1024, and with a fraction, binary becomes decimal.
     if groups[5] in _BINARY_EXPONENT and magnitude >= 1024 * NANO and magnitude % NANO == 0:
         units, power = magnitude // NANO, 0
         while units % 1024 == 0 and power < 60:

@@ -46,6 +46,7 @@ def remove_entry(name: str, directory: int, most: int = 100_000) -> None:
     Safe while a container still writes. Raises OSError: FileNotFoundError, and EBUSY after `most`
     entries: a container that keeps adding some must not block the caller for ever.
     """
+    # No check of the type first: a container could replace the entry in between.
     try:
         os.unlink(name, dir_fd=directory)
         return

@@ -139,6 +139,7 @@ class _Call:
 
     def _abort(self, raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
         if BOUNDS[self._purpose].only_reads or self._pool.is_ending:
+            # None: the result is closed when the thread returns it (`_report`).
             self._task = None
             self._pool.waiting.discard(self)
             return trio.lowlevel.Abort.SUCCEEDED
@@ -149,6 +150,7 @@ class _Call:
         _busy.discard(self)
         try:
             self._token.run_sync_soon(self._report, result)
+        # The run ended while the thread hung: no task waits for the result.
         except trio.RunFinishedError:
             _close(result)
 
@@ -179,6 +181,7 @@ class ThreadOffload:
         return ThreadOffload(purpose)
 
     async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        # Now, because a thread that changes something is not stopped once it has started.
         await trio.lowlevel.checkpoint_if_cancelled()
         deadline = BOUNDS[self._purpose].deadline
         # A `partial` has no `__qualname__`.

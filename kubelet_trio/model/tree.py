@@ -110,8 +110,10 @@ class _Walk:
                 for entry in scan:
                     try:
                         found = entry.stat(follow_symlinks=False)
+                    # Removed since the directory was read.
                     except OSError:
                         continue
+                    # A mount point: its space is on another file system (as du -x).
                     if self._device is not None and found.st_dev != self._device:
                         continue
                     if stat.S_ISDIR(found.st_mode):
@@ -126,6 +128,7 @@ class _Walk:
         except OSError:
             return False
         found = os.fstat(below)
+        # Again: it may have become a mount point since it was listed.
         if self._device is not None and found.st_dev != self._device:
             os.close(below)
             return False
