@@ -195,6 +195,7 @@ class StatusManager:
         return min(waits, default=float("inf"))
 
     async def _send(self, entry: _Entry) -> None:
+        # Taken before the request: a status that arrives during it is sent next.
         version = entry.version
         try:
             with trio.fail_after(_CALL_LIMIT):
@@ -266,6 +267,7 @@ class StatusManager:
             if entry.base_uid == uid and (entry.base is None or is_newer(base, entry.base)):
                 entry.base = base
         if may_be_deleted(base, is_finished=is_finished):
+            # The UID is a precondition: a newer pod of this name must not be deleted (syncPod).
             await self._api.delete(Pod, key.name, namespace=key.namespace, grace_period=0, uid=uid)
             log.info("status.pod_deleted", pod=str(key), uid=uid)
             entry.is_gone = True

@@ -87,6 +87,7 @@ def _conditions(
 
 def _unready(status: PodStatus, now: datetime.datetime) -> PodStatus:
     """Set Ready and ContainersReady to False in a terminal status."""
+    # As mergePodStatus: no terminal phase with Ready=True (kubernetes/kubernetes#108594).
     if status.phase not in TERMINAL_PHASES:
         return status
     conditions = [
@@ -118,6 +119,8 @@ def may_be_deleted(pod: Pod, *, is_finished: bool) -> bool:
         pod: the API server's object.
         is_finished: whether its worker has taken it down.
     """
+    # The phase at the server, not that of the worker: once the object is gone, no client can
+    # read the final status (canBeDeleted in status/status_manager.go).
     phase = pod.status.phase if pod.status is not None else None
     asked = metadata(pod).deletionTimestamp is not None
     return asked and is_finished and phase in TERMINAL_PHASES and not is_mirror(pod)

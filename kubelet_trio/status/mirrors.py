@@ -77,6 +77,7 @@ def plan_mirrors(
             plans.append(MirrorPlan(key, create=pod))
         elif metadata(mirror).deletionTimestamp is not None or not is_mirror_of(mirror, pod):
             plans.append(MirrorPlan(key, delete=mirror, create=pod))
+    # Before that, a mirror without a static pod may belong to a source that is not read yet.
     if is_complete:
         plans += [
             MirrorPlan(key, delete=mirror)
@@ -96,6 +97,7 @@ def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:
     annotations = {k: v for k, v in pod_annotations(pod).items() if not k.startswith(_OWN_PREFIX)}
     annotations[CONFIG_MIRROR] = annotations.get(CONFIG_HASH, "")
     meta = metadata(pod)
+    # The NodeRestriction plugin admits only pods whose single owner and controller is the node.
     owner = OwnerReference(
         apiVersion="v1", kind="Node", name=node_name, uid=node_uid, controller=True
     )

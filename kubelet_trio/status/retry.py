@@ -1,4 +1,4 @@
-"""When what failed at the API server is tried again: pure."""
+"""Computes when a failed request to the API server is tried again: pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Retry:
         """Note a failure; return the seconds to wait."""
         self.delay = self._backoff.next_delay()
         asked = failure.retry_after if isinstance(failure, KubeError) else None
+        # Retry-After, which an overloaded server sends with 429 (API Priority and Fairness).
         wait = max(self.delay, asked or 0.0)
         self.until = now + wait
         return wait

@@ -40,8 +40,8 @@ class StatusStore:
         """Take the readers of statuses.
 
         Args:
-            listener: passes each status on; None: no one does.
-            on_delivered: called with the pods that changed; None stands for one that is gone.
+            listener: receives each status; None: statuses stay in the view.
+            on_delivered: called with the pods that changed, None for a pod that is gone.
         """
         self._listener = listener
         self._on_delivered = on_delivered
@@ -97,6 +97,7 @@ class StatusStore:
         """Publish all pending statuses in one new snapshot of the view."""
         self._wake.clear()
         pending, self._pending = self._pending, {}
+        # A new mapping: readers hold the old one as their snapshot.
         view = {**self.pods.value, **{u: p for u, p in pending.items() if p is not None}}
         for uid, pod in pending.items():
             if pod is None:

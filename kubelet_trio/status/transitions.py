@@ -30,6 +30,7 @@ def illegal_transition(before: PodStatus, after: PodStatus, spec: PodSpec) -> st
         ("initContainerStatuses", spec.initContainers or ()),
         ("ephemeralContainerStatuses", spec.ephemeralContainers or ()),
     )
+    # RestartAllContainers (KEP-5532) restarts containers that have ended, too.
     any_may = could_restart_all(spec)
     for field, containers in parts:
         by_name = {c.name: c for c in containers}
@@ -58,6 +59,7 @@ def _may_restart(
     ended: ContainerStateTerminated,
     spec: PodSpec,
 ) -> bool:
+    # KEP-277: an ephemeral container is never restarted.
     if isinstance(container, EphemeralContainer):
         return False
     if container is not None and container.restartPolicyRules:
