@@ -6,8 +6,8 @@
 The first line of a file has the item's kind and name, and the SHA-256 of the rest. Files must
 survive a power cut: they are written aside, synced, and renamed.
 
-A file that is not as it was written (truncated, edited, accessible to other users, of another
-owner) is renamed to `*.corrupt`, kept for a week and logged; its item is then unknown.
+A file that was truncated or edited, or that other users own or may access, is renamed to
+`*.corrupt`, kept for a week and logged; its item is then unknown.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ class Folder:
         removed = [item for item in gone if item in self.digests]
         if not written and not removed:
             return 0
+        # Mode 0700: the files contain secrets and tokens.
         self.path.mkdir(mode=0o700, exist_ok=True)
         with self._opened() as directory:
             for item in removed:
@@ -206,7 +207,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the directory; it must be ours, and gets mode 0700. Raises OSError."""
+        """Open the directory; it must be this user's, and gets mode 0700. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         directory = os.open(self.path, flags)
         try:
@@ -228,6 +229,7 @@ def _is_old_corrupt(directory: int, name: str) -> bool:
 
 
 def _read(directory: int, name: str) -> bytes:
+    # O_NONBLOCK: a FIFO of this name must not block the start; its type is checked below.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
         status = os.fstat(file.fileno())

@@ -3,11 +3,11 @@
 Every reader of the API server notes what it reads here; a note is cheap. One task writes, in a
 thread, and only what differs from the disk: one second after the first note, and again at the
 earliest five seconds later, so that a thousand changes are one pass. A failed write is retried
-and blocks nobody.
+and blocks no other task.
 
 Nothing is written or removed before the server has listed the node's pods. If it does not
-answer, `fall_back` puts the node on the state from disk; the first list ends that. Items that
-the server has not been asked about since stay available, in case it fails again.
+answer, `fall_back` makes the node use the state from disk; the first list ends that. Items that
+no request has confirmed since then stay available, in case the server fails again.
 """
 
 from __future__ import annotations
@@ -183,6 +183,7 @@ class Keeper:
         try:
             changed = await self._offload(_write_pass, self._folder, state, dirty)
         except OSError as exc:
+            # Dirty again: how much of it was written is not known.
             self._note(*dirty)
             self._woken.ring()
             log.error("offline.not_written", path=str(self._folder.path), error=str(exc))
