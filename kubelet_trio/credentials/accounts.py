@@ -85,6 +85,7 @@ async def grant_of(
         if key not in found:
             raise NotApplicableError(f"service account {namespace}/{name} has no annotation {key}")
     given = (*attributes.required_annotations, *attributes.optional_annotations)
+    # Sorted: their order is part of the cache scope below.
     annotations = {key: found[key] for key in sorted(given) if key in found}
     source = AccountSource(account.uid or "", namespace, name)
     token = await accounts.token(TokenRequest(puller.pod, puller.uid, name, attributes.audience))

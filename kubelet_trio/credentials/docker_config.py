@@ -76,6 +76,7 @@ def node_logins(root_dir: Path, home: Path | None) -> Logins:
 
 
 def _paths(root_dir: Path, home: Path | None) -> Iterator[tuple[Path, Callable[[bytes], Logins]]]:
+    # Every config.json before any .dockercfg, as ReadDockerConfigFile (credentialprovider).
     own = [home / ".docker"] if home is not None else []
     for directory in (root_dir, Path.cwd(), *own, Path("/.docker")):
         yield directory / "config.json", config_logins
@@ -117,6 +118,7 @@ def _login(entry: Mapping[str, Any]) -> Login:
     # `auth` takes precedence over username and password, as in the Go kubelet.
     if not entry.get("auth"):
         return Login(entry.get("username", ""), entry.get("password", ""), email)
+    # With or without padding (decodeDockerConfigFieldAuth): not every tool pads as Docker does.
     auth = entry["auth"].strip()
     try:
         text = base64.b64decode(auth + "=" * (-len(auth) % 4), validate=True).decode()

@@ -135,6 +135,7 @@ class ImageAccess:
             return
         names = {file_name(ref) for ref in present}
         async with self._lock:
+            # Records have whole seconds: one that was written in this second must stay.
             gone = [
                 ref
                 for ref, record in known.records.items()

@@ -17,6 +17,7 @@ from kubelet_trio.model import Offload, get_logger
 
 log = get_logger()
 
+# As upstream (CachingDockerConfigProvider in credentialprovider/provider.go).
 _FILES_KEPT = 300.0  # seconds for which the node's files are not read again
 
 

@@ -133,6 +133,7 @@ def _key(location: str) -> str | None:
 
 
 def _split(location: str) -> SplitResult:
+    # Without a scheme, urlsplit takes the host for a path.
     has_scheme = location.startswith(("http://", "https://"))
     return urlsplit(location if has_scheme else f"https://{location}")
 

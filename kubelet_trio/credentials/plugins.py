@@ -27,7 +27,7 @@ from kubelet_trio.objects import ObjectError
 
 log = get_logger()
 
-_LIMIT = 60.0  # seconds that a program may take
+_LIMIT = 60.0  # seconds that a program may take; as upstream (ExecPlugin in plugin/plugin.go)
 _OUTPUT = 1 << 20  # bytes that it may print
 _KEYS: Mapping[str, Callable[[str], str]] = {
     "Image": lambda image: f"image:{image}",
@@ -67,6 +67,7 @@ class Plugin:
             log.debug("credentials.not_for_provider", provider=self.provider.name, why=str(exc))
             return {}
         key = (image, _cache_scope(grant))
+        # Many containers of one image start together; upstream has a singleflight group here.
         lock = self._in_flight.setdefault(key, trio.Lock())
         try:
             async with lock:
@@ -135,6 +136,7 @@ class Plugin:
                     capture_stdout=True,
                     capture_stderr=True,
                     check=False,
+                    # With the agent's own variables, as upstream (kubernetes/kubernetes#102750).
                     env={**os.environ, **dict(self.provider.env)},
                 )
         except trio.TooSlowError:
@@ -179,6 +181,7 @@ def read_response(
     """Return the logins, cacheKeyType and cache time of an answer. Raises `ProviderError`."""
     try:
         return _response(msgspec.json.decode(printed), provider, grant)
+    # Not chained: a UnicodeDecodeError holds the whole answer, with its credentials.
     except (*JSON_ERRORS, ValueError) as exc:
         raise ProviderError(f"credential provider {provider.name}: {exc}") from None
 

@@ -111,6 +111,7 @@ def _provider(entry: Any) -> Provider:
 
 
 def _is_program(name: str) -> bool:
+    # It is joined to the directory of programs, and must not lead out of it.
     is_one = "/" not in name and " " not in name and name == name.strip()
     return is_one and name not in ("", ".", "..")
 
@@ -145,6 +146,7 @@ def _token_attributes(given: Any, version: str) -> TokenAttributes | None:
         return None
     if not isinstance(given, dict):
         raise ValueError("tokenAttributes: must be an object")
+    # KEP-4412 extended the requests of v1 only.
     if version != _EXEC_API + "v1":
         raise ValueError(f"tokenAttributes: only with apiVersion {_EXEC_API}v1")
     try:

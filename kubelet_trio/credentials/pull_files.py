@@ -94,7 +94,7 @@ def _read(directory: Path, model: type[_T], kind: str) -> Iterator[tuple[Path, _
         if path.name.startswith(f"{_ASIDE}sha256-"):
             yield path, None
         if not path.name.startswith("sha256-") or path.name.endswith(".tmp"):
-            continue  # the Go kubelet ignores other names too
+            continue  # as isValidCacheFile in images/pullmanager/fs_pullrecords.go
         try:
             yield path, _decoded(path.read_bytes(), model, kind)
         except (OSError, ValueError, RecursionError) as exc:

@@ -27,6 +27,8 @@ VERSION = GROUP + "v1beta1"  # written by Kubernetes 1.35 and later
 VERSIONS = (VERSION, GROUP + "v1alpha1")
 INTENT, RECORD = "ImagePullIntent", "ImagePulledRecord"
 
+# writeRecordWhileMatchingLimit in pullmanager/image_pull_manager.go: where namespaces come and
+# go, a record would grow with each of them.
 _MAX_SECRETS = 100  # in one image's record; beyond it a matching secret is not added
 
 
@@ -247,10 +249,12 @@ def match(
     is_full = len(known.kubernetes_secrets) >= _MAX_SECRETS
     for secret in own:
         for other in known.kubernetes_secrets:
+            # The Go kubelet writes an empty hash if it could not compute one.
             is_same_login = bool(other.credential_hash) and (
                 secret.credential_hash == other.credential_hash
             )
             is_same_place = secret.place == other.place
+            # As MustAttemptImagePull: a full record matches by the login only.
             if not is_same_login and (not is_same_place or is_full):
                 continue
             is_new = not (is_same_login and is_same_place) and not is_full
