@@ -2,8 +2,7 @@
 
 While the receiver of a connection's data does not take it, the connection is not read, and the
 peer's close stays unread behind its data: a command would outlive its client for hours. So the
-reader pings meanwhile. The kernel of a peer that has closed answers a ping with a reset, and the
-next ping fails.
+reader pings meanwhile.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ async def send_or_ping(
             with suppress(*PEER_GONE):
                 await queue.send(item)
             return
+        # The kernel of a peer that has closed answers it with a reset, and the next ping fails.
         await ping()
 
 

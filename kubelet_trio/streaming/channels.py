@@ -55,6 +55,7 @@ def is_base64(protocol: str) -> bool:
 
 def has_resize(protocol: str) -> bool:
     """Return whether a SPDY client with a terminal opens a stream for its size."""
+    # As supportsTerminalResizing in remotecommand/httpstream.go.
     return protocol in ("v4.channel.k8s.io", "v3.channel.k8s.io")
 
 
@@ -127,9 +128,11 @@ def _size(text: str) -> tuple[int, int] | None:
         value = msgspec.json.decode(text)
     except JSON_ERRORS:
         return None
+    # Go's encoding/json ignores the case of names, and leaves missing ones at zero.
     named = {name.lower(): number for name, number in value.items()}
     rows, columns = named.get("height", 0), named.get("width", 0)
     for number in (rows, columns):
+        # Not `isinstance`, because a bool is an int. TerminalSize has uint16.
         if type(number) is not int or not 0 <= number < 1 << 16:
             return None
     return rows, columns

@@ -84,6 +84,7 @@ class WebSocketClient:
 
     async def greet(self) -> None:
         """Send an empty message on the lowest output channel, as upstream does at the start."""
+        # It shows the client that the command is connected (createWebSocketStreams).
         lowest = channels.ERROR
         if self._options.stdout or self._options.stderr:
             lowest = channels.STDOUT if self._options.stdout else channels.STDERR
@@ -97,6 +98,7 @@ class WebSocketClient:
             channel, content = (message[0], message[1:]) if message else (None, b"")
             if channel == channels.STDIN and takes_input and content:
                 await command.send_stdin(content)
+            # v5.channel.k8s.io: a half-close of the input (KEP-4006).
             elif channel == channels.CLOSE and content == bytes([channels.STDIN]):
                 if takes_input:
                     await command.end_stdin()

@@ -72,7 +72,8 @@ def _request_of(stream: SpdyStream) -> str:
     named = stream.headers.get("requestid")
     if named is not None:
         return named
-    # Old clients send no request id, and open the error stream just before the data stream.
+    # Old clients send no request id, and open the error stream just before the data stream
+    # (requestID in portforward/httpstream.go). A client's ids are odd: the next is 2 higher.
     return str(stream.stream_id - 2 if _kind(stream) == "data" else stream.stream_id)
 
 
@@ -135,7 +136,8 @@ async def forward_websocket(socket: WebSocket, dial: Dial, ports: Sequence[int],
         clients.start_soon(_listen, socket, [feed for feed, _ in pairs], clients.cancel_scope)
         async with trio.open_nursery() as connections:
             for index, (port, (_, source)) in enumerate(zip(ports, pairs, strict=True)):
-                named = port.to_bytes(2, "little")  # little-endian, as upstream's portforward
+                # Little-endian, unlike network order (handleWebSocketStreams).
+                named = port.to_bytes(2, "little")
                 for channel in (2 * index, 2 * index + 1):
                     await socket.send(bytes([channel]) + named)
                 connections.start_soon(
@@ -149,6 +151,7 @@ async def _listen(
     socket: WebSocket, feeds: Sequence[trio.MemorySendChannel[bytes]], scope: trio.CancelScope
 ) -> None:
     while (message := await socket.receive()) is not None:
+        # Error channels (odd) are only for the client, and an empty message is no data.
         if len(message) < 2 or message[0] % 2 or message[0] // 2 >= len(feeds):
             continue
         with suppress(*PEER_GONE):  # that connection has ended

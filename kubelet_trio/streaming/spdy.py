@@ -57,6 +57,7 @@ _REST = (
 
 
 def _dictionary() -> bytes:
+    # Each word follows its length in four bytes; the rest has no lengths.
     words = [*_WORDS.split(), "200 OK", "version", "HTTP/1.1", "url", "public", "set-cookie"]
     words += ["keep-alive", "origin"]
     return b"".join(_WORD.pack(len(w)) + w.encode() for w in words) + _REST.encode()
@@ -218,7 +219,7 @@ class SpdyWire:
                 stream_id, status = _TWO_WORDS.unpack(content)
                 return StreamReset(stream_id & _LAST_ID, status)
             if kind == _PING:
-                # The parity of its id tells which side has sent it first.
+                # Odd ids are of pings that the client began, even ones of the server.
                 [ping_id] = _WORD.unpack(content)
                 return Pinged(ping_id, bool(ping_id % 2) == self._is_client)
             if kind == _GOAWAY:
@@ -259,6 +260,7 @@ class SpdyWire:
     def open(self, headers: Headers) -> tuple[int, bytes]:
         """Return a new stream's id and the frame that opens it."""
         stream_id, self._next_id = self._next_id, self._next_id + 2
+        # No associated stream, priority and slot 0 (draft 3, section 2.6.1).
         content = _TWO_WORDS.pack(stream_id, 0) + b"\0\0" + self._deflated(headers)
         return stream_id, _control(_SYN_STREAM, content)
 

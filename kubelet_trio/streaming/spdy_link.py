@@ -141,6 +141,7 @@ class SpdyLink:
             while data := await self._connection.receive_some(_PIECE):
                 await self._receive(bytes(data))
         except (spdy.SpdyError, *PEER_GONE):
+            # Their readers must not take a lost connection for the end of the data.
             for stream in self._streams.values():
                 stream.was_reset = True
         finally:
@@ -167,6 +168,7 @@ class SpdyLink:
                     stream.was_reset = True
                     stream.end_input()
                     stream.replied.set()
+            # client-go pings to keep idle connections open (PingPeriod of its SPDY transport).
             elif isinstance(event, spdy.Pinged) and not event.is_ours:
                 await self.send(spdy.ping(event.ping_id))
 
@@ -214,6 +216,7 @@ class SpdyLink:
             stream_id, frame = self._wire.open(headers)
             stream = self._streams[stream_id] = SpdyStream(self, stream_id, headers)
             await self._connection.send_all(frame)
+        # Also set when the connection ends, so that no caller waits for ever.
         await stream.replied.wait()
         if stream.was_reset or (stream.input_ended and not stream.is_open):
             raise trio.BrokenResourceError("the stream was refused")

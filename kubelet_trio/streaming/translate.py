@@ -38,6 +38,7 @@ async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOp
         return
     async with trio.open_nursery() as clients:
         clients.start_soon(_listen, socket, streams, clients.cancel_scope)
+        # It ends with the last output of the runtime; a client that disconnects cancels it.
         async with trio.open_nursery() as outputs:
             for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
                 outputs.start_soon(_pass_on, streams[channel], socket, channel)
@@ -77,5 +78,6 @@ async def _pass_on(stream: SpdyStream, socket: WebSocket, channel: int) -> None:
     head = bytes([channel])
     with suppress(*PEER_GONE):
         while content := await stream.receive_some():
+            # All that has arrived in one message: a frame has a cost at both ends.
             more = stream.receive_waiting(_MESSAGE - len(content))
             await socket.send(b"".join((head, content, *more)))

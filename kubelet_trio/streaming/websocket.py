@@ -37,6 +37,7 @@ def handshake(headers: Mapping[str, str], protocol: str) -> Headers:
     key = headers.get("sec-websocket-key", "")
     if headers.get("sec-websocket-version") != "13" or not key:
         raise ValueError("a WebSocket of version 13 with a key is needed")
+    # RFC 6455, section 4.2.2. Without a common protocol the header must be left out.
     answer = [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
@@ -103,6 +104,7 @@ class WebSocket:
         except PEER_GONE:
             self._is_over = True
         else:
+            # wsproto takes None for the end of the connection.
             self._wire.receive_data(data or None)
 
     async def deliver(self, take: Callable[[bytes], Awaitable[None]]) -> None:
@@ -131,6 +133,7 @@ class WebSocket:
         if isinstance(event, BytesMessage | TextMessage):
             content = event.data
             self._parts += content.encode() if isinstance(content, str) else content
+            # Checked at each frame: a message may have any number of them.
             if len(self._parts) > _MOST_MESSAGE:
                 raise RemoteProtocolError("a message is too long")
             if event.message_finished:
