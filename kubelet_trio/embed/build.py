@@ -45,6 +45,7 @@ def real_world(config: KubeletConfig) -> World:
     Raises OSError or ValueError, naming the file, if the host cannot be read.
     """
     host, threads = cgroup_host(), thread_offload.of(Purpose.CGROUPS)
+    # Containers of a program's own runtime need not be processes of this host.
     orphans = None
     if isinstance(config.runtime, str):
         orphans = ProcOrphans(thread_offload.of(Purpose.PROCESSES))

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from lightkube.models.core_v1 import Pod
 
+# The client writes both forms: `list[V1Container]` and `dict(str, str)`.
 _GENERIC = re.compile(r"(list|dict)[\[(](?:str, )?(.*)[\])]")
 
 

@@ -121,6 +121,7 @@ class Core(Generic[HandleT]):
         version = self.source.drop([uid])
 
         async def gone() -> None:
+            # First the merge: the pod's worker must know that the pod is no longer wanted.
             await self.source.wait_applied(version)
             if seconds is not None:
                 self.agent.shorten_grace(uid, seconds)

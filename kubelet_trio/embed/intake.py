@@ -41,6 +41,7 @@ def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: s
         ManifestError: with all errors, each with its field path.
         TypeError: a value is of a type that no pod can be read from.
     """
+    # A mapping and a text are iterable as well, and mean one value.
     items = list(given) if isinstance(given, Iterable) and not _is_single(given) else [given]
     manifests = [_read(item, node_name, instance) for item in items]
     return Manifest(

@@ -79,6 +79,7 @@ class LogLines:
             return
         log = self._log
         assert log is not None
+        # Before the read, so that the last lines of a rotated file are read first.
         replaced = await self._offload(_is_replaced, log)
         entries = await self._offload(log.read)
         if entries is not None:

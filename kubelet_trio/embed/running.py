@@ -40,6 +40,7 @@ _STUCK = (
     "CreateContainerConfigError",
     "CreateContainerError",
 )
+# Not at once: the kubelet retries, and what is missing may be created meanwhile.
 _STUCK_FOR = 10.0
 
 
@@ -247,6 +248,7 @@ class RunningPod:
         self._core.check_open()
         core = self._core
         is_gone = await core.remove(self.pod, grace_period)
+        # Until the file of kept pods is written, too: a crash must not bring the pod back.
         if not is_gone or not await core.until_ended(
             lambda: core.source.wait_saved(core.source.version)
         ):
@@ -303,6 +305,7 @@ class RunningPod:
         if record is None or record.state is not ContainerState.EXITED:
             return True
         container = next(c for c in pod_containers(self.pod) if c.spec.name == name)
+        # An ordinary init container runs again only if it failed.
         if container.kind is ContainerKind.INIT and not container.is_sidecar:
             return record.exit_code != 0
         # Not at the top: `import kubelet_trio` must not load pods/. By now it is loaded.

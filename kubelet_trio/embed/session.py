@@ -68,6 +68,7 @@ class Session:
             # While the agent runs: its source is the task that writes the file.
             with trio.move_on_after(_SAVE):
                 await core.until_ended(partial(core.source.wait_saved, core.source.version))
+            # First in order; the cancellation below is for an agent that does not end.
             if not core.ended.value:
                 core.agent.stop()
                 await core.ended.wait_value(True)

@@ -153,6 +153,7 @@ class EmbeddedSource:
         # Taken before the write: changes during it have a later version, and are saved next.
         version = self.version
         kept = [one for one in self._wanted.values() if one.keep]
+        # Most changes are of pods that end with the program: they cost no write.
         if kept != self._in_file:
             await self._offload(_write, self._path, kept)
             self._in_file = kept

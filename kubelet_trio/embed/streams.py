@@ -83,6 +83,7 @@ class EventStream:
 
     async def __anext__(self) -> Event:
         """Return the next event, waiting for it."""
+        # As in `PodWatch`: each iteration is a checkpoint.
         if self._events:
             await trio.lowlevel.checkpoint()
         while not self._events:
