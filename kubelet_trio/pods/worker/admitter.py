@@ -1,12 +1,11 @@
-"""Admission with the node's state: decides on the pods that wait for it.
+"""Admit or reject the pods that wait for it, by the node's current state.
 
-The registry owns the admitter and calls it whenever something has changed. It never blocks and
-remembers nothing, so a decision that is not reached yet (a pod waits until those that it displaces
-have ended) is made anew from the workers' state each time.
+The registry owns the admitter and calls it whenever something has changed. The admitter never
+blocks and keeps no state: while a pod waits until the pods that it preempts have ended, each call
+decides on it anew from the workers' state.
 
-A pod whose worker cannot even be made because of a bug is refused here, too. One task writes the
-registry for all pods, and an exception that one pod causes must end neither that task nor the
-agent.
+`RefusedPods` refuses a pod whose worker cannot be made because of a bug. One task applies the
+desired set for all pods, and an exception that one pod causes must not end that task.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
 
 
 class Admitter:
-    """Admits or rejects the workers that wait, in the order in which they came."""
+    """Admits or rejects waiting workers, in the order in which they were made."""
 
     def __init__(
         self,
@@ -75,9 +74,9 @@ class Admitter:
 
         Args:
             node: returns the node as it is now.
-            checks: asked first.
+            checks: made first.
             meter: counts rejections and preemptions.
-            last_checks: asked about pods that nothing else rejects.
+            last_checks: made for pods that nothing else rejects.
         """
         self._node = node
         self._meter = meter or Meter()
@@ -88,17 +87,17 @@ class Admitter:
         """Decide on every worker that waits for its admission.
 
         Args:
-            workers: all of the node, in the order in which they came.
-            remembered: pods that an earlier agent admitted and that no source has named yet.
+            workers: all workers of the node, in the order in which they were made.
+            remembered: pods that an earlier agent admitted and no source has delivered yet.
         """
         waiting = [w for w in workers if not w.is_admitted and not w.is_ending]
         if not waiting:
             return
         node = self._node()
-        reserved: set[PodUid] = set()  # they wait only until others have made room
+        reserved: set[PodUid] = set()  # admitted as soon as others have ended; they count already
         for worker in waiting:
             if worker.is_ending:
-                continue  # displaced by one before it
+                continue  # preempted by a pod before it
             present = [w for w in workers if w is not worker and _counts(w, reserved)]
             leaving = [w.pod for w in present if w.is_displaced]
             others = [*(w.pod for w in present if not w.is_displaced), *remembered]
@@ -137,7 +136,7 @@ class Admitter:
         decision = decide(pod, others, node, leaving)
         if isinstance(decision, Rejected):
             return decision
-        # Before other pods are displaced for it.
+        # Now, before other pods are preempted for a pod that these checks reject.
         rejections = (check(pod, others) for check in self._last_checks)
         return next((r for r in rejections if r is not None), decision)
 
@@ -155,7 +154,7 @@ class Admitter:
 
 
 def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
-    """Return whether a pod takes room on the node."""
+    """Return whether a pod's resources count as used."""
     if worker.stage is PodStage.TERMINATED:
         return False
     # The Go kubelet forgets a static pod with its file, though it may still be terminating: the
@@ -166,7 +165,7 @@ def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:
 
 
 def counted_reason(reason: str) -> str:
-    """Return the label that a rejection is counted by: one of a bounded number."""
+    """Return the metric label of a rejection, one of a bounded number of labels."""
     if reason in _COUNTED:
         return reason
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
@@ -185,7 +184,7 @@ def report_crash(events: EventSink, name: str, failure: BaseException, restarts:
 
 
 class RefusedPods:
-    """The refused pods, by UID. The registry owns them."""
+    """Keeps the refused pods, and reports them. The registry owns it."""
 
     def __init__(self, services: PodServices) -> None:
         self._services = services
@@ -196,7 +195,7 @@ class RefusedPods:
         return _same(self._pods.get(pod_uid(pod)), pod)
 
     def refuse(self, pod: Pod, failure: Exception, *, runs: bool) -> None:
-        """Report a pod as rejected. `runs`: the runtime holds something of it."""
+        """Report a pod as rejected. `runs`: the runtime still has containers or a sandbox of it."""
         uid = pod_uid(pod)
         self._pods[uid] = pod
         log.error("pod.refused", pod=str(pod_key(pod)), uid=uid, exc_info=failure)
@@ -221,7 +220,7 @@ class RefusedPods:
 
 
 def _same(refused: Pod | None, pod: Pod) -> bool:
-    """Whether two states of a pod differ in nothing but their status."""
+    """Whether two states of a pod differ only in their status."""
     if refused is None:
         return False
     plain = (msgspec.structs.replace(p, status=None, metadata=_meta(p)) for p in (refused, pod))
@@ -229,6 +228,6 @@ def _same(refused: Pod | None, pod: Pod) -> bool:
 
 
 def _meta(pod: Pod) -> object:
-    """Return the metadata without what every write at the API server changes."""
+    """Return the metadata without the fields that every write at the API server changes."""
     meta = pod.metadata
     return meta and msgspec.structs.replace(meta, resourceVersion=None, managedFields=None)

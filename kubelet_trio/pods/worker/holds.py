@@ -1,4 +1,4 @@
-"""What keeps a pod from going on: an earlier failure, a pod of its name, the runtime."""
+"""What a pod may have to wait for: a retry, a pod of the same name, the runtime."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _POD = ""
 
 
 class Holds:
-    """What is held back of one pod after failures: containers' starts, or all steps.
+    """The waits of one pod after failures: for starts of single containers, or for all steps.
 
-    Each failed try holds back for longer. A try that succeeds, and `clear`, begin anew.
+    Each failure makes the next wait longer. A success, or `clear`, resets that.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Holds:
         self._backoffs: dict[str, Backoff] = {}  # by container, "" for the pod
 
     def clear(self) -> None:
-        """Hold back nothing any more."""
+        """End all waits."""
         self._holds.clear()
         self._backoffs.clear()
         self.pod_until = 0.0
@@ -61,7 +61,7 @@ class Holds:
 
     def containers(self, now: float) -> dict[str, Hold]:
         """Return which containers are held back, by name."""
-        # After the wall clock was set back a hold would last for as long as that.
+        # A longer one means that the wall clock was set back: it would last for as long as that.
         return {n: h for n, h in self._holds.items() if h.until - now <= _HOLD_MAX}
 
     def _next_delay(self, name: str) -> float:
@@ -71,13 +71,13 @@ class Holds:
 
 
 def jittered(seconds: float) -> float:
-    """Spread what many workers would otherwise do at the same moment."""
+    """Lengthen a delay at random, so that many workers do not act at the same moment."""
     return seconds * random.uniform(1.0, 1.5)
 
 
 @dataclass(slots=True)
 class NameTurn:
-    """One pod's turn at its name: one pod of a name at a time may run on the node."""
+    """One pod's claim to its name: only one pod of a name may run on the node at a time."""
 
     services: PodServices
     key: PodKey
@@ -87,17 +87,17 @@ class NameTurn:
 
     @property
     def is_holder(self) -> bool:
-        """Whether the name is this pod's now."""
+        """Whether this pod holds the name now."""
         return self.services.names.is_holder(self.key, self.uid)
 
     async def wait(self) -> None:
-        """Wait until the name is this pod's."""
+        """Wait until this pod holds the name."""
         await self.services.names.wait_turn(self.key, self.uid)
 
     def is_free(self) -> bool:
-        """Whether nothing else runs under the name, so that a sandbox may be made.
+        """Whether no other pod of the name runs, so that a sandbox may be created.
 
-        Another pod of the name that runs, wanted by another source or terminating, goes first.
+        A pod that runs, for another source or because it is still terminating, gets the name first.
         """
         names, before = self.services.names, self.waits_for
         self.waits_for = self.services.observer.namesakes(self.key, self.uid)
@@ -109,16 +109,16 @@ class NameTurn:
         return not self.waits_for and self.is_holder
 
     def release(self) -> None:
-        """Leave the name to the next pod that waits for it."""
+        """Release the name for the next pod that waits for it."""
         self.services.names.release(self.key, self.uid)
 
 
 def is_paused(services: PodServices, pod: Pod) -> bool:
-    """Return whether the runtime or its network keeps a pod waiting, with an event if so.
+    """Return whether a pod must wait for the runtime or its network; emit an event for the latter.
 
-    Source: runtimeErrors and networkErrors of the Go kubelet's runtime.go, which stop its sync
-    loop. A teardown is not paused: stopping containers may be what the runtime needs.
+    A teardown is not paused: the runtime may recover because containers are stopped.
     """
+    # As runtimeErrors and networkErrors of the Go kubelet's runtime.go stop its sync loop.
     state = services.runtime_state.value
     if not state.is_usable or services.observer.problem(trio.current_time()) is not None:
         return True

@@ -1,9 +1,9 @@
-"""Reclaims orphaned pod directories.
+"""Remove orphaned pod directories.
 
-A pod's worker removes its own directory. A directory is orphaned when the agent died before
-that, or when another agent left it. It is removed once no source wants the pod, the runtime holds
-nothing of it and it has no worker. Its volumes are unmounted first; a volume that cannot be
-unmounted stays, with all that is in it. So do files that no agent makes; they are logged once.
+Normally a pod's worker removes its directory. A directory is orphaned when the agent died before
+that, or when another agent left it. It is removed once no source wants the pod, the runtime has
+nothing of it and it has no worker. Its volumes are unmounted first. A volume that cannot be
+unmounted is kept with its content, and so are files that no agent creates; they are logged once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PERIOD = 60.0  # seconds between sweeps; an orphaned directory does no harm mea
 
 @dataclass(slots=True)
 class OrphanDirectories:
-    """Looks for orphaned directories periodically."""
+    """Looks for orphaned directories periodically, and removes them."""
 
     services: PodServices
     registry: PodRegistry

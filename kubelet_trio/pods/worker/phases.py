@@ -1,8 +1,8 @@
-"""The phases of a pod's life on the node: one table of which event leads from which to which.
+"""The phases of a pod on the node, and the table of events that lead from one to the next.
 
-A worker is in one phase at a time and changes it through `next_phase` alone. Some events are
-the worker's own (it has done what its phase asks for), `END_REQUESTED` and `MANIFEST_GONE` come
-from outside at any time. supervision.md shows the table.
+A worker is in one phase at a time and changes it only through `next_phase`. It raises most events
+itself when it has finished the work of its phase; `END_REQUESTED` and `MANIFEST_GONE` may come from
+outside at any time. supervision.md shows the table.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kubelet_trio.pods.types import PodStage
 class Phase(enum.Enum):
     """What a worker does with its pod now."""
 
-    LISTING = "listing"  # waits until the runtime has said what it holds of the pod
+    LISTING = "listing"  # waits until the runtime has listed the pod's sandboxes and containers
     WAITING_NAME = "waiting for its name"  # a pod of the same name is still on the node
     WAITING_ADMISSION = "waiting for admission"
     SYNCING = "syncing"
-    TERMINATING = "terminating"  # stops all of it; what can still be read stays
-    DELETING = "deleting"  # as terminating, but nothing of it is to stay
-    TERMINATED = "terminated"  # nothing runs; its manifest is still there
-    REMOVING = "removing"  # removes what a terminated pod has left to be read
+    TERMINATING = "terminating"  # stops all of it; keeps its logs and dead containers
+    DELETING = "deleting"  # as terminating, but removes those too
+    TERMINATED = "terminated"  # nothing runs; its manifest still exists
+    REMOVING = "removing"  # removes the logs and dead containers of a terminated pod
     GONE = "gone"
 
 
@@ -40,7 +40,7 @@ class PhaseEvent(enum.Enum):
 
 
 class IllegalMoveError(Exception):
-    """An event that cannot happen in a phase: a bug of whoever raised the event."""
+    """An event that cannot happen in a phase: a bug in the caller of `next_phase`."""
 
     def __init__(self, phase: Phase, event: PhaseEvent) -> None:
         super().__init__(f"{event.value!r} cannot happen in phase {phase.value!r}")
@@ -58,7 +58,7 @@ TRANSITIONS: dict[Phase, dict[PhaseEvent, Phase]] = {
     Phase.TERMINATING: {PhaseEvent.TORN_DOWN: Phase.TERMINATED, **_ASKED},  # its grace may shrink
     Phase.DELETING: {
         PhaseEvent.REMOVED: Phase.GONE,
-        # The manifest went during a teardown that leaves what can be read.
+        # The manifest was removed during a teardown that keeps logs and dead containers.
         PhaseEvent.TORN_DOWN: Phase.REMOVING,
         PhaseEvent.END_REQUESTED: Phase.DELETING,
         # An orphan's record may already say that it was being deleted.
@@ -75,12 +75,12 @@ TRANSITIONS: dict[Phase, dict[PhaseEvent, Phase]] = {
     Phase.GONE: {},
 }
 
-# A restarted agent goes on with a recorded decision, but does not know how far the last one came.
+# A restarted agent continues a recorded decision, but does not know how far the last agent got.
 INITIAL = (Phase.LISTING, Phase.TERMINATING, Phase.DELETING)
-# No source wants the pod: nothing of it is to stay.
+# No source wants the pod: all of it is to be removed.
 UNWANTED = (Phase.DELETING, Phase.REMOVING, Phase.GONE)
 
-# The three stages that the Go kubelet's pod workers know, and that metrics and statuses go by.
+# The three stages of the Go kubelet's pod workers, on which metrics and statuses depend.
 STAGES: dict[Phase, PodStage] = {
     Phase.LISTING: PodStage.SYNC,
     Phase.WAITING_NAME: PodStage.SYNC,
@@ -95,7 +95,7 @@ STAGES: dict[Phase, PodStage] = {
 
 
 def first_phase(record: PodRecord | None) -> Phase:
-    """Return the phase in which a pod begins; `record` is what an earlier agent left of it."""
+    """Return the phase in which a pod begins; `record` is the one of an earlier agent, if any."""
     if record is None or record.termination is None:
         return Phase.LISTING
     return Phase.DELETING if is_removed(record) else Phase.TERMINATING

@@ -1,9 +1,9 @@
-"""The pods of the node and their workers. Only the merge of the sources writes here.
+"""Start, update and end the workers of the node's pods.
 
-`apply` takes the full desired set and brings the set of workers into line with it. Before every
-source has delivered once, only a pod is ended that its own source does not want any more and that
-a new pod of its name replaces. From then on everything is ended that the runtime or the disk
-holds and no source wants, whoever started it.
+The merge of the sources calls `apply` with the full desired set. Until every source has delivered
+once, `apply` ends a pod only if the pod's own source does not want it any more and a new pod of
+the same name replaces it. After that it ends every pod that the runtime or the disk holds and that
+no source wants, no matter which agent started it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = get_logger()
 
 # The grace period of a pod without manifest and record (HandlePodCleanups of pkg/kubelet).
 ORPHAN_GRACE = 1
-# Ends that some pods forget over a restart of the agent, see `_take_record`.
+# End reasons that do not always outlast a restart of the agent, see `_take_record`.
 _PASSING = (EndReason.SHUTDOWN, EndReason.REJECTED)
 
 
@@ -91,7 +91,7 @@ class PodRegistry:
         await self._complete.wait()
 
     def is_owned(self, uid: PodUid) -> bool:
-        """Whether a source wants the pod, it has a worker, or the runtime holds any of it."""
+        """Whether a source wants the pod, it has a worker, or the runtime still holds it."""
         return uid in self._desired.pods or uid in self._workers or uid in self._known_uids()
 
     def has_ended(self, uid: PodUid) -> bool:
@@ -100,13 +100,13 @@ class PodRegistry:
         return worker is not None and worker.stage is PodStage.TERMINATED
 
     def adopt(self, uid: PodUid) -> None:
-        """End a pod that the runtime holds something of, if it is an orphan."""
+        """End a pod that the runtime reports, if it is an orphan."""
         if uid not in self._workers:
             self.wake(uid)
 
     @contextmanager
     def reclaiming(self, uid: PodUid) -> Iterator[bool]:
-        """Keep a pod of this UID from starting while what an earlier one left is removed.
+        """Prevent a pod of this UID from starting while the caller removes an orphan's directory.
 
         Yields False, and prevents nothing, if the pod is no orphan.
         """
@@ -127,12 +127,12 @@ class PodRegistry:
         return self._workers
 
     def apply(self, desired: Desired) -> None:
-        """Bring the workers into line with the newest desired set."""
+        """Start, update and end workers, so that they match the newest desired set."""
         self._desired = desired
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
-        self._end_unwanted()  # first: a new pod may need the room and the name of an old one
+        self._end_unwanted()  # first: a new pod may need the resources or the name of an old one
         # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
         for uid, pod in sorted(desired.pods.items(), key=_creation):
             # An exception that one pod causes must not end this task, which serves all pods.
@@ -145,7 +145,7 @@ class PodRegistry:
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
         if worker is None and (uid in self._reclaimed or self._refused.is_refused(pod)):
-            return  # it starts when that is done, or once it has been edited
+            return  # it starts after the removal (`reclaiming`), or once its manifest is edited
         if worker is None:
             worker = self._new_worker(pod, self._take_record(uid))
             self._start(worker)
@@ -169,11 +169,8 @@ class PodRegistry:
         return made
 
     def resume(self) -> None:
-        """Go on ending the pods that an earlier agent decided to end.
-
-        Before any source has delivered: none can take such a decision back, and one may not
-        deliver for a long time.
-        """
+        """Continue to end the pods that an earlier agent decided to end."""
+        # Does not wait for the sources: one may take long to deliver, and none can revoke this.
         for uid, record in list(self._records.items()):
             ended, status = record.termination, record.pod.status
             if ended is None or ended.reason in _PASSING:
@@ -182,25 +179,24 @@ class PodRegistry:
                 self._make(record.pod, self._records.pop(uid))
 
     def _take_record(self, uid: PodUid) -> PodRecord | None:
-        """Return and drop the record of a pod; None if the pod is to begin anew.
-
-        A static pod that ended with the node's shutdown runs again, and a rejected one is decided
-        on anew, as by the Go kubelet. Another pod is replaced by its controller, unless the API
-        server has not been reached since, so that the controller cannot know of its end.
-        """
+        """Return and drop the record of a pod; None if the pod starts as a new one."""
         record = self._records.pop(uid, None)
         ended = record.termination if record is not None else None
         if record is None or ended is None or ended.reason not in _PASSING:
             return record
+        # As with the Go kubelet: a static pod runs again after the node's shutdown, and a rejected
+        # static pod is admitted or rejected anew.
         if is_static(record.pod):
             return None
         if ended.reason is EndReason.REJECTED:
             return record
+        # The controller replaces other pods. While the API server is unreachable, it cannot know
+        # that the pod has ended.
         runs_always = spec(record.pod).restartPolicy in (None, "", "Always")
         return None if runs_always and uid in self._desired.last_known else record
 
     def wake(self, uid: PodUid) -> None:
-        """Wake a pod's worker, for the runtime has news of it; end the pod if it is an orphan."""
+        """Wake a pod's worker after a change in the runtime; end the pod if it is an orphan."""
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
@@ -222,7 +218,7 @@ class PodRegistry:
             worker.objects_changed()
 
     def wake_all(self) -> None:
-        """Wake every worker, and hold nothing back: the runtime's state has changed, say."""
+        """Wake every worker to retry at once, for example when the runtime's state has changed."""
         for worker in self._workers.values():
             worker.retry()
         self._admit()
@@ -250,7 +246,7 @@ class PodRegistry:
         del self._workers[uid]
         pod = self._desired.pods.get(uid)
         if pod is not None:
-            # It was wanted again, with the same UID, while it was being removed.
+            # A source delivered the same UID again while the pod was being removed.
             static = "true" if is_static(pod) else "false"
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._make(pod, None)
@@ -258,20 +254,20 @@ class PodRegistry:
         self._admit()
 
     def _reconsider(self) -> None:
-        """Look again at the pods that wait: one that terminates has made room, or left a name."""
+        """Let waiting pods continue: one that terminates has made room, or freed its name."""
         for worker in self._workers.values():
-            if worker.waits_for:  # those may have ended
+            if worker.waits_for:  # the pods that it waits for may have ended
                 worker.wake()
         self._admit()
 
     def _admit(self) -> None:
-        """Decide on the pods that wait, once it is known what runs on the node."""
+        """Admit or reject the waiting pods, once the runtime has been listed."""
         if not self._is_listed():
             return
         for uid in self._known_uids():
             worker = self._workers.get(uid)
             if worker is not None and not worker.is_admitted and not worker.is_ending:
-                worker.admit()  # it runs, started by a Go kubelet: a takeover ends no pod
+                worker.admit()  # a Go kubelet started it: taking over its node ends no pod
         self._admitter.admit(
             list(self._workers.values()),
             [r.pod for r in self._records.values() if r.admitted and r.termination is None],
@@ -291,17 +287,15 @@ class PodRegistry:
                 self._end_orphan(uid)
 
     def _may_end(self, pod: Pod) -> bool:
-        """Whether a pod that is not wanted may be ended: no source may still come to want it.
-
-        If a desired pod has its name, only its own source must have delivered: the others may not
-        before the new pod runs (the API server of a cluster that runs in static pods).
-        """
+        """Whether an unwanted pod may be ended: no source can still deliver it."""
         desired = self._desired
+        # If a desired pod has its name, its own source must have delivered, but not the others:
+        # they may depend on the new pod (an API server that is itself a static pod).
         source = pod_annotations(pod).get(CONFIG_SOURCE)
         return desired.all_ready or (source in desired.delivered and pod_key(pod) in self._names)
 
     def _end_orphan(self, uid: PodUid) -> None:
-        """End a pod whose manifest went while the agent was down, or that has no record either."""
+        """End a pod whose manifest was removed while the agent was down, with or without record."""
         observed, remains = self._services.observer.get(uid), self._services.remains
         if uid in self._reclaimed or (remains.is_left(uid) and is_at_rest(observed)):
             return
@@ -316,22 +310,22 @@ class PodRegistry:
         log.info("pod.orphan", pod=str(pod_key(pod)), uid=uid, known=record is not None)
         worker = self._make(pod, record)
         if worker is not None:
-            # Without a record its own grace period is not certain: upstream gives 1 s.
+            # Without a record its grace period is not certain: upstream gives 1 s.
             grace = None if record is not None else ORPHAN_GRACE
             worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:
-    """Return when a pod was created: the oldest are admitted first, static ones before them."""
+    """Return when a pod was created; static pods have no such time and come first."""
     created = metadata(entry[1]).creationTimestamp
     return created.timestamp() if created is not None else 0.0
 
 
 def orphan_pod(observed: RuntimePod) -> Pod:
-    """Return a pod without manifest and record as the runtime's labels describe it.
+    """Make the object of a pod without manifest and record from the runtime's labels.
 
-    That is enough to end it: its name, its containers, and the grace period that the agent which
-    started it wrote on its containers.
+    It has what is needed to end the pod: name, containers, and the grace period from the
+    containers' annotations.
     """
     names = dict.fromkeys(c.name for c in observed.containers)
     source = next((s.source for s in observed.sandboxes if s.source), None)

@@ -1,8 +1,8 @@
-"""The status and the record of one pod: what is published of it and what is kept on disk.
+"""Publish the status of one pod, and keep its record on disk.
 
-`pod_status` computes a status from what is observed. A status that has changed goes to the record
+`pod_status` computes the status from the observed state. A changed status goes to the record
 first and then to the status store, so that start time, transition times and a terminal phase
-survive the agent. The pod's worker owns the reporter.
+survive a restart of the agent. The pod's worker owns the reporter.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from kubelet_trio.pods.types import (
 
 log = get_logger()
 
-_PATIENCE = 5.0  # seconds that a disk which does not answer holds up the end of a pod
-_RETRY = 5.0  # seconds after which a record is written again that the disk refused
+_PATIENCE = 5.0  # seconds that a termination waits for a disk that does not answer
+_RETRY = 5.0  # seconds until a failed write of the record is retried
 
 
 class PodReporter:
-    """The status and the record of one pod UID."""
+    """Publishes the status of one pod UID, and keeps its record."""
 
     def __init__(self, services: PodServices, pod: Pod, record: PodRecord | None) -> None:
         self._services = services
@@ -69,22 +69,20 @@ class PodReporter:
         self._returns = record.returns if record is not None else None
         self._decided = Bell()
         self._asked = 0  # how many times `wait_kept` was called
-        self._kept: AsyncValue[int] = AsyncValue(0)  # up to which of those calls `keep` has written
+        self._kept: AsyncValue[int] = AsyncValue(0)  # the last of those calls that `keep` served
         self._problem = ""  # why the last write of the record failed
         # Two tasks of one worker publish during a teardown: its own, and the one for probes.
         self._turn = trio.Lock()
-        # It outlives the agent: activeDeadlineSeconds counts from it.
+        # Kept over restarts of the agent: activeDeadlineSeconds counts from it.
         self.start_time = _start_time(pod, record) or services.clock.time()
 
     def reported_ends(self, pod: Pod) -> Mapping[str, int]:
-        """Return the exit codes of the containers whose end was published, by name.
-
-        Before this agent has published a status, the API server's is an earlier agent's.
-        """
+        """Return the exit codes of the containers whose end was published, by name."""
+        # Until this agent publishes a status, the API server has the one of an earlier agent.
         return reported_ends(self._status or pod.status)
 
     def restarts_all(self, pod: Pod) -> bool:
-        """Return whether it was published that all containers are being restarted."""
+        """Return whether the last status says that all containers are being restarted."""
         return is_restarting_all(self._status or pod.status)
 
     @property
@@ -93,10 +91,10 @@ class PodReporter:
         return self._status
 
     async def announce(self, pod: Pod) -> None:
-        """Show the pod on this node before the runtime was asked: as last seen, or Pending.
+        """Show the pod on this node before the runtime is listed: as last seen, or Pending.
 
-        This does not leave the node: the status may be out of date, and an empty view of the
-        runtime says nothing about a pod that may well run.
+        This status is not sent to the API server: it may be out of date, and the pod may be running
+        although nothing of it has been observed yet.
         """
         status = self._status or _last_seen(pod)
         if status is None:
@@ -104,12 +102,12 @@ class PodReporter:
             status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
         self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
         if self._record is None:
-            # If its manifest is broken after a restart, the source goes by this record.
+            # If the manifest is invalid after a restart, the source uses the pod of this record.
             async with self._turn:
                 await self._try_write(pod, None)
 
     def show_ending(self, pod: Pod, request: TerminationRequest) -> None:
-        """Show at once that a pod is being deleted: its status need not change for a while."""
+        """Show at once that a pod is being deleted: its status may not change for a while."""
         if self._status is not None and request.reason is EndReason.DELETED:
             self._put(pod, self._status, request)
 
@@ -133,7 +131,7 @@ class PodReporter:
             )
             status = pod_status(pod, observed, given)
             self._emit_back_offs(pod, waiting or {})
-            # An edit of labels changes no status, but the pod is shown with them.
+            # An edit of labels changes no status, but must be shown too.
             is_new = status != self._status or pod is not self._shown
             if is_new or self._problem:
                 self._status = status
@@ -143,7 +141,7 @@ class PodReporter:
                 self._put(pod, status, request)
 
     def _emit_back_offs(self, pod: Pod, waiting: Mapping[str, WaitingReason]) -> None:
-        """Emit an event for each container that its crashes hold back: every round, as upstream."""
+        """Emit an event for each container in crash back-off: in every round, as upstream."""
         key = pod_key(pod)
         for container in pod_containers(pod):
             held = waiting.get(container.spec.name)
@@ -194,51 +192,50 @@ class PodReporter:
         if request is None:
             await self.save(pod, request)
         else:
-            # The thread of a write that hangs cannot be cancelled, and would hold up the stop.
+            # `keep` writes it: the thread of a write that hangs cannot be cancelled, and would
+            # delay the stop.
             await self.wait_kept()
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
         """Write the record if it has changed.
 
-        A disk that refuses it holds nothing up: the end of the pod may be what frees the disk.
+        A failed write delays nothing: the disk may be full until the pod has ended.
         """
         async with self._turn:
             await self._try_write(pod, request)
 
     def note_decision(self) -> None:
-        """Have `keep` write the request to end the pod: it has changed."""
+        """Make `keep` write the termination request, which has changed."""
         self._decided.ring()
 
     def note_removed(self) -> None:
-        """Have `keep` record that the pod's manifest is gone."""
+        """Make `keep` record that the pod's manifest is gone."""
         self._is_removed, self._returns = True, None
         self._decided.ring()
 
     def note_return(self, pod: Pod | None) -> None:
-        """Have `keep` record that a pod which is removed is wanted again; None: not any more."""
+        """Make `keep` record that a source wants the removed pod again (None: no longer)."""
         self._returns = pod
         self._decided.ring()
 
     async def keep(self, pod: Pod, request: Callable[[], TerminationRequest | None]) -> None:
-        """Write what is decided of a pod as soon as it is decided, until cancelled."""
+        """Write each decision about the pod as soon as it is made, until cancelled."""
         while True:
             self._decided.clear()
             if request() is not None:
-                asked = self._asked  # what is noted during the write needs another one
+                asked = self._asked  # a decision during the write needs another write
                 await self.save(pod, request())
                 self._kept.value = asked
             with trio.move_on_after(_RETRY if self._problem else math.inf):
                 await self._decided.wait_ring()
 
     async def wait_kept(self) -> None:
-        """Wait until `keep`, which runs concurrently, has written what is known now, or tried to.
-
-        A disk that does not answer at all (EIO retries, a network disk that is gone) is given
-        some seconds: to end a pod may free the memory that the node is short of.
-        """
+        """Wait until `keep`, which runs concurrently, has written the decisions, or tried to."""
         self._asked += 1
         asked = self._asked
         self._decided.ring()
+        # A disk may not answer at all (EIO retries, a network disk that is gone), and ending the
+        # pod may free the memory that the node is short of.
         with trio.move_on_after(_PATIENCE) as waiting:
             await self._kept.wait_value(lambda kept: kept >= asked)
         if waiting.cancelled_caught:
@@ -318,9 +315,9 @@ class Endings:
     """Counts the ended containers of one pod, each once."""
 
     def __init__(self, meter: Meter, since: float) -> None:
-        """Count in `meter` what ended at `since` (Unix seconds) or later.
+        """Count in `meter` the containers that ended at `since` (Unix seconds) or later.
 
-        What ended before that, an earlier agent has counted.
+        An earlier agent has counted those that ended before.
         """
         self._meter, self._since = meter, since
         self._counted: frozenset[ContainerId] = frozenset()
@@ -357,7 +354,7 @@ def _last_seen(pod: Pod) -> PodStatus | None:
 
 
 def _has_run(status: PodStatus | None) -> bool:
-    """Return whether a pod was admitted by an agent that did not record it."""
+    """Return whether a pod has run, so that an earlier agent must have admitted it."""
     if status is None:
         return False
     statuses = (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
@@ -365,7 +362,7 @@ def _has_run(status: PodStatus | None) -> bool:
 
 
 def _disruption(request: TerminationRequest | None) -> tuple[PodCondition, ...]:
-    """Return the condition by which controllers do not count the pod's failure against it."""
+    """Return the DisruptionTarget condition, by which a Job may ignore the failure (KEP-3329)."""
     if request is None or request.reason not in DISRUPTIONS:
         return ()
     return (

@@ -1,6 +1,6 @@
-"""The rounds of one pod that is to run: observe, plan, publish, execute.
+"""Sync one pod that should run, in rounds: observe, plan, publish, execute.
 
-A round reads everything afresh, so a wake-up that is lost costs time and nothing else.
+A round reads everything anew, so a lost wake-up only costs time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kubelet_trio.volumes import VolumeError
 
 log = get_logger()
 
-# Before a step that changed nothing is done once more, seconds.
+# Seconds until a step that changed nothing is repeated.
 _NO_PROGRESS = 1.0
 
 # Publishes the status of the pod as observed, with the waiting reasons of a plan.
@@ -63,7 +63,7 @@ class PodSync:
         scope: GracefulScope,
         publish: Publish,
     ) -> None:
-        """Take the parts of its worker; a step that executes a plan ends before `scope` does."""
+        """Take the worker's parts. `scope` is not cancelled while a plan is being executed."""
         self._services = services
         self._reporter = reporter
         self._probes = probes
@@ -76,12 +76,12 @@ class PodSync:
         self._refresh_at = 0.0  # trio time at which the volumes are due
 
     def retry(self) -> None:
-        """Hold nothing back any more: the cause of a failure may be gone."""
+        """End the waits after failures: their cause may be gone."""
         self._holds.clear()
-        self._last_step = None  # the next step is no repetition: something has changed
+        self._last_step = None  # the next step does not count as a repetition
 
     def refresh_soon(self) -> None:
-        """Bring the volumes up to date in the next round: an object has changed."""
+        """Refresh the volumes in the next round: an object has changed."""
         self._refresh_at = 0.0
 
     async def run_round(self, pod: Pod) -> float | TerminationRequest:
@@ -96,7 +96,7 @@ class PodSync:
             self._event(pod, "Normal", failure.reason, failure.message)
             return TerminationRequest(pod_uid(pod), EndReason.DEADLINE, failure=failure)
         observed = services.observer.get(pod_uid(pod))
-        # Read together with `observed`: by the time of the step a refresh may have mended it.
+        # Read together with `observed`: a refresh during the awaits below may change it.
         is_certain = services.observer.is_certain(pod_uid(pod))
         self._report_trouble(pod)
         plan = await self._plan(pod, observed, now)
@@ -114,14 +114,12 @@ class PodSync:
             return 0.0  # the next round holds back what failed, and publishes it
         step = plan, replace(observed, observed_at=0.0)
         repeats, self._last_step = step == self._last_step, step
-        # A runtime that answers "done" and does nothing must not keep us (and it) busy.
+        # A runtime that reports success but does nothing must not keep us (and it) busy.
         return _NO_PROGRESS if repeats else 0.0
 
     def _report_trouble(self, pod: Pod) -> None:
-        """Emit an event if the runtime answers, but not for this pod.
-
-        Source: podWorkerLoop of pod_workers.go.
-        """
+        """Emit an event if the runtime works, but cannot report this pod's state."""
+        # As podWorkerLoop of the Go kubelet's pod_workers.go.
         trouble = self._services.observer.refresh_error(pod_uid(pod))
         if trouble and self._services.runtime_state.value.is_usable:
             self._event(pod, "Warning", "FailedSync", f"error determining status: {trouble}")
@@ -129,7 +127,7 @@ class PodSync:
     async def _plan(self, pod: Pod, observed: RuntimePod, now: float) -> PodPlan:
         containers = list(pod_containers(pod))
         attempts: dict[str, int] = {}
-        # Of a container that the runtime has nothing of, only the logs tell how often it began.
+        # If the runtime has no record of a container, only its log files show how often it started.
         if any(observed.latest(c.spec.name) is None for c in containers):
             files = PodFiles(pod, self._services.node())
             attempts = await self._services.offload(files.attempts_logged)
@@ -149,7 +147,7 @@ class PodSync:
         return plan_pod(pod, observed, given)
 
     async def _refresh_volumes(self, pod: Pod, plan: PodPlan) -> None:
-        """Bring the volumes up to date, if that is due and they have been set up."""
+        """Refresh the volumes, if that is due and they have been set up."""
         if plan.sandbox_id is None or plan.finished or trio.current_time() < self._refresh_at:
             return
         self._refresh_at = trio.current_time() + self._services.sync_period
@@ -160,11 +158,11 @@ class PodSync:
             self._event(pod, "Warning", "FailedMount", str(exc))
 
     async def _publish_sandbox(self, pod: Pod, plan: PodPlan) -> None:
-        # Before images are pulled: PodReadyToStartContainers is for those who wait (KEP-3085).
+        # Before images are pulled: PodReadyToStartContainers reports the sandbox alone (KEP-3085).
         await self._publish(self._services.observer.get(pod_uid(pod)), plan)
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
-        """Do a step; return whether all of it was done. What was not is held back."""
+        """Execute a plan; return whether all of it succeeded. What failed has to wait."""
         try:
             with self._scope.step():
                 failed: FailedStarts = await self._executor.execute(pod, plan, observed)
@@ -179,14 +177,14 @@ class PodSync:
         return not failed
 
     async def _list_again(self, uid: PodUid) -> None:
-        """List the pod after a failure: only that tells what exists. Else the relist will."""
+        """List the pod after a failed call, whose effect is unknown. The relist is the fallback."""
         try:
             await self._services.observer.refresh(uid, listing=True)
         except RuntimeCallError as exc:
             log.info("pod.refresh_failed", error=str(exc))
 
     def _idle_delay(self, pod: Pod, plan: PodPlan) -> float:
-        """Return the seconds until there may be something to do without a wake-up."""
+        """Return the seconds until the next round, if nothing wakes the worker before."""
         now = self._services.clock.time()
         deadline = deadline_at(pod, self._reporter.start_time)
         delays = [t - now for t in (plan.retry_at, deadline) if t is not None]

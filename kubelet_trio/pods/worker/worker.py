@@ -1,9 +1,9 @@
-"""One pod's life: a task that brings actual into line with desired, then ends the pod.
+"""The worker of one pod: a task that syncs the pod, then tears it down.
 
-The registry writes two cells, the pod and the termination request, and wakes the worker;
-everything else is read afresh in each round, so a lost wake-up costs time and nothing else.
-What the worker does follows from its phase (see `phases`). A request interrupts what it does.
-The worker's own cancellation (the agent ends) detaches: it stops no container.
+The registry sets the pod and the termination request and wakes the worker. The worker reads
+everything else anew in each round, so a lost wake-up only costs time. Its phase decides what it
+does (see `phases`); a termination request interrupts that. If the worker is cancelled because the
+agent ends, it stops no container.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PREEMPTED = PodFailure("Preempting", "Preempted in order to admit critical pod"
 
 
 class PodWorker:
-    """The worker of one pod UID. The methods before `run` are the registry's; none blocks."""
+    """Syncs and ends one pod. The registry calls the methods above `run`, which never block."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class PodWorker:
         """Make a worker that `run` starts.
 
         Args:
-            services: what it needs of the node.
+            services: the node's services for pods.
             pod: the pod as its source wants it, or as it was last known.
-            record: what an earlier agent left of it.
-            reconsider: called when other pods may be admitted, or have their name, now.
-            on_gone: called at the very end.
+            record: the pod's record, if an earlier agent left one.
+            reconsider: called when waiting pods may be admitted, or get their name.
+            on_gone: called last, when the pod is gone.
         """
         self.pod = pod
         self._services = services
@@ -91,9 +91,9 @@ class PodWorker:
         self._phase = AsyncValue(first_phase(record))
         self._request = record.termination if record is not None else None
         self._bell = Bell()
-        self._interrupt = trio.CancelScope()  # of what the phase asks for
-        self._scope = GracefulScope()  # of the whole task
-        self._remains = ""  # why dead remains of it stay in the runtime
+        self._interrupt = trio.CancelScope()  # around the activity of the current phase
+        self._scope = GracefulScope()  # around the whole task
+        self._remains = ""  # why the runtime still has dead containers of it
         self._reporter = PodReporter(services, pod, record)
         self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
         self._turn = NameTurn(services, pod_key(pod), self.uid)
@@ -123,40 +123,40 @@ class PodWorker:
 
     @property
     def stage(self) -> PodStage:
-        """What the Go kubelet would call its phase."""
+        """The stage of the Go kubelet that its phase belongs to."""
         return STAGES[self.phase]
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its manifest is there, as far as the worker was told."""
+        """Whether a source wants the pod, as far as the registry has reported."""
         return self.phase not in UNWANTED
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is to end or has ended."""
+        """Whether it is terminating or terminated."""
         return self.stage is not PodStage.SYNC
 
     @property
     def is_displaced(self) -> bool:
-        """Whether it is being ended to make room for another."""
+        """Whether it is being preempted by another pod."""
         return self._request is not None and self._request.reason is EndReason.PREEMPTED
 
     @property
     def is_admitted(self) -> bool:
-        """Whether it may run: it was admitted now, or by an earlier agent."""
+        """Whether it may run: this agent or an earlier one admitted it."""
         return self._reporter.is_admitted
 
     @property
     def waits_for(self) -> frozenset[PodUid]:
-        """The pods of its name that an earlier agent left running: they must end first."""
+        """The pods of the same name that an earlier agent left running: they must end first."""
         return self._turn.waits_for
 
     def wake(self) -> None:
-        """Look again now: something may have changed."""
+        """Start another round: something may have changed."""
         self._bell.ring()
 
     def retry(self) -> None:
-        """Look again and hold nothing back: the cause of a failure may be gone."""
+        """Start another round, with failed steps retried: their cause may be gone."""
         self._sync.retry()
         self.wake()
 
@@ -173,7 +173,7 @@ class PodWorker:
         if lacking := lacks_for_update(before, pod):
             self._event("Warning", "FailedNodeDeclaredFeaturesCheck", lacking)
         if msgspec.structs.replace(before, status=pod.status) == pod:
-            self.wake()  # a condition that others own: it may be a readiness gate
+            self.wake()  # only the status: a condition of another writer may be a readiness gate
         else:
             if self.stage is not PodStage.TERMINATED:
                 self._services.objects.hold(self.uid, pod_references(pod))
@@ -181,7 +181,7 @@ class PodWorker:
         self._take_api_request()
 
     def _take_api_request(self) -> None:
-        """Take a deletion, or a terminal phase, at the API server as a request like any other."""
+        """Turn a deletion or a terminal phase at the API server into a termination request."""
         asked = asked_by_api(self.pod)
         if asked is not None:
             self.request(asked)
@@ -192,16 +192,16 @@ class PodWorker:
         self._move(PhaseEvent.END_REQUESTED)
 
     def remove(self, request: TerminationRequest) -> None:
-        """End the pod, whose manifest is gone, and leave nothing of it."""
+        """End the pod and remove all of it: its manifest is gone."""
         self._reporter.note_removed()
         self._merge(request)
         self._move(PhaseEvent.MANIFEST_GONE)
         self.wake()
 
     def note_wanted_again(self, pod: Pod | None) -> None:
-        """Record that a source wants a pod that is being removed; None: no source does any more.
+        """Record that a source wants the pod again during its removal (None: no longer).
 
-        The registry starts it anew once it is gone.
+        The registry makes a new worker for it once this pod is gone.
         """
         self._reporter.note_return(pod)
 
@@ -214,7 +214,7 @@ class PodWorker:
         self._request = merged
         self._reporter.show_ending(self.pod, merged)
         self._reporter.note_decision()
-        if self.stage is not PodStage.TERMINATED:  # then less grace changes nothing
+        if self.stage is not PodStage.TERMINATED:  # otherwise nothing is left to stop sooner
             self._interrupt.cancel()
         self.wake()
 
@@ -222,28 +222,28 @@ class PodWorker:
         self._phase.value = next_phase(self.phase, event)
 
     def admit(self) -> None:
-        """Let it run."""
+        """Let the pod run."""
         self._reporter.admit()
 
     def reject(self, rejected: Rejected) -> None:
-        """Never let it run."""
+        """Reject the pod: it never runs."""
         self._event("Warning", rejected.reason, rejected.message)
         failure = PodFailure(rejected.reason, f"Pod was rejected: {rejected.message}")
         self.request(TerminationRequest(self.uid, EndReason.REJECTED, failure=failure))
 
     def displace(self) -> None:
-        """End it to make room for a critical pod."""
+        """Preempt the pod for a critical one."""
         if self.is_displaced:
             return
         self._event("Warning", _PREEMPTED.reason, _PREEMPTED.message)
         self.request(TerminationRequest(self.uid, EndReason.PREEMPTED, failure=_PREEMPTED))
 
     def leave(self) -> None:
-        """Finish the step in progress and return, with the pod left as it is: the agent ends."""
+        """Finish the step in progress and return because the agent ends; the pod keeps running."""
         self._scope.cancel()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Live the pod's life to its end. After a crash it goes on in the phase it was in."""
+        """Run until the pod is gone. After a crash, continue in the same phase."""
         task_status.started()
         names = {"pod": str(pod_key(self.pod)), "uid": self.uid}
         # Before the first round needs them: an object is watched while a pod holds it.
@@ -259,7 +259,7 @@ class PodWorker:
 
     async def _live(self) -> None:
         await self._reporter.announce(self.pod)
-        # Also after a crash, and of a pod that is to end: what runs of it must be known.
+        # Also after a crash, and for a pod that is terminating: both depend on what runs.
         await self._recording(partial(self._services.observer.wait_synced, self.uid))
         if self.phase is Phase.LISTING:
             self._move(PhaseEvent.LISTED)
@@ -271,8 +271,8 @@ class PodWorker:
                     self._move(event)
         self._forget()
 
-    # What each phase asks for. It returns the event that ends the phase, or None where another
-    # event has ended it.
+    # The activities of the phases. Each returns the event that ends its phase, or None if another
+    # event has already ended it.
 
     async def _wait_name(self) -> PhaseEvent:
         if not self._turn.is_holder:
@@ -304,7 +304,7 @@ class PodWorker:
                 await self._bell.wait_ring()
 
     async def _terminate(self) -> PhaseEvent:
-        # No container restarts any more; whether one is ready still matters to endpoints.
+        # No container restarts any more, but a change of readiness still matters to endpoints.
         self._probes.stop(ProbeKind.LIVENESS, ProbeKind.STARTUP)
         return await self._until_done(self._try_terminate)
 
@@ -316,7 +316,7 @@ class PodWorker:
     async def _stay_terminated(self) -> None:
         await self._publish_terminated()
         if self.is_wanted:
-            # From here on the object may be deleted at the API server, and the pod be replaced.
+            # From here on the API object may be deleted, and its controller may replace the pod.
             self._services.statuses.finish(self.uid)
         await self._recording(self._wait_unwanted)
 
@@ -324,7 +324,7 @@ class PodWorker:
         await self._phase.wait_value(lambda phase: phase is not Phase.TERMINATED)
 
     async def _remove(self) -> PhaseEvent:
-        await self._publish_terminated()  # its manifest may have gone before it was torn down
+        await self._publish_terminated()  # not done yet if it comes from DELETING
         return await self._until_done(self._try_remove)
 
     async def _try_remove(self) -> PhaseEvent:
@@ -332,7 +332,7 @@ class PodWorker:
         return PhaseEvent.REMOVED
 
     def _forget(self) -> None:
-        """Drop what the agent remembers of a pod that is gone."""
+        """Drop all that the agent keeps in memory of the pod, which is gone."""
         self._services.images.forget(self.uid)
         self._services.crash_back_off.forget(self.uid)
         self._services.statuses.forget(self.uid)
@@ -360,7 +360,7 @@ class PodWorker:
         self, step: Callable[[Teardown], Awaitable[None]], *, remove: bool
     ) -> None:
         request = self._request
-        assert request is not None  # the phases that come here begin with one
+        assert request is not None  # every phase that tears down begins with a request
         self._reporter.show_ending(self.pod, request)
         self._remains = ""
         teardown = Teardown(
@@ -379,13 +379,13 @@ class PodWorker:
     async def _recording(
         self, step: Callable[[], Awaitable[None]], *tasks: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run what may take long; what is decided of the pod meanwhile is on disk at once."""
+        """Run a step that may take long; write decisions about the pod to disk meanwhile."""
         # A task of its own: a write to a disk that hangs cannot be cancelled.
         keep = partial(self._reporter.keep, self.pod, lambda: self._request)
         await run_alongside(step, (keep, *tasks), TEARDOWN_ERRORS)
 
     def _at_rest(self) -> None:
-        """Leave the name of an unwanted pod: nothing of it runs, so the next one may start."""
+        """Release the name of an unwanted pod: nothing of it runs, so the next one may start."""
         if not self.is_wanted and self._turn.is_holder:
             self._turn.release()
             self._reconsider()
@@ -394,7 +394,7 @@ class PodWorker:
         self._remains = trouble
 
     async def _on_stopped(self, observed: RuntimePod) -> None:
-        self._probes.stop()  # readiness too: there is nothing left to ask
+        self._probes.stop()  # readiness probes too: no container is left to probe
         await self._publish(observed)
 
     # Status
@@ -405,7 +405,7 @@ class PodWorker:
         self._reconsider()
 
     async def _publish_changes(self) -> None:
-        """Publish what changes of a pod that waits, or that is still ready while it terminates."""
+        """Publish changes of a pod that waits or terminates, such as its readiness."""
         while True:
             self._bell.clear()
             await self._publish(self._services.observer.get(self.uid))
@@ -432,7 +432,7 @@ class PodWorker:
 def pod_probes(
     services: PodServices, pod: Pod, wake: Callable[[], None], status: PodStatus | None
 ) -> PodProbes:
-    """Return the probes of a pod, which go on from the status that was last published."""
+    """Return the probes of a pod, which continue from the last published status."""
     shared = ProbeServices(
         services.runtime,
         services.events,
