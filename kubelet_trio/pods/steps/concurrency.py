@@ -1,4 +1,4 @@
-"""Ways to run steps: all at once, next to other tasks, and to their end while the agent stops."""
+"""Run steps: concurrently, together with other tasks, and to completion while the agent stops."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ async def run_together(
     steps: Iterable[Callable[[], Awaitable[None]]],
     expected: tuple[type[Exception], ...] = (RuntimeCallError,),
 ) -> None:
-    """Run the steps at once; if some raise what is `expected`, raise the first when all ended.
-
-    One container that cannot be stopped must not keep its neighbours from being stopped.
-    """
-    errors: list[Exception] = []  # raised in the nursery, one would cancel the other steps
+    """Run the steps concurrently; when all have ended, raise the first `expected` error, if any."""
+    # Raised in the nursery, an error would cancel the other steps: a container that cannot be
+    # stopped must not prevent the others from being stopped.
+    errors: list[Exception] = []
 
     async def run(step: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -38,9 +37,9 @@ async def run_alongside(
     tasks: Iterable[Callable[[], Awaitable[None]]],
     expected: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Run the step, and cancel the tasks when it ends.
+    """Run the step together with the tasks, and cancel the tasks when it ends.
 
-    What the step raises of `expected` comes out alone, not in a group as from a nursery.
+    An `expected` error of the step is raised by itself, not in an exception group of a nursery.
     """
     error: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -65,8 +64,10 @@ class GracefulScope:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Enter the scope; it may be entered again, once at a time."""
+        """Enter the scope; it may be entered again after it was left."""
+        # A new one each time: Trio allows a CancelScope in one `with` block only.
         with trio.CancelScope() as self._scope:
+            # `cancel` may have been called before.
             self._cancel_between_steps()
             yield
 

@@ -1,7 +1,7 @@
-"""Starting one container: image, config, create, start, log link, hook, as the Go kubelet does.
+"""Start one container: image, config, create, start, log link, hook, as the Go kubelet does.
 
-A container that cannot be started is that container's trouble alone: it waits with a reason,
-and is tried again with a growing delay.
+A container that cannot be started does not affect the others: it waits with a reason, and is
+retried with a growing delay.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ContainerStarter:
     ) -> None:
         """Start the next instance of a container.
 
-        Raises `ContainerStartError`; `RuntimeUnavailableError` where the image cannot be asked for.
+        Raises `ContainerStartError`; `RuntimeUnavailableError` if the runtime cannot report images.
         """
         container = start.container
         self._count("kubelet_started_containers_total", container)
@@ -76,6 +76,7 @@ class ContainerStarter:
         image = await self._ensure_images(pod, container, sandbox)
         config = await self._config(pod, node, start, image, sandbox)
         container_id = await self._create(pod, container, config, sandbox)
+        # Not before: a start that fails earlier has a wait of its own (`Holds`).
         if start.back_off is not None:
             self._services.crash_back_off.put(*start.back_off)
         self._event(pod, container, "Normal", "Created", "Container created")
@@ -156,7 +157,7 @@ class ContainerStarter:
     async def _post_start(
         self, pod: Pod, container: PodContainer, container_id: ContainerId
     ) -> None:
-        """Run the postStart hook: no other container of the pod starts before it is over."""
+        """Run the postStart hook. No other container of the pod starts before it has ended."""
         lifecycle = container.spec.lifecycle
         if lifecycle is None or lifecycle.postStart is None:
             return
@@ -167,7 +168,7 @@ class ContainerStarter:
         if error is None:
             return
         log.warning("container.post_start_failed", container=container.spec.name, error=str(error))
-        # Upstream keeps the text out of the event: an answer to the hook may hold secrets.
+        # Upstream keeps the text out of the event: a response to the hook may contain secrets.
         self._event(pod, container, "Warning", "FailedPostStartHook", "PostStartHook failed")
         await self._stop_unhooked(pod, container_id)
         raise ContainerStartError(WaitingReason("PostStartHookError", str(error))) from error
@@ -212,7 +213,7 @@ class ContainerStarter:
         self, pod: Pod, container: PodContainer, reason: str, message: str
     ) -> ContainerStartError:
         self._event(pod, container, "Warning", "Failed", f"Error: {message}")
-        # A lost reply may have left an instance behind: only the runtime knows.
+        # The runtime may have created an instance although its reply was lost.
         try:
             await self._services.observer.refresh(pod_uid(pod), listing=True)
         except RuntimeCallError as exc:

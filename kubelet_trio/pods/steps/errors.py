@@ -37,7 +37,7 @@ class HookError(Exception):
 
 
 class TeardownIncompleteError(Exception):
-    """The runtime still has something of the pod; the teardown starts over."""
+    """The runtime still has containers or sandboxes of the pod; the teardown starts over."""
 
     def __init__(self, pod: Pod) -> None:
         super().__init__(f"the runtime still has containers or sandboxes of {pod_key(pod)}")

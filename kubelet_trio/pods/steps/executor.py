@@ -1,10 +1,10 @@
-"""Executing a plan: the effects of one sync, in the order that the plan gives.
+"""Execute a plan: the effects of one sync, in the order of the plan.
 
-Nothing here decides. Each step is one or a few runtime calls; the observer looks at once at what
-they made, so that the next plan goes by what exists. A container that cannot be started waits by
-itself; a sandbox that cannot be made holds back the whole pod. A step may be cancelled between
-calls; a call that changes something goes on to its end (`GuardedRuntime`), and the next listing
-finds what it did.
+No decisions are made here. Each step is one or a few runtime calls, after which the observer reads
+what they changed, so that the next plan uses the actual state. If a container cannot be started,
+only that container waits; if a sandbox cannot be created, the whole pod does. A step may be
+cancelled between calls; a call that changes something runs until its reply (`GuardedRuntime`), and
+the next listing shows its effect.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class PodExecutor:
         self._on_sandbox = on_sandbox
 
     async def execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
-        """Do what the plan says, and return which containers did not start.
+        """Execute the plan, and return which containers did not start.
 
-        Raises `StepError` for what stops the whole pod; `RuntimeUnavailableError` where the
-        runtime is away.
+        Raises `StepError` for a failure that concerns the whole pod; `RuntimeUnavailableError` if
+        the runtime cannot be reached.
         """
         try:
             await self._stop(pod, plan, observed)
@@ -79,7 +79,7 @@ class PodExecutor:
 
     async def _observe_stopped(self, uid: PodUid, plan: PodPlan) -> None:
         if plan.stop_sandboxes:
-            # All that was in them ended with them, whatever it was.
+            # Their containers have ended too, also those that were not observed yet.
             await self._services.observer.refresh(uid, listing=True)
         elif plan.stop_containers or plan.remove_containers:
             stopped = [stop.id for stop in plan.stop_containers]
@@ -120,7 +120,7 @@ class PodExecutor:
         sandbox_id: SandboxId,
         made: SandboxSpec | None,
     ) -> FailedStarts:
-        """Start what the plan starts in a sandbox; `made` is how it was run, if just now.
+        """Start the plan's containers in a sandbox; `made` is its spec if it was just created.
 
         Raises `StepError` and `RuntimeUnavailableError`.
         """
@@ -132,7 +132,7 @@ class PodExecutor:
         if made is None:
             attempt = record.attempt if record is not None else plan.sandbox_attempt
             try:
-                # CRI wants the config that the sandbox was run with for each of its containers.
+                # CRI: CreateContainer needs the config that the sandbox was created with.
                 made = await sandbox_spec(self._services, pod, node, attempt)
             except SandboxConfigError as exc:
                 raise StepError("FailedSync", str(exc)) from exc

@@ -1,7 +1,7 @@
-"""Lifecycle hooks: postStart and preStop, by exec, httpGet or sleep.
+"""Run lifecycle hooks: postStart and preStop, by exec, httpGet or sleep.
 
-Source: pkg/kubelet/lifecycle/handlers.go. An HTTP hook succeeds with any answer, whatever its
-status. A command is taken as it is written: unlike a probe's it is not expanded.
+Source: pkg/kubelet/lifecycle/handlers.go. An HTTP hook succeeds with any response, whatever its
+status. A command is used as it is written: unlike a probe's, it is not expanded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kubelet_trio.pods.steps.errors import HookError
 
 log = get_logger()
 
-# Of what a container printed, which goes to the log, the pod's status and its record.
+# Limits a hook's output in the log, in the pod's status and in its record.
 _MOST_PRINTED = 10 * 1024  # bytes
 
 

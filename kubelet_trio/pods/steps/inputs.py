@@ -1,7 +1,7 @@
-"""Gathering what a new container's config needs besides pod and node.
+"""Gather what a new container's config needs besides pod and node.
 
-Environment, volume mounts and the container's own files: whatever of it is missing makes a
-CreateContainerConfigError.
+These are its environment, its volume mounts and its own files. If one of them is missing, the
+container waits with CreateContainerConfigError.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ async def container_inputs(
 
     Raises `ContainerConfigError`, `VolumeError`, `RuntimeCallError` and OSError.
     """
+    # Before the mounts: `subPathExpr` is expanded with these variables.
     environment = await container_environment(services, pod, container, node, ips)
     mounts = await services.volumes.container_mounts(
         pod,
@@ -79,6 +80,7 @@ async def _image_user(
         image = await services.runtime.image_status(v1.ImageSpec(image=ensured.ref))
     if image is None:
         raise ContainerConfigError(f'image "{ensured.ref}" is not on the node any more')
+    # CRI's Image: `uid` is set, or `username`, or neither if the image names no user: root.
     if image.uid is not None:
         return image.uid.value, ""
     return (None, image.username) if image.username else (0, "")
@@ -125,6 +127,6 @@ async def container_environment(
 
 
 def pod_facts(pod: Pod, node: NodeSettings, ips: Sequence[str]) -> PodFacts:
-    """Return what the downward API offers; on the node's network, with the node's addresses."""
+    """Return the values for the downward API; on the host's network, with the node's addresses."""
     own = node.host_ips if spec(pod).hostNetwork else tuple(ips)
     return PodFacts(own, node.host_ips, node.allocatable)

@@ -1,7 +1,7 @@
-"""Making a pod's sandbox: what its config needs beyond the pod, and what exists before it.
+"""Create a pod's sandbox: make its config, and create first what it depends on.
 
-A runtime class, an object as a config map is, names the runtime handler. A pod with
-`hostUsers: false` has user ids of its own, if its handler supports that.
+The pod's RuntimeClass, an object of the API, names the runtime handler. A pod with
+`hostUsers: false` gets its own user ids, if its handler supports that.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def _handler(services: PodServices, pod: Pod) -> str:
 async def create_sandbox(
     services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, observed: RuntimePod
 ) -> tuple[SandboxId, SandboxSpec]:
-    """Make a pod's sandbox and look at it, so that its addresses are known. Raises `StepError`."""
+    """Create a pod's sandbox and read its status, which has its addresses. Raises `StepError`."""
     _emit_events(services, pod, node, observed)
     try:
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)

@@ -20,10 +20,11 @@ class ClusterServiceVariables:
         self._services = services
 
     async def variables(self, pod: Pod) -> Mapping[str, str]:
-        """Return a pod's variables; a static pod starts without them while there is no list.
+        """Return a pod's variables.
 
-        Raises `ContainerConfigError` for other pods while there is none.
+        Raises `ContainerConfigError` if the services are not listed in time.
         """
+        # A static pod does not wait, as in makeEnvironmentVariables of pkg/kubelet.
         is_known = is_static(pod) or await self._services.wait_known(_FIRST_LIST)
         if not is_known:
             raise ContainerConfigError(

@@ -1,11 +1,10 @@
-"""Stopping one container: its Killing event, its preStop hook, the stop itself.
+"""Stop one container: its Killing event, its preStop hook, the stop itself.
 
 A container that is restarted is stopped in the same way as one that stops with its pod. The hook
-runs within the grace period and uses it up; if it fails, there is an event and the stop goes on.
-A container is stopped with the hook it was started with: hook and ports are in its annotations,
-even if no manifest has them any more.
+runs first, and the stop gets the rest of the grace period. If the hook fails, an event is emitted
+and the stop continues.
 
-A hook that has ended is recorded on disk: a teardown that begins anew, by this agent or the next,
+A hook that has ended is recorded on disk: a teardown that is repeated, by this agent or the next,
 does not run it again.
 """
 
@@ -70,7 +69,7 @@ class ContainerStopper:
     async def run_pre_stop(
         self, pod: Pod, record: ContainerRecord, grace: float, request: TerminationRequest | None
     ) -> None:
-        """Run a container's preStop hook, if it has one and any time, for `grace` s at most."""
+        """Run a container's preStop hook, if it has one, for `grace` s at most."""
         container, handler = self._pre_stop(pod, record)
         # Without any time left upstream runs no hook either (killContainer of pkg/kubelet).
         if handler is None or grace <= 0 or self.hooks.has_pre_stopped(record.id):
@@ -81,7 +80,7 @@ class ContainerStopper:
                 await run_hook(self.services, Hook(pod, container, record.id, handler, ip))
             except HookError as exc:
                 log.warning("container.pre_stop_failed", container=record.name, error=str(exc))
-                # Upstream keeps the text out of the event: an answer to the hook may hold secrets.
+                # Upstream keeps the text out of the event: a response may contain secrets.
                 self._event(pod, record, "Warning", "FailedPreStopHook", "PreStopHook failed")
         if scope.cancelled_caught:
             log.warning("container.pre_stop_timeout", container=record.name, grace=grace)
@@ -96,7 +95,8 @@ class ContainerStopper:
         info = container_info(record.annotations)
         container = known if known.ports else Container(name=record.name, ports=list(info.ports))
         own = known.lifecycle.preStop if known.lifecycle is not None else None
-        # The hook it was started with comes first: an edited manifest is for the next instance.
+        # The annotations keep hook and ports of the container's start: an edited manifest is for
+        # the next instance, and an orphan has no manifest any more.
         return container, info.pre_stop or own
 
     def _event(
@@ -109,7 +109,7 @@ class ContainerStopper:
 
 
 def hook_ip(services: PodServices, observed: RuntimePod, pod: Pod) -> str:
-    """Return the address that a pod's hooks are sent to, "" where it has none."""
+    """Return the address that a pod's hooks are sent to, "" if it has none."""
     newest = observed.sandboxes[0] if observed.sandboxes else None
     if newest is not None and newest.ips:
         return newest.ips[0]

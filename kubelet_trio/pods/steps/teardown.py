@@ -1,15 +1,14 @@
-"""Tearing a pod down: a stack of context managers, entered outside in and left inside out.
+"""Tear a pod down with a stack of context managers, which removes its parts in a safe order.
 
-`tear_down` enters an async context manager for each thing that the pod has on the node, in the
+`tear_down` enters an async context manager for each part that the pod has on the node, in the
 order in which they depend on each other: directories, cgroup, volumes, sandbox, containers.
-Entering does nothing; leaving removes the thing. So the order of a teardown is the shape of this
-code.
+Entering does nothing. Leaving removes the part, so the parts are removed in reverse order.
 
-Every step may be repeated: what is gone already is no error. If a step fails, its exception leaves
-the stack and none of the steps outside it runs: a volume is never unmounted under a container that
-could not be stopped. The worker then tries again from the start. A cancellation leaves the stack
-in the same way and stops nothing; `GuardedRuntime` carries the calls in flight to their ends. The
-decision is on disk by then, and the next agent goes on with it.
+Every step may be repeated: it is no error if the part is already gone. If a step fails, its
+exception leaves the stack, and the steps after it do not run: a volume is never unmounted under a
+container that could not be stopped. The worker then retries from the start. A cancellation leaves
+the stack in the same way and stops nothing; `GuardedRuntime` completes the calls in flight. The
+decision is on disk by then, and the next agent continues with it.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ log = get_logger()
 class Teardown:
     """One teardown.
 
-    If `remove` is False, the pod's dead containers and logs stay to be read: its manifest is
-    still there. Otherwise everything goes.
+    If `remove` is False, the pod's manifest still exists, and its dead containers and logs are
+    kept for readers. Otherwise everything is removed.
     """
 
     services: PodServices
@@ -66,21 +65,20 @@ class Teardown:
     recorded: Callable[[], Awaitable[None]]  # waits until the decision is on disk, or cannot be
     stopped: Callable[[RuntimePod], Awaitable[None]]  # called once the containers have stopped
     at_rest: Callable[[], None]  # called once nothing of it runs
-    left: Callable[[str], None]  # called with the reason if dead remains of it stay
+    left: Callable[[str], None]  # called with the reason if dead containers cannot be removed
 
     @property
     def clears(self) -> bool:
-        """Whether its dead containers go: those of an evicted pod do at once, its logs stay.
-
-        Source: ShouldPodContentBeRemoved of pkg/kubelet/pod_workers.go.
-        """
+        """Whether its dead containers are removed."""
+        # Those of an evicted pod at once, but not its logs: ShouldPodContentBeRemoved of
+        # pkg/kubelet/pod_workers.go.
         return self.remove or self.request.reason is EndReason.EVICTED
 
 
 async def tear_down(teardown: Teardown) -> None:
-    """Tear the pod down. Raises one of `TEARDOWN_ERRORS` if that is to be tried again."""
-    # On disk before the first stop, so that a restarted agent goes on with it. If the disk refuses
-    # the decision, the one in memory is enough to stop things.
+    """Tear the pod down. Raises one of `TEARDOWN_ERRORS` if that must be retried."""
+    # On disk before the first stop, so that a restarted agent continues with it. If the write
+    # fails, the decision in memory is enough.
     await teardown.recorded()
     observed = await _fresh(teardown)
     async with AsyncExitStack() as stack:  # left from the last line to the first
@@ -92,7 +90,7 @@ async def tear_down(teardown: Teardown) -> None:
 
 
 async def remove_rest(teardown: Teardown) -> None:
-    """Remove what `tear_down` left of a pod to be read: dead containers, logs, directories.
+    """Remove what `tear_down` has kept of a pod: dead containers, logs, directories.
 
     Raises as `tear_down` does.
     """
@@ -107,7 +105,7 @@ async def remove_rest(teardown: Teardown) -> None:
 
 
 async def _fresh(teardown: Teardown) -> RuntimePod:
-    """Ask the runtime: a sync that was cancelled may have made more than was observed."""
+    """List the pod: a cancelled sync may have created more than was observed."""
     observed = await teardown.services.observer.refresh(pod_uid(teardown.pod), listing=True)
     if is_at_rest(observed):
         teardown.at_rest()
@@ -137,10 +135,10 @@ async def adopt_containers(teardown: Teardown, observed: RuntimePod) -> AsyncIte
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn of a stage of containers to stop: once all `missing` ones before it have stopped.
+    """Makes a stage of containers wait until all `missing` ones of the stage before have stopped.
 
     preStop hooks do not wait for it, they begin at once. If a container of a stage cannot be
-    stopped, the stages after it are left for another try.
+    stopped, the stages after it are left for the next try.
     """
 
     missing: int
@@ -188,7 +186,7 @@ async def _stop(
 
 @asynccontextmanager
 async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
-    """Stop the sandboxes, and remove them and the dead containers if those are to go."""
+    """Stop the sandboxes; remove them and the dead containers if the teardown `clears`."""
     yield
     runtime = teardown.services.runtime
     observed = teardown.services.observer.get(pod_uid(teardown.pod))
@@ -201,9 +199,9 @@ async def adopt_sandbox(teardown: Teardown) -> AsyncIterator[None]:
     if trouble and not teardown.remove:
         log.warning("pod.remains", pod=str(pod_key(teardown.pod)), error=trouble)
     if trouble:
-        # All has stopped, but a start that was cut short can leave a process that the runtime does
-        # not know and that keeps it from ever removing the container (containerd 1.6: "cannot
-        # delete running task"). Removing the cgroup kills it.
+        # All containers have stopped, but an interrupted start can leave a process that the runtime
+        # does not know, and that prevents it from ever removing the container (containerd 1.6:
+        # "cannot delete running task"). Removing the cgroup kills that process.
         await teardown.services.cgroups.remove(pod_uid(teardown.pod))
     if observed.exists:
         await _expect_gone(teardown, trouble)
@@ -217,7 +215,7 @@ async def _expect_gone(teardown: Teardown, trouble: str) -> None:
     if teardown.remove and observed.exists:
         if not trouble:
             raise TeardownIncompleteError(teardown.pod)
-        teardown.left(trouble)  # dead remains hold up nothing that follows
+        teardown.left(trouble)  # dead containers do not delay the steps that follow
 
 
 # What may go wrong in a teardown; anything else is a bug.
@@ -269,11 +267,12 @@ def late_after(grace: float) -> float:
 
 
 async def report_when_late(teardown: Teardown) -> None:
-    """Wait until a pod that the node ends for its own sake is late, and emit the event.
+    """Emit an event when a pod that the node ends does not end in time.
 
-    Cancelled once it has ended. Source: killPodNow, for evictions, preemptions and shutdowns.
+    The caller cancels this once the pod has ended.
     """
     services, pod, request = teardown.services, teardown.pod, teardown.request
+    # Evictions, preemptions and shutdowns end a pod through killPodNow.
     if request.reason not in DISRUPTIONS:
         return
     due = request.requested_at + late_after(effective_grace(pod, request))
