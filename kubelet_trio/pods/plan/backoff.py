@@ -53,7 +53,7 @@ class BackOffPolicy:
         return BackOffEntry(min(entry.delay * 2, self.cap), now)
 
     def ends(self, entry: BackOffEntry | None, since: float, now: float) -> float | None:
-        """Return when a back-off counted from `since` ends; None: it is over, or there is none."""
+        """Return when a back-off counted from `since` ends; None if it is over or there is none."""
         # A `since` further ahead than the cap: the wall clock was set back. Without this the wait
         # would last until the clock has caught up.
         if entry is None or self.has_expired(entry, since) or since - now > self.cap:
@@ -66,12 +66,12 @@ class BackOffPolicy:
         return since - entry.updated > self.reset_after
 
     def seeded(self, restarts: int, started: float) -> BackOffEntry | None:
-        """Return the entry that a series of restarts left, the last one at `started`.
+        """Return the entry after a number of restarts, the last one at `started`; None: no entry.
 
-        The Go kubelet forgets its back-offs when it restarts. Then every crash-looping container
-        of the node would restart at the same moment, and one that waits for minutes would start
-        over at 10 s.
+        It replaces an entry that was lost with an earlier agent.
         """
+        # The Go kubelet loses its back-offs when it restarts. Every crash-looping container of the
+        # node then restarts at the same moment, and a delay of minutes starts over at 10 s.
         if restarts < 1 or not self.seed:
             return None
         return BackOffEntry(backoff_delay(self.base, self.cap, restarts), started)

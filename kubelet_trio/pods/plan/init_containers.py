@@ -4,9 +4,8 @@ Ordinary init containers run strictly one after the other, each until it exits w
 sidecar (restart policy Always) keeps running: the next container starts once the sidecar has
 started, and the sidecar restarts whenever it ends. Upstream: computeInitContainerActions.
 
-The list is read from its end. Records of completed init containers may be gone from the
-runtime, so the last one that has a record shows how far initialization is. Only records in the
-pod's current sandbox count: a new sandbox is initialized from the first init container on.
+Only records in the pod's current sandbox count: a new sandbox is initialized from the first init
+container on.
 """
 
 from __future__ import annotations
@@ -66,6 +65,8 @@ def plan_init(pod: Pod, observed: RuntimePod, sandbox: SandboxId, given: PlanInp
         return InitPlan(is_done=True)
     planner = _InitPlanner(pod, inits, given)
     planner.plan.is_done = planner.is_past = has_initialized(pod, observed, sandbox)
+    # From the last to the first: records of completed init containers may be gone from the runtime,
+    # so the last one with a record shows how far initialization is.
     for index in reversed(range(len(inits))):
         record = _latest_in(observed, inits[index].spec.name, sandbox)
         planner.visit(index, record)

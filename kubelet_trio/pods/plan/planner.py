@@ -2,19 +2,19 @@
 
 `plan_pod` follows the Go kubelet's computePodActions and doBackOff (1.36). In order:
 
-1. A container whose exit asks for it has all containers removed (`plan_restart_all`).
+1. If a container's exit requires it, all containers are removed (`plan_restart_all`).
 2. A pod without a usable sandbox gets a new one: everything in the old ones is stopped and
    initialization starts over. If no main container may run in it, the pod is finished.
 3. Ephemeral containers start once.
 4. Init containers run one after the other; sidecars keep running (`plan_init`).
 5. Main containers start, and restart as their policies say, after their back-off.
 
-It does not cover a pod that is terminating: the teardown does.
+It does not cover a terminating pod: see the teardown.
 
-It differs from the Go kubelet where the runtime's answer may lag, where a reply may be lost and
-where a record may be removed by others. Each difference has a comment at its line; they keep
-one promise: two instances of a container never run at the same time, and a container whose
-restart policy is Never does not run twice.
+It differs from the Go kubelet where the runtime's answer may be out of date, where a reply may be
+lost, and where others may remove a record. Each difference has a comment at its line. They ensure
+that two instances of a container never run at the same time, and that a container whose restart
+policy is Never does not run twice.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from kubelet_trio.pods.types import WaitingReason
 
 
 def plan_pod(pod: Pod, observed: RuntimePod, given: PlanInput) -> PodPlan:
-    """Return what to do next for a pod that is wanted.
+    """Return what to do next for a pod that should run.
 
     Args:
         pod: the pod, defaulted and validated.
         observed: what the runtime reports of it.
-        given: everything else that counts.
+        given: all other inputs.
 
     Returns:
         The plan. `finished`: every main container has ended and none will start again.
@@ -168,8 +168,8 @@ class _Planner:
         latest = self.observed.latest(container.spec.name)
         if latest is not None and latest.state is ContainerState.RUNNING:
             self._plan_running(container, latest, sandbox)
-            # Killed for good, it still keeps the pod alive until it has exited: its exit code
-            # decides the phase, and in a finished pod nothing runs.
+            # Even if it is killed without a restart, it keeps the pod alive until it has exited:
+            # its exit code decides the phase, and nothing runs in a finished pod.
             return True
         if latest is not None and latest.state is ContainerState.UNKNOWN:
             # It may be running. The Go kubelet kills it only if it also starts it again.
@@ -185,12 +185,12 @@ class _Planner:
         name = container.spec.name
         restart = restarts_when_killed(container.spec, spec(self.pod))
         if has_changed(latest, self.given.hashes):
-            # Whatever the restart policy says, as upstream does it.
+            # As upstream, whatever the restart policy says.
             why, restart = "definition changed", True
         elif latest.id in self.given.unhealthy:
             why = self.given.unhealthy[latest.id]
         elif latest.sandbox_id != sandbox.id:
-            # Not a rule of upstream's: it outlived the sandbox that it was created in.
+            # Not upstream's rule: the container outlived the sandbox that it was created in.
             why = "runs outside of the pod's sandbox"
         else:
             return

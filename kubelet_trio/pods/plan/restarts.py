@@ -1,12 +1,12 @@
-"""Decide which containers start again: by restart policies, by rules, or all of a pod's at once.
+"""Decide which containers start again: by restart policy, by rule, or all containers of a pod.
 
 A container's rules come first, then its own `restartPolicy`, then the pod's (KEP-5307).
 A sidecar is an init container whose own policy is Always.
 
 A rule with the action RestartAllContainers (KEP-5532) restarts the pod in place: every container
-but the ephemeral ones is killed without a grace period or preStop hook and removed, those that
-asked for it last. Sandbox and volumes stay. Then the pod starts again at its first init
-container, whatever restart policies say. Upstream: ShouldContainerBeRestarted,
+except the ephemeral ones is killed, without a grace period or preStop hook, and removed. Sandbox
+and volumes are kept. Then the pod starts again at its first init container, whatever the restart
+policies say. Upstream: ShouldContainerBeRestarted,
 ShouldAllContainersRestart and AllContainersRestartCleanedUp in container/helpers.go.
 """
 
@@ -47,8 +47,8 @@ KILLED_EXIT_CODE = 137
 # The waiting reason of a container whose crashes hold it back.
 CRASH_LOOP = "CrashLoopBackOff"
 
-# The condition of a pod whose containers are being restarted. It is the recorded decision: an
-# agent that starts meanwhile continues, even if the container that asked for it is removed.
+# The condition of a pod whose containers are all being restarted. It records the decision: an agent
+# that starts meanwhile continues, even if the container whose exit caused it is already removed.
 RESTARTING_ALL = "AllContainersRestarting"
 # The reason of a removed container's waiting state, and of the termination before it.
 REMOVED_REASON = "RestartingAllContainers"
@@ -134,18 +134,18 @@ def was_removed(status: ContainerStatus) -> bool:
 
 
 def left_to_remove(pod: Pod, observed: RuntimePod) -> list[ContainerRecord]:
-    """Return the instances that a restart of all has yet to remove."""
+    """Return the instances that a restart of all containers must still remove."""
     names = {c.spec.name for c in pod_containers(pod) if c.kind is not ContainerKind.EPHEMERAL}
     return [record for record in observed.containers if record.name in names]
 
 
 def restarts_all(pod: Pod, observed: RuntimePod, *, is_recorded: bool) -> bool:
-    """Return whether all containers are to restart; `is_recorded`: the last status said so."""
+    """Return whether all containers must restart; `is_recorded`: the last status says so."""
     return could_restart_all(spec(pod)) and (is_recorded or bool(_triggers(pod, observed)))
 
 
 def plan_restart_all(pod: Pod, observed: RuntimePod, given: PlanInput) -> PodPlan | None:
-    """Return what a restart of all has yet to kill and remove; None: nothing, or there is none."""
+    """Plan what a restart of all containers must still kill and remove; None if nothing."""
     records = left_to_remove(pod, observed)
     if not records or not restarts_all(pod, observed, is_recorded=given.restarting_all):
         return None
@@ -159,7 +159,7 @@ def plan_restart_all(pod: Pod, observed: RuntimePod, given: PlanInput) -> PodPla
             for r in records
             if r.id in live
         ),
-        # Triggers last: as long as one is left, a plan made after a failure is this one again.
+        # Triggers last: while one exists, a plan after a failure repeats this one.
         remove_containers=tuple(record.id for record in (*others, *triggers)),
         back_offs=(
             _next_back_offs(pod, max(r.finished_at for r in triggers), given) if triggers else ()
@@ -168,10 +168,8 @@ def plan_restart_all(pod: Pod, observed: RuntimePod, given: PlanInput) -> PodPla
 
 
 def restart_all_hold(pod: Pod, given: PlanInput) -> Hold | None:
-    """Return what keeps a pod whose containers were all removed from starting now.
-
-    KEP-5532 asks for a crash back-off of the pod as a whole. The Go kubelet 1.36 has none.
-    """
+    """Return the back-off that delays the start after a restart of all; None if there is none."""
+    # KEP-5532 asks for a crash back-off of the pod as a whole. The Go kubelet 1.36 has none.
     held = given.crash.get(_hold_key(pod))
     ends = given.policy.ends(held, held.updated, given.now) if held is not None else None
     if held is None or ends is None:
@@ -187,12 +185,12 @@ def restart_all_hold(pod: Pod, given: PlanInput) -> Hold | None:
 def _next_back_offs(
     pod: Pod, ended: float, given: PlanInput
 ) -> tuple[tuple[BackOffKey, BackOffEntry], ...]:
-    """Return the entries to keep after a restart of all for a container that ended at `ended`."""
+    """Return the entries to keep after a restart of all; `ended`: when a trigger last exited."""
     before = given.crash.get(_next_key(pod))
     following = (_next_key(pod), given.policy.next(before, ended, given.now))
     if before is None or given.policy.ends(before, ended, given.now) is None:
         return (following,)
-    # Two keys: the delay that holds this restart, and the longer one of the next.
+    # Two keys: the delay of this restart, and the longer one of the next.
     return following, (_hold_key(pod), BackOffEntry(before.delay, ended))
 
 

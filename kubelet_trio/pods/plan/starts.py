@@ -40,12 +40,9 @@ def crash_key(pod: Pod, name: str, hashes: Mapping[str, int]) -> BackOffKey:
 
 
 def has_changed(record: ContainerRecord, hashes: Mapping[str, int]) -> bool:
-    """Return whether an instance was created from another definition than the current one.
-
-    Without a hash on either side it has not: a container whose definition is unknown must not
-    be restarted.
-    """
+    """Return whether an instance was created from another definition than the current one."""
     wanted = hashes.get(record.name)
+    # A hash that is missing counts as unchanged: an unknown definition must not cause a restart.
     return wanted is not None and bool(record.hash) and record.hash != f"{wanted:x}"
 
 
@@ -58,7 +55,7 @@ class Starts:
     given: PlanInput
 
     def hold(self, container: PodContainer, sandbox: SandboxRecord | None) -> Hold | None:
-        """Return what keeps a container from starting now: its crashes, or its image."""
+        """Return the back-off that delays a container's start: of its crashes, or of its image."""
         name = container.spec.name
         last = self._last_crash(name)
         wait = self._crash_hold(last, sandbox) if last is not None else None
@@ -70,7 +67,7 @@ class Starts:
         return held if held is not None and held.until > self.given.now else None
 
     def start(self, container: PodContainer, sandbox: SandboxRecord | None) -> StartContainer:
-        """Return the start of the next instance, with the back-off entry that it leaves."""
+        """Return the start of the next instance, with the back-off entry to keep after it."""
         name = container.spec.name
         used = [c.attempt + 1 for c in self.observed.of(name)]
         attempt = max(0, self.given.min_attempts.get(name, 0), *used)
@@ -83,11 +80,9 @@ class Starts:
         )
 
     def _last_crash(self, name: str) -> ContainerRecord | None:
-        """Return the newest ended instance, if it has the current definition.
-
-        While an instance runs that a failed probe is about to restart, that is the one before
-        it. Otherwise a container that never gets healthy would restart without a pause.
-        """
+        """Return the newest ended instance, if it has the current definition."""
+        # If a failed probe restarts an instance that still runs, this is the one before it. Without
+        # it a container that never becomes healthy would restart without a pause.
         ended = (c for c in self.observed.of(name) if c.state is ContainerState.EXITED)
         last = next(ended, None)
         return last if last is not None and not has_changed(last, self.given.hashes) else None
@@ -109,7 +104,7 @@ class Starts:
             if changed or before.sandbox_id != last.sandbox_id:
                 restarts = 0  # the last instance was the first of its definition or sandbox
             elif before.finished_at - before.created_at > self.given.policy.reset_after:
-                restarts = 1  # the one before ran for long: the series began with the last
+                restarts = 1  # the one before ran long enough to reset the back-off
         return self.given.policy.seeded(restarts, last.created_at)
 
     def _is_spared(self, last: ContainerRecord) -> bool:

@@ -50,13 +50,13 @@ def deadline_failure(pod: Pod, start_time: float, now: float) -> PodFailure | No
 
 
 def asked_by_api(pod: Pod) -> TerminationRequest | None:
-    """Return the request that the pod's API object stands for; None: it asks for nothing."""
+    """Return the termination request that the pod's API object implies; None if none."""
     meta, status = metadata(pod), pod.status
     if meta.deletionTimestamp is not None:
         grace = meta.deletionGracePeriodSeconds
         return TerminationRequest(pod_uid(pod), EndReason.ASKED, grace_period=grace)
     if status is not None and is_terminal(status) and not is_static(pod):
-        # A terminal phase never changes, whoever wrote it: the pod must not run any longer.
+        # A terminal phase never changes, no matter who wrote it: the pod must not run any longer.
         return TerminationRequest(pod_uid(pod), EndReason.FINISHED)
     return None
 
@@ -69,7 +69,7 @@ def merge_requests(first: TerminationRequest, second: TerminationRequest) -> Ter
     """
     later = second.grace_period
     if later is not None:
-        # Counted from the time of the first: 5 s asked for after 20 s make 25 s.
+        # Counted from the time of the first: 5 s, requested after 20 s, are 25 s.
         later += max(0, int(second.requested_at - first.requested_at))
     known = [grace for grace in (first.grace_period, later) if grace is not None]
     return replace(
@@ -96,9 +96,9 @@ def effective_grace(pod: Pod, request: TerminationRequest | None = None) -> int:
 
 
 def restart_grace(container: Container, why: str) -> int | None:
-    """Return the grace period of the probe for whose failure a container is restarted.
+    """Return the grace period of the failed probe that causes a restart; None: the pod's applies.
 
-    None: the pod's applies. `why` is the plan's reason, such as `failed liveness probe`.
+    `why` is the plan's reason, such as `failed liveness probe`.
     """
     probes = {FAILED_LIVENESS: container.livenessProbe, FAILED_STARTUP: container.startupProbe}
     probe = probes.get(why)
@@ -106,10 +106,8 @@ def restart_grace(container: Container, why: str) -> int | None:
 
 
 def remaining_grace(requested_at: float, grace: float, now: float) -> float:
-    """Return the seconds left of a grace period, also after a restart of the agent.
-
-    It is never more than the whole of it, even if the wall clock was set back.
-    """
+    """Return the seconds left of a grace period, also after a restart of the agent."""
+    # Never more than all of it, even if the wall clock was set back.
     return min(max(requested_at + grace - now, 0.0), grace)
 
 
@@ -130,9 +128,9 @@ def ending_note(pod: Pod, now: float) -> str:
 def stop_stages(pod: Pod, running: Iterable[str]) -> tuple[tuple[str, ...], ...]:
     """Return the names of running containers in the order of stopping, stage after stage.
 
-    First all main, ephemeral and ordinary init containers at once, with those that the spec
-    does not name. Then one sidecar a stage, in reverse order of the spec (KEP-753). No stage is
-    empty.
+    The first stage has all main, ephemeral and ordinary init containers, and those that the spec
+    does not name. Each later stage has one sidecar, in reverse order of the spec (KEP-753). No
+    stage is empty.
     """
     names = dict.fromkeys(running)
     sidecars = [c.spec.name for c in pod_containers(pod) if c.is_sidecar and c.spec.name in names]
