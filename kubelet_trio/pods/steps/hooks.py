@@ -42,6 +42,7 @@ async def run_hook(services: PodServices, hook: Hook) -> None:
     elif handler.httpGet is not None:
         await _run_http(services, hook, handler.httpGet)
     elif handler.sleep is not None:
+        # As runSleepHandler: a sleep that the grace period or the agent cancels is counted.
         ended = False
         try:
             await trio.sleep(handler.sleep.seconds)

@@ -151,7 +151,7 @@ class PodRegistry:
             self._start(worker)
         if worker.is_wanted:
             worker.update(pod)
-        else:  # it is being removed, and starts anew when that is done (`_on_gone`)
+        else:  # it is being removed; `_on_gone` makes a new worker after that
             worker.note_wanted_again(pod)
 
     def _new_worker(self, pod: Pod, record: PodRecord | None) -> PodWorker:
