@@ -4,12 +4,8 @@ A *child* is declared by a `ChildSpec`; its name, restart count and last error l
 supervisor. A *life* is one run of it, in a task and a cancel scope of its own, so that
 a child can be stopped without its siblings, and its failure stays in its own task.
 
-`ChildLife.run` is the only place that catches a child's exceptions:
-
-- `Exception`, alone or in groups, is the child's failure, and its supervisor decides.
-- `Cancelled` is no failure. In a group with failures it is split off and propagates.
-- Anything else (`KeyboardInterrupt`, `SystemExit`) propagates to the top of the tree; the
-  supervisors on the way stop their children in order.
+`ChildLife.run` is the only place that catches a child's exceptions: an `Exception`, alone or in
+groups, is the child's failure, and its supervisor decides. Other exceptions propagate.
 
 A supervisor that is run within a life becomes a subtree of that life: a pod worker runs the
 supervisor of its probes, and `tree` shows it below the worker.
@@ -110,6 +106,7 @@ class ChildLife:
 
     def started(self, _value: object = None) -> None:
         """Record that the child is ready: this life is the child's `task_status`."""
+        # `trio.Nursery.start` refuses a second call as well.
         if self.ready:
             raise RuntimeError(f"{self.path}: called 'started' twice in one life")
         self.ready = True
@@ -123,6 +120,8 @@ class ChildLife:
         try:
             with self.scope:
                 await spec.run(task_status=self)
+        # Not `Exception`: `Cancelled` is no failure and ends at its scope; `KeyboardInterrupt` and
+        # `SystemExit` reach the top of the tree, and the supervisors on the way stop in order.
         except BaseExceptionGroup as group:
             self._note_group(group)
         except Exception as exc:  # noqa: BLE001  # the one catch-all: the supervisor decides
@@ -148,7 +147,8 @@ class ChildLife:
     def _note_group(self, group: BaseExceptionGroup[BaseException]) -> None:
         failures, rest = group.split(Exception)
         self.failure = failures
-        # Cancelled must reach its scope, or trio would lose the cancellation.
+        # A child's nursery can raise failures together with Cancelled. That must reach its scope,
+        # or trio would lose the cancellation.
         if rest is not None:
             raise rest from failures
 
@@ -164,6 +164,7 @@ def is_within(life: ChildLife | None) -> bool:
 @contextlib.contextmanager
 def subtree_of_life(component: Component) -> Iterator[str]:
     """Attach a running supervisor to the life that runs it; yield its path in the tree."""
+    # Tasks inherit the context of the task that starts them, so this finds the innermost life.
     life = _current.get()
     if life is None:
         yield component.name
@@ -201,6 +202,7 @@ class Child:
     def failure_of(self, life: ChildLife) -> Exception | None:
         """Return the failure of a life that was not stopped, None if it ended well."""
         failure = life.failure
+        # A service that returns without a request to stop is as broken as one that crashed.
         if failure is None and self.spec.restart is Restart.PERMANENT:
             failure = RuntimeError(f"{life.path}: returned, and is permanent")
         if failure is not None:
@@ -221,7 +223,7 @@ class Child:
             return
         try:
             self.spec.stop()
-        except Exception:  # a bug in one child's `stop` must not prevent that of its siblings
+        except Exception:  # a bug in one child's `stop` must not keep its siblings running
             log.warning("child.stop_failed", child=life.path, exc_info=True)
 
     def node(self) -> TreeNode:

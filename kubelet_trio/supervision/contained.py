@@ -23,6 +23,7 @@ async def run_contained(
         await run(*args, **kwargs)
     except BaseExceptionGroup as group:
         failures, rest = group.split(Exception)
+        # As in `ChildLife`: Cancelled must reach its scope.
         if rest is not None:
             raise rest from failures
         return failures

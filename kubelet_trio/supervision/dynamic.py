@@ -11,7 +11,7 @@ one name never overlap. A start before that, also by the ending child itself, ad
 which starts then.
 
 This supervisor fails only by a bug of this module, or a `BaseException` of a child. When its own
-supervisor restarts it, it continues with the children that it had.
+supervisor restarts it, it continues with the same children.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class DynamicSupervisor:
             self._began = trio.current_time()
             try:
                 async with trio.open_nursery() as keepers:
+                    # Its children come and go at run time, so nothing waits for one to be ready.
                     task_status.started()
                     while not self._stop_wanted:
                         self._act(keepers)
@@ -131,7 +132,8 @@ class DynamicSupervisor:
             return
         entry.is_unwanted, entry.successor = True, None
         if not entry.has_task:
-            self._forget(entry)  # it has no task yet
+            # It has no task yet, so no `_keep` will drop it.
+            self._forget(entry)
         self._bell.ring()
 
     def names(self) -> tuple[str, ...]:
@@ -146,6 +148,7 @@ class DynamicSupervisor:
 
     async def wait_idle(self) -> None:
         """Wait until there is no child."""
+        # Checked again: a child may be added between the event and this task's turn.
         while self._entries:
             await self._idle.wait()
 
@@ -180,7 +183,8 @@ class DynamicSupervisor:
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.spec.name]
-        if entry.successor is not None:  # before `gone`, so that the name is never free
+        # Before `gone`: otherwise its waiters could take the name.
+        if entry.successor is not None:
             self._add(entry.successor)
         entry.gone.set()
         if not self._entries:
@@ -194,7 +198,9 @@ class DynamicSupervisor:
                 self._begin_stop(entry, keepers)
             elif not entry.has_task:
                 entry.has_task = True
+                # A new one after a restart of this supervisor: trio enters a scope only once.
                 entry.scope = trio.CancelScope()
+                # Not `Nursery.start`: a child that is slow to be ready must not delay the others.
                 keepers.start_soon(self._keep, entry, name=self._path_of(entry))
 
     def _begin_stop(self, entry: _Entry, keepers: trio.Nursery) -> None:
@@ -210,12 +216,14 @@ class DynamicSupervisor:
                 is_over = await self._live(entry)
         finally:
             entry.has_task = entry.is_being_stopped = False
+            # Else this supervisor was cancelled: its next run starts the child again.
             if is_over or entry.is_unwanted:
                 self._forget(entry)
 
     async def _live(self, entry: _Entry) -> bool:
         """Run one life after the other; return True when the child needs no other life."""
         while True:
+            # No shield: these children have no order, so a cancellation may reach all at once.
             life = entry.begin(self._path_of(entry), shield=False, on_ready=_ignore)
             entry.rest = ChildState.STOPPED  # its state if this life is stopped
             try:
@@ -223,7 +231,8 @@ class DynamicSupervisor:
             except BaseException:  # Cancelled, or one that propagates to the top
                 entry.note_stopped(life)
                 raise
-            # Also a life that ended by itself while its scope was being cancelled.
+            # Also a life that ended by itself while its scope was being cancelled: in trio an
+            # effective deadline of -inf means that the current scope is cancelled.
             if life.stopping or trio.current_effective_deadline() == -float("inf"):
                 entry.note_stopped(life)
                 return False
@@ -239,6 +248,7 @@ class DynamicSupervisor:
     def _settle_crash(self, entry: _Entry, life: ChildLife, failure: Exception) -> float | None:
         """Log a crash; return the delay until the next life, None if there is none."""
         delay: float | None = None
+        # A successor replaces the crashed child, so it is not restarted.
         if entry.spec.restart is Restart.TEMPORARY or entry.successor is not None:
             log.error("child.failed", child=life.path, exc_info=failure)
         else:
@@ -274,6 +284,7 @@ async def _stop_entry(entry: _Entry) -> None:
         with trio.move_on_after(grace):
             await life.gone.wait()
     entry.scope.cancel(reason="stopped by its supervisor")
+    # Between two lives there is only the sleep of the back-off to cancel.
     if life is None:
         return
     life.stopping = True

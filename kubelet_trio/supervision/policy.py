@@ -69,6 +69,7 @@ class RestartBudget:
         """Return how long to wait before a restart, or None to give up."""
         while self._past and now - self._past[0] > self.window:
             self._past.popleft()
+        # Within the window only: a child that fails once a day never uses up its budget.
         if self.limit is not None and len(self._past) >= self.limit:
             return None
         self._past.append(now)
@@ -79,8 +80,8 @@ class RestartBudget:
 class CrashBackoff:
     """The delays of a child that is always restarted.
 
-    A `RestartBudget` without limit would not do: with a sliding window the delays of a child that
-    crashes at once would shrink again once they are longer than the window.
+    Not a `RestartBudget` without limit: once the delays are longer than its sliding window, old
+    crashes leave the window, and the delays of a child that crashes at once would shrink again.
     """
 
     base: float = 0.5

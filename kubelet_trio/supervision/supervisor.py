@@ -7,11 +7,6 @@ waits for its bell (a life ended or is ready, a stop is requested) or for the en
 A child may start when all before it have been ready once, are done, or have failed for
 good. Children that were stopped for a restart wait in this order again.
 
-Each life has a cancel scope that is shielded from above, because a cancellation from above would
-otherwise reach all children at once. The shield is bounded: this task is not shielded, so it
-sees the cancellation and cancels the lives itself, the last one first, waiting for each at most its
-`stop_grace`.
-
 Failures: if a child fails too often, `run` raises `GaveUpError` after the siblings were stopped.
 If a child does not end when cancelled (because of a shield of its own), that is logged, its
 siblings are still stopped, and it is not restarted before it has ended.
@@ -60,8 +55,9 @@ class _Slot(Child):
 
     def wait_again(self, due: float) -> None:
         """Make it pending again after its group was stopped."""
+        # A temporary child is never restarted, so the sibling after it need not wait.
         if self.spec.restart is Restart.TEMPORARY and self.rest not in _PENDING:
-            self.is_passed = True  # never restarted, and the sibling after it need not wait
+            self.is_passed = True
             return
         # Also a transient child that was done runs again: its group may need its work anew.
         self.rest, self.due, self.is_passed = ChildState.WAITING, due, False
@@ -118,9 +114,11 @@ class Supervisor:
                     if gave_up is None:
                         await self._stop_in_reverse(self._slots, ask=True)
                 finally:
+                    # After a cancellation from above the lives still run, behind their shields.
                     # Each wait within is bounded by its child's grace, and all of them here.
                     with trio.move_on_after(self._stop_bound, shield=True):
                         await self._stop_in_reverse(self._slots, ask=False)
+        # Raised here: the nursery would wrap it in a group.
         if gave_up is not None:
             raise gave_up
 
@@ -179,6 +177,7 @@ class Supervisor:
             self._began = None
             self._stop_wanted = False
             for slot in self._slots:
+                # It outlasted its grace, but the nursery has waited for it.
                 if slot.life is not None:
                     slot.note_stopped(slot.life)
                 if slot.rest in _PENDING:
@@ -190,6 +189,7 @@ class Supervisor:
         """Keep the children alive until `stop` is called (None), or one gives up."""
         announced = False
         while not self._stop_wanted:
+            # One at a time: `_settle` can wait for siblings, and more lives end meanwhile.
             ended = next((s for s in self._slots if s.life is not None and s.life.is_ended), None)
             if ended is not None:
                 gave_up = await self._settle(ended)
@@ -214,6 +214,7 @@ class Supervisor:
                     self._start(slot, lives)
                 else:
                     wake_at = min(wake_at, slot.due)
+            # Start order: a child waits until all before it have been ready once.
             if not slot.is_passed:
                 break
         return wake_at
@@ -226,6 +227,8 @@ class Supervisor:
                 self._bell.ring()
 
         slot.rest = ChildState.STOPPED  # its state if this life is stopped
+        # A cancellation from above would otherwise reach all children at once. `run` is not
+        # shielded: it sees the cancellation, and cancels the lives itself, the last one first.
         life = slot.begin(f"{self._path}/{slot.spec.name}", shield=True, on_ready=note_ready)
         lives.start_soon(self._live, slot.spec, life, name=life.path)
 
@@ -278,6 +281,7 @@ class Supervisor:
         due = trio.current_time() + delay
         for slot in group:
             slot.wait_again(due)
+        # Again: `wait_again` made it WAITING, like the rest of its group.
         failed.rest = ChildState.BACKOFF
 
     async def _stop_in_reverse(self, slots: Sequence[_Slot], *, ask: bool) -> None:
@@ -287,6 +291,7 @@ class Supervisor:
 
     async def _stop_life(self, slot: _Slot, life: ChildLife, *, ask: bool) -> None:
         """End one life, and wait at most its grace for that."""
+        # Before the first wait: from here on its end and its `started` mean nothing.
         life.stopping = True
         grace = slot.spec.stop_grace
         # A life that has just ended must not be asked: the request would stop the child's next one.
