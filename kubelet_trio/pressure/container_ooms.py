@@ -1,8 +1,8 @@
 """The child `memory-events`: report OOM kills in containers, from the counts of their cgroups.
 
 It works without the kernel's log, and also sees kills of child processes that the main process
-outlives. A kill that the log reported (see `oom`) is not reported twice. It costs an idle node
-nothing, and one read a second for a container at its limit.
+outlives. A kill that the log reported (see `oom`) is not reported twice. An idle node pays
+nothing for it, and a container at its limit costs one read a second.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class ContainerOomWatcher:
         if self.open is None:
             await trio.sleep_forever()
             return
+        # No reason to fail: without these counts `OomWatcher` still reports from the log.
         try:
             files = self.open()
         except OSError as exc:
@@ -81,11 +82,13 @@ class ContainerOomWatcher:
     async def _follow(self, files: MemoryEvents) -> None:
         """Keep a watch on each running container."""
         while True:
+            # Before `running`: a change during the work below then ends the wait at once.
             pods = self.changes.value
             running = {c.id: c for c in self.running() if c.pid > 0}
             for gone in self._watched.keys() - running.keys():
                 files.forget(gone)
                 del self._watched[gone]
+            # Tried once: a container never gets a cgroup of its own later.
             self._refused &= running.keys()
             fresh = [running[c] for c in running.keys() - self._watched.keys() - self._refused]
             if fresh:
@@ -103,6 +106,8 @@ class ContainerOomWatcher:
             if counted is None:
                 self._refused.add(container.id)
                 continue
+            # The kernel counts from the container's start. Kills before the agent's own start are
+            # past, so an older container begins with the present counts.
             is_new = container.started_at >= self.since
             self._watched[container.id] = _Watched(
                 container.ref,
@@ -115,6 +120,7 @@ class ContainerOomWatcher:
         while True:
             where = await files.wait()
             await trio.sleep(_SETTLE)
+            # `_follow` may have dropped some during the sleep.
             where = [c for c in where if c in self._watched]
             for container_id, counted in await self.offload(_read_all, files, where):
                 self._compare(container_id, counted)
@@ -128,11 +134,14 @@ class ContainerOomWatcher:
         is_reported = logged > watched.logged
         watched.seen, watched.logged = counted, logged
         killed = counted.killed - before.killed
+        # memory.events changes on every hit of the limit, most of them without a kill.
         if killed <= 0:
             return
         self.kills += killed
         log.warning("oom.counted", container_id=container_id, killed=killed)
         if not is_reported:
+            # cgroup-v2.html: `oom` counts where the limit was hit, `oom_kill` where the victim was.
+            # A kill by the pod's or the node's limit leaves the container's `oom` as it was.
             text = oom_text(killed, is_own_limit=counted.at_limit > before.at_limit)
             self.events.emit(watched.ref, "Warning", "OOMKilling", text)
 

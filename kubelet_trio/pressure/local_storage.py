@@ -41,7 +41,9 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
         usage: its usage.
         dedicated: whether writable layers are on another file system than the node's files.
     """
+    # As upstream (localStorageEviction): first volumes, then the pod, then containers.
     for volume in spec(pod).volumes or ():
+        # A memory-backed volume has no usage: its tmpfs cannot exceed its size (KEP-1967).
         limit = _size_limit(volume)
         used = usage.volumes.get(volume.name)
         if limit and used is not None and used.space > to_units(parse_quantity(limit)):
@@ -60,6 +62,7 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
         found = usage.containers.get(container.name)
         if not limit or found is None:
             continue
+        # As upstream: with a file system for images only the logs are on the node's.
         used = found.logs + (DiskUsage() if dedicated else found.rootfs)
         if to_units(parse_quantity(limit)) < used.space:
             text = (
@@ -71,6 +74,7 @@ def local_storage_excess(pod: Pod, usage: PodUsage, *, dedicated: bool) -> Exces
 
 
 def _size_limit(volume: object) -> str | None:
+    # Zero means no limit (emptyDirLimitEviction).
     source = getattr(volume, "emptyDir", None)
     limit = source.sizeLimit if source is not None else None
     return str(limit) if limit and parse_quantity(limit) > 0 else None

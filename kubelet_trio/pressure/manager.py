@@ -1,9 +1,9 @@
 """The eviction manager: observe signals, reclaim node-level resources, evict one pod at a time.
 
 Every ten seconds, and when the kernel reports memory pressure, it reads the node's signals: a few
-small files. Only if a threshold is met it does more, as the Go kubelet does: it removes dead
-containers and unused images, and if that is not enough it evicts the pod that ranks first, and
-gives the node time to recover. `PressureState` and `rank_for_eviction` decide; this module acts.
+small files. If a threshold is met it acts as the Go kubelet does: it removes dead containers and
+unused images, and if that is not enough it evicts the pod that ranks first, and gives the node
+time to recover. `PressureState` and `rank_for_eviction` decide; this module acts.
 
 A second task, `run_limits`, checks pods with limits on local storage.
 """
@@ -57,8 +57,9 @@ from kubelet_trio.pressure.usage import UsageReader
 
 log = get_logger()
 
-PERIOD = 10.0
-_CLEAN_UP = 30.0  # seconds to wait for an evicted pod before the next look at the signals
+PERIOD = 10.0  # Go's evictionMonitoringPeriod
+# Seconds to wait for an evicted pod before the next look at the signals: Go's podCleanupTimeout.
+_CLEAN_UP = 30.0
 # Grace period in seconds under a hard threshold: Go's immediateEvictionGracePeriodSeconds.
 _AT_ONCE = 1
 # `run_limits` pauses this many times as long as its last count took: a tenth of the time at most.
@@ -192,6 +193,7 @@ class EvictionManager:
     async def look(self) -> Sequence[PodUid]:
         """Observe once and act; return the evicted pods."""
         places = await self._file_systems()
+        # Before the read: the age of the stats in the metric includes a slow disk.
         self._observed_at = trio.current_time()
         try:
             observed = await self._observe(places)
@@ -238,6 +240,7 @@ class EvictionManager:
             places = FileSystems(self.root_dir, *paths)
             self._layout = await self.disk_offload(self.layout, places)
         except (RuntimeCallError, OSError) as exc:
+            # Not kept in `_places`: the next look asks again.
             self._log_error(f"the file systems of the runtime are unknown: {exc}")
             self._thresholds = self.policy.thresholds
             return only
@@ -298,6 +301,7 @@ class EvictionManager:
     async def _relieve(self, observed: Observations, places: FileSystems) -> Sequence[PodUid]:
         if not self._state.acted_on:
             return ()
+        # Only the first: relief for it often resolves the others (getReclaimableThreshold).
         threshold = self._state.acted_on[0]
         if self._clearing and threshold.resource in _DISK_RESOURCES:
             return ()  # a pod beyond its own limits is terminating, which may free enough
@@ -327,6 +331,7 @@ class EvictionManager:
                 log.warning("eviction.reclaim_failed", what=name, error=str(exc))
         if not names:
             return False
+        # As upstream: enough means that no threshold at all is met, its minimum reclaim included.
         observed = await self._observe(places)
         return not met(self._thresholds, observed, with_reclaim=True)
 
@@ -342,7 +347,9 @@ class EvictionManager:
         ranked = rank_for_eviction(running, usages, threshold.resource, parts)
         log.info("eviction.ranked", pods=[str(pod_key(pod)) for _, pod in ranked])
         grace = _AT_ONCE if threshold.is_hard else self.policy.max_pod_grace
+        # One pod in each look, as upstream: the next look sees what it freed.
         for uid, pod in ranked:
+            # kubernetes/kubernetes#40573
             if is_critical(pod):
                 log.warning("eviction.pod_is_critical", pod=str(pod_key(pod)))
                 continue
@@ -401,6 +408,7 @@ def _tolerates_memory_pressure(pod: Pod) -> bool:
             continue
         if toleration.key in (None, "") and toleration.operator == "Exists":
             return True
+        # The taint has no value, so `Equal` tolerates it without one.
         if toleration.key == _MEMORY_TAINT and (
             toleration.operator == "Exists" or not toleration.value
         ):

@@ -73,14 +73,19 @@ class _Cgroups:
 
     def find(self, container_id: ContainerId, pid: int) -> Path:
         """Return the container's cgroup, from that of its process. Raises OSError."""
+        # cgroups(7): `id:controllers:path`; version 2 is the line `0::<path>`.
         controller = "" if self.host.version == 2 else "memory"
         mount = self.host.mounts.get(controller)
         for line in (self.proc / str(pid) / "cgroup").read_text().splitlines():
+            # Some runtimes name cgroups with colons (`cri-containerd:<id>`).
             _, controllers, path = line.split(":", 2)
             if mount is None or controller not in controllers.split(","):
                 continue
             head, found, tail = path.partition(container_id)
-            if found:  # else another process has the PID now, or it has no cgroup of its own
+            # Else another process has the PID now, or the container has no cgroup of its own.
+            if found:
+                # Up to the end of this directory's name (`.scope`): with systemd in a container
+                # the process is in a cgroup further down.
                 return mount / f"{head}{found}{tail.partition('/')[0]}".lstrip("/")
         raise FileNotFoundError(f"process {pid} is in no memory cgroup of {container_id}")
 
@@ -130,6 +135,7 @@ class MemoryEventsV2:
         events = self._inotify.read(timeout=0)
         if any(event.mask & self._overflow for event in events):  # events were lost (inotify(7))
             return tuple(self._cgroups.directories)
+        # A removed watch sends a last event, IN_IGNORED (inotify(7)).
         return {self._watches[event.wd] for event in events if event.wd in self._watches}
 
     def close(self) -> None:
@@ -169,6 +175,7 @@ class MemoryEventsV1:
             os.eventfd_read(self._event)
             self._is_early = True
         except BlockingIOError:
+            # No notice but the end of `_LATE`: the last look for the previous one.
             self._is_early = False
         return tuple(self._cgroups.directories)
 

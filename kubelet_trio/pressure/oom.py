@@ -25,7 +25,8 @@ log = get_logger()
 
 KMSG = Path("/dev/kmsg")
 _RECORD = 8192  # bytes; a read returns one record (Documentation/ABI/testing/dev-kmsg)
-# The line of dump_oom_summary in mm/oom_kill.c.
+# The line of dump_oom_summary in mm/oom_kill.c, since Linux 5.0. A process chooses its name, commas
+# included: `task` extends to the last `,pid=`.
 _KILL = re.compile(
     r"oom-kill:constraint=(?P<constraint>\w+),.*?"
     r"(?:(?P<whole>global_oom)|oom_memcg=(?P<limited>[^,]*)),"
@@ -61,6 +62,7 @@ class OomKill:
     @property
     def container_id(self) -> ContainerId | None:
         """The victim's container, by the name of its cgroup; None if it has none."""
+        # The last id: with Kubernetes in a container (kind) the path begins with the outer one.
         found = _ID.findall(self.cgroup.rpartition("/")[2]) or _ID.findall(self.cgroup)
         return ContainerId(found[-1]) if found else None
 
@@ -94,11 +96,13 @@ class OomWatcher:
         try:
             fd = os.open(self.kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as exc:
+            # For example EPERM: kernel.dmesg_restrict, and no CAP_SYSLOG.
             log.info("oom.not_watched", path=str(self.kmsg), error=str(exc))
             task_status.started()
             await trio.sleep_forever()
             return
         try:
+            # A restarted agent must not report old kills again.
             with suppress(OSError):  # in tests it is a pipe, which cannot seek
                 os.lseek(fd, 0, os.SEEK_END)
             task_status.started()
@@ -113,6 +117,7 @@ class OomWatcher:
             record = os.read(fd, _RECORD)
         except OSError as exc:
             # EPIPE: unread records were overwritten; the next read continues (dev-kmsg).
+            # EINVAL: the record did not fit and is skipped (devkmsg_read in kernel/printk).
             if exc.errno not in (errno.EPIPE, errno.EAGAIN, errno.EINVAL):
                 raise
             return
@@ -135,6 +140,7 @@ class OomWatcher:
             self.system_kills += 1
             text = f"System OOM encountered, victim process: {kill.process}, pid: {kill.pid}"
             self.events.emit(node_ref(self.node_name), "Warning", "SystemOOM", text)
+        # A container's process can be the victim of the whole machine: then both events are sent.
         if kill.container_id is None:
             return
         self.logged[kill.container_id] += 1

@@ -91,6 +91,7 @@ _ALL = ("rootfs", "logs", "volumes")
 
 def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
     """Return the parts of a pod's disk usage that are on a signal's file system."""
+    # Source: buildSignalToRankFunc.
     if not dedicated:
         return _ALL
     is_image, is_container = (
@@ -101,6 +102,7 @@ def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
             CONTAINER_INODES,
         ),
     )
+    # KEP-4191: writable layers are on the node's file system, so a pod uses nothing of the images'.
     if split:
         return () if is_image else _ALL
     return ("rootfs",) if is_image or is_container else ("logs", "volumes")
@@ -108,6 +110,7 @@ def disk_parts(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
 
 def reclaimers(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
     """Return the node-level reclaim steps for a signal, in order: `containers`, `images`."""
+    # Source: buildSignalToNodeReclaimFuncs.
     is_image = signal in (IMAGE_FS, IMAGE_INODES)
     if signal not in (NODE_FS, NODE_INODES, CONTAINER_FS, CONTAINER_INODES) and not is_image:
         return ()
@@ -115,6 +118,7 @@ def reclaimers(signal: str, *, dedicated: bool, split: bool) -> tuple[str, ...]:
         return ("containers", "images")
     if split:
         return ("images",) if is_image else ("containers",)
+    # As upstream: neither images nor writable layers are on the node's file system.
     return () if signal in (NODE_FS, NODE_INODES) else ("containers", "images")
 
 
@@ -135,16 +139,18 @@ def rank_for_eviction(
         uid, pod = entry
         priority = spec(pod).priority or 0
         usage = usages.get(uid)
-        if usage is None:  # as in the Go kubelet, pods without stats are evicted first
+        # As in the Go kubelet, pods without stats are evicted first.
+        if usage is None:
             return (False, False, priority, 0) if resource != "pids" else (priority, False, 0)
         used = _used(usage, resource, parts)
         if resource == "pids":
             return (priority, True, -used)
         requests = pod_requests(pod)
-        # As upstream: inodes are compared with the requested bytes of disk.
+        # As upstream (`disk`): the excess in inodes is counted from the requested bytes of disk.
         requested = to_units(
             requests.get("memory" if resource == "memory" else "ephemeral-storage", 0)
         )
+        # There are no requests for inodes: every pod that has some exceeds them.
         exceeds = used > (0 if resource == "inodes" else requested)
         return (True, not exceeds, priority, requested - used)
 

@@ -71,10 +71,12 @@ class NodeSignals:
         """Return the signals that can be read."""
         found: dict[str, Observation] = {}
         total = self._meminfo().get("MemTotal", 0)
+        # A signal that cannot be read is left out: its thresholds then count as not met.
         with suppress(OSError, ValueError):
             found[MEMORY] = Observation(max(0, total - self._working_set("")), total)
         if pods := self.pods_cgroup():
             with suppress(OSError, ValueError):
+                # Without enforcement of node allocatable the pods' cgroup has no limit.
                 limit = min(self._limit(pods), total)
                 used = self._working_set(pods)
                 found[ALLOCATABLE_MEMORY] = Observation(max(0, limit - used), limit)
@@ -107,6 +109,7 @@ class NodeSignals:
         counts = _flat(directory / "memory.stat")
         if self.host.version == 1:
             used = int((directory / "memory.usage_in_bytes").read_text())
+            # Only the `total_` values include the cgroups below (cgroup-v1/memory.html).
             return max(0, used - counts.get("total_inactive_file", 0))
         current = directory / "memory.current"
         if current.exists():
@@ -143,6 +146,7 @@ class NodeSignals:
 
     def processes(self, path: str) -> int:
         """Return the number of processes in a cgroup; 0 if it cannot be read."""
+        # pids.current counts threads too (cgroup-v2.html, PID), as the limits of `_pids` do.
         mount = self.host.mounts.get("" if self.host.version == 2 else "pids")
         try:
             return int((mount / path.lstrip("/") / "pids.current").read_text()) if mount else 0

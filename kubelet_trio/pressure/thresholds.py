@@ -62,6 +62,7 @@ class Threshold:
 
     @property
     def is_hard(self) -> bool:
+        # A soft threshold without a grace period is a hard one (isHardEvictionThreshold).
         return not self.grace
 
 
@@ -132,6 +133,7 @@ def parse_thresholds(
         threshold = _parse(signal, text)
         found.append(replace(threshold, grace=graces[signal]) if threshold else None)
     thresholds = [replace(t, min_reclaim=reclaims.get(t.signal)) for t in found if t is not None]
+    # As addAllocatableThresholds: copies of the hard memory thresholds, not of the soft ones.
     if enforces_pods:
         thresholds += [
             replace(t, signal=ALLOCATABLE_MEMORY)
@@ -188,13 +190,15 @@ def with_container_fs(
 ) -> tuple[Threshold, ...]:
     """Add the thresholds of the containers' file system, which cannot be configured.
 
-    They are those of the images' or the node's file system, whichever it is on.
+    They are the thresholds of the file system that holds the writable layers: the images' or the
+    node's.
 
     Args:
         thresholds: as configured.
         dedicated: images have a file system of their own.
         split: containers' writable layers are not on it.
     """
+    # As UpdateContainerFsThresholds: configured ones are ignored.
     own = [t for t in thresholds if t.signal not in (CONTAINER_FS, CONTAINER_INODES)]
     space, inodes = (IMAGE_FS, IMAGE_INODES) if dedicated and not split else (NODE_FS, NODE_INODES)
     names = {space: CONTAINER_FS, inodes: CONTAINER_INODES}
@@ -251,6 +255,7 @@ class PressureState:
         current += [t for t in unresolved if t not in current]
         first_met = {t: self.first_met.get(t, now) for t in current}
         seen = {**self.last_seen, **{CONDITIONS[t.signal]: now for t in current}}
+        # `at == now`: even with a transition period of 0 a condition lasts while it is met.
         last_seen = {c: at for c, at in seen.items() if now - at < transition_period or at == now}
         due = [t for t, since in first_met.items() if now - since >= (t.grace or 0.0)]
         due.sort(key=lambda t: t.resource != "memory")  # Go's byEvictionPriority
@@ -270,8 +275,10 @@ def rejects(
     tolerates_memory: Callable[[], bool],
 ) -> bool:
     """Whether a pod is not admitted while the node has these conditions."""
+    # The node needs its critical pods even under pressure: kubernetes/kubernetes#40573.
     if not conditions or is_critical():
         return False
+    # As upstream: memory pressure alone keeps out only best-effort pods, other conditions all.
     if tuple(conditions) == ("MemoryPressure",):
         return is_best_effort() and not tolerates_memory()
     return True

@@ -69,6 +69,7 @@ class UsageReader:
             disk: whether to count logs and volumes, which takes a walk over all files.
         """
         pods = list(pods)
+        # A call without a pod makes the runtime measure all of them: too much for a few.
         stats = [] if not all_pods else await self.runtime.list_container_stats()
         if not all_pods:
             for uid, _ in pods:
@@ -78,6 +79,7 @@ class UsageReader:
             identity = pod_identity(one.attributes.labels if one.attributes else {})
             if identity is not None and one.attributes and one.attributes.metadata:
                 by_pod.setdefault(identity.uid, {})[one.attributes.metadata.name] = one
+        # Kept apart: `run_limits` reads a few pods, and must not drop the others' counts.
         before = self._last.get(all_pods, {})
         found: dict[PodUid, PodUsage] = {}
         end = time.monotonic() + self.budget
@@ -105,6 +107,7 @@ class UsageReader:
         try:
             usage = await self.offload(self._measure, uid, pod, stats, budget)
         except TimeoutError as exc:
+            # A dead mount in one pod must not stop the ranking of the others.
             log.warning("eviction.usage_unknown", pod=str(pod_key(pod)), error=str(exc))
             return last
         if budget is not None and budget.was_spent:

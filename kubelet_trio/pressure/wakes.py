@@ -66,6 +66,7 @@ class KernelMemoryWake:
 
     def _crossings(self, held: ExitStack, below: Mapping[str, int]) -> int:
         """Return an eventfd that fires when a threshold is crossed (version 1)."""
+        # It fires in both directions, so that falling usage wakes the manager as well.
         memory = self.host.mounts.get("memory")
         if memory is None:
             raise OSError("no memory controller")
@@ -83,6 +84,7 @@ class KernelMemoryWake:
         if not is_root:
             capacity = min(capacity, int((directory / "memory.limit_in_bytes").read_text()))
         # available = capacity - working set, and working set = usage - inactive file pages.
+        # Inactive pages change, so the limit holds for one wait (UpdateThreshold upstream).
         limit = max(0, capacity - below + _inactive(directory))
         usage = os.open(directory / "memory.usage_in_bytes", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -91,16 +93,18 @@ class KernelMemoryWake:
             os.close(usage)
 
     def _stalls(self, held: ExitStack, with_pods: bool) -> int:
-        """Return an epoll that becomes readable when a PSI trigger fires (version 2).
-
-        A trigger fires as POLLPRI, which trio cannot wait for; an epoll of our own can.
-        """
+        """Return an epoll that becomes readable when a PSI trigger fires (version 2)."""
+        # Version 2 has no thresholds; the Go kubelet has no notification there
+        # (kubernetes/kubernetes#106331).
         files = [self.psi]
         if with_pods and (pods := self.pods_cgroup()):
             files.append(self.host.mounts[""] / pods.lstrip("/") / "memory.pressure")
+        # A trigger fires as POLLPRI, which trio cannot wait for; an epoll of our own can.
         poll = held.enter_context(select.epoll())
         for path in files:
+            # A trigger lasts until its descriptor is closed (psi.html).
             trigger = _held(held, os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            # Before `register`: without a trigger the file polls as an error (psi_trigger_poll).
             os.write(trigger, self.trigger)
             poll.register(trigger, select.EPOLLPRI)
         return poll.fileno()
