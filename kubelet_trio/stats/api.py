@@ -95,6 +95,7 @@ class VolumeStats(FsStats):
     pvc_ref: PvcReference | None = None
 
 
+# Not a `_Shape`: Go's tag `process_count` is the only one in snake case.
 class ProcessStats(msgspec.Struct, kw_only=True):
     process_count: int
 
@@ -112,6 +113,7 @@ class RuntimeStats(_Shape):
 
 class ContainerStats(_Shape):
     name: str
+    # Without a default: Go's tag has no `omitempty`, so an unknown time is null. So in a pod.
     start_time: str | None
     cpu: CpuStats | None = None
     memory: MemoryStats | None = None
@@ -131,6 +133,7 @@ class PodStats(
     msgspec.Struct,
     omit_defaults=True,
     kw_only=True,
+    # Go's tag `ephemeral-storage` has a hyphen, so `rename="camel"` does not fit.
     rename={
         "pod_ref": "podRef",
         "start_time": "startTime",

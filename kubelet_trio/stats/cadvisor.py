@@ -2,7 +2,7 @@
 
 Each cgroup is a subject with cAdvisor's labels: `id` (its path), `name` (the container's id),
 `image`, `container`, `pod` and `namespace`, empty if it has none. A pod's own cgroup has pod and
-namespace and an empty container; its network counts once, with the sandbox.
+namespace and an empty container.
 Source: lib/metrics/prometheus.go and prometheus_machine.go, the sets that the Go kubelet includes.
 """
 
@@ -103,6 +103,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
     path = places.pods.get(pod.uid)
     interfaces = snapshot.networks.get(pod.uid, ())
     sandbox_path = places.containers.get(pod.sandbox_id or "")
+    # A pod's network counts once, with the sandbox as in cAdvisor: sums by pod must be right.
     if path is not None and path in reading.cgroups:
         yield (
             _Subject(
@@ -130,6 +131,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
         usage = snapshot.of_container(container.id)
         if usage is None:
             continue
+        # Without a cgroup the id is made up, so that each container has series of its own.
         own = places.containers.get(container.id) or f"/{container.id}"
         yield (
             _Subject(
@@ -187,6 +189,7 @@ class _Writer:
     def _spec(self, usage: CgroupUsage) -> None:
         subject = self._subject
 
+        # cAdvisor writes specs without a timestamp.
         def put(name: str, help_text: str, value: float) -> None:
             self._put(name, "gauge", help_text, value, timed=False)
 
@@ -212,6 +215,8 @@ class _Writer:
         if memory is not None:
             for name, help_text, limit in (
                 ("limit_bytes", "Memory limit for the container.", memory.limit),
+                # Memory and swap together, as `memsw` of version 1. On version 2 cAdvisor shows
+                # swap alone under the same name (lib/container/common/helpers.go).
                 (
                     "swap_limit_bytes",
                     "Memory swap limit for the container.",
@@ -223,7 +228,8 @@ class _Writer:
                     memory.reservation,
                 ),
             ):
-                put(f"container_spec_memory_{name}", help_text, limit or 0)  # 0: no limit
+                # cAdvisor's specMemoryValue: 0 means no limit.
+                put(f"container_spec_memory_{name}", help_text, limit or 0)
 
     def _cpu(self, cpu: Cpu) -> None:
         for name, help_text, used in (
@@ -238,7 +244,8 @@ class _Writer:
             cpu.usage / _NANO,
             ',cpu="total"',
         )
-        if cpu.quota is None:  # as cAdvisor: the cfs metrics need a quota
+        # As cAdvisor (`s.Cpu.Quota != 0`): without a quota nothing is throttled.
+        if cpu.quota is None:
             return
         for name, help_text, value in (
             ("periods_total", "Number of elapsed enforcement period intervals.", cpu.periods),
@@ -376,6 +383,7 @@ class _Writer:
     def _writable(self, fs: Filesystem) -> None:
         whole = self._snapshot.disk.containers or self._snapshot.disk.images
         label = f',device="{whole.device if whole else ""}"'
+        # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
         if fs.used is not None:
             self._put("container_fs_usage_bytes", "gauge", _FS_USAGE, fs.used, label)
         if whole is None:
@@ -440,6 +448,7 @@ def _machine(page: Exposition, machine: MachineInfo, node: NodeUsage) -> None:
         page.add(name, "gauge", help_text, value, labels)
 
 
+# In the order of `values` in `_Writer._memory`.
 _MEMORY = (
     ("container_memory_cache", "gauge", "Number of bytes of page cache memory."),
     ("container_memory_rss", "gauge", "Size of RSS in bytes."),

@@ -27,6 +27,7 @@ FILES_V2 = (
     "cgroup.procs",
 )
 MORE_FILES_V2 = (
+    # Linux 5.19
     "memory.peak",
     "memory.events",
     "memory.low",
@@ -56,6 +57,7 @@ MORE_FILES_V1: Mapping[str, tuple[str, ...]] = {
         "memory.kmem.usage_in_bytes",
         "memory.oom_control",
     ),
+    # Unlike blkio.io_service_bytes, the `throttle` files count with every I/O scheduler.
     "blkio": ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"),
     "pids": ("pids.max",),
 }
@@ -124,6 +126,8 @@ def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
 
 def shares_of_weight(weight: int) -> int:
     """Return the cpu.shares (version 1) for a cpu.weight, as cAdvisor converts it."""
+    # convertCPUWeightToCPULimit in lib/container/common/helpers.go: the inverse of KEP-2254's
+    # formula. A runtime with another formula gives other shares than the container's request.
     return max(2 + ((weight - 1) * 262142) // 9999, 2) if weight > 0 else 0
 
 
@@ -140,6 +144,7 @@ def _cpu_v1(files: Mapping[str, str]) -> Cpu | None:
         throttled_periods=stat.get("nr_throttled", 0),
         throttled=stat.get("throttled_time", 0),
         shares=_number(shares) if shares else None,
+        # -1: no limit
         quota=_number(quota) if quota and not quota.startswith("-") else None,
         period=_number(files.get("cpu.cfs_period_us", "")) or 100_000,
     )
@@ -151,6 +156,7 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
     stat = flat(files["memory.stat"])
     events = flat(files.get("memory.events", ""))
     usage, swap = files.get("memory.current"), files.get("memory.swap.current")
+    # Version 2 counts the whole subtree only; cAdvisor shows it for both scopes (setMemoryStats).
     faults, major = stat.get("pgfault", 0), stat.get("pgmajfault", 0)
     return Memory(
         # The root cgroup has no memory.current; `read_host` fills in the node's usage.
@@ -163,6 +169,7 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
         # Older kernels have no `kernel` in memory.stat.
         kernel=stat.get("kernel", stat.get("slab", 0) + stat.get("kernel_stack", 0)),
         max_usage=_number(files.get("memory.peak", "")),
+        # How often the usage met memory.max: what failcnt was on version 1.
         failcnt=events.get("max", 0),
         page_faults=faults,
         major_page_faults=major,
@@ -170,7 +177,9 @@ def _memory_v2(files: Mapping[str, str]) -> Memory | None:
         own_major_page_faults=major,
         oom_kills=events.get("oom_kill", 0),
         limit=_limit(files.get("memory.max")),
+        # runc writes a reservation to memory.low (fs2/memory.go); cAdvisor reads memory.min.
         reservation=_number(files.get("memory.low", "")) or None,
+        # The file does not exist with swapaccount=0.
         swap=_number(swap) if swap else None,
         swap_limit=_limit(files.get("memory.swap.max")),
         psi=_psi(files.get("memory.pressure")),
@@ -189,6 +198,7 @@ def _memory_v1(files: Mapping[str, str]) -> Memory | None:
         both_limit = _limit(files.get("memory.memsw.limit_in_bytes"))
     return Memory(
         usage=usage,
+        # `total_` values include the cgroups below.
         inactive_file=stat.get("total_inactive_file", 0),
         active_file=stat.get("total_active_file", 0),
         rss=stat.get("total_rss", 0),
@@ -204,6 +214,7 @@ def _memory_v1(files: Mapping[str, str]) -> Memory | None:
         oom_kills=flat(files.get("memory.oom_control", "")).get("oom_kill", 0),
         limit=limit,
         reservation=_limit(files.get("memory.soft_limit_in_bytes")),
+        # Two files are never read at the same moment: the difference can be negative.
         swap=max(_number(both) - usage, 0) if both else None,
         swap_limit=None if both_limit is None else max(both_limit - (limit or 0), 0),
     )
@@ -213,6 +224,7 @@ def _io_v2(text: str) -> dict[str, DeviceIo]:
     devices = {}
     for line in text.splitlines():
         device, *pairs = line.split() or [""]
+        # A device can have a line without counts.
         counts = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         if "rbytes" in counts:
             devices[device] = DeviceIo(
@@ -239,6 +251,7 @@ def _by_device(text: str) -> dict[str, dict[str, int]]:
     devices: dict[str, dict[str, int]] = {}
     for line in text.splitlines():
         parts = line.split()
+        # The last line is the `Total` of all devices.
         if len(parts) == 3:
             devices.setdefault(parts[0], {})[parts[1]] = _number(parts[2])
     return devices

@@ -39,12 +39,14 @@ def _memory(memory: v1.MemoryUsage, swap: v1.SwapUsage | None) -> Memory:
     faults, major = _value(memory.page_faults), _value(memory.major_page_faults)
     return Memory(
         usage=usage,
+        # So that `Memory.working_set` is what the runtime reported.
         inactive_file=usage - working_set,
         rss=_value(memory.rss_bytes),
         page_faults=faults,
         major_page_faults=major,
         own_page_faults=faults,
         own_major_page_faults=major,
+        # CRI reports no limit, but `available_bytes`, which is the limit minus the working set.
         limit=working_set + memory.available_bytes.value if memory.available_bytes else None,
         swap=swap.swap_usage_bytes.value if swap and swap.swap_usage_bytes else None,
     )

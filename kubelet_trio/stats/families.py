@@ -1,7 +1,7 @@
 """The families of `/metrics`, `/metrics/probes` and `/metrics/slis`: kind, help and label names.
 
 Source: pkg/kubelet/metrics/metrics.go, pkg/kubelet/prober/prober_manager.go and component-base.
-Rooms count under these names; a name that is missing here is not shown.
+Other rooms count under these names; the pages do not show a name that is missing here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _HANDLER = ("runtime_handler",)
 _PLUGIN = ("plugin_name",)
 _WHERE = ("host", "verb")
 
+# Names and help texts are upstream's, misspellings included, so that dashboards fit.
 # ruff: noqa: E501  # a table is read by its columns
 # fmt: off
 FAMILIES: dict[str, Family] = {

@@ -1,4 +1,4 @@
-"""Writes metrics of the families of upstream: samples, and what a `Meter` has counted."""
+"""Write pages of the metrics in `FAMILIES`: single samples, and the series of a `Meter`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class MetricPage:
         family = FAMILIES[name]
         lines = self._page.family(name, family.kind, family.help)
         own = label_text(zip(family.labels, labels, strict=True))
+        # The text format has cumulative buckets; a `Histogram` counts each bucket alone.
         below = 0
         for bound, count in zip((*histogram.buckets, float("inf")), histogram.counts, strict=True):
             below += count
@@ -54,11 +55,10 @@ class MetricPage:
         lines.append(sample(f"{name}_count", own, below))
 
     def add_zeros(self, names: Iterable[str]) -> None:
-        """Write 0 for the counters without labels that have not counted yet.
-
-        A counter that appears with its first count hides that count from `rate()`.
-        """
+        """Write 0 for the counters without labels that have not counted yet."""
+        # Prometheus' `rate()` needs a sample before the first count, or it does not see that count.
         for name in names:
             family = FAMILIES[name]
+            # The label values of other counters are not known before they count.
             if family.kind == "counter" and not family.labels:
                 self._page.default(name, "counter", family.help, 0)

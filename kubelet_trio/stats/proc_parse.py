@@ -5,12 +5,13 @@ from __future__ import annotations
 from kubelet_trio.stats.usage import Interface
 
 MOST_DIGITS = 20  # of a 64-bit number
-# Prefixes of interfaces that are not the node's own; cAdvisor ignores the same.
+# Prefixes of interfaces that are not the node's own: isIgnoredDevice in cAdvisor's handler.go.
 _IGNORED = ("veth", "docker", "nerdctl")
 
 
 def to_whole(text: str) -> int | None:
     """Parse a number as the kernel writes it, None for other text."""
+    # Bounded: int() of a long text is slow, and beyond 4300 digits a ValueError.
     text = text.strip()
     return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
@@ -42,6 +43,7 @@ def parse_net_dev(text: str) -> tuple[Interface, ...]:
 
 def parse_process_count(loadavg: str) -> int | None:
     """Return the number of tasks, from /proc/loadavg."""
+    # The fourth field is `runnable/total` (proc_loadavg(5)).
     parts = loadavg.split()
     return to_whole(parts[3].partition("/")[2]) if len(parts) > 3 else None
 
@@ -60,6 +62,7 @@ def parse_open_files_limit(limits: str) -> int | None:
     for line in limits.splitlines():
         if line.startswith("Max open files"):
             soft, _, _ = line.removeprefix("Max open files").strip().partition(" ")
+            # The kernel writes `unlimited`, cAdvisor -1 (parseUlimit).
             whole = to_whole(soft)
             return -1 if whole is None else whole
     return None
@@ -68,6 +71,7 @@ def parse_open_files_limit(limits: str) -> int | None:
 def parse_own_cgroup(text: str, version: int) -> str | None:
     """Return a process' cgroup, from /proc/<pid>/cgroup; on version 1 that of `memory`."""
     for line in text.splitlines():
+        # cgroups(7): `id:controllers:path`, and the path itself may have colons.
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if (version == 2 and number == "0") or (

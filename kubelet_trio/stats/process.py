@@ -31,6 +31,7 @@ def build_info() -> tuple[str, ...]:
 def process_samples() -> Iterator[Sample]:
     """Yield the process' figures from /proc/self; nothing where it cannot be read."""
     try:
+        # The second field, the command in parentheses, may have spaces and parentheses itself.
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         with open("/proc/stat", "rb") as file:
@@ -40,7 +41,7 @@ def process_samples() -> Iterator[Sample]:
         return
     import resource
 
-    # Fields of proc(5) from the third on: the second, the command, may hold spaces.
+    # `fields` begins with the third field of proc_pid_stat(5): subtract 3 from the page's numbers.
     ticks = os.sysconf("SC_CLK_TCK")
     yield "process_cpu_seconds_total", (), (int(fields[11]) + int(fields[12])) / ticks
     yield "process_start_time_seconds", (), boot + int(fields[19]) / ticks

@@ -36,8 +36,8 @@ from kubelet_trio.stats.volumes import VolumeUsage
 
 _FRESH = 1.0  # seconds that a reading is reused
 _RATE_BASE = 5.0  # seconds: the shortest interval for a rate, once there are two readings
-# Seconds: for a longer interval a newer, shorter one is preferred. After a long time without
-# requests the second response then shows the current rate.
+# Seconds: a longer interval gives way to a newer, shorter one. After a long time without requests
+# the second response then shows the current rate.
 _RATE_LONG = 60.0
 _RUNTIME_LIMIT = 10.0  # seconds for the runtime's calls
 
@@ -79,6 +79,7 @@ class StatsProvider:
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
         """Return the JSON of `/stats/summary`."""
+        # First: the snapshot below needs an older reading to compute a rate.
         await self._wait_bases()
         snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
         summary = make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
@@ -99,6 +100,7 @@ class StatsProvider:
         Args:
             kind: `cpu` (CPU and memory), `all` (for the summary) or `metrics` (for cAdvisor).
         """
+        # Concurrent requests wait for the first one's reading, and share it.
         async with self._locks.setdefault(kind, trio.Lock()):
             cached, pods = self._cache.get(kind), tuple(self.pods())
             if cached is not None:
@@ -115,6 +117,7 @@ class StatsProvider:
         reading, networks = await self.offload(_read, self.host, self.settings, pods, kind, now)
         ids: set[str] = {c.id for pod in pods for c in pod.containers}
         ids |= {pod.sandbox_id for pod in pods if pod.sandbox_id}
+        # There is a root for each cgroup driver; the one that exists is in use.
         root = next((r for r in self.settings.pod_roots if r in reading.cgroups), "")
         snapshot = Snapshot(
             node_name=self.settings.node_name,
@@ -125,6 +128,7 @@ class StatsProvider:
             networks=networks,
             system=self.settings.system,
         )
+        # metrics-server scrapes often: no call of the runtime if the cgroups have everything.
         if kind == "cpu" and all(
             snapshot.of_container(c.id) is not None for pod in pods for c in pod.containers
         ):
@@ -136,6 +140,7 @@ class StatsProvider:
 
     async def _ask_runtime(self) -> list[v1.ContainerStats]:
         """Return the runtime's stats; none if it does not respond in time."""
+        # A hung runtime must not hang the page: the cgroups' part is served without it.
         with trio.move_on_after(_RUNTIME_LIMIT):
             try:
                 return await self.runtime.list_container_stats()
@@ -185,6 +190,7 @@ class StatsProvider:
 
         The Go kubelet has one by then, because its housekeeping reads all the time.
         """
+        # A lock of its own: several first requests sleep once, not one after the other.
         async with self._begin:
             now = frozenset(("/", *(c.id for pod in self.pods() for c in pod.containers)))
             if now - self._known:
@@ -209,7 +215,8 @@ class StatsProvider:
         bases = {}
         for key, current in _cpu_times(snapshot):
             old, new = self._bases.get(key, (current, current))
-            if current.used < new.used:  # its cgroup was created again
+            # Less than before: its cgroup was created again.
+            if current.used < new.used:
                 old = new = current
             elif current.time - new.time >= _RATE_BASE:
                 old, new = new, current
@@ -244,6 +251,8 @@ def _read(
     reading = read_host(host, settings.pod_roots, others, everything=kind == "metrics", now=now)
     if kind == "cpu":
         return reading, {}
+    # Containers share their sandbox's network namespace, so any process shows it. On the host's
+    # network it would show the node's interfaces.
     pids: dict[str, int] = {
         pod.uid: next((c.pid for c in pod.containers if c.pid > 0), 0)
         for pod in pods

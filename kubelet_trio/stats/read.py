@@ -83,6 +83,7 @@ def read_host(
         now: Unix seconds; None: read the clock.
     """
     moment = time.time() if now is None else now
+    # Dicts as ordered sets: `others` can be below `roots`.
     paths = dict.fromkeys(path for root in roots for path in walk(host, root))
     paths.update(dict.fromkeys(path for root in others for path in walk(host, root, depth=1)))
     own = proc_parse.parse_own_cgroup(_read(f"{host.proc}/self/cgroup") or "", host.version)
@@ -108,6 +109,7 @@ def walk(host: Host, root: str, depth: int = _DEPTH) -> Iterator[str]:
     yield root
     if depth <= 1:
         return
+    # A cgroup can be removed between its parent's listing and its own.
     try:
         with os.scandir(base + root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -145,8 +147,10 @@ def _read(path: str) -> str | None:
     except OSError:
         return None
     try:
+        # One call reads the whole file: seq_file fills the buffer (fs/seq_file.c).
         return os.read(descriptor, _MOST).decode("utf-8", "replace")
     except OSError:
+        # For example ENODEV: the cgroup was removed after the open.
         return None
     finally:
         os.close(descriptor)
@@ -174,6 +178,7 @@ def _read_node(host: Host, everything: bool, now: float) -> NodeUsage:
 
 def _with_root_sums(host: Host, usage: CgroupUsage, info: Mapping[str, int]) -> CgroupUsage:
     """Fill in from /proc what the root cgroup of version 2 does not have."""
+    # memory.current exists on non-root cgroups only (cgroup-v2.html).
     memory = usage.memory or Memory()
     memory = replace(
         memory,
@@ -211,6 +216,7 @@ def read_filesystem(path: str, now: float) -> Filesystem | None:
     return Filesystem(
         now,
         capacity=stat.f_blocks * stat.f_frsize,
+        # As df(1): blocks reserved for root are neither available nor used.
         available=stat.f_bavail * stat.f_frsize,
         used=(stat.f_blocks - stat.f_bfree) * stat.f_frsize,
         inodes=stat.f_files,
@@ -255,6 +261,7 @@ def _read_processes(host: Host, cgroups: Mapping[str, CgroupUsage]) -> dict[str,
             left -= len(targets)
             fds += len(targets)
             sockets += sum(target.startswith("socket:") for target in targets)
+        # As cAdvisor, one limit for the cgroup: its processes usually inherit the first one's.
         if usage.pids:
             limits = _read(f"{host.proc}/{usage.pids[0]}/limits") or ""
             found[path] = Processes(fds, sockets, proc_parse.parse_open_files_limit(limits))

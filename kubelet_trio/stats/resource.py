@@ -24,6 +24,7 @@ def resource_text(snapshot: Snapshot | None) -> str:
             for container in pod.containers:
                 _container(page, snapshot, pod, container)
             _pod(page, snapshot, pod)
+    # `scrape_error` is deprecated since 1.29, but upstream still writes both.
     failed = int(snapshot is None)
     page.add("scrape_error", "gauge", _ERROR.format("ALPHA"), failed)
     page.add("resource_scrape_error", "gauge", _ERROR.format("STABLE"), failed)
@@ -48,6 +49,7 @@ def _container(
     labels = label_text(
         (("container", container.name), ("namespace", pod.namespace), ("pod", pod.name))
     )
+    # Without a timestamp, as upstream (collectContainerStartTime).
     if container.started_at:
         page.add(
             "container_start_time_seconds",
@@ -113,6 +115,7 @@ def _summed(snapshot: Snapshot, pod: PodSubject) -> CgroupUsage | None:
     return CgroupUsage(
         time=max(u.time for u in usages),
         cpu=Cpu(usage=sum(u.cpu.usage for u in usages if u.cpu is not None)),
+        # Only `working_set` is shown, which without inactive pages is the usage.
         memory=Memory(usage=sum(u.memory.working_set for u in usages if u.memory is not None)),
     )
 

@@ -74,6 +74,8 @@ def find_places(
     for path in paths:
         name = path.rpartition("/")[2]
         uid = pod_of(name)
+        # The first one: `walk` yields parents first, so a container cannot take a pod's place by
+        # the name of a cgroup that it creates.
         if uid is not None:
             pods.setdefault(uid, path)
             continue

@@ -11,6 +11,7 @@ from kubelet_trio.stats.read import HostReading, NodeUsage
 from kubelet_trio.stats.subjects import ContainerSubject, DiskReading, Places, PodSubject
 from kubelet_trio.stats.usage import CgroupUsage, Filesystem, Interface, Psi, PsiLine
 
+# Upstream's guess as well: defaultNetworkInterfaceName in pkg/kubelet/stats/helper.go.
 _DEFAULT_INTERFACE = "eth0"
 
 # The rate of CPU use in nanocores, by the subject's key; None if it is unknown.
@@ -35,6 +36,7 @@ class Snapshot:
         """Return a container's usage: from its cgroup, else as the runtime reports it."""
         path = self.places.containers.get(container_id)
         usage = self.reading.cgroups.get(path) if path is not None else None
+        # A cgroup without both controllers shows less than the runtime knows.
         if usage is not None and usage.cpu is not None and usage.memory is not None:
             return usage
         return self.reported.get(container_id, usage)
@@ -206,6 +208,7 @@ def _ephemeral_storage(
     disk = snapshot.disk
     if disk.node is None:
         return None
+    # Source: calcEphemeralStorage in pkg/kubelet/stats/helper.go.
     used: list[int | None] = []
     inodes: list[int | None] = []
     for container in containers:
@@ -308,6 +311,7 @@ def network_stats(interfaces: Iterable[Interface], time: str) -> api.NetworkStat
     return stats
 
 
+# A default of its own, because None means that the part's usage is unknown.
 _OWN = object()
 
 

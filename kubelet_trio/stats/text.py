@@ -42,6 +42,7 @@ class Exposition:
 
     def text(self) -> str:
         """Return the page, without families that have no sample."""
+        # The first two lines are HELP and TYPE.
         return "".join(
             "\n".join(lines) + "\n" for lines in self._families.values() if len(lines) > 2
         )
@@ -59,7 +60,8 @@ def milliseconds(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """Format a value as Go does."""
+    """Format a value: `+Inf` as the text format spells it, other floats with all their digits."""
+    # 17 digits give every double back.
     if value == float("inf"):
         return "+Inf"
     return repr(value) if isinstance(value, int) else f"{value:.17g}".replace("inf", "Inf")

@@ -29,7 +29,7 @@ _PATIENCE = 0.5  # seconds that a request waits for pods that are due
 _WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has no usage, only capacity
 _POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than the offload's deadline
 _AT_A_TIME = 8  # pods
-_CSI = "kubernetes.io~csi"  # mounted one level below the volume's directory
+_CSI = "kubernetes.io~csi"
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class VolumeUsage:
     period: float = 60.0  # less than or equal to 0: volumes are not measured
     _known: dict[PodUid, tuple[float, Mapping[str, Filesystem]]] = field(default_factory=dict)
     _due: dict[PodUid, PodSubject] = field(default_factory=dict)
-    _in_threads: set[PodUid] = field(default_factory=set)  # threads take themselves out
+    _in_threads: set[PodUid] = field(default_factory=set)
     _wake: Bell = field(default_factory=Bell)
     _done: trio.Event = field(default_factory=trio.Event)
 
@@ -53,6 +53,7 @@ class VolumeUsage:
             await self._wake.wait_ring()
             while self._due:
                 await self._measure_due()
+            # All waiters of this round go on; later requests wait for the next one.
             self._done.set()
             self._done = trio.Event()
 
@@ -67,12 +68,15 @@ class VolumeUsage:
             try:
                 found = await self.offload(self._measure, pod, self.clock.time())
             except OSError as exc:
+                # The last values stay, so that one dead mount does not empty the page.
                 log.warning("stats.volumes_hang", pod=f"{pod.namespace}/{pod.name}", error=str(exc))
             else:
                 self._known[pod.uid] = (trio.current_time(), found)
             self._due.pop(pod.uid, None)
 
     def _measure(self, pod: PodSubject, now: float) -> Mapping[str, Filesystem]:
+        # In the worker thread, which outlives its task on a dead mount: only the thread knows when
+        # it is done.
         self._in_threads.add(pod.uid)
         try:
             return measure_volumes(self.root_dir, pod, now)
@@ -113,10 +117,13 @@ def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Fil
 
 
 def _measure(path: str, is_csi: bool, now: float, end: float) -> Filesystem | None:
-    inner = f"{path}/mount"  # in other plugins' volumes a directory of the container
+    # CSI mounts one level below the volume's directory. In other volumes a directory `mount` is the
+    # container's own.
+    inner = f"{path}/mount"
     path = inner if is_csi and os.path.ismount(inner) else path
     whole = read_filesystem(path, now)
-    # As upstream: a mount point counts by its filesystem, other volumes file by file.
+    # As upstream (NewMetricsStatFS, NewMetricsDu in pkg/volume): a mount point counts by its
+    # filesystem, other volumes file by file.
     if whole is None or os.path.ismount(path):
         return whole
     end = min(end, time.monotonic() + _WALK_LIMIT)
