@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from kubelet_trio.cri import v1
 
+# 128 and the signal's number, as runtimes report the end by a signal.
 SIGTERM_EXIT = 143
 SIGKILL_EXIT = 137
 
@@ -45,14 +46,15 @@ Behave = Callable[[v1.ContainerConfig], Behaviour]
 
 _EXIT = re.compile(r"\bexit-(\d+)(?:-after-(\d+(?:\.\d+)?))?")
 _SLOW_STOP = re.compile(r"\bslow-stop-(\d+(?:\.\d+)?)")
-# Begins like a behaviour word; if it is none, it is probably a typing error.
+# Text that begins like a behaviour word. If it is not one, it is probably mistyped, and an error is
+# better than a container that silently runs for ever.
 _LIKE_A_WORD = re.compile(r"(?<![\w.-])(?:exit|slow-stop|no-(?:start|create))-[\w.-]*")
 _NUMBER = r"\d+(?:\.\d+)?"
 _WORD = re.compile(rf"exit-\d+(?:-after-{_NUMBER})?|slow-stop-{_NUMBER}")
 
 
 def mistaken_words(text: str) -> list[str]:
-    """Return the strings that begin like a behaviour word and are none."""
+    """Return the strings that begin like a behaviour word but are not one."""
     return [word for word in _LIKE_A_WORD.findall(text) if not _WORD.fullmatch(word)]
 
 

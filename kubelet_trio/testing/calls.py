@@ -14,9 +14,9 @@ from kubelet_trio.testing.node import FakeNode
 
 T = TypeVar("T")
 
-DEADLINE = 120.0
+DEADLINE = 120.0  # runtimeRequestTimeout: 2m by default
 NO_DEADLINE = float("inf")
-# The seconds that the agent must grant a changing call at least: it waits as long when it ends.
+# Seconds that the agent must leave a changing call before it cancels it, also when the agent stops.
 PATIENCE = 5.0
 # Changing calls: runtimes leave them half done when they are cancelled.
 CHANGING = frozenset(
@@ -126,12 +126,14 @@ class CallDesk:
             try:
                 return await self._attempt(call, step, self.faults.take(call, names | {target}))
             except trio.Cancelled:
-                # Otherwise its own deadline or a broken connection cancelled it, not the caller.
+                # `cancel_called`: its own deadline or a broken connection cancelled it. Else its
+                # caller did.
                 if not scope.cancel_called:
                     self._cut(taken, step, names)
                 raise
             finally:
                 self._in_flight.discard(scope)
+                # Kept apart from the deadline, which cancels the same scope.
                 broken = scope in self._broken
                 self._broken.discard(scope)
         if broken:
@@ -151,6 +153,8 @@ class CallDesk:
             step.when_cut()
 
     async def _attempt(self, call: str, step: _Step[T], fault: Fault | None) -> T:
+        # A real call is a checkpoint even if it fails at once: callers that retry must not starve
+        # other tasks.
         await trio.lowlevel.checkpoint()
         if self.is_down:
             raise RuntimeUnavailableError(call, "connection error: connection refused")
@@ -158,6 +162,7 @@ class CallDesk:
         latency = self.latency.get(call, self.latency.get("", 0.0))
         await trio.sleep(latency / 2)
         await before_effect(call, fault)
+        # Exits during the sleep: the effect must see them.
         self._node.settle()
         result = await step.effect()
         # From here the call has taken effect, whether or not its reply arrives.

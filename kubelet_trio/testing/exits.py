@@ -22,6 +22,7 @@ class FakeExitWatch:
         await self._waiter.wait_dead(self._container)
         if self._waiter.deaf:
             await trio.sleep_forever()
+        # `wait_dead` is no checkpoint if the process has exited already.
         await trio.lowlevel.checkpoint()
 
     def __enter__(self) -> FakeExitWatch:
@@ -54,6 +55,7 @@ class FakeExitWaiter:
         """Watch a running process. Raises ProcessLookupError if there is none with this PID."""
         if self.error is not None:
             raise self.error
+        # Exits that are due come first: pidfd_open(2) of a process that is gone is ESRCH.
         self._node.settle()
         container = self._node.by_pid(pid)
         if container is not None and container.alive:
@@ -62,6 +64,8 @@ class FakeExitWaiter:
 
     async def wait_dead(self, container: FakeContainer) -> None:
         """Return when a container's process has exited, or the container was forgotten."""
+        # An exit is a time, not a task: it happens when something calls `settle` after it. A change
+        # of the container can move it forward.
         while container.alive:
             with trio.move_on_at(container.dies_at):
                 await container.changed.wait()

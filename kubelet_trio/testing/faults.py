@@ -55,7 +55,8 @@ class FaultList(Generic[F]):
 
     def __init__(self) -> None:
         self._faults: list[F] = []
-        self._spent: list[F] = []  # have hit their last call, which may still hang
+        # Faults that have hit their last call: it may hang until they are lifted.
+        self._spent: list[F] = []
 
     def __iter__(self) -> Iterator[F]:
         return iter(tuple(self._faults))

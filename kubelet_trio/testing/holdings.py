@@ -1,7 +1,7 @@
 """The index of a fake runtime's objects, with look-ups whose cost does not grow with the pods.
 
-It has sandboxes and containers by id, in the order of their creation, and by pod, name and
-process. Times come from heaps, whose stale entries stay until they reach the top.
+It finds sandboxes and containers by id (in the order of their creation), pod, name and process.
+Times are in heaps; a stale entry stays until it reaches the top.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Due:
 
     def note(self, container: FakeContainer) -> None:
         """Add a container after its time was set; not needed for inf."""
+        # The count breaks ties: containers cannot be compared.
         heapq.heappush(self._heap, (self._time_of(container), next(self._order), container))
 
     def next(self) -> float:
@@ -43,6 +44,7 @@ class Due:
 
     def take(self, now: float) -> list[FakeContainer]:
         """Remove and return the containers that are due, the earliest first."""
+        # A dict as an ordered set: a container whose time was set twice has two entries.
         due: dict[FakeContainer, None] = {}
         while self.next() <= now:
             due[heapq.heappop(self._heap)[2]] = None

@@ -40,6 +40,7 @@ class FakeImages:
 
     def find(self, reference: str) -> str | None:
         """Return the name of a present image, by its name or id."""
+        # CRI's ImageSpec names an image in either way.
         if reference in self.present:
             return reference
         return next((name for name in sorted(self.present) if image_id(name) == reference), None)
@@ -53,6 +54,7 @@ class FakeImages:
             repo_digests=[f"{name.split(':')[0]}@{image_id(name)}"],
             size=self.sizes.get(name, 1_000_000),
             pinned=name in self.pinned,
+            # CRI: a user is either a number or a name; runAsNonRoot refuses names.
             uid=None if uid is None else v1.Int64Value(value=uid),
             username=username,
             spec=v1.ImageSpec(image=name),
@@ -109,6 +111,7 @@ class FakeImageService:
         async def effect() -> str:
             return await self.images.pull(image.image, auth)
 
+        # As in the Go kubelet (remote_image.go): a large image may take as long as it needs.
         return await self._image_desk.serve("PullImage", image.image, effect, limit=NO_DEADLINE)
 
     async def list_images(self) -> list[v1.Image]:
@@ -119,6 +122,7 @@ class FakeImageService:
 
     async def remove_image(self, image: v1.ImageSpec) -> None:
         async def effect() -> None:
+            # CRI: to remove an image that does not exist is no error.
             found = self.images.find(image.image)
             if found in self.images.busy:
                 raise RuntimeCallError("RemoveImage", f'image "{found}" is in use')

@@ -43,6 +43,7 @@ class FakeMounter:
         origin = os.readlink(source) if is_open else os.path.realpath(source)
         _must_exist(Path(source))
         _must_exist(target)
+        # mount(2): a file cannot be mounted on a directory, nor the other way round.
         if Path(source).is_dir() != target.is_dir():
             raise _os_error(errno.ENOTDIR, target)
         self._mounts.append(MountPoint(str(target), "ext4", origin, root=origin))
@@ -52,9 +53,11 @@ class FakeMounter:
 
     def unmount(self, target: Path) -> None:
         path = str(target)
+        # The last one is on top.
         found = next((m for m in reversed(self._mounts) if m.path == path), None)
         if found is None:
             raise _os_error(errno.EINVAL, target)
+        # Mounts below it keep a mount busy, as open files do (umount(2)).
         above = any(m.path.startswith(path + "/") for m in self._mounts)
         if above or path in self.busy:
             raise _os_error(errno.EBUSY, target)

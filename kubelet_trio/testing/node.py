@@ -62,6 +62,7 @@ class FakeNode:
     def settle(self) -> None:
         """Apply everything that is due: first exits, each at its time, then their statuses."""
         now = self.now()
+        # Exits first: each sets the time of its status.
         for container in self._held.deaths.take(now):
             self._die(container, container.dies_at, *container.dies_with)
         for container in self._held.tellings.take(now):
@@ -94,6 +95,7 @@ class FakeNode:
             ip=f"10.88.{self._made // 250}.{self._made % 250 + 2}",
             runtime_handler=runtime_handler,
         )
+        # As in containerd: a name is reserved until the sandbox is removed, not only while it runs.
         other = self._held.holder(sandbox.reserved_name)
         if other is not None:
             name = "_".join(str(part) for part in sandbox.reserved_name)
@@ -107,6 +109,8 @@ class FakeNode:
 
     def stop_sandbox(self, sandbox: FakeSandbox) -> None:
         """Kill its running containers, and make it NOTREADY."""
+        # CRI: running containers in the sandbox are forcibly terminated. A correct agent has given
+        # each its grace period before.
         for container in self.in_sandbox(sandbox):
             if container.alive:
                 self._violated(f"sandbox {sandbox.id} stopped while {_said(container)} runs")
@@ -167,6 +171,7 @@ class FakeNode:
             image_id=image_id,
             created_at=self.clock.time(),
         )
+        # containerd reserves container names as well: an attempt is used once.
         for other in self.in_sandbox(sandbox):
             if other.metadata == container.metadata:
                 name = f"{container.name}_{container.metadata.attempt}"
@@ -204,6 +209,7 @@ class FakeNode:
 
     def fail_start(self, container: FakeContainer, error: str) -> None:
         """Make a container that was never started EXITED, with a failed start."""
+        # containerd's errorStartExitCode and errorStartReason.
         if container.state == CREATED:
             container.state, container.exit_code = EXITED, 128
             container.reason, container.message = "StartError", error
@@ -251,6 +257,7 @@ class FakeNode:
         container.reason = (
             reason or container.behaviour.reason or ("Error" if code else "Completed")
         )
+        # In the past, if nothing called `settle` since: no agent ran, or the runtime was down.
         container.finished_at = self.clock.time() - (self.now() - when)
         container.told_at = when + self.status_lag
         self._held.tellings.note(container)
@@ -272,6 +279,7 @@ class FakeNode:
         """Write the first lines of the log; return an error's message, or ""."""
         if not self.write_logs or not container.log_path:
             return ""
+        # The file's name is the restart count: an existing file means that the agent used it twice.
         if Path(container.log_path).exists():
             self.shared_logs.append(container.log_path)
         stamp = "2026-01-01T00:00:00.000000000Z stdout F"
@@ -289,6 +297,7 @@ class FakeNode:
         self.violations.append(f"t={self.now():g}: {what}")
 
     def _check_single(self, starting: FakeContainer) -> None:
+        # By pod, not by sandbox: one from a previous sandbox may still run.
         for other in self._held.containers_of(starting.uid):
             if other.alive and other.name == starting.name:
                 self._violated(f"{_said(starting)} started while {_said(other)} is alive")
@@ -299,6 +308,7 @@ class FakeNode:
                 continue
             if other.uid == new.uid:
                 self._violated(f"second sandbox for {_pod(new)} beside {other.id}")
+            # A StatefulSet's guarantee: the predecessor of the same name must have ended.
             elif _pod_name(other) == _pod_name(new) and _owner(other) == _owner(new):
                 self._violated(f"sandbox for {_pod(new)} while {_pod(other)} still runs")
 
@@ -320,6 +330,7 @@ class FakeNode:
         if not self.half_filled_events:
             event.pod_sandbox_status = sandbox.status()
             event.containers_statuses = [c.status() for c in self.in_sandbox(sandbox)]
+        # A bounded deque: a subscriber that does not read loses its oldest events.
         for inbox in self.subscribers:
             inbox.append(event)
 

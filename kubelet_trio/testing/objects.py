@@ -166,6 +166,7 @@ class FakeContainer:
         )
 
     def status(self) -> v1.ContainerStatus:
+        # Until `told_at` the status shows a running container, though its process is gone.
         exited = self.state == v1.ContainerState.CONTAINER_EXITED
         return v1.ContainerStatus(
             id=self.id,

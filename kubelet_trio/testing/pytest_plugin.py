@@ -30,6 +30,7 @@ def fake_runtime() -> Iterator[FakeRuntime]:
 
     The test fails at its end if the agent broke its contract (`FakeRuntime.violations`).
     """
+    # With a lag, as real runtimes have: a program must not rely on statuses that follow at once.
     runtime = FakeRuntime(write_logs=True, status_lag=0.06)
     yield runtime
     assert runtime.violations == []

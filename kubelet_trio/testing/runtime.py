@@ -3,9 +3,8 @@
 `FakeRuntime` implements `cri.Runtime` on trio's clock, so under `MockClock` days pass in
 seconds. It keeps CRI's rules: no container without a READY sandbox, names unique, stops
 and removals idempotent, `RuntimeObjectNotFoundError` for removed objects. A call that breaks
-the *agent's* contract takes effect and is recorded in `violations`. Cancelling a call that changes
-something does the same harm as in containerd: a start ends as StartError, a sandbox stays half
-made, a command keeps running (`cuts`).
+the *agent's* contract takes effect and is recorded in `violations`. Cancelling a changing call does
+the same harm as in containerd (`cuts`).
 
 A container's image or command defines its behaviour (see `behaviour`). `runtime.faults` injects
 faults; after `go_down` every call fails while containers keep running. The status shows an
@@ -264,6 +263,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         async def effect() -> SandboxId:
             return self.node.run_sandbox(config, runtime_handler).id
 
+        # The caller has no id of it, and finds it only by a relist.
         def leave_half_made() -> None:
             with suppress(RuntimeCallError):  # its name is in use: nothing was made
                 self.node.lose_sandbox(self.node.run_sandbox(config, runtime_handler))
@@ -274,11 +274,13 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             meta.uid,
             effect,
             frozenset({meta.uid, meta.name}),
+            # remote_runtime.go: twice the timeout for sandboxes.
             limit=2 * DEADLINE,
             when_cut=leave_half_made,
         )
 
     async def stop_pod_sandbox(self, sandbox_id: SandboxId) -> None:
+        # CRI: stops and removals are idempotent, also for an id that does not exist.
         async def effect() -> None:
             if sandbox := self.node.sandboxes.get(sandbox_id):
                 self.node.stop_sandbox(sandbox)
@@ -353,6 +355,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
                 self.node.tell(container)
 
         names = self._container_names(container_id)
+        # remote_runtime.go: the grace period, and a timeout for the kill after it.
         limit = DEADLINE + max(grace_period, 0)
         await self._desk.serve("StopContainer", container_id, effect, names, limit=limit)
 
@@ -369,6 +372,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
     ) -> tuple[v1.ContainerStatus, int]:
         async def effect() -> tuple[v1.ContainerStatus, int]:
             container = self.node.container("ContainerStatus", container_id)
+            # CRI has the PID only in the verbose `info`, whose format is the runtime's own.
             has_pid = verbose and self.reports_pids
             return container.status(), container.pid if has_pid else 0
 
@@ -391,15 +395,18 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             if not container.alive:
                 raise RuntimeCallError("ExecSync", f"container {container_id} is not running")
             plan = self.on_exec(container, command)
+            # CRI: 0 means no timeout.
             within = timeout_seconds or NO_DEADLINE
             with trio.move_on_after(min(plan.takes, within)) as until_done:
                 await self.exit_waiter.wait_dead(container)
+            # The container exited first, and the kernel killed the processes in its PID namespace.
             if not until_done.cancelled_caught:
                 return ExecResult(b"", b"", SIGKILL_EXIT)
             if plan.takes > within:
                 raise RuntimeTimeoutError("ExecSync", f"timed out after {within:g}s")
             return plan.result
 
+        # The command is the runtime's child, not the call's.
         def leave_running() -> None:
             if (container := self.node.containers.get(container_id)) and container.alive:
                 container.stray_commands.append(command)
@@ -439,6 +446,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
 
     async def _terminate(self, container: FakeContainer, grace_period: int) -> None:
         """Send SIGTERM, and after the grace period SIGKILL, unless cancelled before."""
+        # As in containerd: a grace period of 0 is a SIGKILL at once.
         behaviour = container.behaviour
         if grace_period > 0:
             if not behaviour.ignores_sigterm:
@@ -449,6 +457,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.node.kill(container, SIGKILL_EXIT)
 
     def _listing(self, entries: list[Entry], previous: Listing[Entry] | None) -> Listing[Entry]:
+        # `Listing`'s promise: an unchanged entry is the same object.
         known = previous.entries if previous is not None else {}
         kept: dict[str, Entry] = {}
         for entry in entries:

@@ -35,6 +35,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> v1.ContainerEventResponse:
+        # gRPC reports an unknown method at the first read, not when the stream is opened.
         await trio.lowlevel.checkpoint()
         if not self._supported:
             raise UnsupportedCallError(CALL, "method GetContainerEvents not implemented")
@@ -44,6 +45,7 @@ class EventStream:
                 raise RuntimeUnavailableError(CALL, "error reading from server: EOF")
             if self.is_over:
                 raise StopAsyncIteration
+            # Perhaps no call does it meanwhile: exits that are due become events here.
             self._node.settle()
             if self.inbox:
                 return self.inbox.popleft()

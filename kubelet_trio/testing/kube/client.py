@@ -36,7 +36,8 @@ class FakeKubeClient:
         self.server = server
         self.desk = desk
         self.user = user or Anyone()
-        self.bookmark_period: float = 60.0  # seconds, as in the real server
+        # Seconds: defaultBookmarkFrequency of the real server's watch cache (cacher.go).
+        self.bookmark_period: float = 60.0
         self.streaming_lists = True  # False: like a server before 1.27
 
     async def get(
@@ -85,6 +86,7 @@ class FakeKubeClient:
         def effect(route: Route) -> FakeWatch[T]:
             matches = self.server.select(route, namespace, field_selector, label_selector)
             self.user.check_list(self._request("watch", route, namespace), route, field_selector)
+            # KEP-3157: a client must then list, and watch from the list's version.
             if send_initial_events and not self.streaming_lists:
                 message = (
                     "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
@@ -178,6 +180,7 @@ class FakeKubeClient:
         subresource: str,
         effect: Callable[[Route], Any],
     ) -> Any:
+        # A model without a route has no URL, so no request would reach a server.
         try:
             route = route_of(model)
         except LookupError as exc:

@@ -70,6 +70,7 @@ class Desk:
         if self.is_down:
             raise KubeUnavailableError(f"{request.verb} {request.resource}: connection refused")
         fault = self.faults.take(request)
+        # `connection` is replaced when connections break: keep the one that this request is on.
         outcome: list[T] = []
         refusal: KubeError | KubeUnavailableError | None = None
         connection = self.connection
@@ -86,6 +87,7 @@ class Desk:
             raise KubeUnavailableError(f"{request.verb} {request.resource}: no answer in time")
         if refusal is not None:
             raise refusal
+        # Also if the request took effect: the connection broke before its response arrived.
         if not outcome or connection.is_set():
             raise KubeUnavailableError(f"{request.verb} {request.resource}: connection reset")
         if fault is not None and fault.kind is KubeFaultKind.LOST_REPLY:

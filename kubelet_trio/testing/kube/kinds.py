@@ -18,9 +18,10 @@ WITH_STATUS = frozenset({
 })  # fmt: skip
 # Kinds whose creation keeps the given status: a kubelet creates its node with one.
 _STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})
-# Kinds without unconditional updates: an update needs a resourceVersion.
+# Kinds whose strategy upstream has AllowUnconditionalUpdate false.
 _CONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})
 NOT_READY = "node.kubernetes.io/not-ready"
+# The two classes that exist in every cluster; no object of them is in the store.
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SYSTEM_META = (
     "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
@@ -43,9 +44,11 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
     obj = copy.deepcopy(body)
     meta = obj.setdefault("metadata", {})
     if not meta.get("name") and meta.get("generateName"):
+        # names.SimpleNameGenerator appends five characters, too.
         meta["name"] = meta["generateName"] + store.next_uid()[:5]
     name = meta.get("name") or ""
     check_name(route, name)
+    # Upstream it is a plain error of the storage, hence 500 and not 422.
     if meta.get("resourceVersion"):
         raise KubeError(
             500, "InternalError", "resourceVersion should not be set on objects to be created"
@@ -64,6 +67,7 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
     elif route.kind == "Node":
         _new_node(obj)
     elif route.kind == "Namespace":
+        # KEP-2161: namespace selectors rely on this label.
         obj["metadata"]["labels"] = {**meta.get("labels", {}), "kubernetes.io/metadata.name": name}
         obj["spec"] = {"finalizers": ["kubernetes"]}
         obj["status"] = {"phase": "Active"}
@@ -83,6 +87,7 @@ def _new_pod(route: Route, obj: Json, store: Store) -> Json:
     priority_class = store.get("PriorityClass", "", class_name)
     if class_name and class_name not in _PRIORITIES and priority_class is None:
         raise forbidden(route, name, f"no PriorityClass with name {class_name} was found")
+    # What a client sets is ignored: the admission plugin Priority computes it.
     value = priority_class.get("value", 0) if priority_class else _PRIORITIES.get(class_name, 0)
     spec["priority"] = value
     spec.setdefault("preemptionPolicy", (priority_class or {}).get("preemptionPolicy")
@@ -91,6 +96,7 @@ def _new_pod(route: Route, obj: Json, store: Store) -> Json:
         runtime_class = store.get("RuntimeClass", "", runtime)
         if runtime_class is None:
             raise forbidden(route, name, f'pod rejected: RuntimeClass "{runtime}" not found')
+        # Pod overhead (KEP-688): a client cannot choose it.
         if overhead := runtime_class.get("overhead", {}).get("podFixed"):
             spec["overhead"] = overhead
     obj["metadata"]["generation"] = 1
@@ -102,6 +108,7 @@ def _new_pod(route: Route, obj: Json, store: Store) -> Json:
 
 def _new_node(obj: Json) -> None:
     """Taint a new node, as the admission plugin TaintNodesByCondition does."""
+    # So that no pod is bound before the node controller has seen its conditions.
     spec = obj.setdefault("spec", {})
     taints = spec.get("taints") or []
     taint = {"key": NOT_READY, "effect": "NoSchedule"}
@@ -141,6 +148,8 @@ def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Jso
         _keep(new, old, "spec" if subresource in ("status", "approval") else "status")
     if route.kind == "Pod":
         if subresource == "status":
+            # podStatusStrategy (pkg/registry/core/pod): old kubelets corrupted owner references,
+            # and dropped the QoS class of a rejected pod.
             _keep(meta, old["metadata"], "ownerReferences")
             if not new.get("status", {}).get("qosClass"):
                 _keep(new.setdefault("status", {}), old.get("status", {}), "qosClass")
@@ -170,6 +179,7 @@ def _check_pod(route: Route, old: Json, new: Json) -> None:
             "was previously negative)"
         )
         raise invalid(route, old["metadata"]["name"], problem)
+    # KEP-5067: the status reports this generation as observedGeneration.
     if old["spec"] != new["spec"]:
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 

@@ -13,10 +13,12 @@ MIRROR = "kubernetes.io/config.mirror"
 def references(pod: Json) -> Iterator[tuple[str, str]]:
     """Yield kind and name of the objects that a pod refers to."""
     spec = pod.get("spec") or {}
+    # Mirror pods have no service account: the admission plugin sets none, and refuses one.
     if MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {}):
         yield "ServiceAccount", spec.get("serviceAccountName") or "default"
     for claim in spec.get("resourceClaims") or ():
         yield "ResourceClaim", claim.get("resourceClaimName") or ""
+    # Claims made from a template: their names are known only in the status.
     for claim in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
         yield "ResourceClaim", claim.get("resourceClaimName") or ""
     for secret in spec.get("imagePullSecrets") or ():
@@ -34,6 +36,7 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
         if "persistentVolumeClaim" in volume:
             yield "PersistentVolumeClaim", volume["persistentVolumeClaim"].get("claimName", "")
         if "ephemeral" in volume:
+            # The claim of a generic ephemeral volume is named after pod and volume (KEP-1698).
             name = f"{(pod.get('metadata') or {}).get('name', '')}-{volume.get('name', '')}"
             yield "PersistentVolumeClaim", name
         yield from _refs(volume, secret="", config_map="configMap")

@@ -20,6 +20,7 @@ _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch")
 # The verbs that the role `system:node` and the Node authorizer allow, by resource.
 _VERBS: dict[str, tuple[str, ...]] = {
+    # Create and delete: mirror pods.
     "pods": (*_READ, "create", "delete"),
     "pods/status": ("update", "patch"),
     "pods/eviction": ("create",),
@@ -109,6 +110,7 @@ class NodeUser(Anyone):
         return ""
 
     def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
+        # KEP-4601: a node lists and watches only its own pods, node and slices.
         terms = set(fields.split(","))
         problem = ""
         if route.kind == "Pod" and f"spec.nodeName={self.node}" not in terms:
@@ -120,6 +122,7 @@ class NodeUser(Anyone):
                 "can only list/watch/deletecollection resourceslices with nodeName field selector"
             )
         elif route.kind in ("Secret", "ConfigMap"):
+            # The server takes `metadata.name=` as the request's name, and so checks one object.
             named = next((t.partition("=")[2] for t in terms if t.startswith("metadata.name=")), "")
             if not named:
                 problem = "can only read namespaced object of this type"
@@ -131,6 +134,7 @@ class NodeUser(Anyone):
     def check_create(
         self, route: Route, namespace: str, name: str, subresource: str, body: Json
     ) -> None:
+        # A node creates no pods of its own but mirrors of its static pods.
         if route.kind == "Pod" and not subresource:
             self._check_mirror(route, name, body)
         elif route.kind == "Pod":
@@ -159,6 +163,7 @@ class NodeUser(Anyone):
         elif route.kind in ("Node", "CSINode"):
             self._check_own(route, name)
             self._check_labels(route, name, old, new)
+            # A stolen node must not attract pods: by labels above, by taints here.
             was, now = old.get("spec") or {}, new.get("spec") or {}
             if not subresource and was.get("taints") != now.get("taints"):
                 problem = f'node "{self.node}" is not allowed to modify taints'
@@ -200,6 +205,7 @@ class NodeUser(Anyone):
 
     def _owner_problem(self, owners: list[Json]) -> str:
         """Return what is wrong with a mirror pod's owners; the only valid one is its node."""
+        # So that the garbage collector removes mirror pods with their node.
         can_only = f'node "{self.node}" can only create pods with'
         if len(owners) > 1:
             return f"{can_only} a single owner reference set to itself"
@@ -220,6 +226,7 @@ class NodeUser(Anyone):
         return ""
 
     def _check_token(self, route: Route, namespace: str, name: str, body: Json) -> None:
+        # The token dies with its pod, so a stolen node gets tokens for its present pods only.
         bound = (body.get("spec") or {}).get("boundObjectRef") or {}
         if bound.get("kind") != "Pod" or not bound.get("uid"):
             raise forbidden(route, name, "node requested token not bound to a pod")

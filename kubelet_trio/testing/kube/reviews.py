@@ -57,6 +57,7 @@ class Reviews:
                 "bound": spec.get("boundObjectRef"),
             },
         }
+        # Like a JWT, so that clients can read its claims; nothing checks the signature.
         token = ".".join(map(_segment, ({"alg": "RS256"}, claims, {})))
         self.tokens[token] = claims
         status = {"token": token, "expirationTimestamp": rfc3339(now + seconds)}

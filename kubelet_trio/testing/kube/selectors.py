@@ -38,6 +38,7 @@ def selector(kind: str, namespace: str, fields: str, labels: str) -> Match:
         KubeError: 400, the field is not supported for selection.
     """
     tests = [_field(kind, term) for term in fields.split(",") if term]
+    # A comma within the parentheses of `in (a,b)` does not end a term.
     tests += [_label(term) for term in re.split(r",(?![^(]*\))", labels) if term.strip()]
 
     def matches(obj: Json) -> bool:
@@ -58,6 +59,7 @@ def _field(kind: str, term: str) -> Match:
         found: Any = obj
         for part in path.split("."):
             found = found.get(part) if isinstance(found, dict) else None
+        # Fields are compared as Go prints them: a bool in lower case, a missing one as "".
         shown = str(found).lower() if isinstance(found, bool) else str(found or "")
         return (shown == value) is (operator != "!=")
 
@@ -68,6 +70,7 @@ def _label(term: str) -> Match:
     term = term.strip()
     if match := _SET.match(term):
         values = {value.strip() for value in match["values"].split(",")}
+        # As upstream, `notin` and `!=` also match objects without the label.
         wanted = match["op"] == "in"
         return lambda obj: (_labels(obj).get(match["key"]) in values) is wanted
     if "=" in term:

@@ -157,6 +157,7 @@ class Server:
                 new = (
                     apply_strategic(old, body, route.kind) if strategic else apply_merge(old, body)
                 )
+        # Upstream does not classify this error, so that it is a 500 without a reason.
         except MergeKeyError as exc:
             item = go_value(exc.item)
             message = f"map: {item} does not contain declared merge key: {exc.key}"
@@ -180,6 +181,7 @@ class Server:
         meta = old["metadata"]
         deleting = "deletionTimestamp" in meta
         at_once = grace == 0 and not meta.get("finalizers")
+        # Only pods have a graceful deletion; source of the rest: BeforeDelete in rest/delete.go.
         if at_once and route.kind != "Pod":
             return self.store.remove(route.kind, old)
         if deleting and meta.get("deletionGracePeriodSeconds", 0) <= grace:
@@ -193,7 +195,7 @@ class Server:
         if meta.get("generation") and not deleting:
             new["metadata"]["generation"] = meta["generation"] + 1
         new = self.store.put(route.kind, new)
-        # A pod is marked before it is deleted, even if that happens at once.
+        # A pod is marked before it is deleted, even if that happens at once: a watch shows both.
         return self.store.remove(route.kind, new) if at_once else new
 
     def now(self, later: float = 0.0) -> str:
@@ -219,6 +221,7 @@ class Server:
                 f"UID in object meta: {was['uid']}"
             )
             raise conflict(route, name, message)
+        # Without a version, or with "0", an update is unconditional.
         if meta.get("resourceVersion") not in (None, "", "0", was["resourceVersion"]):
             raise conflict(
                 route, name, "the object has been modified; please apply your changes to the "
@@ -228,8 +231,10 @@ class Server:
         if check is not None:
             check(old, new)
         check_changed(route, old, new, subresource)
+        # As the real storage: an update without a change writes nothing, and no watch sees it.
         if new == old:
             return old
+        # ShouldDeleteDuringUpdate (generic/registry/store.go): the last finalizer is removed.
         gone = "deletionTimestamp" in was and not new["metadata"].get("finalizers")
         if gone and not was.get("deletionGracePeriodSeconds"):
             return self.store.remove(route.kind, self.store.put(route.kind, new))
@@ -306,6 +311,7 @@ def _grace(route: Route, obj: Json, asked: int | None) -> int:
     spec, phase = obj["spec"], obj.get("status", {}).get("phase")
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
         return 0
+    # CheckGracefulDelete in pkg/registry/core/pod/strategy.go; a negative period is 1 s.
     own = spec.get("terminationGracePeriodSeconds", 30)
     seconds = own if asked is None else asked
     return int(1 if seconds < 0 else seconds)

@@ -18,7 +18,8 @@ from kubelet_trio.kube import GoneError
 Json = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped kinds) and name
 
-_STRIDE = 0x9E3779B97F4A7C15F39CC0605CEDC835  # odd, so that multiples modulo 2**128 are unique
+# Odd, so that multiples modulo 2**128 are unique; large, so that UIDs differ in their first digits.
+_STRIDE = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _LOG = 10_000  # changes kept; older ones are compacted
 
 
@@ -76,6 +77,7 @@ class Store:
 
     def remove(self, kind: str, obj: Json) -> Json:
         """Delete an object; return its last state, with the version of the deletion."""
+        # As in etcd, a deletion has a version of its own; the DELETED event shows it.
         key, _ = self._before(kind, obj)
         del self._objects[kind][key]
         self.version += 1
@@ -123,6 +125,7 @@ class Store:
         self._changed = trio.Event()
 
     def _newer(self, version: int) -> Iterator[Change]:
+        # From the end: a watch has seen nearly all of the log.
         newer = []
         for change in reversed(self._log):
             if change.version <= version:

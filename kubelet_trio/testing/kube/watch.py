@@ -49,6 +49,7 @@ class FakeWatch(Generic[T]):
         self._is_mute = False
         self._next_bookmark = trio.current_time() + period
         self._ready: deque[WatchEvent[T] | Bookmark] = deque()
+        # API concepts: a watch without a version, or with "0", begins with what exists.
         if initial_events or version in ("", "0"):
             self._version = store.version
             for obj in store.all(route.kind):
@@ -68,6 +69,7 @@ class FakeWatch(Generic[T]):
         while True:
             if self._connection.is_set():
                 raise KubeUnavailableError(f"watch {self._route.plural}: unexpected EOF")
+            # For ever: like a connection through a proxy that lost its backend.
             self._is_mute |= self._desk.is_mute
             if self._is_mute:
                 await self._connection.wait()

@@ -115,6 +115,7 @@ def check_new(route: Route, obj: Json) -> None:
 def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
     """Raise `KubeError` if a change breaks a rule."""
     problems = Problems()
+    # Events: as in `check_meta`, upstream skips their metadata.
     if route.kind != "Event":
         check_changeable(problems, new["metadata"])
     if (check := _CHANGED.get(route.kind)) is not None:
@@ -133,6 +134,7 @@ def check_posted(route: Route, subresource: str, name: str, body: Json) -> None:
 
 
 def _model(kind: str) -> type | None:
+    # On demand: only a few of lightkube's large modules are needed.
     module = _MODULES.get(kind)
     if module is None:
         return None

@@ -11,6 +11,7 @@ _NAME_PART = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
 _FEATURE = r"[A-Z][A-Za-z0-9]*(/[A-Za-z][A-Za-z0-9]*)*"
 
+# Texts are upstream's, double spaces included.
 _SUBDOMAIN_TEXT = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
     "'-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', "
@@ -102,6 +103,7 @@ def ip_version(text: str) -> int:
 def cidr_version(text: str) -> int:
     """Return 4 or 6, or 0 if it is no CIDR."""
     try:
+        # As Go's ParseCIDR: host bits may be set, but a prefix length is required.
         return ipaddress.ip_network(text, strict=False).version if "/" in text else 0
     except ValueError:
         return 0

@@ -20,7 +20,7 @@ _NAMES: dict[str, Callable[[str], list[str]]] = {
     "Event": lambda _name: [],
     "CertificateSigningRequest": path_segment,
 }
-_ANNOTATIONS_LIMIT = 256 * 1024
+_ANNOTATIONS_LIMIT = 256 * 1024  # TotalAnnotationSizeLimitB: of keys and values together
 
 
 def check_name(route: Route, name: str) -> None:
@@ -47,6 +47,7 @@ def check_changeable(problems: Problems, meta: Json) -> None:
             problems.invalid("metadata.labels", key, text)
         for text in label_value(value):
             problems.invalid("metadata.labels", value, text)
+    # As ValidateAnnotations (objectmeta.go): case does not matter in their keys.
     for key in annotations:
         for text in qualified_name(key.lower()):
             problems.invalid("metadata.annotations", key, text)

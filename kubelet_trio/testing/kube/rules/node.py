@@ -45,9 +45,11 @@ def check_changed_node(problems: Problems, old: Json, new: Json) -> None:
     _check_amounts(problems, status)
     seen = []
     for at, address in enumerate(status.get("addresses") or ()):
+        # Messages show Go structs without JSON tags, hence the capitals of `_go_cased`.
         if address in seen:
             problems.duplicate(f"status.addresses[{at}]", _go_cased(address))
         seen.append(address)
+    # Set once, by the node IPAM controller: pods have addresses from it.
     if was.get("podCIDRs") and was["podCIDRs"] != now.get("podCIDRs"):
         text = 'node updates may not change podCIDR except from "" to valid'
         problems.forbidden("spec.podCIDRs", text)
@@ -78,6 +80,7 @@ def _check_amounts(problems: Problems, status: Json) -> None:
 def _check_taints(problems: Problems, taints: list[Json]) -> None:
     seen = set()
     for at, taint in enumerate(taints):
+        # The path is upstream's, though taints are in the spec.
         path, key = f"metadata.taints[{at}]", taint.get("key") or ""
         for text in qualified_name(key):
             problems.invalid(f"{path}.key", key, text)

@@ -1,5 +1,5 @@
-"""Rules of the kinds that have few: certificate requests, CSINode, Event, Lease, and what is posted
-to subresources (binding, eviction, token).
+"""Rules of kinds with few rules: certificate requests, CSINode, Event, Lease, and the bodies that
+are posted to subresources (binding, eviction, token).
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def check_changed_request(problems: Problems, old: Json, new: Json) -> None:
 
 def _is_request(encoded: str) -> bool:
     try:
+        # In JSON a []byte is base64, so the PEM text is encoded twice.
         return _PEM.search(base64.b64decode(encoded, validate=True)) is not None
     except (binascii.Error, ValueError):
         return False
@@ -139,6 +140,7 @@ def _check_driver(problems: Problems, path: str, driver: Json) -> None:
 def check_event(problems: Problems, obj: Json) -> None:
     """Check an event's namespace: `default` for cluster-scoped objects."""
     own = obj["metadata"].get("namespace") or ""
+    # legacyValidateEvent: old clients put events of cluster-scoped objects into `default`.
     about = (obj.get("involvedObject") or {}).get("namespace") or ""
     if about != own and (about or own != "default"):
         problems.invalid("involvedObject.namespace", about, "does not match event.namespace")

@@ -69,6 +69,7 @@ _LISTS = (
 def _check_conditions(problems: Problems, conditions: list[Json]) -> None:
     for at, condition in enumerate(conditions):
         type_ = condition.get("type") or ""
+        # `Type` with a capital is upstream's.
         for text in qualified_name(type_):
             problems.invalid(f"status.conditions[{at}].Type", type_, text)
         if (generation := condition.get("observedGeneration") or 0) < 0:
@@ -88,6 +89,7 @@ def _check_nominated(problems: Problems, was: Json, now: Json, spec: Json) -> No
 
 def _check_transitions(problems: Problems, was: Json, now: Json, spec: Json) -> None:
     """Check that a container that will not restart stays terminated."""
+    # As ValidateContainerStateTransition: a path has the index in the old list.
     for field, part in _LISTS:
         after = {status.get("name"): status for status in now.get(field) or ()}
         for at, status in enumerate(was.get(field) or ()):
@@ -103,6 +105,7 @@ def _check_transitions(problems: Problems, was: Json, now: Json, spec: Json) -> 
 def _may_restart(field: str, ended: Json, container: Json, spec: Json) -> bool:
     if field == "ephemeralContainerStatuses":
         return False
+    # KEP-5532: the rule of one container restarts all.
     every = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
     rules = [rule for one in every for rule in one.get("restartPolicyRules") or ()]
     if any(rule.get("action") == "RestartAllContainers" for rule in rules):
@@ -160,6 +163,7 @@ def _check_host_ips(problems: Problems, was: Json, now: Json) -> None:
 
 
 def _check_ips(problems: Problems, path: str, before: Any, after: Any) -> None:
+    # An unchanged value stays valid, even if today's rules would refuse it.
     if not after or after == before:
         return
     texts = [ip.get("ip") or "" for ip in after]

@@ -42,6 +42,7 @@ class Problems:
     def raise_for(self, route: Route, name: str) -> None:
         """Raise `KubeError` if there are errors."""
         if self._found:
+            # As Go's Aggregate: each text once, and brackets only around several.
             texts = list(dict.fromkeys(self._found))
             raise invalid(route, name, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 

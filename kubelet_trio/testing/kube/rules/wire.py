@@ -16,6 +16,7 @@ from typing import Any
 
 from kubelet_trio.kube import KubeError
 
+# The pattern in the text of resource.ErrFormatWrong.
 _QUANTITY = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 _RESOURCES = frozenset({
     "allocatable", "allocatedResources", "capacity", "limits", "podFixed", "requests",
@@ -39,7 +40,7 @@ def check_body(model: type, body: Mapping[str, Any], version: str) -> None:
     """Check a complete object.
 
     Raises:
-        KubeError: 400; the server reads no object in this.
+        KubeError: 400; the server cannot decode the object.
     """
     try:
         _check(body, model, (), is_strict=True)
@@ -50,10 +51,10 @@ def check_body(model: type, body: Mapping[str, Any], version: str) -> None:
 
 
 def check_patched(model: type, result: Mapping[str, Any], patch: Any) -> None:
-    """Check the result of a patch.
+    """Check the result of a patch. Numbers are not checked: the server truncates them silently.
 
     Raises:
-        KubeError: 422; and it says the whole patch. Numbers are cut to their size unsaid.
+        KubeError: 422; its message contains the whole patch.
     """
     try:
         _check(result, model, (), is_strict=False)
@@ -101,6 +102,8 @@ def _check_quantities(amounts: Mapping[str, Any]) -> None:
 
 def _check_time(key: str, text: str) -> None:
     if not _TIME.fullmatch(text):
+        # Go names the first part that does not fit. For text that is no time at all that is the
+        # year, `2006` in Go's layouts.
         layout = _MICRO_LAYOUT if key in _MICRO_TIMES else _LAYOUT
         raise MalformedError(
             f'parsing time "{text}" as "{layout}": cannot parse "{text}" as "2006"'
@@ -125,6 +128,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     if not isinstance(kind, type) or not hasattr(kind, "__annotations__"):
         return {}
     hints: Callable[..., dict[str, Any]] = typing.get_type_hints
+    # lightkube appends `_` to a name that is a keyword of Python.
     return {name.rstrip("_"): next(_bare(hint)) for name, hint in hints(kind).items()}
 
 
