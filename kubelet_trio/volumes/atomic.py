@@ -30,6 +30,7 @@ log = get_logger()
 
 DATA = "..data"
 _NEW_DATA = "..data_tmp"
+# Linux' NAME_MAX and PATH_MAX, as in atomic_writer.go of pkg/volume/util.
 _MAX_NAME = 255
 _MAX_PATH = 4096
 _MOST_CLEARED = 10_000  # entries examined in one write: a container can add any number
@@ -73,6 +74,7 @@ def write_payload(
             _link(volume, tree)  # a container may have removed a link
             return False
         fresh = _write_fresh(volume, files, now, own)
+        # After the switch: before it, the link of a new name would dangle.
         _link(volume, tree)
         _clear(volume, {*tree, DATA, fresh})
         return True
@@ -141,7 +143,7 @@ def _same(volume: int, current: str, files: Payload, tree: _Tree) -> bool:
             _is_file(volume, [current, *path.split("/")], file, tree, seen)
             for path, file in files.items()
         )
-    except OSError:  # a link, a FIFO, missing or too large: somebody changed it
+    except OSError:  # a link, a FIFO, missing or too large: a container changed it
         return False
 
 
@@ -195,6 +197,7 @@ def _write_fresh(volume: int, files: Payload, now: float, own: Callable[[int], N
             os.fchmod(fresh, 0o755)  # mkdir(2) applied the umask
             for path, file in files.items():
                 _write(fresh, path, file)
+            # Before the switch: users of the group must be able to read the first version they see.
             own(fresh)
         finally:
             os.close(fresh)
@@ -227,10 +230,11 @@ def _write(fresh: int, path: str, file: File) -> None:
             below = open_directory(part, directory=directory)
             os.close(directory)
             directory = below
-        # O_EXCL: the directory is new, so a file in it was planted by a container.
+        # O_EXCL: the directory is new, so an existing file was planted by a container.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=directory), "wb") as opened:
             opened.write(file.content)
+            # Still 0600: a process that opens it under a wider mode would keep that access.
             if file.uid is not None:
                 os.fchown(opened.fileno(), file.uid, -1)
             os.fchmod(opened.fileno(), file.mode)

@@ -1,8 +1,6 @@
 """PersistentVolumeClaims: find the volume of a claim, and check that the pod may use it.
 
-Checks and texts are the Go kubelet's (pkg/kubelet/volumemanager/populator). A claim that was
-deleted and created again under its name does not get the old claim's data: UIDs must match.
-Documents in the manifests directory have neither UID nor status; for them the names must match.
+Checks and texts are the Go kubelet's (pkg/kubelet/volumemanager/populator).
 """
 
 from __future__ import annotations
@@ -70,7 +68,8 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
         kind,
         getattr(found, kind),
         found,
-        # As in the Go kubelet: next to other modes it is not enforced.
+        # Only as the sole mode: of several, nothing shows which one the pod uses
+        # (GenerateMountVolumeFunc in pkg/volume/util/operationexecutor).
         is_for_one_pod=list(found.accessModes or ()) == [_ONE_POD],
         deleting=f"{where}: PVC is being deleted" if _meta(claim).deletionTimestamp else "",
     )
@@ -81,7 +80,7 @@ def _claim(objects: ObjectView, namespace: str, name: str) -> PersistentVolumeCl
         claim = objects.get(claim_key(namespace, name), PersistentVolumeClaim)
     except ObjectError as exc:
         raise ObjectError(f"failed to fetch PVC: {exc}") from exc
-    # Documents of static pods have no status.
+    # A claim from the manifests directory has no status.
     phase = claim.status.phase if claim.status is not None else None
     if phase not in (None, "Bound") or claim.spec is None or not claim.spec.volumeName:
         raise ObjectError("PVC is not bound")
@@ -107,11 +106,13 @@ def _bound(
                 "not yet bound to the claim"
             )
         return name, found
+    # A claim that was deleted and created again under its name must not get the old data.
     if uid and owner.uid != uid:
         raise ObjectError(
             f"found PV object {name} but its pv.Spec.ClaimRef.UID {owner.uid or ''} does not point "
             f"to claim.UID {uid}"
         )
+    # A claim from the manifests directory has no UID, so the names must match.
     if not uid and (owner.namespace or "default", owner.name) != (namespace, wanted):
         raise ObjectError(f"PV {name} is bound to {owner.namespace}/{owner.name}")
     return name, found
@@ -124,6 +125,7 @@ def _is_owner(pod: Pod, claim: PersistentVolumeClaim) -> bool:
 
 
 def _check_mode(volume: str, found: PersistentVolumeSpec) -> None:
+    # The API server's default, which a volume from the manifests directory lacks.
     mode = found.volumeMode or "Filesystem"
     if mode != "Filesystem":
         raise ValueError(f"volume {volume} has volumeMode {mode}, but is specified in volumeMounts")

@@ -75,6 +75,7 @@ def _mount(
         host_path=str(path),
         readonly=bool(mount.readOnly) or spec.read_only or plugin.is_read_only,
         recursive_read_only=_is_recursive_read_only(mount, context),
+        # A new label would take a hostPath or an NFS export from its other users.
         selinux_relabel=context.selinux and plugin.managed,
         propagation=_propagation(mount),
     )
@@ -83,7 +84,10 @@ def _mount(
 def _image_mount(
     spec: VolumeSpec, mount: VolumeMount, inside: str, context: MountContext
 ) -> v1.Mount:
-    """Return the mount of an image volume: the agent pulls the image, the runtime mounts it."""
+    """Return the mount of an image volume (KEP-4639).
+
+    The agent has pulled the image; the runtime mounts it.
+    """
     if context.no_image_volumes:
         raise VolumeError(mount.name, f'volume "{mount.name}": {context.no_image_volumes}')
     return v1.Mount(

@@ -31,6 +31,7 @@ from kubelet_trio.volumes.spec import VolumeSpec
 # The Go kubelet makes it 0777. Narrower here, because containers of the process runtime see the
 # directory itself and not a read-only mount of it.
 _MODE = 0o755
+# Without the set-group-ID bit, which fsGroup sets.
 _PERMISSIONS = 0o1777
 
 
@@ -74,6 +75,7 @@ def _close(path: Path, group: int | None) -> None:
     directory = open_directory(path)
     try:
         found = os.fstat(directory)
+        # The owner of a directory can change any mode back, so that must be the agent.
         if found.st_uid != os.geteuid():
             os.fchown(directory, os.geteuid(), -1)
         if stat.S_IMODE(found.st_mode) & ~_MODE & _PERMISSIONS:

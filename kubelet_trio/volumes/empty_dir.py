@@ -22,10 +22,11 @@ from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.spec import VolumeSpec
 
+# defaultPerm in pkg/volume/emptydir: any user of any container may write.
 _MODE = 0o777
 _HUGE_PAGES = "HugePages"
 _HUGE_PAGE_RESOURCE = "hugepages-"
-_ALL_IDS = ["0", "0", "4294967295"]  # the uid_map of the initial user namespace
+_ALL_IDS = ["0", "0", "4294967295"]  # the initial namespace's uid_map: user_namespaces(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,10 @@ class EmptyDir:
             return
         ready = self._ready(spec)
         self.make(spec.pod, source, path, again=True)
+        # Without a policy: fsGroupChangePolicy has no effect on ephemeral volumes (API reference).
         own_volume(path, spec.fs_group, read_only=False)
         make_directories(ready.parent)
-        # From here on the pod owns the directory: a restarted agent must not reset its mode.
+        # From now on the pod may change the directory's mode; a restarted agent must not reset it.
         ready.touch(MARKER)
 
     def is_set_up(self, spec: VolumeSpec) -> bool:

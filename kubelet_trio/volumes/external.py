@@ -46,6 +46,8 @@ class HostPath:
         Raises OSError, ValueError.
         """
         path, wanted = self.path(spec), spec.source.type or ""
+        # Without a type the API promises no check; containerd makes a missing directory
+        # (WithMounts in its CRI plugin).
         if not wanted:
             return
         if wanted.removesuffix("OrCreate") not in _CHECKS:
@@ -87,8 +89,10 @@ class LocalVolume:
             if not source.is_dir():
                 raise ValueError(f'path "{source}" does not exist or is no directory')
             make_directories(path)
+            # An attempt that failed later left its mount; a second one would cover it.
             if _find(self.mounter, path) is None:
                 self.mounter.bind(str(source), path)
+            # Only the first mount on the node sets the group: SetUpAt in pkg/volume/local.
             if not spec.read_only and not self._is_shared(path):
                 own_volume(
                     path,
@@ -125,7 +129,7 @@ class LocalVolume:
 
 @dataclass(frozen=True, slots=True)
 class NfsVolume:
-    """The plugin for `nfs` volumes, inline or persistent. It ignores fsGroup."""
+    """The plugin for `nfs` volumes, inline or persistent. As upstream, it ignores fsGroup."""
 
     pods_dir: Path
     mounter: Mounter

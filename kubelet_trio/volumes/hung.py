@@ -1,8 +1,6 @@
 """Run blocking calls that may hang on an unreachable file server, each with a deadline.
 
-The kernel does not interrupt a thread in such a call (state D), and the interpreter joins ordinary
-threads before it exits. So each call runs in a daemon thread of its own, at most one for a path,
-however often its pod tries again.
+Each call runs in a thread of its own, at most one for a path, however often its pod tries again.
 """
 
 from __future__ import annotations
@@ -59,13 +57,17 @@ class HungCalls:
             if found is None:
                 found = _Call[T]()
                 self._calls[path] = cast("_Call[object]", found)
+                # A daemon: the interpreter joins other threads before it exits, and the kernel
+                # does not interrupt a thread that hangs in such a call (state D).
                 found.thread = threading.Thread(
                     target=self._run, args=(path, call, found, discard), name=path, daemon=True
                 )
                 found.thread.start()
             found.waiting += 1
         assert found.thread is not None
+        # Not under the lock, which the thread needs to deliver its outcome.
         found.thread.join(seconds)
+        # Both under one lock: a result is either returned here or discarded by the thread.
         with self._lock:
             found.waiting -= 1
             outcome = found.outcome

@@ -4,7 +4,7 @@
     pods/<uid>/plugins/<plugin>/<volume>/ready               marker: its set-up was completed
     pods/<uid>/volume-subpaths/<volume>/<container>/<index>  bind mounts of subPaths
 
-In a directory's name the slash of a plugin is a tilde (`kubernetes.io~empty-dir`).
+So either agent finds the volumes of the other.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PLUGINS = {
     "secret": "kubernetes.io/secret",
 }
 
+# Names of directories: the slash becomes a tilde (EscapeQualifiedName in k8s.io/utils/strings).
 EMPTY_DIR = "kubernetes.io~empty-dir"
 CONFIG_MAP = "kubernetes.io~configmap"
 DOWNWARD_API = "kubernetes.io~downward-api"

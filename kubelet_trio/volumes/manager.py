@@ -1,7 +1,7 @@
 """Manage the volumes of the node's pods: set up before the sandbox, mounted into containers,
 refreshed while the pod runs, torn down after its containers.
 
-The manager keeps no state. Disk and mount table say what exists, so a restarted agent, or one that
+The manager keeps no state. Disk and mount table show what exists, so a restarted agent, or one that
 replaces the Go kubelet, continues where the other stopped, and every call may be repeated. Calls
 for one pod come from its worker, one at a time. All blocking work goes through `offload`.
 """
@@ -169,7 +169,8 @@ class VolumeManager:
 
     async def _set_up(self, pod: Pod, volumes: list[Volume], *, is_first: bool = True) -> None:
         uid = pod_uid(pod)
-        if is_first:  # before the objects are read, which can fail: claims count by their own kind
+        if is_first:
+            # Before the objects are read, which can fail. Until then claims count as such.
             self._volume_meter.note_desired(uid, [volume_kind(volume) for volume in volumes])
         specs = await self._specs(pod, volumes)
         if is_first:
@@ -201,6 +202,8 @@ class VolumeManager:
 
     async def _check_claims(self, specs: Sequence[VolumeSpec]) -> None:
         """Check that a starting pod may use its claims, and reserve them. Raises `VolumeError`."""
+        # kubernetes.io/pvc-protection: no new pod may use a claim that is being deleted
+        # (getPVCExtractPV in the volume manager's populator).
         deleting = {spec.name: spec.deleting for spec in specs if spec.deleting}
         if deleting:
             raise unprocessed_error(deleting)
@@ -302,6 +305,7 @@ class VolumeManager:
         try:
             self._mounter.share(root_dir)
         except OSError as exc:
+            # The Go kubelet refuses to start then (MakeRShared in setupDataDirs).
             log.warning("volumes.root_not_shared", path=str(root_dir), error=str(exc))
 
     def _release(self) -> None:
@@ -386,6 +390,7 @@ class VolumeManager:
             except (OSError, ValueError, ObjectError, ConfigError) as exc:
                 if failure is None:
                     failure = set_up_error(spec.disk_name, exc)
+                    # The loop goes on, so `raise ... from` comes too late to set it.
                     failure.__cause__ = exc
         if failure is not None:
             raise failure
@@ -402,5 +407,6 @@ class VolumeManager:
 
 
 def _used_volumes(pod: Pod) -> list[Volume]:
+    # As upstream's populator: a volume that no container mounts is not set up.
     names = {m.name for c in pod_containers(pod) for m in c.spec.volumeMounts or ()}
     return [volume for volume in pod_spec(pod).volumes or () if volume.name in names]

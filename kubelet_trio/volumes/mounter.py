@@ -67,9 +67,11 @@ class KernelMounter:
     def __init__(self) -> None:
         import ctypes  # deferred: it costs memory, and not every mode mounts
 
+        # use_errno: a copy for each thread, which Python's own calls do not change (ctypes).
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._errno = ctypes.get_errno
         self._hung = HungCalls()
+        # Without argtypes ctypes passes an int for the flags, an unsigned long (mount(2)).
         self._libc.mount.argtypes = (
             ctypes.c_char_p,
             ctypes.c_char_p,
@@ -175,6 +177,7 @@ def run_mount_nfs(
         raise OSError(text)
     import subprocess  # deferred: it costs memory, and few nodes mount NFS
 
+    # A helper, because mount(2) neither resolves the server's name nor negotiates the version.
     command = [str(helper), source, str(target), *(["-o", ",".join(options)] if options else [])]
     done = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -29,6 +29,7 @@ class MountPoint:
 
 def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint]:
     """Read the table, in the kernel's order. Raises OSError."""
+    # surrogateescape: the kernel does not care about the encoding of names.
     text = path.read_text("utf-8", "surrogateescape")
     # One read is not atomic and can miss entries while others mount and unmount, so two reads must
     # agree; like ConsistentRead (k8s.io/utils/io), which the Go kubelet uses.
@@ -42,10 +43,12 @@ def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint
 
 def parse_mountinfo(text: str) -> list[MountPoint]:
     """Parse a table; skip malformed lines."""
+    # Not splitlines(): the kernel escapes no other line separator, and names may contain them.
     return [mount for line in text.split("\n") if (mount := _parse_line(line)) is not None]
 
 
 def _parse_line(line: str) -> MountPoint | None:
+    # The number of tags varies: the separator ends them (proc_pid_mountinfo(5)).
     head, separator, tail = line.partition(" - ")
     fields, source = head.split(" "), tail.split(" ")
     if not separator or len(fields) < 6 or len(source) < 2:

@@ -24,6 +24,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import EventSink, open_directory, pod_object_ref
 
+# rwMask, roMask and execMask of pkg/volume/volume_linux.go.
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
 _SEARCH = 0o110
@@ -56,6 +57,7 @@ class Walk:
 class Walks:
     """The walks in progress."""
 
+    # No lock: appending and removing are atomic, and `below` may miss a walk for one look.
     _under_way: list[Walk] = field(default_factory=list)
 
     @contextmanager
@@ -147,6 +149,7 @@ def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
     place = f"/proc/self/fd/{descriptor}"
     os.chown(place, -1, group)
     wanted = _wanted(is_directory=stat.S_ISDIR(found.st_mode), read_only=read_only)
+    # After chown(2), which clears the set-ID bits of executable files: this restores them.
     os.chmod(place, stat.S_IMODE(found.st_mode) | wanted)
 
 

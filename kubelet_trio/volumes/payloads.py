@@ -64,6 +64,7 @@ def projected_payload(spec: VolumeSpec) -> Payload:
         except (ObjectError, ValueError) as exc:
             errors.append(str(exc))
     if errors:
+        # The format of NewAggregate in k8s.io/apimachinery/pkg/util/errors.
         raise ObjectError(errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
     return files
 
@@ -164,9 +165,10 @@ def _token(spec: VolumeSpec, source: ServiceAccountTokenProjection, mode: int) -
     if not isinstance(token, str):
         raise token if token is not None else ObjectError("no token was requested")
     user = _one_user(spec)
-    # As in the Go kubelet: a user of its own gets the file, otherwise it is readable by all.
+    # collectData in pkg/volume/projected/projected.go: without a known reader all may read it.
+    # For an fsGroup `own_tree` adds the group's bits.
     if user is not None or spec.fs_group is not None:
-        mode = _TOKEN_MODE  # `own_tree` adds the group's bits
+        mode = _TOKEN_MODE
     return {source.path: File(token.encode(), mode, user)}
 
 

@@ -95,6 +95,7 @@ def is_claimed(volume: Volume) -> bool:
 def volume_kind(volume: Volume) -> str:
     """Return the name of the volume's source field, such as `configMap`."""
     kinds = [f for f in volume.__struct_fields__ if f != "name" and getattr(volume, f) is not None]
+    # Without any source it is an emptyDir (SetDefaults_Volume in pkg/apis/core/v1).
     return kinds[0] if kinds else "emptyDir"
 
 

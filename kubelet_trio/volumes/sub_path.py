@@ -1,8 +1,8 @@
 """subPath: open a part of a volume for a container, with no way out of the volume.
 
 A container that shares the volume can replace a component of the path by a symbolic link, to the
-host's /etc for example
-(https://kubernetes.io/blog/2018/04/04/fixing-subpath-volume-vulnerability/). Links within the
+host's /etc for example (CVE-2017-1002101,
+https://kubernetes.io/blog/2018/04/04/fixing-subpath-volume-vulnerability/). Links within the
 volume are allowed. So the walk opens one component at a time by descriptor, and reads links itself
 instead of letting the kernel follow them; a link that leads outside ends the walk before anything
 outside is opened. The descriptor, which nobody can swap, is then bind-mounted to a path outside
@@ -24,6 +24,7 @@ from kubelet_trio.volumes.errors import SubPathError
 from kubelet_trio.volumes.hung import PATIENCE, HungCalls
 from kubelet_trio.volumes.mounter import Mounter
 
+# O_PATH: to open a FIFO or a device itself could block, or act on the device.
 _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # Linux's own limit (MAXSYMLINKS)
 
@@ -45,6 +46,7 @@ def bind_sub_path(
                 return
             mounter.unmount(target)
         _make_target(target, is_directory=stat.S_ISDIR(os.fstat(opened).st_mode))
+        # This path leads to the opened file, whatever its name in the volume now refers to.
         mounter.bind(f"/proc/self/fd/{opened}", target)
     finally:
         os.close(opened)
@@ -143,9 +145,11 @@ class _Walk:
         except FileNotFoundError:
             if not make:
                 raise
+        # Made here: the runtime would use a mode of its own (makeMounts in kubelet_pods.go).
         mode = stat.S_IMODE(os.fstat(self.top).st_mode) & (0o777 | stat.S_ISGID)
         os.mkdir(name, mode, dir_fd=self.here)
         made = os.open(name, _PATH, dir_fd=self.here)
+        # Else a container has replaced it meanwhile; `chmod` must not change that file.
         if stat.S_ISDIR(os.fstat(made).st_mode):
             os.chmod(f"/proc/self/fd/{made}", mode)  # mkdir(2) applied the umask
         return made
@@ -180,6 +184,7 @@ def _make_target(target: Path, *, is_directory: bool) -> None:
             target.unlink()
         target.mkdir(mode=0o750, exist_ok=True)
         return
+    # A file is a mount point for a socket or a device too (prepareSubpathTarget).
     if target.is_dir():
         target.rmdir()
     target.touch(mode=0o640)

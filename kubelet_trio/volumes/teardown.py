@@ -36,6 +36,7 @@ def tear_down(pod_dir: Path, mounter: Mounter) -> None:
         if directory.is_dir():
             errors.extend(_remove_if_empty(directory))
     if not errors:
+        # Last: another pod may use the volume only once it is unmounted here.
         try:
             give_back(pod_dir)
         except OSError as exc:
@@ -47,6 +48,7 @@ def tear_down(pod_dir: Path, mounter: Mounter) -> None:
 def _tear_down_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
     """Unmount everything below a directory, then remove it with its content."""
     errors = _unmount_all(directory, mounter)
+    # Read again: below a mount that is left, `remove_tree` would delete its data.
     if mounted_below(directory, mounter):
         return errors or [_error(directory, "it still holds a mount")]
     try:
