@@ -1,6 +1,6 @@
 """Keep the kubelet's chains in iptables, for one address family.
 
-    mangle  KUBE-IPTABLES-HINT     shows other programs which variant of iptables the machine uses
+    mangle  KUBE-IPTABLES-HINT     shows which variant of iptables the machine uses (KEP-3178)
     filter  KUBE-FIREWALL          IPv4: drops packets to 127.0.0.0/8 that came from outside
     each    KUBE-KUBELET-CANARY    if it is missing, the tables were flushed: create all of it again
 
@@ -37,11 +37,13 @@ MARTIANS = (
 
 _TABLES = ("mangle", "nat", "filter")
 _PERIOD = 60.0  # seconds between two looks at the canary
+# iptablesFlushTimeout and iptablesFlushPollTime of pkg/util/iptables.
 _FLUSH_LIMIT = 5.0  # seconds for the other program to flush all tables
 _FLUSH_LOOK = 0.1
 _RUN_LIMIT = 60.0
 _LOCK_WAIT = "5"  # seconds that iptables itself waits for its lock
-# Exit codes: 1, no such chain or rule (or, of -N, it exists); 4, a resource problem: unknown.
+# Exit codes: 1, there is no such chain or rule (for -N: it exists); 4, the result is unknown,
+# because of a resource problem (iptablesStatusResourceProblem in pkg/util/iptables).
 _NO, _UNKNOWN = 1, 4
 
 
@@ -105,8 +107,10 @@ class KubeletChains:
         if self.family == "ipv4":  # the kernel itself drops packets to ::1 from outside
             await self._ensure_chain("filter", FIREWALL)
             for chain in ("OUTPUT", "INPUT"):
+                # Inserted first: a rule that accepts before it would bypass the firewall.
                 await self._ensure_rule("-I", "filter", chain, "-j", FIREWALL)
             await self._ensure_rule("-A", "filter", FIREWALL, *MARTIANS)
+        # Last: a canary vouches for the chains and rules above.
         for table in _TABLES:
             await self._ensure_chain(table, CANARY)
 
@@ -116,7 +120,7 @@ class KubeletChains:
         while exists:
             await trio.sleep(_PERIOD)
             exists = await self._exists("mangle", CANARY)
-        # A flush is one call for each table; wait for its end, or it would delete our new chains.
+        # A flush is one call for each table; before its end it would delete the new chains, too.
         with trio.move_on_after(_FLUSH_LIMIT):
             for table in _TABLES[1:]:
                 exists = True

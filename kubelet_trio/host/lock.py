@@ -1,4 +1,4 @@
-"""`--lock-file`: one kubelet at a time; a bootstrap kubelet exits when the next one starts.
+"""`--lock-file`: one kubelet at a time; a bootstrap kubelet exits when its successor starts.
 
 A kubelet that waits for the lock opens the file. With `--exit-on-lock-contention` the kubelet that
 holds the lock watches for that, and exits.
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-_LOOK = 0.2  # seconds between attempts: a thread that blocks in flock(2) could not be cancelled
+# Seconds between attempts: a thread that blocks in flock(2) could not be cancelled.
+_LOOK = 0.2
 
 
 @contextlib.asynccontextmanager
@@ -44,6 +45,7 @@ async def lock_file(path: Path) -> AsyncIterator[None]:
             await trio.sleep(_LOOK)
         yield
     finally:
+        # Not unlinked: another kubelet may wait for the lock of this very file.
         os.close(descriptor)
 
 
@@ -69,14 +71,15 @@ class Contention:
         self._open = flags.OPEN
         self._inotify: INotify = INotify(nonblocking=True)
         try:
-            # DELETE_SELF would come only after the last close (inotify(7)), and we hold it open.
+            # DELETE_SELF would come only after the last close (inotify(7)), and this process holds
+            # the file open. unlink(2) changes the link count, which is ATTRIB.
             self._inotify.add_watch(str(path), flags.OPEN | flags.ATTRIB | flags.MOVE_SELF)
         except OSError:
             self._inotify.close()
             raise
 
     async def wait(self) -> None:
-        """Return once it has happened."""
+        """Wait for the first such event."""
         while True:
             await trio.lowlevel.wait_readable(self._inotify.fileno())
             opened = [e for e in self._inotify.read(timeout=0) if e.mask & self._open]

@@ -1,7 +1,7 @@
 """Set the cgroup and OOM score of the agent, and move the machine's processes to `systemCgroups`.
 
-Both happen at the start and then periodically, because systemd or an administrator may change
-them. A refusal is logged once; pods run regardless.
+Both are checked periodically, because systemd or an administrator may change them. A refusal is
+logged once; pods run regardless.
 
 Source: ensureProcessInContainerWithOOMScore and ensureSystemCgroups in
 pkg/kubelet/cm/container_manager_linux.go.
@@ -21,22 +21,25 @@ from kubelet_trio.model import Offload, get_logger
 
 log = get_logger()
 
-_WITH_CGROUP = 60.0  # seconds between two looks
+# Seconds between two checks: as Start of container_manager_linux.go runs its functions for a
+# cgroup (ensureStateFunc), and periodicTasks.
+_WITH_CGROUP = 60.0
 _SCORE_ONLY = 300.0
 _SYSTEM = 60.0
-_TRIES = 10  # a process that forks during its move leaves the child behind
+# A process that forks during its move leaves the child behind. Upstream tries as often.
+_TRIES = 10
 _PROC = Path("/proc")
 
 
 class Refusals:
-    """Logs an error when it first occurs, and not again before it changes or is over."""
+    """Logs an error when it first occurs, and again only if it has changed or ended."""
 
     def __init__(self, event: str) -> None:
         self._event = event
         self._last = ""
 
     def note(self, error: str) -> None:
-        """Log the error if it is new; "" says that it is over."""
+        """Log the error if it is new; "" means success."""
         if error and error != self._last:
             log.warning(self._event, error=error)
         self._last = error
@@ -44,6 +47,7 @@ class Refusals:
 
 def write_oom_score(score: int, proc: Path = _PROC / "self") -> None:
     """Set a process' `oom_score_adj`. Raises OSError if that is not permitted."""
+    # A lower value needs CAP_SYS_RESOURCE (proc_pid_oom_score_adj(5)).
     (proc / "oom_score_adj").write_text(str(score))
 
 
@@ -119,6 +123,7 @@ class SystemProcesses:
         host = self.host()
         failures: list[str] = []
         for _ in range(_TRIES):
+            # Kernel threads stay: a CPU limit could invert priorities (ensureSystemCgroups).
             pids = user_processes(host, self.root, self.proc)
             if not pids:
                 return []

@@ -1,4 +1,4 @@
-"""The kernel settings that the Go kubelet gives a node.
+"""The kernel settings of a node, as the Go kubelet sets them.
 
 Source: setupKernelTunables in pkg/kubelet/cm/container_manager_linux.go, with the values of
 k8s.io/component-helpers/node/util/sysctl.
@@ -22,7 +22,8 @@ TUNABLES: tuple[tuple[str, int], ...] = (
     ("vm/panic_on_oom", 0),  # kill a process, not the node
     ("kernel/panic", 10),  # seconds until a node that panicked reboots
     ("kernel/panic_on_oops", 1),
-    ("kernel/keys/root_maxkeys", 1_000_000),  # a runtime makes a keyring for each container
+    # A runtime makes a key for each container (RootMaxKeysSetting); 25 bytes for each key.
+    ("kernel/keys/root_maxkeys", 1_000_000),
     ("kernel/keys/root_maxbytes", 25_000_000),
 )
 
@@ -59,12 +60,7 @@ def _differences(root: Path) -> Iterator[Difference]:
 
 
 def set_tunables(root: Path = PROC_SYS) -> None:
-    """Write each setting that differs; log all that cannot be written in one line.
-
-    In that case the Go kubelet refuses to start, unless it runs in a user namespace with the gate
-    `KubeletInUserNamespace`. This agent starts, because pods run without these settings too:
-    in a container, and for other users than root, /proc/sys is often read-only.
-    """
+    """Write each setting that differs; log those that cannot be written, in one line."""
     refused = []
     for found in differences(root):
         if found.actual is None:
@@ -76,12 +72,15 @@ def set_tunables(root: Path = PROC_SYS) -> None:
             refused.append(f"{found.name} stays {found.actual}, wanted {found.wanted}: {exc}")
         else:
             log.info("kernel.set", name=found.name, before=found.actual, now=found.wanted)
+    # The Go kubelet refuses to start then, unless the gate KubeletInUserNamespace is on. Pods run
+    # without these settings too, and in a container /proc/sys is often read-only.
     if refused:
         log.warning("kernel.settings_refused", settings=refused, effect="they stay as they are")
 
 
 def _write(path: Path, value: int) -> None:
-    """Write in one call, because /proc/sys parses each write alone; never create a file."""
+    """Write to an existing file in one call."""
+    # kernel.sysctl_writes_strict: a number must be complete in one write, at offset 0.
     fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, str(value).encode())
