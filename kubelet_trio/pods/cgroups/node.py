@@ -7,9 +7,9 @@
 
 A pod's worker calls `ensure` and `remove`; one task (`run`) does the rest, woken by both and once
 a minute. It takes over the cgroups of an earlier agent: it writes the limits of the QoS classes
-anew, and those of each pod once.
+again, and those of each pod once.
 
-If cgroups are not writable or a controller is missing, that is logged once, and pods run without
+If cgroups are not writable or a controller is missing, the agent logs it once, and pods run without
 these limits: the runtime still limits containers as far as it can.
 """
 
@@ -58,6 +58,7 @@ from kubelet_trio.pods.cgroups.tree import CgroupOperations, PodCgroupRemover
 
 log = get_logger()
 
+# periodicQOSCgroupUpdateInterval in pkg/kubelet/cm/qos_container_manager_linux.go.
 _PERIOD = 60.0  # seconds until a round without a wake-up
 _GATHER = 0.2  # seconds in which wake-ups are gathered into one round
 _FAILED = "FailedNodeAllocatableEnforcement"
@@ -89,7 +90,7 @@ class CgroupPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PlainCgroups:
-    """No hierarchy of ours: the runtime makes a pod's cgroup, and we remove what is left."""
+    """Without QoS cgroups: the runtime makes a pod's cgroup, the agent removes leftovers."""
 
     tree: Callable[[CgroupDriver], PodCgroupRemover]
     node: Callable[[], NodeSettings]
@@ -98,7 +99,7 @@ class PlainCgroups:
         await trio.lowlevel.checkpoint()
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove what is left of the pod's cgroup; where that is denied the pod ends without it."""
+        """Remove the rest of the pod's cgroup; if that is denied, the pod ends without it."""
         try:
             await self.tree(self.node().cgroup_driver).remove(uid)
         except CgroupsDeniedError as exc:
@@ -106,7 +107,7 @@ class PlainCgroups:
 
 
 class NodeCgroups:
-    """Keeps the cgroups above pods and limits those of pods; see the module."""
+    """Keeps the cgroups above pods, and limits those of pods; see the module."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class NodeCgroups:
         """Args:
         policy: the limits.
         tree: opens the cgroups of a driver.
-        node: the node as it is now: the runtime may name another driver than the settings.
+        node: returns the node's current settings; the runtime may name another driver.
         events: the node's events.
         pods: the pods with their statuses.
         wait_runtime: waits until the runtime is ready; its driver is not known before.
@@ -143,7 +144,7 @@ class NodeCgroups:
     # For pods' workers
 
     async def ensure(self, pod: Pod) -> None:
-        """Make the pod's cgroup and limit it. Does nothing where cgroups are not writable.
+        """Make the pod's cgroup and limit it. Does nothing if cgroups are not writable.
 
         Raises `CgroupError`.
         """
@@ -167,10 +168,11 @@ class NodeCgroups:
         if written.failures:
             raise CgroupError("; ".join(written.failures))
         self._limited.add(uid)
+        # The CPU weight of the pod's class follows the requests of its pods.
         self._wake.ring()
 
     async def remove(self, uid: PodUid) -> None:
-        """Remove the pod's cgroup, where that is not denied, and kill what still runs in it."""
+        """Kill what still runs in the pod's cgroup and remove it, unless that is denied."""
         self._limited.discard(uid)
         try:
             await self._tree().remove(uid)
@@ -193,6 +195,7 @@ class NodeCgroups:
             with trio.move_on_after(_PERIOD):
                 await wait_any(self._wake.wait_ring, partial(self._wait_other_pods, before))
             await trio.sleep(_GATHER)
+        # A permanent child must not return.
         await trio.sleep_forever()
 
     async def _wait_other_pods(self, before: Set[PodUid]) -> None:
@@ -233,8 +236,12 @@ class NodeCgroups:
     async def _make_roots(self, node: NodeSettings) -> None:
         """Make the cgroup of all pods, limited to the budget, and the QoS classes' in it."""
         root = parse_cgroup(node.cgroup_root)
+        # The class Guaranteed has no cgroup of its own: its pods are directly in kubepods
+        # (qos_container_manager_linux.go).
         name = qos_cgroup("Guaranteed", root)
         limits = node_cgroup_limits(self._policy.budget, node.hugepage_sizes)
+        # In each round: the kernel refuses a lower memory limit until evictions have reduced the
+        # usage (enforceNodeAllocatableCgroups).
         written = await self._tree().apply(name, limits)
         self._log_missing(written)
         self._report(
@@ -260,7 +267,7 @@ class NodeCgroups:
             name = qos_cgroup(qos, parse_cgroup(node.cgroup_root))
             written = await self._tree().apply(name, wanted)
             if written.failures and wanted.memory is not None:
-                # The kernel refuses a limit below the usage: at least let it not grow
+                # The kernel refuses a limit below the usage, so the usage becomes the limit
                 # (retrySetMemoryReserve in pkg/kubelet/cm/qos_container_manager_linux.go).
                 used = await self._tree().memory_usage(name)
                 if used is not None and used > wanted.memory:
@@ -272,6 +279,7 @@ class NodeCgroups:
         """Limit the cgroups of system daemons to what `kubeReserved` and the like reserve."""
         sizes = self._node().hugepage_sizes
         for reserved in self._policy.reserved:
+            # Once: upstream's enforceNodeAllocatableCgroups runs only at the start.
             if reserved.label in self._enforced:
                 continue
             driver = self._node().cgroup_driver
@@ -292,7 +300,7 @@ class NodeCgroups:
             )
 
     async def _take_over(self, node: NodeSettings, pods: list[Pod]) -> None:
-        """Limit the cgroups of pods of an earlier agent; make none."""
+        """Limit the cgroups that an earlier agent made for pods; create none."""
         unknown = [pod for pod in pods if pod_uid(pod) not in self._limited]
         found = await self._tree().list_pods() if unknown else frozenset()
         for pod in unknown:
@@ -341,7 +349,7 @@ class NodeCgroups:
         self._trouble[what] = text
 
     def _report(self, what: str, done: str, failed: str, failures: tuple[str, ...]) -> None:
-        """Report once that it is enforced, and report each failure."""
+        """Emit an event for the first success, and for each failure."""
         ref = self._ref()
         text = "; ".join(failures)
         if not text and what not in self._enforced:

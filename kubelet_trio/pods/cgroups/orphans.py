@@ -1,8 +1,8 @@
-"""Removes the cgroups of pods that no source wants and no worker ends (`pod-cgroups`).
+"""Removes the cgroups of orphans: pods that no source wants and no worker terminates.
 
-A cgroup with processes in it stays: the agent's runtime does not know them, so they belong to
-another agent. Where the pod's directory still exists they were this agent's, lost by the runtime:
-they get the least CPU until the directory is gone, as by the Go kubelet.
+This is the child `pod-cgroups`. A cgroup with processes in it stays: the agent's runtime does not
+know them, so they belong to another agent. If the pod's directory still exists, they were this
+agent's, and the runtime has lost them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Owners(Protocol):
 
 @dataclass(slots=True)
 class OrphanCgroups:
-    """Looks for orphaned cgroups once a minute; see the module."""
+    """Removes orphaned cgroups once a minute; see the module."""
 
     cgroups: NodeCgroups
     owners: Owners
     wait_synced: Callable[[], Awaitable[None]]  # until the runtime's pods are known
     pods_on_disk: Callable[[], Awaitable[frozenset[PodUid]]]  # that have a directory here
-    _named: set[PodUid] = field(default_factory=set)  # in the log, as not removed
-    _limited: set[PodUid] = field(default_factory=set)  # if they were this agent's
+    _named: set[PodUid] = field(default_factory=set)  # logged as not removed
+    _limited: set[PodUid] = field(default_factory=set)  # this agent's, with the least CPU
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look until cancelled."""
+        """Sweep until cancelled."""
         task_status.started()
         await self.wait_synced()
         await self.owners.wait_complete()
@@ -58,6 +58,7 @@ class OrphanCgroups:
         except OSError as exc:
             log.info("cgroups.unreadable", error=str(exc))
             return
+        # The list may be old: `reclaiming` checks again, and keeps the pod from starting.
         for uid in sorted(found):
             with self.owners.reclaiming(uid) as is_orphan:
                 if is_orphan:
@@ -81,6 +82,7 @@ class OrphanCgroups:
 
     async def _limit(self, uid: PodUid) -> None:
         """Give the processes in it the least CPU, if they were this agent's."""
+        # Until the directory is gone (cleanupOrphanedPodCgroups in kubelet_pods.go).
         try:
             if uid in await self.pods_on_disk():
                 await self.cgroups.starve(uid)

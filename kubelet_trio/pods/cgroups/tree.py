@@ -1,7 +1,6 @@
-"""The cgroups that the node keeps, as its rooms use them, and each change of them timed.
+"""The seam to the node's cgroups, and a wrapper that times each change.
 
-Source: pkg/kubelet/cm/cgroup_manager_linux.go, which times create, update and destroy. Here one
-call makes or changes a cgroup, whichever is needed: it counts as an update.
+Source: pkg/kubelet/cm/cgroup_manager_linux.go, which times create, update and destroy.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kubelet_trio.model import Meter, PodUid
 
 
 class PodCgroupRemover(Protocol):
-    """Removes pods' cgroups, where the agent keeps no hierarchy of its own."""
+    """Removes pods' cgroups, on a node without QoS cgroups."""
 
     async def remove(self, uid: PodUid) -> None: ...
 
@@ -37,12 +36,13 @@ class CgroupOperations(PodCgroupRemover, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeteredTree:
-    """A `CgroupOperations` that times the calls that it passes on."""
+    """A `CgroupOperations` that forwards to another one, and times the calls."""
 
     tree: CgroupOperations
     meter: Meter
 
     async def apply(self, name: CgroupName, limits: CgroupLimits) -> Written:
+        # Also if it creates the cgroup: one call does both.
         with self._timed("update"):
             return await self.tree.apply(name, limits)
 

@@ -1,8 +1,8 @@
 """Bring a container's image onto the node: pull policy, limits, back-off, events.
 
-A pull runs in its pod worker's task: ending the pod cancels it, and a slow pull delays only those
-that wait for its slot. If several pods pull one image, each makes its own call; the runtime joins
-them. Upstream: images/image_manager.go.
+A pull runs in its pod worker's task: the termination of the pod cancels it, and a slow pull delays
+only those that wait for its slot. If several pods pull one image, each makes its own call; the
+runtime joins them. Upstream: images/image_manager.go.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from kubelet_trio.pods.types import WaitingReason
 
 log = get_logger()
 
-# Seconds to find out what a cancelled pull left behind.
+# Seconds to find out whether a cancelled pull was completed.
 _AFTERMATH = 2.0
 
 # Upstream's imageSizeBuckets: the least size in MiB and its label, largest first.
@@ -111,6 +111,7 @@ class PullRate:
         if not self._qps:
             return True
         full_at = max(self._full_at, now) + 1 / self._qps
+        # 1e-9: sums of floats are rounded, and exactly `burst` pulls at one instant must pass.
         if full_at - now > self._burst / self._qps + 1e-9:
             return False
         self._full_at = full_at
@@ -259,7 +260,7 @@ class ImagePuller:
             started = trio.current_time()
             self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:
-                # With a slot in hand: upstream limits the runtime's calls, below its own queue.
+                # Only with a slot: upstream limits the calls, not the queue (throttleImagePulling).
                 if not self._rate.try_take(started):
                     raise ImagePullError("PullImage", "pull QPS exceeded")
                 ref = await self._pull_and_note(request, sandbox, logins, present)
@@ -315,6 +316,7 @@ class ImagePuller:
         if access is None:
             return (await self._pull_with_logins(request, sandbox, logins))[0]
         try:
+            # Before the pull: after a crash the image counts as pulled by unknown credentials.
             await access.begin(request.image)
         except OSError as exc:
             text = f'Failed to record image pull intent for container image "{request.image}"'
@@ -322,7 +324,7 @@ class ImagePuller:
         try:
             ref, login = await self._pull_with_logins(request, sandbox, logins)
         except RuntimeCallError as exc:
-            failure = exc  # a cancellation here would lose it: `failed` is called below (ASYNC120)
+            failure = exc  # `failed` is called below: a cancellation here would lose it (ASYNC120)
         except trio.Cancelled:
             # The runtime may have completed the pull. Then the intent stays on disk, so that the
             # image counts as pulled by unknown credentials.
@@ -361,6 +363,7 @@ class ImagePuller:
                 return await self._runtime.pull_image(request.spec, auth, sandbox), login
             except RuntimeCallError as exc:
                 failure = exc
+        # Not anonymously: PullImage (kuberuntime_image.go) does that only without any login.
         if failure is not None:
             raise failure
         return await self._runtime.pull_image(request.spec, None, sandbox), None

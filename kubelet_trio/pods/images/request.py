@@ -11,6 +11,7 @@ from kubelet_trio.credentials import Puller
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodContainer, PodUid, pod_key, pod_uid, spec
 
+# The grammar of regexp.go in github.com/distribution/reference. re.ASCII, as Go's \w.
 _HOST = r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?|\[[0-9a-fA-F:]+\](?::[0-9]+)?)"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
@@ -70,6 +71,7 @@ def reference_problem(image: str) -> str | None:
 
     Rules and texts are those of ParseNormalizedNamed in github.com/distribution/reference.
     """
+    # 64 hexadecimal digits are an image's id.
     if _HEX.fullmatch(image):
         return f"invalid repository name ({image}), cannot specify 64-byte hexadecimal strings"
     host, rest = _split(image)
@@ -87,6 +89,7 @@ def reference_problem(image: str) -> str | None:
 def _split(image: str) -> tuple[str, str]:
     """Return the registry and the rest; a name without a registry is Docker Hub's."""
     host, slash, rest = image.partition("/")
+    # As splitDockerDomain: a path has no capitals, so a first part with one is a registry.
     is_host = slash and ({".", ":"} & set(host) or host == "localhost" or host.lower() != host)
     if not is_host:
         host, rest = _DOCKER_HUB, image
@@ -98,6 +101,7 @@ def _split(image: str) -> tuple[str, str]:
 
 
 def _digest_problem(digest: str) -> str | None:
+    # Rules and texts of github.com/opencontainers/go-digest.
     algorithm, _, encoded = digest.partition(":")
     if algorithm not in _DIGESTS:
         return "unsupported digest algorithm"
