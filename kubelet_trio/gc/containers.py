@@ -1,7 +1,7 @@
 """Decide which dead containers and old sandboxes to remove. Pure.
 
 Source: pkg/kubelet/kuberuntime/kuberuntime_gc.go (1.36). A pod worker removes everything of a
-terminated pod; this is for running pods whose containers were restarted many times.
+terminated pod; this module is for running pods whose containers were restarted many times.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, RuntimePod, SandboxRecord
 
-# Seconds that the newest instance of a wanted container stays after its exit, whatever the limits:
-# the pod worker must read its exit code first. The Go kubelet has no such rule.
+# Seconds for which the newest instance of a wanted container stays after its exit, whatever the
+# limits: the pod worker must read its exit code first. The Go kubelet has no such rule.
 SETTLE = 60.0
 
 
@@ -90,6 +90,7 @@ def _trim_total(units: Sequence[list[ContainerRecord]], limit: int) -> list[Cont
     excess = sum(map(len, units)) - limit
     if limit < 0 or excess <= 0 or not units:
         return []
+    # evictContainers: an equal number stays in each unit, at least one.
     taken, left = _trim(units, max(1, limit // len(units)))
     rest = sorted((c for unit in left for c in unit), key=lambda c: c.created_at)
     return taken + rest[: max(0, len(rest) - limit)]
@@ -109,6 +110,7 @@ def sandboxes_to_remove(
     for pod in pods:
         holding = {container.sandbox_id for container in pod.containers}
         newest_first = sorted(pod.sandboxes, key=lambda s: s.created_at, reverse=True)
+        # evictSandboxes: the latest one stays while the pod exists.
         spare = 0 if all_unused and has_ended(pod.uid) else 1
         removed += [s for s in newest_first[spare:] if not s.ready and s.id not in holding]
     return removed

@@ -2,8 +2,7 @@
 are too old, or under disk pressure.
 
 Every five minutes it lists images and containers and reads the file system; `images_to_remove`
-decides. During a removal the log has one line for each image with the reason why it stays or goes,
-if that is new.
+decides. A removal logs why each image stays or goes, if that reason is new.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ RECLAIM_ERRORS = (RuntimeCallError, ImageGCError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The current images, and their users."""
+    """The images on the node, and the user of each image in use."""
 
     images: Sequence[ImageRecord]
     in_use: dict[str, str]
@@ -95,13 +94,14 @@ class ImageCollector:
             await trio.sleep(PERIOD)
 
     async def _collect_and_report(self) -> None:
-        """Collect; log a failure, and as upstream emit an event from the second in a row on."""
+        """Collect; log a failure, and emit an event from the second in a row on."""
         try:
             await self.collect()
         except RuntimeUnavailableError:
             return  # `runtime/health` reports it
         except RECLAIM_ERRORS as exc:
             log.error("gc.images_failed", error=str(exc))
+            # A first failure may mean that the stats are not complete yet (StartGarbageCollection).
             if self._has_failed:
                 self._event("ImageGCFailed", str(exc))
             self._has_failed = True
@@ -119,7 +119,8 @@ class ImageCollector:
             if place is None:
                 return  # the process runtime has no images
             mountpoint, space = place
-            if not space.capacity:  # as upstream; percentages would divide by zero
+            # As upstream. A percentage of it would divide by zero.
+            if not space.capacity:
                 text = f'invalid capacity 0 on device at mount point "{mountpoint}"'
                 self._event("InvalidDiskCapacity", text)
                 raise ImageGCError(text)
@@ -143,6 +144,7 @@ class ImageCollector:
         # An empty list can also come from a runtime that has not loaded its store yet.
         if self.prune is not None and images:
             await self.prune({n for i in images for n in (i.id, *i.names)}, before)
+        # After the images, so that a container that was created in between protects its image.
         containers = await self.runtime.list_containers()
         users = [*_container_users(containers), *_pod_users(self.pods.wanted())]
         in_use = used_images(images, users)
@@ -173,9 +175,11 @@ class ImageCollector:
         self._log_verdicts(verdicts)
         freed, problems = 0, []
         for verdict in verdicts:
+            # Checked again: removals take long, and a new pod may use the image by now.
             if not verdict.remove or used_images([verdict.image], _pod_users(self.pods.wanted())):
-                continue  # a new pod uses it
+                continue
             try:
+                # By id: a tag may by now refer to another image.
                 await self.runtime.remove_image(v1.ImageSpec(image=verdict.image.id))
             except RuntimeUnavailableError:
                 raise
@@ -193,7 +197,7 @@ class ImageCollector:
         return freed
 
     def _log_verdicts(self, verdicts: Sequence[ImageVerdict]) -> None:
-        """Log why each image stays or goes, if that changed."""
+        """Log why each image stays or goes, if the reason is new."""
         for verdict in verdicts:
             image = verdict.image
             if verdict.remove:

@@ -1,8 +1,8 @@
 """Decide which images to remove. Pure.
 
 Source: pkg/kubelet/images/image_gc_manager.go (1.36). In addition an image stays while the spec of
-an active pod or the administrator's keep list names it, and the sandbox image stays whether or
-not the runtime pins it. Times are seconds of a monotonic clock.
+an active pod or the administrator's keep list names it, and the sandbox image always stays. Times
+are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class ImagePolicy:
     @property
     def is_off(self) -> bool:
         """Whether no image is ever removed."""
+        # StartGarbageCollection does not start the collector then.
         return self.high_threshold == 100 and self.max_age == 0
 
 
@@ -73,6 +74,7 @@ class ImageBook:
         for image in images:
             before = self._records.get(image.id)
             if before is None:
+                # Images from before the agent are old enough at once, as upstream.
                 before = replace(image, first_seen=NEVER if self._is_first else now)
             used = now if image.id in in_use else before.last_used
             noted[image.id] = replace(image, first_seen=before.first_seen, last_used=used)
@@ -82,6 +84,7 @@ class ImageBook:
 
 def bytes_to_free(capacity: int, available: int, policy: ImagePolicy) -> int:
     """Return the bytes to free by removing images; 0 below the high threshold."""
+    # Some file systems report more available than they have; upstream corrects it, too.
     available = min(available, capacity)
     if used_percent(capacity, available) < policy.high_threshold:
         return 0
@@ -135,6 +138,7 @@ def _why_kept(
         return f"used by {in_use[image.id]}"
     if image.pinned:
         return "pinned by the runtime"
+    # Some runtimes do not pin it, and without it no sandbox starts.
     if sandbox_image and names_image(sandbox_image, image):
         return "the sandbox image"
     for pattern in policy.keep:
@@ -147,12 +151,14 @@ def _why_kept(
 def _unused(
     image: ImageRecord, policy: ImagePolicy, now: float, began: float, missing: float
 ) -> tuple[bool, str]:
+    # KEP-4210: a use before the collector began is unknown, so the age counts from there.
     unused_for = now - max(image.last_used, image.first_seen, began)
     if 0 < policy.max_age < unused_for:
         return True, f"unused for {unused_for:.0f} s, longer than {policy.max_age:.0f} s"
     if missing <= 0:
         return False, "enough is free"
     age = now - image.first_seen
+    # It may have just been pulled for a container that does not exist yet (freeSpace).
     if age < policy.min_age:
         return False, f"on the node for {age:.0f} s, less than {policy.min_age:.0f} s"
     return True, NEEDED

@@ -8,7 +8,7 @@ collectors know them (pkg/kubelet/logs/container_log_manager.go):
     0.log.20240501-090000.gz    an earlier rotation, compressed
     0.log.20240501-090000.tmp   a compression in progress, or an interrupted one
 
-After each step the names alone tell the next round what to do, so the agent can die at any time.
+After each step the names alone show the next round what to do, so the agent can die at any time.
 Pods that collect logs can write to these directories: each step follows no link, opens the log's
 directory once, and works only in it.
 """
@@ -64,6 +64,7 @@ def plan_rotation(log: str, names: Iterable[str], max_files: int) -> RotationPla
 def _is_in_use(name: str, rotated: Collection[str]) -> bool:
     if name.endswith(TEMPORARY):
         return False
+    # A compressed copy was renamed into place, so it is complete and its original a leftover.
     return name.endswith(COMPRESSED) or name + COMPRESSED not in rotated
 
 
@@ -145,6 +146,7 @@ def _compress(name: str, directory: int) -> None:
         open(_create(temporary, directory), "wb") as target,
     ):
         try:
+            # 0600 until here; then the readers of the log can read the copy, whatever the umask.
             os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o7777)
             with gzip.GzipFile(name, "wb", _LEVEL, target) as packed:
                 for part in _data(source.fileno()):
@@ -182,7 +184,8 @@ def put_back(rotated: Path, log: Path) -> None:
 
 
 def _data(source: int) -> Iterator[bytes]:
-    """Yield a file's content, without its holes: to compress a terabyte of zeros takes hours."""
+    """Yield a file's content without its holes."""
+    # A container can make a sparse file of a terabyte, whose zeros would take hours.
     while part := os.read(source, _COPY):
         yield part
         if not any(part):
@@ -225,6 +228,7 @@ def pod_log_directories(pod_logs_dir: Path) -> dict[PodUid, list[Path]]:
     for name in directories:
         namespace, _, rest = name.partition("_")
         pod, _, uid = rest.partition("_")
+        # Namespaces, names and UIDs have no underscore: with more of them it is not a pod's.
         if namespace and pod and uid and "_" not in uid:
             found.setdefault(PodUid(uid), []).append(pod_logs_dir / name)
     return found

@@ -4,7 +4,7 @@ Every `interval` one call reads the sizes of all live logs. A log of `max_size` 
 and the runtime reopens it as a new file; older files are compressed and the oldest removed, so that
 at most `max_files` of an instance exist. No state is kept: file names show what an interrupted
 rotation left to do. At worst a log was renamed and not reopened; the container then writes to the
-rotated file until the next round finds no live log and has it reopened, and no line is lost.
+rotated file until the next round finds no live log and reopens it, and no line is lost.
 
 The log of an exited container is not rotated: its new, empty log would be of no use.
 """
@@ -25,7 +25,7 @@ from kubelet_trio.model import ContainerId, Meter, Offload, WallClock, get_logge
 log = get_logger()
 
 _FINISH = 5.0  # seconds that rename and reopen may take after a cancellation
-_ABSENT = 300.0  # seconds until the next request to reopen a log that still does not exist
+_ABSENT = 300.0  # seconds until the next attempt to reopen a log that still does not exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,7 @@ class LogRotation:
         async with limit:
             try:
                 if is_absent:
+                    # Upstream's processContainer repeats this every round, even if no log appears.
                     self._absent[entry.container_id] = trio.current_time() + _ABSENT
                     await self.runtime.reopen_container_log(entry.container_id)
                 elif failed := await self._rotate(entry):
@@ -122,10 +123,11 @@ class LogRotation:
         path = Path(entry.path)
         failed = await self.offload(make_room, path, self.policy.max_files)
         now = datetime.datetime.fromtimestamp(self.clock.time())  # local time, as upstream
-        # Shielded: between rename and reopen there is no live log for readers. If the deadline
-        # passes, the next round (or the next agent) finds no live log and has it reopened.
+        # Shielded: between rename and reopen readers find no live log. If the deadline passes, the
+        # next round (or the next agent) finds none either, and reopens it.
         with trio.move_on_after(_FINISH, shield=True) as finishing:
             rotated = await self.offload(set_aside, path, now)
+            # Handled after the `except` block: a cancellation there would replace it (ASYNC120).
             failure: RuntimeCallError | None = None
             try:
                 await self.runtime.reopen_container_log(entry.container_id)

@@ -15,7 +15,7 @@ class NodePods(Protocol):
     """The node's current pods. Only `wait_known` waits."""
 
     async def wait_known(self) -> None:
-        """Wait until every source has delivered, and the runtime was listed once."""
+        """Wait until every source has delivered once, and the runtime was listed once."""
         ...
 
     def observed(self) -> Sequence[RuntimePod]:
@@ -42,5 +42,5 @@ class NodePods(Protocol):
         ...
 
     def adopt(self, uid: PodUid) -> None:
-        """Give an orphan of the runtime to a worker that terminates it; others are ignored."""
+        """Give a pod to a worker that terminates it, if it is an orphan of the runtime."""
         ...

@@ -35,7 +35,8 @@ from kubelet_trio.model import (
 log = get_logger()
 
 PERIOD = 60.0  # ContainerGCPeriod
-_MANY_ATTEMPTS = 2  # from this attempt on, logs of removed attempts can exist
+# From this attempt on, logs of removed attempts can exist: the first is 0, and one is kept.
+_MANY_ATTEMPTS = 2
 
 
 class ContainerCollector:
@@ -105,6 +106,7 @@ class ContainerCollector:
                 all_unused=all_unused,
             )
             removed = await self._remove_containers(containers, problems)
+            # After the containers: a sandbox without containers goes in the same round.
             left = [_without(pod, removed) for pod in observed]
             sandboxes = sandboxes_to_remove(left, self._pods.has_ended, all_unused=all_unused)
             count = len(removed) + await self._remove_sandboxes(sandboxes, problems)
@@ -138,7 +140,8 @@ class ContainerCollector:
         count = 0
         for sandbox in sandboxes:
             what = f"sandbox {sandbox.id}"
-            # Stop is idempotent; it releases the network that an unclean end left behind.
+            # Stop is idempotent. It releases the network after an unclean end (removeSandbox in
+            # kuberuntime_gc.go).
             stop = partial(self._runtime.stop_pod_sandbox, sandbox.id)
             remove = partial(self._runtime.remove_pod_sandbox, sandbox.id)
             if await self._attempt(stop, what, problems) and await self._attempt(
@@ -190,6 +193,7 @@ class ContainerCollector:
         for pod in pods:
             if any(container.attempt >= _MANY_ATTEMPTS for container in pod.containers):
                 _remove_old_logs(pod, self._node.pod_logs_dir)
+        # Their links stay: during a rotation the log is missing (kubernetes/kubernetes#52172).
         running = {c.log_path for pod in pods for c in pod.running()}
         remove_links(self._node.container_logs_dir, running)
 
