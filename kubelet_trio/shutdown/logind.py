@@ -31,6 +31,7 @@ _MANAGER = "org.freedesktop.login1.Manager"
 _SIGNAL, _PREPARING = "PrepareForShutdown", "PreparingForShutdown"
 _BUS, _OWNER = "org.freedesktop.DBus", "NameOwnerChanged"
 _CALL_LIMIT = 10.0  # seconds for an answer
+# The Go kubelet's file (OverrideInhibitDelay in pkg/kubelet/nodeshutdown/systemd).
 _CONF = Path("/etc/systemd/logind.conf.d/99-kubelet.conf")
 
 
@@ -111,6 +112,7 @@ class SystemLogind:
 
         try:
             with trio.fail_after(_CALL_LIMIT):
+                # `Inhibit` returns a file descriptor.
                 connection = await open_dbus_connection(self.bus, enable_fds=True)
         except (OSError, EOFError, KeyError, AuthenticationError, trio.TooSlowError) as exc:
             raise LogindError(f"no connection to D-Bus: {exc!r}") from exc
@@ -118,9 +120,10 @@ class SystemLogind:
             raise LogindError(f"no connection to D-Bus: {exc.exceptions}") from exc
         session = _BusSession(connection, self.conf)
         rule = MatchRule(type="signal", interface=_MANAGER, member=_SIGNAL, path=_PATH)
-        # A logind that restarts has another owner of its name, and has lost our lock.
+        # After a restart of logind its bus name has a new owner, and the lock is lost.
         owner = MatchRule(type="signal", interface=_BUS, member=_OWNER, sender=_BUS)
         owner.add_arg_condition(0, _NAME)
+        # Before the caller reads a property: a signal in between would be lost.
         try:
             await session.call(message_bus.AddMatch(rule))
             await session.call(message_bus.AddMatch(owner))
@@ -141,6 +144,7 @@ class _BusSession:
         self.connection.socket.close()
 
     async def inhibit_delay(self) -> float:
+        # Microseconds on D-Bus, seconds in logind.conf(5).
         return int(await self._property("InhibitDelayMaxUSec")) / 1e6
 
     async def is_preparing(self) -> bool:
@@ -163,7 +167,8 @@ class _BusSession:
             bus_name="org.freedesktop.systemd1",
             interface="org.freedesktop.systemd1.Manager",
         )
-        body = ("systemd-logind.service", "all", 1)  # SIGHUP: reload, as the Go kubelet does
+        # SIGHUP makes logind reload its configuration, as in ReloadLogindConf.
+        body = ("systemd-logind.service", "all", 1)
         await self.call(new_method_call(systemd, "KillUnit", "ssi", body))
 
     async def inhibit(self) -> InhibitLock:
@@ -172,13 +177,13 @@ class _BusSession:
         manager = DBusAddress(_PATH, bus_name=_NAME, interface=_MANAGER)
         body = ("shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay")
         reply = await self.call(new_method_call(manager, "Inhibit", "ssss", body))
-        # From here on the descriptor is ours; jeepney's wrapper no longer closes it.
+        # From here on the lock owns the descriptor; jeepney's wrapper no longer closes it.
         return FdLock(reply[0].to_raw_fd())
 
     async def wait_change(self) -> bool:
         while not self._signals:
             if self._is_replaced:
-                raise LogindError("logind restarted")  # it has lost our lock
+                raise LogindError("logind restarted")  # and has lost the lock
             self._note(await self._receive())
         return self._signals.popleft()
 

@@ -37,10 +37,11 @@ log = get_logger()
 
 NOT_READY = "node is shutting down"
 REJECTED = ("NodeShutdown", "Pod was rejected as the node is shutting down.")
-_RECONNECT = 1.0  # seconds until the next attempt to reach logind
+_RECONNECT = 1.0  # seconds until the next attempt to reach logind: dbusReconnectPeriod
 _RELOAD = 5.0  # seconds for logind to reload its configuration
 _REPORT = 5.0  # seconds for the last statuses to be sent
 _RECORD = 5.0  # seconds for the disk to take the record of the shutdown
+# localStorageStateFile: the Go kubelet takes its metrics of the last shutdown from it.
 STATE_FILE = "graceful_node_shutdown_state"
 
 
@@ -56,13 +57,13 @@ class ShutdownPods(Protocol):
         ...
 
     async def wait_ended(self, uid: PodUid) -> None:
-        """Wait until nothing of a pod runs and its volumes are unmounted."""
+        """Wait until no container of a pod runs and its volumes are unmounted."""
         ...
 
 
 @dataclass(slots=True)
 class NodeShutdown:
-    """The child `shutdown`. `is_shutting_down` is for other rooms."""
+    """The child `shutdown`. Other rooms read `is_shutting_down`."""
 
     periods: tuple[ShutdownPeriod, ...]
     logind: Logind
@@ -134,6 +135,7 @@ class NodeShutdown:
             return
         await session.override_delay(wanted)
         with trio.move_on_after(_RELOAD):
+            # logind reloads asynchronously, and reports nothing when it has.
             while given < wanted:
                 await trio.sleep(0.2)
                 given = await session.inhibit_delay()
@@ -170,7 +172,7 @@ class NodeShutdown:
                 nonlocal lost, called_off
                 try:
                     while await session.wait_change():
-                        pass  # announced once more
+                        pass  # the same announcement again
                 except LogindError as exc:
                     lost = exc
                     return
@@ -210,6 +212,7 @@ class NodeShutdown:
         seconds = group.period.seconds
         for uid, pod in group.pods:
             log.info("shutdown.pod_ends", pod=str(pod_key(pod)), grace=seconds)
+            # A shorter grace period of the pod stays valid (processShutdownEvent).
             self.pods.shut_down(uid, min(seconds, grace_period(pod)))
         with trio.move_on_after(seconds) as waited:
             for uid, _ in group.pods:
@@ -245,6 +248,7 @@ def read_state(path: Path) -> tuple[float | None, float | None]:
         state = json.loads(path.read_text())
         began, ended = state.get("startTime"), state.get("endTime")
         return _unix(began), _unix(ended)
+    # Any content: `json` raises RecursionError for deeply nested documents.
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return None, None
 

@@ -45,6 +45,7 @@ def shutdown_periods(
         return given
     if whole <= 0 or critical > whole:
         return ()
+    # migrateConfig: the two durations become two priorities.
     return (
         ShutdownPeriod(0, int(whole - critical)),
         ShutdownPeriod(SYSTEM_CRITICAL_PRIORITY, int(critical)),
@@ -61,6 +62,7 @@ def shutdown_groups(
     members: list[list[tuple[PodUid, Pod]]] = [[] for _ in periods]
     priorities = [period.priority for period in periods]
     for uid, pod in pods:
+        # A pod without a priority has 0, as in groupByPriority.
         index = bisect_right(priorities, spec(pod).priority or 0) - 1
         members[max(0, index)].append((uid, pod))
     return [
