@@ -1,4 +1,4 @@
-"""The agent: its settings, how it is built from all rooms, and the agent itself."""
+"""The agent: its settings, its composition from all rooms, and the agent itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer, ClusterSettings, ReviewApis
     from kubelet_trio.agent.pages import node_page_child
 
-# What only some nodes need is imported by those.
+# Imported on first use: a standalone node needs none of these.
 _DEFERRED = {
     "ApiServer": "cluster",
     "ClusterSettings": "cluster",

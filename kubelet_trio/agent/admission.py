@@ -1,4 +1,4 @@
-"""The node's side of admission: its settings, its state, and the checks of other rooms."""
+"""What admission needs of the node: its settings, its state, and the checks of other rooms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from kubelet_trio.sources import check_cluster_pod
 
 UNSUPPORTED = "PodFeatureUnsupported"
 
+# The label kubernetes.io/arch has Go's names (runtime.GOARCH).
 _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+# Both, as isEnabled of runc's libcontainer/apparmor.
 _APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _APPARMOR_FS = Path("/sys/kernel/security/apparmor")
 
@@ -50,7 +52,7 @@ class AdmissionSettings:
     Attributes:
         marks: of the configuration; the node's object at an API server takes precedence.
         sysctls: those that pods may set.
-        no_apparmor: why AppArmor cannot be enforced; "" where it can.
+        no_apparmor: why AppArmor cannot be enforced; "" if it can.
         checks: further checks, in their order.
         max_pods: the most pods that the node may have.
     """
@@ -70,7 +72,7 @@ def admission_settings(
     allowed_unsafe_sysctls: Sequence[str] = (),
     max_pods: int = 110,
 ) -> AdmissionSettings:
-    """Return the settings of this machine. Blocks. Raises ValueError for a sysctl."""
+    """Return the settings of this machine. Blocks. Raises ValueError for an invalid sysctl."""
     arch = platform.machine()
     return AdmissionSettings(
         marks=NodeMarks(
@@ -89,7 +91,7 @@ def admission_settings(
 
 
 def apparmor_problem(enabled: Path = _APPARMOR, file_system: Path = _APPARMOR_FS) -> str:
-    """Return why this host cannot enforce AppArmor profiles; "" where it can."""
+    """Return why this host cannot enforce AppArmor profiles; "" if it can."""
     try:
         is_on = file_system.exists() and enabled.read_text().startswith("Y")
     except OSError:
@@ -105,7 +107,7 @@ def marks_of(node: Node) -> NodeMarks:
 
 
 class NodeAdmission:
-    """The node as admission sees it, and the checks of other rooms."""
+    """Gives admission the current node, and the checks of other rooms."""
 
     def __init__(
         self,
@@ -117,10 +119,10 @@ class NodeAdmission:
         is_shutting_down: AsyncValue[bool],
     ) -> None:
         """Args:
-        settings: settled at start.
-        node: returns the node as it is now.
-        runtime: the runtime as last seen.
-        known_node: returns the node's object; None where it is not known.
+        settings: fixed at start.
+        node: returns the node's current settings.
+        runtime: the runtime's last observed state.
+        known_node: returns the node's object; None if it is not known.
         pressure: the node's shortages.
         is_shutting_down: whether the machine shuts down.
         """
@@ -132,9 +134,9 @@ class NodeAdmission:
         self._is_shutting_down = is_shutting_down
 
     def node(self) -> AdmissionNode:
-        """Return the node as it is now."""
+        """Return the current node."""
         settings, node, known = self._settings, self._node(), self._known_node()
-        # Others may have labelled or tainted the node's object.
+        # Users and controllers may have changed the labels and taints of the node's object.
         marks = marks_of(known) if known is not None else settings.marks
         return AdmissionNode(
             name=node.node_name,
@@ -154,10 +156,8 @@ class NodeAdmission:
 
     @property
     def last_checks(self) -> tuple[AdmissionCheck, ...]:
-        """The checks of pods that nothing else rejects.
-
-        Those of features come first: making room for such a pod would be in vain.
-        """
+        """The checks of pods that nothing else rejects."""
+        # They run before preemption: a pod that these reject displaces no other.
         return (unsupported, lacks_features, *self._settings.checks, self._in_shutdown)
 
     def _under_pressure(self, pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
@@ -169,10 +169,8 @@ class NodeAdmission:
 
 
 def unsupported(pod: Pod, _others: Sequence[Pod]) -> Rejected | None:
-    """Reject a pod of an API server that needs a feature which this agent lacks.
-
-    Manifests with such pods are refused when they are read.
-    """
+    """Reject a pod of an API server that needs a feature which this agent lacks."""
+    # The sources refuse such manifests when they read them.
     if is_static(pod):
         return None
     errors = check_cluster_pod(pod)

@@ -1,8 +1,8 @@
-"""Passes changes that concern pods to the registry, which is built after the rooms they come from.
+"""Passes changes of pods to the registry, which is built after the rooms that report them.
 
-The PLEG, the runtime's health and the objects are parts of what every pod worker uses, so they
-exist before the registry; and they report to it. Before `subscribe` there are no workers, so a
-change then needs no receiver.
+Every pod worker uses the PLEG, the runtime's health and the objects. So they exist before the
+registry, and they report to it. Before `subscribe` there are no workers, so a change then needs no
+receiver.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ class PodListener(Protocol):
     """Receives changes; see `PodRegistry`. Its methods never block."""
 
     def wake(self, uid: PodUid) -> None:
-        """The runtime has news of a pod, known to the agent or not."""
+        """Handle a change of a pod at the runtime; the agent may not know the pod."""
         ...
 
     def objects_changed(self, uid: PodUid) -> None:
-        """An object that a pod refers to has changed."""
+        """Handle a change of an object that a pod refers to."""
         ...
 
     def wake_all(self) -> None:
-        """Something that concerns every pod has changed, such as the runtime's state."""
+        """Handle a change that concerns every pod, such as the runtime's state."""
         ...
 
 
 class PodChanges:
-    """A `PodListener` that hands on to those that have subscribed."""
+    """A `PodListener` that forwards to its subscribers."""
 
     def __init__(self) -> None:
         self._listeners: list[PodListener] = []

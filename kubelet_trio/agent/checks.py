@@ -1,4 +1,4 @@
-"""The checks behind the health endpoints: does the agent keep its pods going?"""
+"""The checks behind the health endpoints: does the agent keep managing its pods?"""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import trio
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.supervision import ChildState
 
-# Seconds since the last turn that are never too long: minDuration of syncLoopHealthCheck.
+# The least limit in seconds since the last turn: minDuration of syncLoopHealthCheck.
 _LEAST = 300.0
 
 
 def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:
-    """Return the checks by name; each returns None while it is well, else the problem."""
+    """Return the checks by name; each returns the problem, None if there is none."""
     state, pleg = parts.runtime.health.state, parts.runtime.pleg
     return {
         "syncloop": lambda: _sync_loop_problem(parts),
@@ -25,7 +25,7 @@ def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:
 
 
 def _sync_loop_problem(parts: Parts) -> str | None:
-    """Return why the pod workers get no news of what is desired, None if they do.
+    """Return why the pod workers do not receive the desired pods, None if they do.
 
     The merge of the sources takes a turn at each delivery and every `sync_period` seconds.
 
@@ -40,7 +40,7 @@ def _sync_loop_problem(parts: Parts) -> str | None:
 
 
 def overdue(turned: float | None, now: float, sync_period: float) -> str | None:
-    """Return why the last turn is too long ago, None if it is not or there was none yet."""
+    """Return the problem if the last turn is too long ago; None before the first turn, too."""
     limit = max(2 * sync_period, _LEAST)
     if turned is None or now - turned <= limit:
         return None

@@ -1,4 +1,4 @@
-"""The agent's rooms for an API server: imported only where there is one.
+"""The agent's rooms for an API server: imported only if there is one.
 
     node, its status and lease          node/registration, heartbeat, observer, follower, lease
     the pods bound to it                sources/apiserver
@@ -68,6 +68,7 @@ from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
 
+# Low: budgets multiply on the way up the tree.
 _TOP = RestartPolicy(limit=3)
 
 
@@ -79,7 +80,7 @@ class ClusterSettings:
     resources: NodeResources
     info: Callable[[str], NodeSystemInfo]  # describes the machine, given the runtime's version
     host_ips: tuple[str, ...] = ()
-    host: str = ""  # the API server, as shown to people
+    host: str = ""  # the API server's name for messages
     periods: HeartbeatPeriods = field(default_factory=HeartbeatPeriods)
     lease_seconds: int = 40
     change_detection: ChangeDetection = ChangeDetection.WATCH
@@ -91,8 +92,8 @@ class ClusterSettings:
 class ReviewApis:
     """Clients of the API server for the reviews that callers of the kubelet API cause.
 
-    Each has a rate limit of its own: tokens that strangers make up delay neither the node's own
-    requests nor the reviews for clients that are known.
+    Each has a rate limit of its own: made-up tokens of unknown clients delay neither the node's own
+    requests nor the reviews for known clients.
     """
 
     tokens: KubeApi
@@ -106,13 +107,13 @@ class ApiServer:
     Attributes:
         api: its client.
         settings: the node's.
-        heartbeat: a second client, with connections and a rate limit of its own, so that a node
-            with many requests is not taken for dead.
+        heartbeat: a second client, with connections and a rate limit of its own, so that the
+            control plane does not take a node with many requests for dead.
         keeper: keeps the last known state, for a start without the API server; None: none is kept.
         client: gets and renews the node's client certificate; None: it has no such task.
         serving: where the certificate of the kubelet API is kept; None: it is not renewed.
         reviews: the clients for TokenReviews and SubjectAccessReviews; None: `api`.
-        has_pods: whether the pods that it binds to the node run here.
+        has_pods: whether the agent runs the pods that it binds to the node.
     """
 
     api: KubeApi
@@ -126,9 +127,9 @@ class ApiServer:
 
 
 class Cluster:
-    """What the other rooms of the agent report to or read from the API server.
+    """The clients of the API server's objects, pods, statuses and events.
 
-    It comes before them, since the event recorder and the status store report to it.
+    It is built before the other rooms: the event recorder and the status store report to it.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class Cluster:
             api,
             changes.objects_changed,
             strategy=settings.change_detection,
+            # The TTL controller changes it with the size of the cluster.
             time_to_live=lambda: object_ttl(self.known_node()),
             memory=memory,
         )
@@ -169,7 +171,7 @@ class Cluster:
         self.statuses = StatusManager(api, clock, meter)
         name = settings.identity.name
         self.events = ApiEvents(api, name, qps=settings.event_qps, burst=settings.event_burst)
-        # A mirror stays while its pod is being taken down: its worker still has the name.
+        # A mirror pod stays while its static pod terminates: the worker still uses the name.
         self._mirrors = MirrorPods(api, self.node.value, self._ending)
         self.source = ApiSource(
             api,
@@ -179,8 +181,8 @@ class Cluster:
             settings.host,
             server.keeper.fall_back if server.keeper is not None else lambda: None,
             self._features,
-            # Pods are admitted by the node's labels and taints: as NewSourceApiserver of
-            # pkg/kubelet/config, the source waits until its object has been read.
+            # Admission needs the node's labels and taints: as NewSourceApiserver of
+            # pkg/kubelet/config, the source waits until the node's object has been read.
             self._node_listed.wait,
         )
         certificates: list[ClientCertificate | ServingCertificate] = []
@@ -196,21 +198,21 @@ class Cluster:
         return NodeObjects(documents, self._objects, lambda uid: is_static(self._workers[uid].pod))
 
     def known_node(self) -> Node | None:
-        """Return the node's object, or the last known one while the API server is silent."""
+        """Return the node's object, or the last known one while the API server is unreachable."""
         keeper = self.server.keeper
         return self.node.value.value or (keeper.last_node if keeper is not None else None)
 
     def want_mirrors(self, desired: Desired) -> None:
-        """Take over the static pods that need a mirror."""
+        """Set the static pods that need a mirror pod."""
         static = {pod_key(p): p for p in desired.pods.values() if is_static(p)}
         self._mirrors.want(static, is_complete=desired.all_ready)
 
     async def wait_reported(self) -> None:
-        """Wait until the API server has the pods' statuses as they are now."""
+        """Wait until the API server has the pods' current statuses."""
         await self.statuses.wait_delivered()
 
     def certificate_ttls(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Yield the gauges of the seconds that certificates have left."""
+        """Yield a gauge for each certificate: the seconds until it expires."""
         for certificate in self._certificates:
             yield from certificate.ttls()
 
@@ -224,13 +226,13 @@ class Cluster:
             self.server.keeper.note_pods(pods)
 
     def api_children(self) -> Supervisor:
-        """Return `api`: what goes to the API server. It ends after the pods' workers."""
+        """Return `api`: the clients of the API server. It ends after the pods' workers."""
         keeper = self.server.keeper
         keeping = (ChildSpec("offline", keeper.run, stop=keeper.stop),) if keeper else ()
         return Supervisor(
             "api",
             [
-                # First, so that it ends last: it keeps what the others learn until their end.
+                # First, so that it ends last: it stores what the others receive until their end.
                 *keeping,
                 ChildSpec("events", self.events.run, stop=self.events.stop),
                 ChildSpec("status", self.statuses.run, stop=self.statuses.stop),
@@ -242,7 +244,7 @@ class Cluster:
         )
 
     def certificate_children(self) -> tuple[Supervisor, ...]:
-        """Return `certificates`; none where there are none to get or renew."""
+        """Return `certificates`; empty if there are none to request or renew."""
         children = [child for each in self._certificates for child in each.children()]
         return (Supervisor("certificates", children, policy=_TOP),) if children else ()
 
@@ -256,7 +258,7 @@ class Cluster:
         """Return what observes the node for its status.
 
         Args:
-            runtime: the runtime as last seen.
+            runtime: the runtime's last observed state.
             pressure: the node's shortages.
             problems: further reasons for which the node is not ready.
             list_images: lists the images on the node.
@@ -308,17 +310,18 @@ class Cluster:
             "node",
             [
                 ChildSpec("watch", follower.run),
+                # TRANSIENT: it ends once the node is registered.
                 ChildSpec("register", registration.run, Restart.TRANSIENT),
                 ChildSpec("status", heartbeat.run),
                 ChildSpec("lease", lease.run),
             ],
-            # Each needs those before it: the object is followed, registered, then reported on.
+            # Each child needs the ones before it: watch, registration, status.
             strategy=Strategy.REST_FOR_ONE,
             policy=_TOP,
         )
 
     def report_start(self, events: EventRecorder) -> None:
-        """Report on the node that its kubelet starts, as upstream does."""
-        # The name stands for the UID, as in the Go kubelet's events: kubectl looks for both.
+        """Emit the event that the kubelet starts, as upstream does."""
+        # The UID is the name, as in the Go kubelet's events: `kubectl describe` looks for both.
         name = self.server.settings.identity.name
         events.emit(ObjectRef("Node", name, uid=name), "Normal", "Starting", "Starting kubelet.")

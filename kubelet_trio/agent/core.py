@@ -73,7 +73,7 @@ class Agent:
         self._root = make_tree(parts, health_servers(self), servers(self))
         self.metrics = AgentMetrics(parts, self.meter, self.tree)
 
-    # Its life
+    # Lifecycle
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until `stop` is called; ready when every part runs, connected or not.
@@ -106,10 +106,10 @@ class Agent:
         self._root.stop()
 
     async def remove_pods(self) -> None:
-        """End every pod for good, by recorded decisions, and wait until they are gone.
+        """Terminate every pod for good, by recorded decisions, and wait until they are gone.
 
-        No pod starts afterwards: stop the agent next. Before the pods' supervisor runs no pod can
-        be ended, and this returns at once.
+        No pod starts afterwards: stop the agent next. Before the pods' supervisor runs, no pod can
+        be terminated, and this returns at once.
         """
         pods = self.parts.pods
         if pods.supervisor.tree().state is not ChildState.RUNNING:
@@ -122,7 +122,7 @@ class Agent:
         await self.parts.pods.supervisor.wait_child_gone(f"{pod_key(pod)}@{pod_uid(pod)}")
 
     def shorten_grace(self, uid: PodUid, seconds: int) -> None:
-        """Shorten the grace period of a pod that is being ended. Never blocks."""
+        """Shorten the grace period of a terminating pod. Never blocks."""
         worker = self.parts.workers.get(uid)
         if worker is not None:
             worker.request(TerminationRequest(uid, EndReason.DELETED, grace_period=seconds))
@@ -175,7 +175,7 @@ class Agent:
         return self.parts.setup.links.not_ready()
 
     def node(self) -> NodeSettings:
-        """Return the node as it is now: its runtime may name another cgroup driver."""
+        """Return the node's current settings: the runtime may name another cgroup driver."""
         return self.parts.runtime.node()
 
     def tree(self) -> TreeNode:
@@ -185,7 +185,7 @@ class Agent:
         return self._root.declared()
 
     def check_functions(self) -> dict[str, Callable[[], str | None]]:
-        """Return the health checks by name; each returns None while it is well."""
+        """Return the health checks by name; each returns the problem, None if there is none."""
         return check_functions(self.parts)
 
     async def wait_delivered(self) -> None:
@@ -196,7 +196,7 @@ class Agent:
         await self.pods.wait_value(lambda pods: wanted <= pods.keys())
 
     def status(self) -> AgentStatus:
-        """Return the agent in one page."""
+        """Return the state of the agent."""
         runtime, settings = self.parts.runtime.health.state.value, self.settings
         return AgentStatus(
             node_name=settings.node.node_name,
@@ -214,11 +214,11 @@ class Agent:
         )
 
     def observed(self, uid: PodUid) -> RuntimePod:
-        """Return what the runtime holds of a pod, as last seen."""
+        """Return the sandboxes and containers of a pod, as last observed."""
         return self.parts.runtime.pleg.get(uid)
 
     def running_pods(self) -> Iterator[RuntimePod]:
-        """Return what the runtime holds of each pod of which something runs."""
+        """Return the sandboxes and containers of each pod that has a running one."""
         return self.parts.runtime.pleg.running_pods()
 
     def log_path(self, uid: PodUid, container_id: ContainerId) -> Path | None:
@@ -231,17 +231,15 @@ class Agent:
 
 
 async def _run_and_hurry(run: Callable[[], Awaitable[None]], hurry: Callable[[], None]) -> None:
-    """Run the tree; on a cancellation from outside call `hurry` at once. Raises `GaveUpError`.
-
-    The tree shields its parts from the cancellation until their turn to end: a worker that waits
-    for a call without a limit would use up its turn.
-    """
+    """Run the tree; on a cancellation from outside call `hurry` at once. Raises `GaveUpError`."""
+    # The tree shields its parts from the cancellation until their turn to end: a worker that waits
+    # for a call without a limit would use up its turn.
     gave_up: GaveUpError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_hurry_when_cancelled, hurry, name="kubelet (cancellation)")
         try:
             await run()
-        except GaveUpError as exc:  # through the nursery it would come out in a group
+        except GaveUpError as exc:  # raised below: a nursery would wrap it in a group
             gave_up = exc
         nursery.cancel_scope.cancel()
     if gave_up is not None:
@@ -276,4 +274,5 @@ def _make_directory(path: Path, mode: int) -> None:
     if path.is_dir():
         return
     path.mkdir(mode=mode, parents=True, exist_ok=True)
+    # mkdir(2) applied the umask.
     path.chmod(mode)

@@ -1,11 +1,11 @@
-"""The pods that the sources want, on their way to the workers: one pipeline, one writer.
+"""The pipeline of desired pods, from the sources to the pod workers, with one writer.
 
 documents   objects from manifests, before the pods that refer to them
 overhead    of a static pod's runtime class, as an API server's admission would add it
 starts      the start of the clock for the pod start metrics
-mark        of an embedded agent, by which it finds its pods in the runtime again
-registry    the workers
-mirrors     of static pods, on a node of a cluster
+mark        the annotation by which an embedded agent recognizes its pods in the runtime
+registry    starts, updates and terminates the pod workers
+mirrors     the mirror pods of static pods, on a node of a cluster
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kubelet_trio.status import PodStarts
 
 
 class DesiredPods:
-    """Merges the sources and applies what they want (the child `merge` of `sources`).
+    """Merges the sources and applies the result (the child `merge` of `sources`).
 
-    `value` is what they want now.
+    `value` is the current result: the desired pods.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class DesiredPods:
         sources: the sources of pods.
         documents: the objects from manifests.
         starts: measures the starts of pods.
-        registry: the workers.
-        events: gets pods that give way to others.
+        registry: the pod workers.
+        events: for pods that are in conflict with others.
         sync_period: seconds between two turns without a delivery.
         instance: the mark of an embedded agent's pods; "": none.
-        want_mirrors: takes the static pods that need a mirror.
+        want_mirrors: called with the desired pods, for mirror pods.
         """
         self.sources = tuple(sources)
         self.value: AsyncValue[Desired] = AsyncValue(Desired())
@@ -67,7 +67,7 @@ class DesiredPods:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Merge and apply until cancelled."""
-        # Before any source delivers: it may be long, and none can take back a recorded decision.
+        # Before any source delivers, which may take long: none can revoke a recorded decision.
         self._registry.resume()
         await run_merge(
             self.sources,
@@ -83,7 +83,7 @@ class DesiredPods:
 
     def apply(self, desired: Desired) -> None:
         """Pass the newest desired pods through the pipeline. Never blocks."""
-        # First: a pod of the same manifest finds them when it starts.
+        # First, so that a pod of the same manifest finds them when it starts.
         self._documents.apply(desired.objects)
         desired = with_overhead(desired)
         self._starts.wanted(desired.pods)
@@ -91,13 +91,13 @@ class DesiredPods:
             desired = with_mark(desired, self._instance)
         self.value.value = desired
         if self._is_clearing:
-            # `all_ready`, or the pods of a source that has not delivered yet would stay.
+            # Without `all_ready` the pods of a source that has not delivered yet would stay.
             desired = replace(desired, pods={}, all_ready=True)
         self._registry.apply(desired)
         self._want_mirrors(desired)
 
     def clear(self) -> None:
-        """End every pod for good: from now on none is wanted, whatever a source delivers."""
+        """Terminate every pod for good: from now on none is desired, whatever a source delivers."""
         self._is_clearing = True
         self.apply(self.value.value)
 
@@ -117,7 +117,7 @@ def with_mark(desired: Desired, instance: str) -> Desired:
 
 
 def source_infos(sources: Iterable[Source], desired: Desired) -> Iterator[SourceInfo]:
-    """Yield each source's state: its own problems, and its pods that give way to others."""
+    """Yield each source's state: its problems, and those of its pods that lost a conflict."""
     for source in sources:
         given_way = [p for p in desired.problems if p.source == source.name]
         problems = tuple(

@@ -29,7 +29,8 @@ from kubelet_trio.supervision import TreeNode
 if TYPE_CHECKING:
     from kubelet_trio.stats import Sample
 
-_LAG_PROBE = 0.005  # seconds to sleep; the loop's lag is the time beyond them
+# Seconds to sleep: what the sleep takes beyond them is the lag of the event loop.
+_LAG_PROBE = 0.005
 _PROBES = ("prober_probe_total", "prober_probe_duration_seconds")
 _SLIS = ("kubernetes_healthcheck", "kubernetes_healthchecks_total")
 
@@ -61,7 +62,7 @@ class AgentMetrics:
         stored = *await self._volumes(), *await self._logs()
         counted = *self._derived(), *self._ended(), *self._set_up(), *stored, *self._own(lag)
         page.add((*counted, *process_samples()))
-        # Upstream has these only where certificates are renewed.
+        # Upstream has these only if certificates are renewed.
         page.add_zeros(name for name in metered if not name.endswith("_renew_errors"))
         return page.text()
 
@@ -82,7 +83,7 @@ class AgentMetrics:
         return page.text()
 
     async def slis_page(self) -> str:
-        """Return `/metrics/slis`: the results of health checks, whenever a client asked."""
+        """Return `/metrics/slis`: the results of the health checks that clients requested."""
         from kubelet_trio.stats import MetricPage
 
         await trio.lowlevel.checkpoint()
@@ -100,6 +101,7 @@ class AgentMetrics:
         yield "kubernetes_build_info", build_info(), 1
         yield "kubelet_cgroup_version", (), node.cgroup_version
         snapshots = [pleg.get(uid) for uid in pleg.known_uids]
+        # updateRunningPodAndContainerMetrics of the PLEG: a pod with a ready sandbox runs.
         yield (
             "kubelet_running_pods",
             (),
@@ -119,12 +121,14 @@ class AgentMetrics:
         yield from self._working(desired)
         calls = dict(meter.counters("kubelet_runtime_operations_total"))
         failed = dict(meter.counters("kubelet_runtime_operations_errors_total"))
+        # SyncPod counts a pod when it creates the sandbox.
         sandboxes = ("run_podsandbox",)
         yield "kubelet_started_pods_total", (), calls.get(sandboxes, 0)
         yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
         if cluster is not None:
             yield from cluster.certificate_ttls()
         if pleg.relisted_at is not None:
+            # From Trio's monotonic clock to Unix seconds.
             ago = trio.current_time() - pleg.relisted_at
             yield "kubelet_pleg_last_seen_seconds", (), setup.seams.clock.time() - ago
 

@@ -26,7 +26,7 @@ _SERVING_CURRENT = "kubelet-server-current.pem"  # of `node.serving_store`
 
 
 def node_api_children(agent: Agent) -> tuple[ChildSpec, ...]:
-    """Return the children of `server`; none where nothing is to be served."""
+    """Return the children of `server`; empty if there is nothing to serve."""
     settings, cluster = agent.seams.node_api, agent.parts.setup.cluster
     if settings is None:
         return ()
@@ -52,7 +52,7 @@ class NodeApi:
     Attributes:
         agent: the agent.
         settings: of its kubelet API.
-        reviews: review tokens and accesses; None: there is no API server.
+        reviews: the clients for reviews of tokens and accesses; None: there is no API server.
         offload: the threads for files of certificates.
     """
 
@@ -67,6 +67,7 @@ class NodeApi:
         """Serve authorized clients, once the port and a certificate are available."""
         from kubelet_trio.server import TlsError, measured
 
+        # `listen` calls `load_tls` until it succeeds; the list takes the result.
         tls: list[ServerTls] = []
 
         async def load_tls() -> None:
@@ -85,7 +86,7 @@ class NodeApi:
     async def serve_read_only(
         self, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve what needs no authorization."""
+        """Serve the routes that need no authorization."""
         from kubelet_trio.server import measured
 
         listeners = await port.listen(task_status.started)
@@ -142,7 +143,7 @@ class NodeApi:
         )
         router = kubelet_router(parts, read_only=read_only)
         if not read_only and self.settings.options.enable_debugging_handlers:
-            # The page shows logs: without their handlers it must not.
+            # The page shows logs, so it goes with the handlers of logs.
             router.add("GET", "/ui/{path...}", node_page(agent))
         return router
 
@@ -156,6 +157,7 @@ class NodeApi:
         if settings.cert_file:
             cert, key = Path(settings.cert_file), Path(settings.key_file)
         elif issued is not None:
+            # client-go's layout: one file has certificate and key (certificate_store.go).
             cert = key = issued
         else:
             node = self.agent.node()

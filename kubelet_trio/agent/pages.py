@@ -1,4 +1,4 @@
-"""The pages that servers show: the node page, stats and metrics."""
+"""The pages of the servers: the node page, stats and metrics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kubelet_trio.server import Router
 
 _ONLY = "only_cpu_and_memory"
+# https://prometheus.io/docs/instrumenting/exposition_formats/
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -96,7 +97,7 @@ def _page(text: str) -> Response:
 
 
 def _asks_only_cpu_and_memory(request: Request) -> bool:
-    # Upstream takes it from the query or from a form, given once, as `true`.
+    # As upstream: in the query or in a form, exactly once, as `true`.
     given = [value for name, value in request.arguments if name == _ONLY]
     if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         given += parse_qs(request.body.decode("utf-8", "replace")).get(_ONLY, [])

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What passes between parts that need each other, constructed before both.
+    """The values that parts which need each other share, constructed before both.
 
     Attributes:
         changes: from PLEG, runtime health and objects to the registry.
         workers: the pod workers: the registry writes, the cluster's rooms read.
         pressure: the node's shortages: eviction writes, admission and the node's status read.
-        is_shutting_down: the node's shutdown writes; the same two read.
+        is_shutting_down: node shutdown writes, admission and the node's status read.
     """
 
     changes: PodChanges = field(default_factory=PodChanges)
@@ -54,7 +54,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every step of the composition may use."""
+    """The inputs of every step of the composition."""
 
     settings: AgentSettings
     seams: Seams
@@ -64,7 +64,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Where the rooms report: events, and the pods with their statuses."""
+    """The receivers of the rooms' reports: events, statuses, pod start times."""
 
     events: EventRecorder
     statuses: StatusStore
@@ -79,7 +79,7 @@ class RuntimeParts:
         calls: the calls that change something.
         runtime: makes them; calls of `Seams.runtime` are neither guarded nor measured.
         health: whether the runtime is ready.
-        pleg: what runs in it.
+        pleg: the sandboxes and containers in it.
         pod_cidr: passes the range of pods' addresses to it.
         node: returns the node, with the cgroup driver that the runtime names.
     """
@@ -94,7 +94,7 @@ class RuntimeParts:
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What pods are made of."""
+    """What the pod workers share: objects, images, cgroups and other services."""
 
     documents: LocalObjects
     objects: ObjectStore
@@ -115,7 +115,7 @@ class PodParts:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What keeps the node from running out."""
+    """The parts that protect the node: garbage collection, eviction, node shutdown."""
 
     containers: ContainerCollector
     images: ImageCollector

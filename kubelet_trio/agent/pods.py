@@ -1,4 +1,4 @@
-"""The node's pods, as garbage collection, eviction, OOM watchers and node shutdown see them."""
+"""The node's pods for garbage collection, eviction, OOM watchers and node shutdown."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from kubelet_trio.pods import (
 from kubelet_trio.pressure import RunningContainer
 from kubelet_trio.sources import Desired
 
+# Reason and message of pkg/kubelet/nodeshutdown.
 _SHUT_DOWN = PodFailure("Terminated", "Pod was terminated in response to imminent node shutdown.")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectablePods:
-    """Answers `gc.NodePods`."""
+    """Implements `gc.NodePods`."""
 
     registry: PodRegistry
     pleg: Pleg
@@ -57,13 +58,14 @@ class CollectablePods:
 
     def wanted(self) -> Iterable[Pod]:
         """Return the pods that may start containers, with their newest manifests."""
-        # A list: callers await while they go through it, and workers come and go meanwhile.
+        # A list: callers await in the loop over it, and workers come and go meanwhile.
         return list(self._wanted())
 
     def _wanted(self) -> Iterator[Pod]:
         for uid, pod in self.desired.value.pods.items():
             if not self.has_ended(uid):
                 yield pod
+        # No source wants these any more, but they use their images until they have terminated.
         for uid, worker in self.registry.workers.items():
             if uid not in self.desired.value.pods and pod_uid(worker.pod) == uid:
                 yield worker.pod
@@ -84,7 +86,7 @@ class CollectablePods:
 
 @dataclass(frozen=True, slots=True)
 class GuardedPods:
-    """Answers `pressure.EvictablePods`, `shutdown.ShutdownPods` and the OOM watchers."""
+    """Implements `pressure.EvictablePods` and `shutdown.ShutdownPods`; serves the OOM watchers."""
 
     registry: PodRegistry
     pleg: Pleg
@@ -93,6 +95,7 @@ class GuardedPods:
     # Eviction and shutdown
 
     def running(self) -> Sequence[tuple[PodUid, Pod]]:
+        # Not the terminating ones: to evict them frees nothing more.
         return [
             (uid, worker.pod)
             for uid, worker in self.registry.workers.items()
@@ -111,7 +114,7 @@ class GuardedPods:
 
     def _end(self, uid: PodUid, reason: EndReason, grace_period: int, failure: PodFailure) -> None:
         worker = self.registry.workers.get(uid)
-        if worker is not None:  # else it has ended already
+        if worker is not None:  # None: the pod has terminated already
             worker.request(TerminationRequest(uid, reason, grace_period, failure))
 
     async def wait_ended(self, uid: PodUid) -> None:
@@ -141,5 +144,6 @@ class GuardedPods:
     def _ref(self, pod: RuntimePod, container: str) -> ObjectRef:
         known = self.statuses.value.get(pod.uid)
         named = pod_containers(known) if known is not None else ()
+        # Without a manifest nothing shows whether it is an init container.
         path = next((c.field_path for c in named if c.spec.name == container), "")
         return pod_ref(pod.namespace, pod.name, pod.uid, path or f"spec.containers{{{container}}}")

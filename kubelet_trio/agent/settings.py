@@ -1,4 +1,4 @@
-"""The agent's settings, and the seams through which it reaches the world."""
+"""The agent's settings, and its seams to the outside."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class NodeApiSettings:
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """The world: each of these has a fake in `testing`."""
+    """The agent's seams to the outside; each has a fake in `testing`."""
 
     runtime: Runtime
     mounter: Mounter

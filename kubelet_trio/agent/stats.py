@@ -1,4 +1,4 @@
-"""Measures what the node and its pods use, for the server: the child `stats`.
+"""Measures the resource use of the node and its pods, for the server: the child `stats`.
 
 The room `stats` is imported, and files are read, at the first request: most standalone nodes never
 get one.
@@ -71,7 +71,7 @@ class AgentStats:
         """Return the provider of `/stats/summary` and of the metrics pages."""
         if self._provider is None:
             host, machine = await self._seams.offload_for(Purpose.STATS)(_look_at_host)
-            # Looked at again: another request may have been faster.
+            # Checked again: another request may have been faster.
             if self._provider is None:
                 self._provider = self._make(host, machine)
                 self._asked.set()
@@ -118,7 +118,7 @@ class AgentStats:
             StatsSettings(
                 node.node_name,
                 str(node.root_dir),
-                # Of both drivers: the runtime's is known only once it has answered.
+                # Of both drivers: the runtime's is unknown until it has answered.
                 (cgroup_path(kubepods, "systemd"), cgroup_path(kubepods, "cgroupfs")),
                 machine,
                 self._settings.system_cgroups,
@@ -245,6 +245,7 @@ def _os_name(release: str) -> str:
 
 def _cpu_topology(cpuinfo: str) -> tuple[int, int]:
     """Return the numbers of physical cores and of sockets in /proc/cpuinfo."""
+    # show_cpuinfo of x86 writes `physical id` before `core id`; ARM has neither.
     cores, sockets, socket = set[tuple[str, str]](), set[str](), ""
     for line in cpuinfo.splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))

@@ -1,4 +1,4 @@
-"""Builds what pods are made of: objects, images, volumes, cgroups, records."""
+"""Builds what the pod workers share: objects, images, volumes, cgroups, records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_supplies(
         clock=seams.clock,
         offload=seams.offload_for(Purpose.PODS),
         names=PodNames(),
-        # `listing`: a removal that failed leaves it open what the runtime still has.
+        # `listing`: after a failed removal only a new list shows what the runtime still has.
         remains=Remains(runtime.runtime, partial(runtime.pleg.refresh, listing=True)),
         crash_back_off=BackOffTable(settings.crash_back_off),
         node=runtime.node,
@@ -67,7 +67,7 @@ def make_supplies(
 
 
 def _make_image_access(setup: Setup, runtime: RuntimeParts) -> ImageAccess | None:
-    """Return the check of which pod may use which image; None where each may use all."""
+    """Return the check of which pod may use which image; None: every pod may use every image."""
     settings, seams = setup.settings, setup.seams
     if settings.pull_verification is None:
         return None

@@ -26,14 +26,14 @@ def make_tree(
     Args:
         parts: the agent.
         health_servers: the children of `health`.
-        servers: the children of `server`; there is no such part without any.
+        servers: the children of `server`; without any there is no `server`.
     """
     seams, reports, cluster = parts.setup.seams, parts.reports, parts.setup.cluster
     return Supervisor(
         "kubelet",
         [
             Supervisor("health", health_servers, policy=_TOP),
-            # Before the pods, so that they end after them: what workers report last is delivered.
+            # Before the pods, so that they end after them and deliver the workers' last reports.
             ChildSpec("events", reports.events.run, policy=_TOP),
             ChildSpec("status", reports.statuses.run, policy=_TOP),
             *((Supervisor("machine", seams.machine, policy=_TOP),) if seams.machine else ()),
@@ -70,7 +70,7 @@ def _runtime(parts: Parts) -> Supervisor:
 
 
 def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
-    """Return `cgroups`, which runs before the pods; none where the runtime makes them."""
+    """Return `cgroups`, which runs before the pods; empty if the runtime makes the cgroups."""
     cgroups = parts.supplies.cgroups
     if not isinstance(cgroups, NodeCgroups):
         return ()
@@ -78,7 +78,7 @@ def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
 
 
 def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
-    """Return `node` and `certificates`; none on a standalone node."""
+    """Return `node` and `certificates`; empty on a standalone node."""
     cluster, links, runtime = parts.setup.cluster, parts.setup.links, parts.runtime
     if cluster is None:
         return ()

@@ -1,4 +1,4 @@
-"""Builds what keeps the node from running out: garbage collection, eviction, OOM, shutdown."""
+"""Builds the parts that protect the node: garbage collection, eviction, OOM, shutdown."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from kubelet_trio.supervision import ChildSpec, DynamicSupervisor
 def make_upkeep(
     setup: Setup, runtime: RuntimeParts, reports: Reports, supplies: Supplies, pods: PodParts
 ) -> Upkeep:
-    """Build the parts that act on pods for the node's sake."""
+    """Build the parts that remove or terminate pods to protect the node."""
     collectable = CollectablePods(pods.registry, runtime.pleg, pods.desired.value)
     guarded = GuardedPods(pods.registry, runtime.pleg, reports.statuses.pods)
     containers = _make_container_gc(setup, runtime, reports, collectable)
     images = _make_image_gc(setup, runtime, reports, supplies, collectable)
     reclaim = Reclaim(
-        # As DeleteAllUnusedContainers of the Go kubelet: regardless of what the policy keeps.
+        # As DeleteAllUnusedContainers of the Go kubelet, which ignores the policy.
         containers=lambda: containers.collect(all_unused=True),
         images=images.remove_unused,
         errors=RECLAIM_ERRORS,
@@ -135,6 +135,7 @@ def _make_eviction(
 ) -> EvictionManager:
     settings, seams, host = setup.settings, setup.seams, cgroup_host()
 
+    # Evaluated at each use: the runtime may name another cgroup driver later.
     def pods_cgroup() -> str:
         return _pods_cgroup(runtime.node())
 
@@ -152,6 +153,7 @@ def _make_eviction(
         root_dir=str(settings.node.root_dir),
         events=reports.events,
         offload=seams.offload_for(Purpose.SIGNALS),
+        # Threads of their own: a hung file system must not delay the signals of memory.
         disk_offload=seams.offload_for(Purpose.FILE_SYSTEMS),
         wake=KernelMemoryWake(host, memory_capacity, pods_cgroup) if is_woken else None,
         pressure=setup.links.pressure,
@@ -160,7 +162,7 @@ def _make_eviction(
 
 
 def _pods_cgroup(node: NodeSettings) -> str:
-    """Return the cgroup of all pods; "" where there is none."""
+    """Return the cgroup of all pods; "" if there is none."""
     if not node.cgroups_per_qos:
         return ""
     return cgroup_path(qos_cgroup("Guaranteed", parse_cgroup(node.cgroup_root)), node.cgroup_driver)
@@ -178,14 +180,14 @@ def _oom_children(setup: Setup, reports: Reports, pods: GuardedPods) -> Iterator
         logged.logged,
         seams.offload_for(Purpose.PROCESSES),
         seams.memory_events,
-        # An earlier agent has reported the kills in containers from before this time.
+        # An earlier agent has reported the OOM kills from before this time.
         since=seams.clock.time(),
     )
     yield ChildSpec("memory-events", counted.run)
 
 
 def _make_shutdown(setup: Setup, reports: Reports, pods: GuardedPods) -> NodeShutdown | None:
-    """Return the guard of the node's shutdown; None where no grace period is configured."""
+    """Return the child `shutdown`; None if no grace period is configured."""
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     if not settings.shutdown:
         return None
