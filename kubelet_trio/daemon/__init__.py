@@ -1,4 +1,4 @@
-"""The node daemon: an `Agent` on the real world, made from the configuration.
+"""The node daemon: an `Agent` on this machine, built from the configuration.
 
 Here `KubeletConfiguration` and flags become plain values for the rooms, and every seam gets its
 real implementation.
@@ -17,7 +17,7 @@ from kubelet_trio.daemon.settings import node_api_settings
 if TYPE_CHECKING:
     from kubelet_trio.daemon.join import Apis, open_apis
 
-# What only a node of a cluster needs is imported by those.
+# Imported on first use: a standalone node needs none of these.
 _DEFERRED = {"Apis": "join", "open_apis": "join"}
 
 __all__ = [

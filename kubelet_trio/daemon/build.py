@@ -89,7 +89,7 @@ def build_agent(
         looked_up: the addresses of the node's name (`look_up`).
         machine_tasks: tasks that keep the machine as configured (`machine_children`).
 
-    Raises OSError or ValueError, naming it, for what of the host cannot be read or parsed.
+    Raises OSError or ValueError if a file of the host cannot be read or parsed; the text names it.
     """
     machine = read_machine(Path(settings.flags.root_dir))
     reserved, capacity = _resources(settings, machine)
@@ -173,7 +173,7 @@ def _api_server(
 def _keyring(
     flags: KubeletFlags, root_dir: Path, meter: Meter
 ) -> Callable[[Accounts | None], NodeKeyring]:
-    """Return how the node's credentials for registries are opened.
+    """Return the function that opens the node's credentials for registries.
 
     Raises OSError and ValueError, naming the file.
     """
@@ -205,6 +205,7 @@ def _sources(
                 Path(config.static_pod_path),
                 node.node_name,
                 interval=config.file_check_frequency,
+                # The pods of manifests that are invalid now keep running from these.
                 last_good=last_good,
             )
         )
@@ -237,7 +238,7 @@ def _health_servers(
         )
         serve = partial(_serve_health, agent, health)
         servers.insert(0, ChildSpec("healthz", serve, policy=SERVING, note=health.problem))
-    # It shows logs without authentication: on loopback alone, and only if asked for.
+    # The page shows logs without authentication, so it is off by default, and on loopback only.
     if flags.ui_port:
         servers.append(node_page_child(agent, flags.ui_port))
     return tuple(servers)
@@ -267,4 +268,5 @@ async def _serve_control(
     try:
         await serve_http(router, listeners)
     finally:
+        # unix(7): a socket's file stays after the socket is closed.
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reports to a cluster that its node could not be set up."""
+"""Reports to a cluster that the setup of its node failed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ _REASON = "KubeletSetupFailed"
 
 
 async def report_setup_failure(apis: Apis, node: str, message: str, clock: WallClock) -> None:
-    """Send the event; give up after two seconds, so that an unreachable server delays no exit.
-
-    The agent, whose tasks send events otherwise, was not built.
-    """
+    """Send the event; give up after two seconds, so that an unreachable server delays no exit."""
     from kubelet_trio.events import ApiEvents
 
+    # Sent here, because there is no agent whose tasks could send it.
     events = ApiEvents(apis.api, node)
     events.put(Event(node_ref(node), "Warning", _REASON, message, clock.time()))
     events.stop()

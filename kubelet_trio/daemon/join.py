@@ -1,4 +1,4 @@
-"""Makes a node of a cluster from the configuration: imported only where there is a kubeconfig."""
+"""Builds the node of a cluster from the configuration: imported only with a kubeconfig."""
 
 from __future__ import annotations
 
@@ -45,10 +45,13 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-# The Kubernetes version whose behaviour this agent has, which clusters compare, and our suffix.
+# The Kubernetes version whose behaviour this agent has, for version skew checks; the suffix is
+# build metadata, which comparisons ignore (https://semver.org).
 KUBELET_VERSION = "v1.36.2+kubelet-trio"
 
-# Heartbeats are few and small: the node's other requests must not delay them.
+# As upstream's heartbeatClientConfig (cmd/kubelet/app/server.go): no rate limit, because the
+# node's other requests must not delay heartbeats; the timeout is nodeStatusUpdateFrequency's
+# default.
 _NO_LIMIT = -1.0
 _HEARTBEAT_TIMEOUT = 10.0
 _OFFLINE = "offline"  # directory of `--offline-pods`, below the root directory
@@ -103,7 +106,7 @@ async def open_apis(
         # Three pools of connections: a slow answer in one delays no request of the others.
         opened(qps=qps, burst=burst) as api,
         opened(qps=_NO_LIMIT, request_timeout=_HEARTBEAT_TIMEOUT) as heartbeat,
-        # A client that goes away during its review costs a connection: not one of the node's.
+        # A client that disconnects during its review ends a connection: not one of the node's.
         opened(qps=qps, burst=burst) as tokens,
     ):
         client = ClientCertificate(
@@ -126,7 +129,7 @@ def measure_exchange(meter: Meter, exchange: RequestAttempt) -> None:
 def make_api_server(
     settings: Settings, node: NodeSettings, capacity: NodeCapacity, apis: Apis
 ) -> ApiServer:
-    """Return the seam to the API server, with the node's settings there."""
+    """Return the seam to the API server, with the settings of the node's object."""
     config = settings.config
     return ApiServer(
         apis.api,
@@ -177,7 +180,7 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
         register=config.register_node,
         provider_id=config.provider_id,
         external_cloud=flags.cloud_provider == "external",
-        # 0.0.0.0 and :: ask for a family, not for an address.
+        # 0.0.0.0 and :: choose a family, not an address.
         node_ips=node.host_ips if flags.node_ip not in ("", "0.0.0.0", "::") else (),
         has_node_ip=bool(flags.node_ip),
         attach_detach=config.enable_controller_attach_detach,
@@ -191,9 +194,9 @@ def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
 
 
 def make_keeper(settings: Settings) -> Keeper | None:
-    """Return the keeper of `--offline-pods`; without the option remove what an earlier one kept.
+    """Return the keeper of `--offline-pods`; without the option, remove what an earlier one kept.
 
-    Blocks. Raises OSError where that cannot be removed: it holds secrets.
+    Blocks. Raises OSError if that cannot be removed: it contains secrets.
     """
     path = Path(settings.flags.root_dir) / _OFFLINE
     if settings.config.offline_pods:

@@ -1,7 +1,7 @@
-"""What the daemon changes on its machine, besides what pods need.
+"""The daemon's changes to its machine, other than those that pods need.
 
-With the process runtime it changes only what the configuration names: pods are processes of the
-machine there, which need not be set up as a node.
+With the process runtime it changes only what the configuration names: there pods are processes of a
+machine that may not be set up as a node.
 """
 
 from __future__ import annotations

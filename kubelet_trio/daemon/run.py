@@ -45,7 +45,8 @@ log = get_logger()
 
 # Seconds that `--runonce` waits for its pods.
 _RUN_ONCE_LIMIT = 600.0
-# Seconds that a stopping agent waits for threads that hang. systemd kills it after 90 s.
+# Seconds that a stopping agent waits for threads that hang. systemd kills it after 90 s
+# (DefaultTimeoutStopSec in systemd-system.conf(5)).
 _STOP_LIMIT = 30.0
 
 
@@ -86,9 +87,10 @@ async def run_agent(
 async def _prepare(
     settings: Settings, stack: AsyncExitStack
 ) -> tuple[Agent, Contention | None] | None:
-    """Return the agent, not running yet; None where it cannot be built, which is logged."""
+    """Return the agent, not running yet; log why and return None if it cannot be built."""
     apis: Apis | None = None
     try:
+        # First: the kubelet that holds the lock still manages the pods.
         contention = await _hold_lock(settings.flags, stack)
         apis = await _open_apis(settings, stack)
         await set_kernel(settings)
@@ -114,7 +116,7 @@ async def _prepare(
 
 
 async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention | None:
-    """Hold `--lock-file`; with `--exit-on-lock-contention` return what detects a contender.
+    """Hold `--lock-file`; with `--exit-on-lock-contention` return the watcher of contention.
 
     Raises OSError, naming the file.
     """
@@ -122,11 +124,12 @@ async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention |
         return None
     path = Path(flags.lock_file)
     await stack.enter_async_context(lock_file(path))
+    # After the lock: the open(2) of this process must not count as contention.
     return stack.enter_context(Contention(path)) if flags.exit_on_lock_contention else None
 
 
 def report_dns_limits(node: NodeSettings, path: str, events: EventSink) -> None:
-    """Report on the node that pods get less than the host's resolver file contains."""
+    """Emit an event if pods do not get all of the host's resolver file."""
     if node.resolv_conf is None:
         return
     problem = resolv_conf_problem(node.resolv_conf, path, node.cluster_domain)
@@ -135,7 +138,7 @@ def report_dns_limits(node: NodeSettings, path: str, events: EventSink) -> None:
 
 
 def report_swap(node: NodeSettings, events: EventSink, *, noswap: bool) -> None:
-    """Report on the node that volumes in memory may be swapped, as tmpfs lacks `noswap`."""
+    """Emit an event if memory-backed volumes may be swapped, because tmpfs lacks `noswap`."""
     if node.swap_capacity and not noswap:
         events.emit(
             node_ref(node.node_name),
@@ -163,6 +166,7 @@ async def _run(
     stop: trio.Event,
     task_status: trio.TaskStatus[Callable[[], bool]],
 ) -> int:
+    # `--runonce` fails unless `_run_once` returns 0.
     code = 1 if settings.config.run_once else 0
     ready = _Ready()
 
@@ -178,13 +182,14 @@ async def _run(
 
     try:
         async with trio.open_nursery() as nursery:
-            # Before the start: a signal may come while the tree is being started.
+            # Before the start: a signal may arrive while the tree starts.
             nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
             if contention is not None:
                 nursery.start_soon(_stop_when_contended, agent, contention)
             nursery.start_soon(attend)
             await agent.run(task_status=ready)
             nursery.cancel_scope.cancel()
+    # A nursery wraps even a single exception in a group (strict_exception_groups).
     except* (GaveUpError, SocketInUseError) as failures:
         for failure in failures.exceptions:
             log.error("agent.failed", error=str(failure))
@@ -193,7 +198,7 @@ async def _run(
 
 
 class _Ready:
-    """A task status to wait for; unlike `nursery.start` it allows the task to end before it."""
+    """A task status to wait for; unlike `nursery.start` it allows the task to end without it."""
 
     def __init__(self) -> None:
         self.event = trio.Event()
@@ -226,14 +231,14 @@ async def _stop_when_contended(agent: Agent, contention: Contention) -> None:
 
 async def _stop(agent: Agent) -> None:
     agent.stop()
-    # Each step of the agent's end has a deadline; a thread that hangs cannot have one.
+    # Each step of the agent's shutdown has a deadline; a thread that hangs cannot have one.
     await trio.sleep(_STOP_LIMIT)
     log.warning("agent.threads_hang", threads=busy_threads())
     end_threads()
 
 
 async def _run_once(agent: Agent) -> int:
-    """Wait until every pod runs or has ended; return 0 if each does, or has succeeded."""
+    """Wait until every pod is ready or has terminated; return 0 if none has failed."""
     with trio.move_on_after(_RUN_ONCE_LIMIT):
         await agent.wait_delivered()
         await agent.pods.wait_value(lambda pods: all(_has_come_up(p) for p in pods.values()))

@@ -50,6 +50,7 @@ from kubelet_trio.shutdown import ShutdownPeriod, shutdown_periods
 
 def node_name(settings: Settings) -> str:
     """Return the node's name: `--hostname-override`, else the host's name."""
+    # GetHostname in k8s.io/component-helpers/node/util: trimmed, in lower case.
     return (settings.flags.hostname_override or socket.gethostname()).strip().lower()
 
 
@@ -166,7 +167,8 @@ def _cgroup_policy(
     enforced = set(config.enforce_node_allocatable)
     percent = config.qos_reserved.get("memory")
     return CgroupPolicy(
-        # Limited even if not enforced: with the default CPU weight the pods would starve.
+        # Even if not enforced: with the default CPU weight the pods would starve
+        # (enforceNodeAllocatableCgroups in pkg/kubelet/cm).
         budget=capacity.enforceable if "pods" in enforced else capacity.internal,
         pids_limit=config.pod_pids_limit,
         reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
@@ -190,6 +192,7 @@ def _reserved_cgroups(
 
 def _system_cgroups(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the system containers of the stats summary, each with its cgroup."""
+    # SystemContainerRuntime and SystemContainerMisc of the stats API.
     named = (("runtime", settings.flags.runtime_cgroups), ("misc", settings.config.system_cgroups))
     for name, path in named:
         if path:
@@ -220,14 +223,14 @@ def _shutdown_periods(config: KubeletConfiguration) -> tuple[ShutdownPeriod, ...
 
 
 def _parallel_pulls(config: KubeletConfiguration) -> int | None:
-    # serializeImagePulls wins over maxParallelImagePulls, which is then 1 or unset.
+    # Validation allows no maxParallelImagePulls above 1 together with serializeImagePulls.
     if config.serialize_image_pulls:
         return 1
     return config.max_parallel_image_pulls
 
 
 def node_api_settings(settings: Settings) -> NodeApiSettings | None:
-    """Return the settings of the kubelet API; None where `enableServer` is off."""
+    """Return the settings of the kubelet API; None if `enableServer` is off."""
     config = settings.config
     if not config.enable_server:
         return None
