@@ -259,8 +259,8 @@ def make_node_directories(node: NodeSettings, *, for_plugins: bool) -> None:
     A directory that exists keeps its mode.
 
     Args:
-        node: where they are.
-        for_plugins: also those that only plugins use: not needed by an embedded agent.
+        node: has their paths.
+        for_plugins: also make those of plugins, which an embedded agent does not need.
     """
     _make_directory(node.root_dir, 0o750)
     _make_directory(node.root_dir / "pods", 0o750)

@@ -77,7 +77,7 @@ class CollectablePods:
         self.registry.adopt(uid)
 
     def running_logs(self) -> Iterator[RunningLog]:
-        """Yield the running containers, as last seen, with their logs."""
+        """Yield the running containers, as last observed, with their logs."""
         for uid in self.pleg.known_uids:
             for container in self.pleg.get(uid).containers:
                 if container.state is ContainerState.RUNNING:
@@ -134,7 +134,7 @@ class GuardedPods:
                     yield RunningContainer(one.id, one.pid, one.started_at, ref)
 
     def container_ref(self, container_id: ContainerId) -> ObjectRef | None:
-        """Return the reference for a container's events; None if it is not one of ours."""
+        """Return the reference for a container's events; None if it is not this agent's."""
         for pod in self.pleg.cache.pods():
             for container in pod.containers:
                 if container.id == container_id:

@@ -48,8 +48,8 @@ class AgentSettings:
     request_timeout: float = 120.0  # seconds that a call of the runtime may take
     sync_period: float = 60.0  # seconds between a worker's rounds if nothing wakes it
     parallel_pulls: int | None = 1  # None: no limit
-    pull_qps: float = 0  # image pulls that may begin a second; 0: no limit
-    pull_burst: int = 1  # and at once
+    pull_qps: float = 0  # image pulls that may begin in a second; 0: no limit
+    pull_burst: int = 1  # image pulls that may begin at one time
     crash_back_off: BackOffPolicy = field(default_factory=BackOffPolicy)
     cgroups: CgroupPolicy = field(default_factory=CgroupPolicy)
     ids_per_pod: int = 65536  # of a pod with a user namespace of its own
@@ -62,7 +62,7 @@ class AgentSettings:
     eviction: EvictionPolicy = field(default_factory=EvictionPolicy)
     shutdown: tuple[ShutdownPeriod, ...] = ()  # none: the node's shutdown is not guarded
     pod_cidr: str = ""  # range of pods' addresses, until the node's object has one
-    sandbox_image: str = ""  # where the runtime neither names nor pins it
+    sandbox_image: str = ""  # for a runtime that neither names nor pins it
     # System containers of the stats summary (`runtime` and `misc`), with their cgroups.
     system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never

@@ -130,7 +130,7 @@ def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
         connection=seam.connection,
         mounter=KernelMounter(),
         cgroups=cgroups,
-        # The process runtime makes what it needs; without QoS cgroups no part makes any.
+        # None: the runtime makes the cgroups of pods.
         cgroup_tree=cgroups if keeps_cgroups(config) else None,
         sources=(),
         exit_waiter=PidfdExitWaiter(),

@@ -21,8 +21,8 @@ from kubelet_trio.model import Offload, get_logger
 
 log = get_logger()
 
-# Seconds between two checks: as Start of container_manager_linux.go runs its functions for a
-# cgroup (ensureStateFunc), and periodicTasks.
+# Seconds between two checks, as in Start of container_manager_linux.go: of ensureStateFunc, which
+# keeps a cgroup, and of periodicTasks.
 _WITH_CGROUP = 60.0
 _SCORE_ONLY = 300.0
 _SYSTEM = 60.0

@@ -212,7 +212,7 @@ class NodeShutdown:
         seconds = group.period.seconds
         for uid, pod in group.pods:
             log.info("shutdown.pod_ends", pod=str(pod_key(pod)), grace=seconds)
-            # A shorter grace period of the pod stays valid (processShutdownEvent).
+            # A shorter grace period of the pod stays valid (killPods in pkg/kubelet/nodeshutdown).
             self.pods.shut_down(uid, min(seconds, grace_period(pod)))
         with trio.move_on_after(seconds) as waited:
             for uid, _ in group.pods:

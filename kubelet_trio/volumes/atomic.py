@@ -125,7 +125,7 @@ def _tree(files: Payload) -> _Tree:
 
 
 def _current(volume: int) -> str | None:
-    """Return the name of the current content's directory, None if there is none of ours."""
+    """Return the name of the current content's directory, None if no agent has written one."""
     try:
         name = os.readlink(DATA, dir_fd=volume)
     except OSError:  # missing, or no link

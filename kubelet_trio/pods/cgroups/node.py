@@ -240,8 +240,8 @@ class NodeCgroups:
         # (qos_container_manager_linux.go).
         name = qos_cgroup("Guaranteed", root)
         limits = node_cgroup_limits(self._policy.budget, node.hugepage_sizes)
-        # In each round: the kernel refuses a lower memory limit until evictions have reduced the
-        # usage (enforceNodeAllocatableCgroups).
+        # Repeated in each round: cgroup v1 refuses a memory limit below the usage, until evictions
+        # have reduced that (enforceNodeAllocatableCgroups).
         written = await self._tree().apply(name, limits)
         self._log_missing(written)
         self._report(
@@ -267,7 +267,7 @@ class NodeCgroups:
             name = qos_cgroup(qos, parse_cgroup(node.cgroup_root))
             written = await self._tree().apply(name, wanted)
             if written.failures and wanted.memory is not None:
-                # The kernel refuses a limit below the usage, so the usage becomes the limit
+                # cgroup v1 refuses a limit below the usage, so the usage becomes the limit
                 # (retrySetMemoryReserve in pkg/kubelet/cm/qos_container_manager_linux.go).
                 used = await self._tree().memory_usage(name)
                 if used is not None and used > wanted.memory:
