@@ -143,7 +143,8 @@ def _mount_around(path: Path, mounts: Sequence[MountPoint]) -> MountPoint | None
     """Return the mount that holds a path: the nearest at or above it, of several the latest."""
     places = {str(path), *map(str, path.parents)}
     found = [mount for mount in mounts if mount.path in places]
-    return max(found, key=lambda mount: len(mount.path), default=None)
+    # The kernel lists them in the order of mounting, and `max` returns the first of equals.
+    return max(reversed(found), key=lambda mount: len(mount.path), default=None)
 
 
 def is_bound_to_itself(target: Path, mounts: Sequence[MountPoint]) -> bool:

@@ -39,3 +39,12 @@ def test_only_a_directory_bound_to_itself_is_taken_back(
 ) -> None:
     table = [MountPoint(path, "ext4", "/dev/vda", root=root) for path, root in mounts]
     assert is_bound_to_itself(Path("/var/lib/k"), table) is expected
+
+
+def test_of_mounts_on_top_of_each_other_the_latest_counts() -> None:
+    """A private mount that covers a shared one: what lies below it is of the private one."""
+    below = MountPoint("/var", "ext4", "/dev/a", shared=True)
+    on_top = MountPoint("/var", "ext4", "/dev/b")
+    itself = MountPoint("/var/lib/k", "ext4", "/dev/b", root="/lib/k")
+    assert is_bound_to_itself(Path("/var/lib/k"), [below, on_top, itself])
+    assert not is_bound_to_itself(Path("/var/lib/k"), [on_top, below, itself])
