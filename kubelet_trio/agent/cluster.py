@@ -19,6 +19,7 @@ from lightkube.models.core_v1 import Node, NodeSystemInfo, Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodListener
+from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import ApiEvents, EventRecorder
 from kubelet_trio.kube import KubeApi, ServerFeatures
@@ -63,13 +64,10 @@ from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import DECLARED, ClusterServiceVariables, PodWorker
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
-from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
+from kubelet_trio.supervision import ChildSpec, Restart, Strategy, Supervisor
 
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
-
-# Low: budgets multiply on the way up the tree.
-_TOP = RestartPolicy(limit=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +238,13 @@ class Cluster:
                 ChildSpec("services", self._services.run),
                 self._objects.tree,
             ],
-            policy=_TOP,
+            policy=TOP_POLICY,
         )
 
     def certificate_children(self) -> tuple[Supervisor, ...]:
         """Return `certificates`; empty if there are none to request or renew."""
         children = [child for each in self._certificates for child in each.children()]
-        return (Supervisor("certificates", children, policy=_TOP),) if children else ()
+        return (Supervisor("certificates", children, policy=TOP_POLICY),) if children else ()
 
     def observer(
         self,
@@ -317,7 +315,7 @@ class Cluster:
             ],
             # Each child needs the ones before it: watch, registration, status.
             strategy=Strategy.REST_FOR_ONE,
-            policy=_TOP,
+            policy=TOP_POLICY,
         )
 
     def report_start(self, events: EventRecorder) -> None:

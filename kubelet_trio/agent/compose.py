@@ -37,7 +37,7 @@ from kubelet_trio.agent.parts import (
     Setup,
     Supplies,
 )
-from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.settings import TOP_POLICY, AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.agent.supplies import make_supplies
 from kubelet_trio.agent.upkeep import make_upkeep
@@ -52,12 +52,9 @@ from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import (
     ChildSpec,
     DynamicSupervisor,
-    RestartPolicy,
     Supervisor,
 )
 
-# Low: budgets multiply on the way up the tree.
-_TOP = RestartPolicy(limit=3)
 # Request timeouts for which a call goes on after its caller was cancelled. RunPodSandbox, the
 # longest, has two (remote_runtime.go in cri-client).
 _LEFT_CALLS = 2.5
@@ -161,7 +158,7 @@ def _make_pods(
         links.is_shutting_down,
     )
     supervisor = DynamicSupervisor(
-        "pods", on_crash=partial(report_crash, reports.events), policy=_TOP
+        "pods", on_crash=partial(report_crash, reports.events), policy=TOP_POLICY
     )
     registry = PodRegistry(
         supplies.services,
@@ -188,5 +185,5 @@ def _make_pods(
     sources = [ChildSpec(f"{s.name}:{s.origin}", s.run) for s in desired.sources]
     merge = ChildSpec("merge", desired.run)
     return PodParts(
-        supervisor, registry, desired, Supervisor("sources", [*sources, merge], policy=_TOP)
+        supervisor, registry, desired, Supervisor("sources", [*sources, merge], policy=TOP_POLICY)
     )

@@ -31,12 +31,16 @@ from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
-from kubelet_trio.supervision import ChildSpec
+from kubelet_trio.supervision import ChildSpec, RestartPolicy
 from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer
     from kubelet_trio.stats import Host
+
+
+# Of the supervisors right below the root. Low: budgets multiply on the way up the tree.
+TOP_POLICY = RestartPolicy(limit=3)
 
 
 @dataclass(frozen=True, slots=True)

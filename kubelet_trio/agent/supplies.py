@@ -20,7 +20,7 @@ from kubelet_trio.pods import (
     PodServices,
     PullRate,
     Remains,
-    UserNamespaces,
+    UserNamespaceManager,
 )
 from kubelet_trio.volumes import VolumeManager
 
@@ -44,7 +44,7 @@ def make_supplies(
         objects=objects,
         cgroups=cgroups,
         records=PodRecords(pods_dir, disk),
-        users=UserNamespaces(
+        users=UserNamespaceManager(
             pods_dir, disk, per_pod=settings.ids_per_pod, max_pods=settings.admission.max_pods
         ),
         statuses=reports.statuses,

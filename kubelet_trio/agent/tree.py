@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import trio
 
 from kubelet_trio.agent.parts import Parts
+from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.pods import NodeCgroups
 from kubelet_trio.supervision import (
     ChildSpec,
-    RestartPolicy,
     Supervisor,
 )
-
-# Low: budgets multiply on the way up the tree.
-_TOP = RestartPolicy(limit=3)
 
 
 def make_tree(
@@ -32,11 +29,11 @@ def make_tree(
     return Supervisor(
         "kubelet",
         [
-            Supervisor("health", health_servers, policy=_TOP),
+            Supervisor("health", health_servers, policy=TOP_POLICY),
             # Before the pods, so that they end after them and deliver the workers' last reports.
-            ChildSpec("events", reports.events.run, policy=_TOP),
-            ChildSpec("status", reports.statuses.run, policy=_TOP),
-            *((Supervisor("machine", seams.machine, policy=_TOP),) if seams.machine else ()),
+            ChildSpec("events", reports.events.run, policy=TOP_POLICY),
+            ChildSpec("status", reports.statuses.run, policy=TOP_POLICY),
+            *((Supervisor("machine", seams.machine, policy=TOP_POLICY),) if seams.machine else ()),
             *((cluster.api_children(),) if cluster is not None else ()),
             # After `api`, which sends the last statuses once the workers have ended.
             _runtime(parts),
@@ -44,11 +41,11 @@ def make_tree(
             parts.pods.supervisor,
             parts.pods.sources,
             *_cluster_node(parts),
-            Supervisor("pressure", parts.upkeep.pressure_children, policy=_TOP),
-            Supervisor("gc", parts.upkeep.gc_children, policy=_TOP),
-            ChildSpec("stats", parts.stats.run, policy=_TOP),
+            Supervisor("pressure", parts.upkeep.pressure_children, policy=TOP_POLICY),
+            Supervisor("gc", parts.upkeep.gc_children, policy=TOP_POLICY),
+            ChildSpec("stats", parts.stats.run, policy=TOP_POLICY),
             # Last, so that it ends first: no request may meet parts that have ended.
-            *((Supervisor("server", servers, policy=_TOP),) if servers else ()),
+            *((Supervisor("server", servers, policy=TOP_POLICY),) if servers else ()),
         ],
     )
 
@@ -65,7 +62,7 @@ def _runtime(parts: Parts) -> Supervisor:
             ChildSpec("pleg", runtime.pleg.run),
             ChildSpec("pod-cidr", runtime.pod_cidr.run),
         ],
-        policy=_TOP,
+        policy=TOP_POLICY,
     )
 
 
@@ -74,7 +71,7 @@ def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
     cgroups = parts.supplies.cgroups
     if not isinstance(cgroups, NodeCgroups):
         return ()
-    return (ChildSpec("cgroups", cgroups.run, policy=_TOP),)
+    return (ChildSpec("cgroups", cgroups.run, policy=TOP_POLICY),)
 
 
 def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:

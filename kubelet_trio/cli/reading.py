@@ -25,7 +25,7 @@ from kubelet_trio.cli.tables import (
 from kubelet_trio.durations import human_duration
 
 
-class PodNotFoundError(ClientError):
+class UnknownPodError(ClientError):
     """The node has no pod of that name."""
 
 
@@ -64,7 +64,7 @@ def find_pod(agent: AgentClient, name: str, namespace: str) -> Json:
             f'pod "{bare}" is in several namespaces, choose by -n: {", ".join(spaces)}'
         )
     if not matches:
-        raise PodNotFoundError(f'pods "{bare}" not found')
+        raise UnknownPodError(f'pods "{bare}" not found')
     exact = [pod for pod in matches if part(pod, "metadata").get("name") == bare]
     candidates = exact or matches
     # While a pod replaces another of the same name, return the new one.
@@ -217,7 +217,7 @@ def _involved(agent: AgentClient, involved: str, namespace: str) -> dict[str, st
     if query["kind"] == "Pod":
         try:
             meta = part(find_pod(agent, name, namespace), "metadata")
-        except PodNotFoundError:
+        except UnknownPodError:
             pass  # it is gone; its events may still be kept
         else:
             return {**query, "namespace": meta.get("namespace", ""), "name": meta.get("name", "")}

@@ -7,7 +7,7 @@ from kubelet_trio.containers.env.expansion import expand_from
 from kubelet_trio.containers.env.files import MAX_ENV_FILE, EnvFileValues, parse_env_file
 from kubelet_trio.containers.env.services import service_variables
 from kubelet_trio.containers.env.variables import Environment, container_env, sub_path
-from kubelet_trio.containers.errors import ConfigError, ContainerConfigError, SandboxConfigError
+from kubelet_trio.containers.errors import ContainerConfigError, PodConfigError, SandboxConfigError
 from kubelet_trio.containers.hosts import (
     has_hosts,
     hosts_content,
@@ -86,7 +86,6 @@ __all__ = [
     "POD_NAMESPACE",
     "POD_UID",
     "TERMINATION_MESSAGE_PATH",
-    "ConfigError",
     "ContainerConfigError",
     "ContainerInputs",
     "EnvFileValues",
@@ -96,6 +95,7 @@ __all__ = [
     "LogRenderer",
     "LogWatch",
     "NodeSettings",
+    "PodConfigError",
     "PodFacts",
     "PodIdentity",
     "SandboxConfigError",

@@ -1,6 +1,6 @@
 """The errors of turning a pod into runtime configs.
 
-ConfigError                  the pod cannot run as written
+PodConfigError                  the pod cannot run as written
 ├── ContainerConfigError     one container; its waiting reason is CreateContainerConfigError
 └── SandboxConfigError       the pod's sandbox
 """
@@ -8,13 +8,13 @@ ConfigError                  the pod cannot run as written
 from __future__ import annotations
 
 
-class ConfigError(Exception):
+class PodConfigError(Exception):
     """A pod cannot be turned into a runtime's config. The text goes into its status and event."""
 
 
-class ContainerConfigError(ConfigError):
+class ContainerConfigError(PodConfigError):
     """One container cannot be configured."""
 
 
-class SandboxConfigError(ConfigError):
+class SandboxConfigError(PodConfigError):
     """The pod's sandbox cannot be configured."""

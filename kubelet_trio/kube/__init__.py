@@ -32,7 +32,7 @@ from kubelet_trio.kube.errors import (
 from kubelet_trio.kube.limits import TokenBucket
 from kubelet_trio.kube.patches import apply_json_patch, apply_merge, apply_strategic, make_strategic
 from kubelet_trio.kube.reflector import Reflector, ServerFeatures
-from kubelet_trio.kube.resources import ROUTES, Route, route_of
+from kubelet_trio.kube.resources import ROUTES, Resource, route_of
 
 if TYPE_CHECKING:
     from kubelet_trio.kube.bootstrap import (
@@ -104,8 +104,8 @@ __all__ = [
     "Reflector",
     "RenewalHooks",
     "RequestAttempt",
+    "Resource",
     "Rotation",
-    "Route",
     "ServerFeatures",
     "TokenBucket",
     "WatchEvent",

@@ -27,7 +27,7 @@ from kubelet_trio.kube.certificates import (
 )
 from kubelet_trio.kube.credentials import read_material
 from kubelet_trio.kube.errors import CertificateError, CredentialsError, KubeconfigError
-from kubelet_trio.kube.kubeconfig import ClientConfig, Source, load_kubeconfig
+from kubelet_trio.kube.kubeconfig import ClientConfig, DataOrFile, load_kubeconfig
 from kubelet_trio.model import Offload, WallClock, get_logger, write_aside
 
 log = get_logger()
@@ -150,8 +150,8 @@ def _as_node(first: ClientConfig, kubeconfig: Path, store: CertificateStore) -> 
     return replace(
         first,
         origin=str(kubeconfig),
-        certificate=Source(),
-        key=Source(),
+        certificate=DataOrFile(),
+        key=DataOrFile(),
         issued=store.current,
         token="",
         token_file=None,

@@ -22,7 +22,7 @@ from kubelet_trio.kube.connections import Connections
 from kubelet_trio.kube.credentials import AwaitedCertificate, Credentials
 from kubelet_trio.kube.kubeconfig import ClientConfig
 from kubelet_trio.kube.limits import TokenBucket
-from kubelet_trio.kube.request import Observer, Request, RequestAttempt, Sender
+from kubelet_trio.kube.request import ApiRequest, Observer, RequestAttempt, Sender
 from kubelet_trio.kube.resources import route_of
 from kubelet_trio.kube.watch import CurrentEvents, watch_events
 from kubelet_trio.model import Offload, Purpose, thread_offload
@@ -145,7 +145,7 @@ class KubeClient:
         if send_initial_events:
             # API servers refuse the first without the second (KEP-3157).
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        request = Request("GET", path, query)
+        request = ApiRequest("GET", path, query)
         # Other than in client-go, watches wait for the rate limit too.
         await self._bucket.take()
         async with self._sender.stream(request, self._timeout) as (response, connection):
@@ -214,5 +214,5 @@ class KubeClient:
         body: bytes = b"",
         content_type: str = "",
     ) -> bytes:
-        request = Request(method, path, query, body, content_type)
+        request = ApiRequest(method, path, query, body, content_type)
         return await self._sender.send(request, self._bucket, self._timeout)

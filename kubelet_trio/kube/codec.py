@@ -46,12 +46,12 @@ class RawEvent(msgspec.Struct):
 
 
 class StatusDetails(msgspec.Struct, rename="camel"):
-    """The details of a `Status`."""
+    """The details of a `Status` object."""
 
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct):
+class ApiStatus(msgspec.Struct):
     """The body of an API server's refusal."""
 
     kind: str = ""
@@ -92,17 +92,17 @@ async def decode_items(
     return tuple(found)
 
 
-def decode_status(data: bytes | msgspec.Raw) -> Status | None:
-    """Return the `Status` in an answer; None if it is something else."""
+def decode_status(data: bytes | msgspec.Raw) -> ApiStatus | None:
+    """Return the `Status` object in an answer; None if it is something else."""
     try:
-        status: Status = _decoder(Status).decode(data)
+        status: ApiStatus = _decoder(ApiStatus).decode(data)
     except JSON_ERRORS:
         return None
     return status if status.kind == "Status" else None
 
 
-def error_from(status: Status, retry_after: float | None = None) -> KubeError:
-    """Return the error for a `Status`."""
+def error_from(status: ApiStatus, retry_after: float | None = None) -> KubeError:
+    """Return the error for a `Status` object."""
     if retry_after is None and status.details and status.details.retry_after_seconds > 0:
         retry_after = float(status.details.retry_after_seconds)
     return error_of(status.code, status.reason, status.message, retry_after)

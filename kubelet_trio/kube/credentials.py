@@ -17,7 +17,7 @@ import trio
 
 from kubelet_trio.kube.errors import CredentialsError
 from kubelet_trio.kube.exec_plugin import ExecCredentials, run_plugin
-from kubelet_trio.kube.kubeconfig import ClientConfig, Source
+from kubelet_trio.kube.kubeconfig import ClientConfig, DataOrFile
 from kubelet_trio.model import Offload, Purpose, SystemClock, WallClock, get_logger, thread_offload
 
 log = get_logger()
@@ -220,12 +220,14 @@ def _stat(path: Path) -> tuple[int, ...] | None:
 def _read(config: ClientConfig) -> tuple[Material, str]:
     """Return the contents of the files. Raises `CredentialsError`."""
     if config.issued is not None and config.issued.exists():
-        issued = _bytes(config, Source(file=config.issued))
+        issued = _bytes(config, DataOrFile(file=config.issued))
         return Material(_bytes(config, config.ca), issued), ""
     material = read_material(config)
     token = config.token
     if config.token_file is not None:
-        token = _bytes(config, Source(file=config.token_file, field="tokenFile")).decode().strip()
+        token = (
+            _bytes(config, DataOrFile(file=config.token_file, field="tokenFile")).decode().strip()
+        )
         if not token:
             raise CredentialsError(f"{config.token_file}: read empty token")
     return material, token
@@ -238,14 +240,14 @@ def read_material(config: ClientConfig) -> Material:
     )
 
 
-def _bytes(config: ClientConfig, source: Source) -> bytes:
+def _bytes(config: ClientConfig, source: DataOrFile) -> bytes:
     try:
         return source.read()
     except OSError as exc:
         raise _bad(config, source, exc.strerror or str(exc)) from exc
 
 
-def _bad(config: ClientConfig, source: Source, problem: str) -> CredentialsError:
+def _bad(config: ClientConfig, source: DataOrFile, problem: str) -> CredentialsError:
     place = f"{source.field}: " if source.field else ""
     file = f"{source.file}: " if source.file is not None else ""
     return CredentialsError(f"{config.origin}: {place}{file}{problem}")

@@ -26,7 +26,7 @@ _PROXIES = ("http", "https")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataOrFile:
     """Bytes given inline, or a file that may change; false if there is neither."""
 
     data: bytes = b""
@@ -62,13 +62,13 @@ class ClientConfig:
     origin: str = ""  # the kubeconfig's path, for errors
     context: str = ""
     namespace: str = ""
-    ca: Source = Source()
+    ca: DataOrFile = DataOrFile()
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
     proxy_url: str = ""
     disable_compression: bool = False
-    certificate: Source = Source()
-    key: Source = Source()
+    certificate: DataOrFile = DataOrFile()
+    key: DataOrFile = DataOrFile()
     issued: Path | None = None  # certificate and key in one file; replaces all else once it exists
     token: str = ""
     token_file: Path | None = None
@@ -270,7 +270,7 @@ class _Fields:
         names = ", ".join(repr(item.text("name")) for item in self.items(field)) or "none"
         raise self.error(field, f"no {inner} {name!r} (known: {names})")
 
-    def source(self, field: str, base: Path) -> Source:
+    def source(self, field: str, base: Path) -> DataOrFile:
         """Return the inline data of `<field>-data`, or else the file `<field>`."""
         where = f"{self._path}.{field}"
         # Inline data take precedence, as in clientcmd.
@@ -279,10 +279,10 @@ class _Fields:
                 data = base64.b64decode(inline, validate=True)
             except (binascii.Error, ValueError) as exc:
                 raise self.error(f"{field}-data", f"not base64: {exc}") from exc
-            return Source(data=data, field=f"{where}-data")
+            return DataOrFile(data=data, field=f"{where}-data")
         if file := self.text(field):
-            return Source(file=base / file, field=where)
-        return Source()
+            return DataOrFile(file=base / file, field=where)
+        return DataOrFile()
 
     def _list(self, field: str) -> Sequence[Any]:
         value = self.value.get(field)

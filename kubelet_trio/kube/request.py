@@ -46,7 +46,7 @@ Observer = Callable[[RequestAttempt], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One request. Query parameters without a value are left out."""
 
     method: str
@@ -73,7 +73,7 @@ class Sender:
         self._compressed = not config.disable_compression
         self._agent = user_agent()
 
-    async def send(self, request: Request, bucket: TokenBucket, limit: float) -> bytes:
+    async def send(self, request: ApiRequest, bucket: TokenBucket, limit: float) -> bytes:
         """Return the body of a successful answer.
 
         Raises:
@@ -111,7 +111,7 @@ class Sender:
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, request: Request, limit: float
+        self, request: ApiRequest, limit: float
     ) -> AsyncIterator[tuple[httpcore2.Response, WatchConnection]]:
         """Start a watch; yield the response, its body not yet read, and its connection.
 
@@ -127,7 +127,7 @@ class Sender:
             yield begun
 
     async def _begin(
-        self, request: Request, limit: float, stack: contextlib.AsyncExitStack
+        self, request: ApiRequest, limit: float, stack: contextlib.AsyncExitStack
     ) -> tuple[httpcore2.Response, WatchConnection]:
         refused = False
         while True:
@@ -145,7 +145,7 @@ class Sender:
                     continue
             raise self._refusal(request, Answer(response.status, read_headers(response), body))
 
-    async def _attempt(self, request: Request, limit: float, waited: float) -> Answer:
+    async def _attempt(self, request: ApiRequest, limit: float, waited: float) -> Answer:
         async with self._connections.use() as shared:
             finished = False
             try:
@@ -160,7 +160,7 @@ class Sender:
                     self._connections.retire(shared)
             return answer
 
-    def _built(self, request: Request) -> httpcore2.Request:
+    def _built(self, request: ApiRequest) -> httpcore2.Request:
         # The caller limits the whole exchange; `connect` is for each address of a host name.
         extensions: dict[str, Any] = {"timeout": {"connect": _CONNECT}}
         if self._server_name:
@@ -173,7 +173,7 @@ class Sender:
             extensions=extensions,
         )
 
-    def _url(self, request: Request) -> httpcore2.URL:
+    def _url(self, request: ApiRequest) -> httpcore2.URL:
         server = self._server
         query = urlencode({key: value for key, value in request.query.items() if value})
         path = quote(request.path, safe=_PATH_SAFE)
@@ -186,7 +186,7 @@ class Sender:
         except ValueError as exc:  # a malformed host name, port or path (UnicodeError is one)
             raise httpcore2.LocalProtocolError(f"malformed URL: {exc}") from exc
 
-    def _headers(self, request: Request) -> list[tuple[bytes | str, bytes | str]]:
+    def _headers(self, request: ApiRequest) -> list[tuple[bytes | str, bytes | str]]:
         is_watch = "watch" in request.query
         headers: list[tuple[bytes | str, bytes | str]] = [
             ("Host", self.host),
@@ -219,7 +219,7 @@ class Sender:
         return True
 
     @contextlib.contextmanager
-    def _timed(self, request: Request, waited: float) -> Iterator[_Outcome]:
+    def _timed(self, request: ApiRequest, waited: float) -> Iterator[_Outcome]:
         outcome, began = _Outcome(), trio.current_time()
         try:
             yield outcome
@@ -230,7 +230,7 @@ class Sender:
                     RequestAttempt(request.method, self.host, outcome.code, seconds, waited)
                 )
 
-    def _refusal(self, request: Request, answer: Answer) -> KubeError | KubeUnavailableError:
+    def _refusal(self, request: ApiRequest, answer: Answer) -> KubeError | KubeUnavailableError:
         status, retry_after = decode_status(answer.body), _retry_after(answer.headers)
         if status is not None and status.code >= 400:
             return error_from(status, retry_after)
@@ -242,7 +242,7 @@ class Sender:
             f"{self.host}: {request.shown}: answered {answer.code}, no API server's: {text!r}"
         )
 
-    def _unavailable(self, request: Request, exc: Exception) -> KubeUnavailableError:
+    def _unavailable(self, request: ApiRequest, exc: Exception) -> KubeUnavailableError:
         text = str(exc) or type(exc).__name__
         return KubeUnavailableError(f"{self.host}: {request.shown}: {text}")
 

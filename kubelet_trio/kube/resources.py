@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Resource:
     """One resource: `/api/v1/…` where `group` is empty, `/apis/<group>/<version>/…` otherwise."""
 
     kind: str
@@ -45,28 +45,28 @@ _STORAGE = "storage.k8s.io"
 ROUTES = {
     route.kind: route
     for route in (
-        Route("Pod", "", "v1", "pods", namespaced=True),
-        Route("Node", "", "v1", "nodes", namespaced=False),
-        Route("Event", "", "v1", "events", namespaced=True),
-        Route("Secret", "", "v1", "secrets", namespaced=True),
-        Route("ConfigMap", "", "v1", "configmaps", namespaced=True),
-        Route("Service", "", "v1", "services", namespaced=True),
-        Route("ServiceAccount", "", "v1", "serviceaccounts", namespaced=True),
-        Route("Namespace", "", "v1", "namespaces", namespaced=False),
-        Route("PersistentVolume", "", "v1", "persistentvolumes", namespaced=False),
-        Route("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims", namespaced=True),
-        Route("Lease", "coordination.k8s.io", "v1", "leases", namespaced=True),
-        Route("TokenReview", _AUTHENTICATION, "v1", "tokenreviews", namespaced=False),
-        Route("SubjectAccessReview", _AUTHORIZATION, "v1", "subjectaccessreviews", False),
-        Route("CertificateSigningRequest", "certificates.k8s.io", "v1",
+        Resource("Pod", "", "v1", "pods", namespaced=True),
+        Resource("Node", "", "v1", "nodes", namespaced=False),
+        Resource("Event", "", "v1", "events", namespaced=True),
+        Resource("Secret", "", "v1", "secrets", namespaced=True),
+        Resource("ConfigMap", "", "v1", "configmaps", namespaced=True),
+        Resource("Service", "", "v1", "services", namespaced=True),
+        Resource("ServiceAccount", "", "v1", "serviceaccounts", namespaced=True),
+        Resource("Namespace", "", "v1", "namespaces", namespaced=False),
+        Resource("PersistentVolume", "", "v1", "persistentvolumes", namespaced=False),
+        Resource("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims", namespaced=True),
+        Resource("Lease", "coordination.k8s.io", "v1", "leases", namespaced=True),
+        Resource("TokenReview", _AUTHENTICATION, "v1", "tokenreviews", namespaced=False),
+        Resource("SubjectAccessReview", _AUTHORIZATION, "v1", "subjectaccessreviews", False),
+        Resource("CertificateSigningRequest", "certificates.k8s.io", "v1",
               "certificatesigningrequests", namespaced=False),
-        Route("RuntimeClass", "node.k8s.io", "v1", "runtimeclasses", namespaced=False),
-        Route("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False),
-        Route("CSINode", _STORAGE, "v1", "csinodes", namespaced=False),
-        Route("CSIDriver", _STORAGE, "v1", "csidrivers", namespaced=False),
-        Route("VolumeAttachment", _STORAGE, "v1", "volumeattachments", namespaced=False),
-        Route("ResourceClaim", "resource.k8s.io", "v1", "resourceclaims", namespaced=True),
-        Route("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),
+        Resource("RuntimeClass", "node.k8s.io", "v1", "runtimeclasses", namespaced=False),
+        Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False),
+        Resource("CSINode", _STORAGE, "v1", "csinodes", namespaced=False),
+        Resource("CSIDriver", _STORAGE, "v1", "csidrivers", namespaced=False),
+        Resource("VolumeAttachment", _STORAGE, "v1", "volumeattachments", namespaced=False),
+        Resource("ResourceClaim", "resource.k8s.io", "v1", "resourceclaims", namespaced=True),
+        Resource("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),
     )
 }  # fmt: skip
 
@@ -79,7 +79,7 @@ SUBRESOURCE_KINDS = {
 _PARENTS = {"Binding": "Pod", "Eviction": "Pod", "TokenRequest": "ServiceAccount"}
 
 
-def route_of(model: type) -> Route:
+def route_of(model: type) -> Resource:
     """Return a model's route; of a TokenRequest and the like, the route of its parent's kind.
 
     Raises:

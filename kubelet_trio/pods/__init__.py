@@ -23,7 +23,7 @@ from kubelet_trio.pods.plan import BackOffPolicy, BackOffTable, restarts_after
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.records.remains import Remains
-from kubelet_trio.pods.records.userns import UserNamespaces
+from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
@@ -67,7 +67,7 @@ __all__ = [
     "ReservedCgroup",
     "SysctlRules",
     "TerminationRequest",
-    "UserNamespaces",
+    "UserNamespaceManager",
     "kernel_version",
     "lacks_features",
     "load_records",

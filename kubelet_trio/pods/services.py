@@ -28,7 +28,7 @@ from kubelet_trio.pods.plan import BackOffTable
 from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecords
 from kubelet_trio.pods.records.remains import Remains
-from kubelet_trio.pods.records.userns import UserNamespaces
+from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.probes import ExecOrphans
 from kubelet_trio.status import StatusStore
 from kubelet_trio.volumes import VolumeManager
@@ -119,7 +119,7 @@ class PodServices:
     objects: ObjectStore
     cgroups: PodCgroups
     records: PodRecords
-    users: UserNamespaces
+    users: UserNamespaceManager
     statuses: StatusStore
     events: EventSink
     clock: WallClock

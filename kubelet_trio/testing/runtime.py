@@ -36,7 +36,7 @@ from kubelet_trio.testing.exits import FakeExitWaiter
 from kubelet_trio.testing.images import FakeImageService
 from kubelet_trio.testing.node import FakeNode
 from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, FakeUsage, container_stats
-from kubelet_trio.testing.streams import EventStream, FakeStreaming
+from kubelet_trio.testing.streams import FakeEventStream, FakeStreaming
 
 Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
 
@@ -110,7 +110,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.driver: v1.CgroupDriver | None = v1.CgroupDriver.CGROUPFS
         self.pod_cidr = ""  # of the last UpdateRuntimeConfig
         self.decoded = 0
-        self._streams: list[EventStream] = []
+        self._streams: list[FakeEventStream] = []
 
     # For tests: inspection
 
@@ -435,7 +435,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self,
     ) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:
         self._desk.note("GetContainerEvents")
-        stream = EventStream(self.node, self._desk, supported=self.events)
+        stream = FakeEventStream(self.node, self._desk, supported=self.events)
         self.node.subscribers.append(stream.inbox)
         self._streams.append(stream)
         try:

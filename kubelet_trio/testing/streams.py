@@ -16,7 +16,7 @@ EVENT_BACKLOG = 1000
 CALL = "GetContainerEvents"
 
 
-class EventStream:
+class FakeEventStream:
     """Iterates over the events of one subscriber."""
 
     def __init__(self, node: FakeNode, desk: CallDesk, *, supported: bool) -> None:
@@ -31,7 +31,7 @@ class EventStream:
         self.is_over = True
         self._node.wake()
 
-    def __aiter__(self) -> EventStream:
+    def __aiter__(self) -> FakeEventStream:
         return self
 
     async def __anext__(self) -> v1.ContainerEventResponse:

@@ -19,7 +19,7 @@ from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 
 from kubelet_trio.containers import (
     MAX_ENV_FILE,
-    ConfigError,
+    PodConfigError,
     PodFacts,
     container_env,
     make_directories,
@@ -251,7 +251,7 @@ class VolumeManager:
         try:
             if variables is None:
                 variables = container_env(pod, container.spec).variables
-        except ConfigError as exc:
+        except PodConfigError as exc:
             raise VolumeError("", str(exc)) from exc
         specs = await self._specs(pod, wanted)
         await self._set_up_missing(pod, specs)
@@ -387,7 +387,7 @@ class VolumeManager:
                 with timed(rows, spec.kind):
                     if spec.kind not in _BY_RUNTIME:
                         self._plugins[spec.kind].set_up(spec)
-            except (OSError, ValueError, ObjectError, ConfigError) as exc:
+            except (OSError, ValueError, ObjectError, PodConfigError) as exc:
                 if failure is None:
                     failure = set_up_error(spec.disk_name, exc)
                     # The loop goes on, so `raise ... from` comes too late to set it.

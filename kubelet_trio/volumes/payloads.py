@@ -47,14 +47,14 @@ def secret_payload(spec: VolumeSpec) -> Payload:
 
 
 def downward_payload(spec: VolumeSpec) -> Payload:
-    """Return the files of a downwardAPI volume. Raises `ConfigError`."""
+    """Return the files of a downwardAPI volume. Raises `PodConfigError`."""
     return _downward(spec, spec.source.items or (), _mode(spec.source))
 
 
 def projected_payload(spec: VolumeSpec) -> Payload:
     """Return the files of all sources; at the same path the later source wins.
 
-    Raises `ObjectError` and `ConfigError`; an ObjectError lists everything that is missing.
+    Raises `ObjectError` and `PodConfigError`; an ObjectError lists everything that is missing.
     """
     files: dict[str, File] = {}
     errors: list[str] = []

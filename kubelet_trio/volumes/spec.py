@@ -73,7 +73,7 @@ class VolumePlugin(Protocol):
     def set_up(self, spec: VolumeSpec) -> None:
         """Set the volume up. Idempotent.
 
-        Raises OSError, ValueError, `ObjectError` or `ConfigError`; a FailedMount event shows the
+        Raises OSError, ValueError, `ObjectError` or `PodConfigError`; a FailedMount event shows the
         text.
         """
         ...

@@ -56,7 +56,7 @@ from kubelet_trio.daemon.build import control_api
 from kubelet_trio.kube import KubeError, KubeUnavailableError, open_client
 from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
 from kubelet_trio.kube.exec_plugin import read_credentials
-from kubelet_trio.kube.kubeconfig import ClientConfig, Source, load_kubeconfig
+from kubelet_trio.kube.kubeconfig import ClientConfig, DataOrFile, load_kubeconfig
 from kubelet_trio.model import inline_offload, set_verbosity
 from kubelet_trio.server import ApiOptions, HttpError, Request, Router
 from kubelet_trio.sources import HttpSource
@@ -346,7 +346,7 @@ async def test_the_client_of_the_api_server_tells_nobody(
     config = ClientConfig(
         server="https://kube.example:6443",
         token=plant("client"),
-        ca=Source(data=authority.certificate.read_bytes()),
+        ca=DataOrFile(data=authority.certificate.read_bytes()),
     )
     async with (
         serve(answer, tls) as server,

@@ -30,7 +30,7 @@ from kubelet_trio.kube import (
     WatchEvent,
     open_client,
 )
-from kubelet_trio.kube.kubeconfig import Source
+from kubelet_trio.kube.kubeconfig import DataOrFile
 from kubelet_trio.kube.request import RequestAttempt
 from kubelet_trio.model import inline_offload
 from tests.harness.authority import Authority, Pair
@@ -497,7 +497,7 @@ def server_context(
 def secured(authority: Authority, **config: Any) -> tuple[ClientConfig, ssl.SSLContext]:
     config = {
         "server": "https://kube.example:6443",
-        "ca": Source(file=authority.certificate),
+        "ca": DataOrFile(file=authority.certificate),
         **config,
     }
     return ClientConfig(origin="kubeconfig", **config), server_context(authority)
@@ -514,7 +514,7 @@ async def test_tls_checks_the_server(authority: Authority, autojump_clock: MockC
         assert server.asked == []
     for told in (
         {"tls_server_name": "inside.example"},
-        {"insecure_skip_tls_verify": True, "ca": Source()},
+        {"insecure_skip_tls_verify": True, "ca": DataOrFile()},
     ):
         config, _ = secured(authority, server="https://elsewhere.example", **told)
         async with asking(answering(), config, tls) as (client, _):
@@ -538,7 +538,7 @@ async def test_a_client_certificate_rotates_without_a_restart(
 ) -> None:
     pair = authority.issue("client", "first")
     config, _ = secured(
-        authority, certificate=Source(file=pair.certificate), key=Source(file=pair.key)
+        authority, certificate=DataOrFile(file=pair.certificate), key=DataOrFile(file=pair.key)
     )
     tls = server_context(authority, clients=True)
     async with asking(answering(), config, tls) as (client, server):
@@ -575,7 +575,7 @@ async def test_a_watch_ends_when_its_certificate_is_replaced(
 
     pair = authority.issue("client", "first")
     config, _ = secured(
-        authority, certificate=Source(file=pair.certificate), key=Source(file=pair.key)
+        authority, certificate=DataOrFile(file=pair.certificate), key=DataOrFile(file=pair.key)
     )
     tls = server_context(authority, clients=True)
     async with asking(handle, config, tls) as (client, server), trio.open_nursery() as nursery:
@@ -600,8 +600,8 @@ async def test_a_client_certificate_may_be_inline(
     pair: Pair = authority.issue("client", "inline")
     config, _ = secured(
         authority,
-        certificate=Source(data=pair.certificate.read_bytes()),
-        key=Source(data=pair.key.read_bytes()),
+        certificate=DataOrFile(data=pair.certificate.read_bytes()),
+        key=DataOrFile(data=pair.key.read_bytes()),
     )
     async with asking(answering(), config, server_context(authority, clients=True)) as (c, server):
         await get(c)
@@ -645,9 +645,9 @@ async def test_unreadable_files_are_named(
 ) -> None:
     pair = authority.issue("client", "x")
     sources: dict[str, Any] = {
-        "certificate": Source(file=pair.certificate), "key": Source(file=pair.key)
+        "certificate": DataOrFile(file=pair.certificate), "key": DataOrFile(file=pair.key)
     }  # fmt: skip
-    sources[field] = Source(file=tmp_path / "missing.pem", field=words)
+    sources[field] = DataOrFile(file=tmp_path / "missing.pem", field=words)
     config, tls = secured(authority, **sources)
     async with asking(answering(), config, tls) as (client, _):
         with pytest.raises(KubeUnavailableError) as failed:

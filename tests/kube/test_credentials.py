@@ -12,7 +12,7 @@ import pytest
 from kubelet_trio.kube.credentials import Credentials
 from kubelet_trio.kube.errors import CredentialsError
 from kubelet_trio.kube.exec_plugin import read_credentials, run_plugin
-from kubelet_trio.kube.kubeconfig import EXEC_VERSIONS, ClientConfig, ExecPlugin, Source
+from kubelet_trio.kube.kubeconfig import EXEC_VERSIONS, ClientConfig, DataOrFile, ExecPlugin
 from tests.harness.authority import Authority
 
 V1, BETA = EXEC_VERSIONS
@@ -81,7 +81,7 @@ async def test_a_program_is_told_of_the_cluster(tmp_path: Path, version: str) ->
     hand_out(tmp_path, token="t")
     config = ClientConfig(
         server="https://kube.example",
-        ca=Source(data=b"authority"),
+        ca=DataOrFile(data=b"authority"),
         tls_server_name="inside",
         exec_plugin=plugin(
             tmp_path, api_version=version, provide_cluster_info=True, cluster_config={"a": 1}
@@ -180,8 +180,8 @@ async def test_a_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     config = ClientConfig(
         server="https://kube.example",
         origin="conf",
-        certificate=Source(file=pair.certificate, field="users[0].user.client-certificate"),
-        key=Source(data=locked),
+        certificate=DataOrFile(file=pair.certificate, field="users[0].user.client-certificate"),
+        key=DataOrFile(data=locked),
     )
     with pytest.raises(CredentialsError, match="the key has a passphrase"):
         await Credentials(config).refresh()
@@ -192,7 +192,7 @@ async def test_an_issued_certificate_goes_before_all_else(tmp_path: Path) -> Non
     hand_out(tmp_path, token="from the program")
     config = ClientConfig(
         server="https://kube.example",
-        ca=Source(file=authority.certificate),
+        ca=DataOrFile(file=authority.certificate),
         issued=issued,
         exec_plugin=plugin(tmp_path),
     )

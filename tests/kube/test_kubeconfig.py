@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kubelet_trio.kube import ClientConfig, KubeconfigError, load_kubeconfig
-from kubelet_trio.kube.kubeconfig import ExecPlugin, Source, parse_kubeconfig
+from kubelet_trio.kube.kubeconfig import DataOrFile, ExecPlugin, parse_kubeconfig
 
 CLUSTER: dict[str, Any] = {"server": "https://kube.example:6443/"}
 V1 = "client.authentication.k8s.io/v1"
@@ -74,7 +74,7 @@ def test_inline_data_goes_before_files() -> None:
         {"certificate-authority": "ca.crt", "certificate-authority-data": encoded("authority")},
         {"client-certificate-data": encoded("c"), "client-key-data": encoded("k")},
     )
-    assert config.ca == Source(
+    assert config.ca == DataOrFile(
         data=b"authority", field="clusters[0].cluster.certificate-authority-data"
     )
     assert (config.certificate.read(), config.key.read()) == (b"c", b"k")

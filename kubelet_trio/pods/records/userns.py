@@ -102,7 +102,7 @@ def _ask(*command: str) -> str:
         raise UserNamespaceError(f"{' '.join(command)}: {exc}") from exc
 
 
-class UserNamespaces:
+class UserNamespaceManager:
     """The blocks of all pods of the node; those on disk are taken."""
 
     def __init__(

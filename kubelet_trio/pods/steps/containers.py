@@ -30,7 +30,7 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.errors import ContainerStartError, HookError
 from kubelet_trio.pods.steps.hooks import Hook, run_hook
 from kubelet_trio.pods.steps.inputs import container_inputs
-from kubelet_trio.pods.steps.sandbox import Sandbox
+from kubelet_trio.pods.steps.sandbox import RunningSandbox
 from kubelet_trio.pods.steps.stops import ContainerStopper, hook_ip
 from kubelet_trio.pods.types import WaitingReason
 from kubelet_trio.volumes import VolumeError
@@ -53,7 +53,7 @@ class ContainerStarter:
         self._stopper = stopper
 
     async def start(
-        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: Sandbox
+        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
     ) -> None:
         """Start the next instance of a container.
 
@@ -69,7 +69,7 @@ class ContainerStarter:
             raise
 
     async def _start(
-        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: Sandbox
+        self, pod: Pod, node: NodeSettings, start: StartContainer, sandbox: RunningSandbox
     ) -> None:
         container = start.container
         # The image first: the config needs its reference and its user.
@@ -90,7 +90,7 @@ class ContainerStarter:
         await self._post_start(pod, container, container_id)
 
     async def _ensure_images(
-        self, pod: Pod, container: PodContainer, sandbox: Sandbox
+        self, pod: Pod, container: PodContainer, sandbox: RunningSandbox
     ) -> EnsuredImage:
         images, config = self._services.images, sandbox.spec.config
         try:
@@ -107,7 +107,7 @@ class ContainerStarter:
         node: NodeSettings,
         start: StartContainer,
         image: EnsuredImage,
-        sandbox: Sandbox,
+        sandbox: RunningSandbox,
     ) -> v1.ContainerConfig:
         container = start.container
         try:
@@ -138,7 +138,7 @@ class ContainerStarter:
         return None
 
     async def _create(
-        self, pod: Pod, container: PodContainer, config: v1.ContainerConfig, sandbox: Sandbox
+        self, pod: Pod, container: PodContainer, config: v1.ContainerConfig, sandbox: RunningSandbox
     ) -> ContainerId:
         meter = self._services.meter
         images = sum(mount.image is not None for mount in config.mounts)

@@ -29,7 +29,12 @@ from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.containers import ContainerStarter
 from kubelet_trio.pods.steps.errors import ContainerStartError, StepError
-from kubelet_trio.pods.steps.sandbox import Sandbox, SandboxSpec, create_sandbox, sandbox_spec
+from kubelet_trio.pods.steps.sandbox import (
+    RunningSandbox,
+    SandboxSpec,
+    create_sandbox,
+    sandbox_spec,
+)
 from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
 
 # Containers that did not start, by name.
@@ -136,7 +141,7 @@ class PodExecutor:
                 made = await sandbox_spec(self._services, pod, node, attempt)
             except SandboxConfigError as exc:
                 raise StepError("FailedSync", str(exc)) from exc
-        sandbox = Sandbox(sandbox_id, made, record.ips if record is not None else ())
+        sandbox = RunningSandbox(sandbox_id, made, record.ips if record is not None else ())
         for start in plan.start:
             try:
                 await self._starter.start(pod, node, start, sandbox)

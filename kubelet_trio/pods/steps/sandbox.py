@@ -35,7 +35,7 @@ class SandboxSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
+class RunningSandbox:
     """A sandbox that containers start in."""
 
     id: SandboxId

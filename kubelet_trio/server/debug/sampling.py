@@ -22,7 +22,7 @@ _MAX_DEPTH = 256  # calls of a stack
 _NANO = 10**9
 
 
-class Call(NamedTuple):
+class StackCall(NamedTuple):
     """One call of a stack."""
 
     function: str
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     line: int
 
 
-Stack = tuple[Call, ...]  # the innermost call first
+Stack = tuple[StackCall, ...]  # the innermost call first
 Weights = Mapping[Stack, tuple[int, int]]  # the count, and nanoseconds or bytes
 Units = tuple[tuple[str, str], tuple[str, str]]  # type and unit of each of the two
 
@@ -71,13 +71,13 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _calls(frame: FrameType) -> Iterator[Call]:
+def _calls(frame: FrameType) -> Iterator[StackCall]:
     at: FrameType | None = frame
     for _ in range(_MAX_DEPTH):
         if at is None:
             return
         code = at.f_code
-        yield Call(code.co_qualname, code.co_filename, at.f_lineno)
+        yield StackCall(code.co_qualname, code.co_filename, at.f_lineno)
         at = at.f_back
 
 
@@ -86,7 +86,7 @@ def sample_memory() -> dict[Stack, tuple[int, int]]:
     found: dict[Stack, tuple[int, int]] = {}
     for statistic in tracemalloc.take_snapshot().statistics("traceback"):
         stack = tuple(
-            Call(f"{frame.filename}:{frame.lineno}", frame.filename, frame.lineno)
+            StackCall(f"{frame.filename}:{frame.lineno}", frame.filename, frame.lineno)
             for frame in reversed(statistic.traceback)
         )
         found[stack] = (statistic.count, statistic.size)
@@ -123,12 +123,12 @@ class _Table:
     def __init__(self) -> None:
         self._texts = {"": 0}
         self._functions: dict[tuple[str, str], int] = {}
-        self._locations: dict[Call, int] = {}
+        self._locations: dict[StackCall, int] = {}
 
     def text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
 
-    def location(self, call: Call) -> int:
+    def location(self, call: StackCall) -> int:
         function = (call.function, call.file)
         self._functions.setdefault(function, len(self._functions) + 1)
         return self._locations.setdefault(call, len(self._locations) + 1)

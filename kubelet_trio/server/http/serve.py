@@ -57,17 +57,14 @@ async def serve_http(
         peer = ClientPeer(seat.source)
         # Closes the socket even if the handshake or `serve_connection` is cancelled.
         async with stream:
-            secured: HalfCloseableStream | None = stream
+            secured: HalfCloseableStream = stream
             if secure is not None:
-                secured = None
-                with trio.move_on_after(limits.secure_seconds), contextlib.suppress(*DISCONNECTED):
-                    secured, tls_peer = await secure(stream)
-                    # TLS does not know the address.
-                    peer = replace(tls_peer, address=peer.address)
-            if secured is not None:
-                await serve_connection(
-                    secured, handler, limits, peer, observe, gate=gate, seat=seat
-                )
+                found = await _secured(secure, stream, limits.secure_seconds)
+                if found is None:
+                    return
+                secured, tls_peer = found
+                peer = replace(tls_peer, address=peer.address)  # TLS does not know the address
+            await serve_connection(secured, handler, limits, peer, observe, gate=gate, seat=seat)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         seat = seats.take(_address(stream))
@@ -92,6 +89,15 @@ async def serve_http(
     async with trio.open_nursery() as connections:
         await connections.start(accept)
         task_status.started()
+
+
+async def _secured(
+    secure: Secure, stream: trio.SocketStream, seconds: float
+) -> tuple[HalfCloseableStream, ClientPeer] | None:
+    """Do the TLS handshake; return None if it fails or takes too long."""
+    with trio.move_on_after(seconds), contextlib.suppress(*DISCONNECTED):
+        return await secure(stream)
+    return None
 
 
 def _address(stream: trio.SocketStream) -> str:

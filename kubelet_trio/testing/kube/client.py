@@ -14,7 +14,7 @@ from kubelet_trio.kube import (
     KubeUnavailableError,
     ObjectList,
     PatchKind,
-    Route,
+    Resource,
     WatchEvent,
     from_json,
     route_of,
@@ -23,7 +23,7 @@ from kubelet_trio.kube import (
 from kubelet_trio.testing.kube.desk import Desk
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.restriction import Anyone
-from kubelet_trio.testing.kube.server import DeleteOptions, Server
+from kubelet_trio.testing.kube.server import DeleteOptions, FakeServer
 from kubelet_trio.testing.kube.watch import FakeWatch
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class FakeKubeClient:
     """Sends one user's requests to the server. See `KubeApi` for the methods."""
 
-    def __init__(self, server: Server, desk: Desk, user: Anyone | None = None) -> None:
+    def __init__(self, server: FakeServer, desk: Desk, user: Anyone | None = None) -> None:
         self.server = server
         self.desk = desk
         self.user = user or Anyone()
@@ -43,7 +43,7 @@ class FakeKubeClient:
     async def get(
         self, model: type[T], name: str, *, namespace: str = "", resource_version: str = ""
     ) -> T:
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             return self.server.get(route, namespace, name)
 
         return from_json(await self._serve("get", model, namespace, name, "", effect), model)
@@ -59,7 +59,7 @@ class FakeKubeClient:
         continue_token: str = "",
         resource_version: str = "",
     ) -> ObjectList[T]:
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             matches = self.server.select(route, namespace, field_selector, label_selector)
             self.user.check_list(self._request("list", route, namespace), route, field_selector)
             # resourceVersion=0 is served from the watch cache, which ignores `limit`.
@@ -83,7 +83,7 @@ class FakeKubeClient:
         timeout: int = 0,  # noqa: ASYNC109  # the server's
         send_initial_events: bool = False,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T] | Bookmark]]:
-        def effect(route: Route) -> FakeWatch[T]:
+        def effect(route: Resource) -> FakeWatch[T]:
             matches = self.server.select(route, namespace, field_selector, label_selector)
             self.user.check_list(self._request("watch", route, namespace), route, field_selector)
             # KEP-3157: a client must then list, and watch from the list's version.
@@ -109,7 +109,7 @@ class FakeKubeClient:
         name = name or (body.get("metadata") or {}).get("name", "")
         namespace = namespace or (body.get("metadata") or {}).get("namespace", "")
 
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             self.user.check_create(route, namespace, name, subresource, body)
             return self.server.create(route, body, namespace, name, subresource)
 
@@ -121,7 +121,7 @@ class FakeKubeClient:
         name = (body.get("metadata") or {}).get("name", "")
         namespace = namespace or (body.get("metadata") or {}).get("namespace", "")
 
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             return self.server.update(
                 route, body, namespace, subresource, check=self._checked(route, subresource)
             )
@@ -141,7 +141,7 @@ class FakeKubeClient:
     ) -> T:
         plain = to_json(body)
 
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             return self.server.patch(
                 route, name, plain, namespace, subresource, kind,
                 check=self._checked(route, subresource),
@@ -162,13 +162,13 @@ class FakeKubeClient:
     ) -> None:
         options = DeleteOptions(grace_period, uid, resource_version)
 
-        def effect(route: Route) -> Any:
+        def effect(route: Resource) -> Any:
             self.user.check_delete(route, self.server.get(route, namespace, name))
             return self.server.delete(route, name, namespace, options)
 
         await self._serve("delete", model, namespace, name, "", effect)
 
-    def _checked(self, route: Route, subresource: str) -> Callable[[Any, Any], None]:
+    def _checked(self, route: Resource, subresource: str) -> Callable[[Any, Any], None]:
         return lambda old, new: self.user.check_update(route, subresource, old, new)
 
     async def _serve(
@@ -178,7 +178,7 @@ class FakeKubeClient:
         namespace: str,
         name: str,
         subresource: str,
-        effect: Callable[[Route], Any],
+        effect: Callable[[Resource], Any],
     ) -> Any:
         # A model without a route has no URL, so no request would reach a server.
         try:
@@ -189,13 +189,13 @@ class FakeKubeClient:
         return await self.desk.serve(request, lambda: self._authorized(request, route, effect))
 
     def _request(
-        self, verb: str, route: Route, namespace: str, name: str = "", subresource: str = ""
+        self, verb: str, route: Resource, namespace: str, name: str = "", subresource: str = ""
     ) -> KubeRequest:
         resource = f"{route.plural}/{subresource}" if subresource else route.plural
         return KubeRequest(trio.current_time(), verb, resource, namespace, name, self.user.name)
 
     def _authorized(
-        self, request: KubeRequest, route: Route, effect: Callable[[Route], Any]
+        self, request: KubeRequest, route: Resource, effect: Callable[[Resource], Any]
     ) -> Any:
         self.user.check(request, route)
         return effect(route)

@@ -15,7 +15,7 @@ from kubelet_trio.testing.kube.client import FakeKubeClient
 from kubelet_trio.testing.kube.desk import Desk
 from kubelet_trio.testing.kube.faults import KubeFaults, KubeRequest
 from kubelet_trio.testing.kube.restriction import NodeUser
-from kubelet_trio.testing.kube.server import DeleteOptions, Server
+from kubelet_trio.testing.kube.server import DeleteOptions, FakeServer
 
 T = TypeVar("T")
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -38,7 +38,7 @@ class FakeKube(FakeKubeClient):
             clock: wall time of creations and deletions; by default it follows trio's clock.
             namespaces: namespaces that exist from the start.
         """
-        super().__init__(Server(clock or TrioClock(now=_now), namespaces), Desk())
+        super().__init__(FakeServer(clock or TrioClock(now=_now), namespaces), Desk())
 
     def node(self, name: str) -> FakeKubeClient:
         """Return a node's client, limited by Node authorization and NodeRestriction."""

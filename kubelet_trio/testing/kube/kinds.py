@@ -7,7 +7,7 @@ import copy
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import pod_qos
-from kubelet_trio.kube import KubeError, Route, from_json, to_json
+from kubelet_trio.kube import KubeError, Resource, from_json, to_json
 from kubelet_trio.sources import default_pod
 from kubelet_trio.testing.kube.rules import check_name, check_new, default, invalid
 from kubelet_trio.testing.kube.store import Json, Store
@@ -29,13 +29,13 @@ _SYSTEM_META = (
 )  # fmt: skip
 
 
-def forbidden(route: Route, name: str, problem: str) -> KubeError:
+def forbidden(route: Resource, name: str, problem: str) -> KubeError:
     """Return the error of an admission plugin."""
     what = f'{route.qualified} "{name}"' if name else route.qualified
     return KubeError(403, "Forbidden", f"{what} is forbidden: {problem}")
 
 
-def prepare_create(route: Route, body: Json, namespace: str, now: str, store: Store) -> Json:
+def prepare_create(route: Resource, body: Json, namespace: str, now: str, store: Store) -> Json:
     """Return a new object as it will be stored, without its version.
 
     Raises:
@@ -78,7 +78,7 @@ def prepare_create(route: Route, body: Json, namespace: str, now: str, store: St
     return obj
 
 
-def _new_pod(route: Route, obj: Json, store: Store) -> Json:
+def _new_pod(route: Resource, obj: Json, store: Store) -> Json:
     name = obj["metadata"]["name"]
     if not obj.get("spec", {}).get("containers"):
         raise invalid(route, name, "spec.containers: Required value")
@@ -126,7 +126,7 @@ def _new_secret(obj: Json) -> None:
         obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 
-def prepare_update(route: Route, old: Json, body: Json, subresource: str) -> Json:
+def prepare_update(route: Resource, old: Json, body: Json, subresource: str) -> Json:
     """Return the new state of an object, with its system fields; equal to `old` if unchanged.
 
     Raises:
@@ -169,7 +169,7 @@ def _keep(new: Json, old: Json, field: str) -> None:
         new[field] = old[field]
 
 
-def _check_pod(route: Route, old: Json, new: Json) -> None:
+def _check_pod(route: Resource, old: Json, new: Json) -> None:
     if _fixed_spec(old) != _fixed_spec(new):
         problem = (
             "spec: Forbidden: pod updates may not change fields other than "

@@ -4,7 +4,7 @@ authorization and NodeRestriction.
 
 from __future__ import annotations
 
-from kubelet_trio.kube import KubeError, Route
+from kubelet_trio.kube import KubeError, Resource
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.kinds import forbidden
 from kubelet_trio.testing.kube.references import MIRROR, references
@@ -60,21 +60,21 @@ class Anyone:
 
     name = "admin"
 
-    def check(self, request: KubeRequest, route: Route) -> None:
+    def check(self, request: KubeRequest, route: Resource) -> None:
         """Raise `KubeError` if the user may not make this request."""
 
-    def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
+    def check_list(self, request: KubeRequest, route: Resource, fields: str) -> None:
         """Raise `KubeError` if the user may not list or watch this selection."""
 
     def check_create(
-        self, route: Route, namespace: str, name: str, subresource: str, body: Json
+        self, route: Resource, namespace: str, name: str, subresource: str, body: Json
     ) -> None:
         """Raise `KubeError` if the user may not create this object."""
 
-    def check_update(self, route: Route, subresource: str, old: Json, new: Json) -> None:
+    def check_update(self, route: Resource, subresource: str, old: Json, new: Json) -> None:
         """Raise `KubeError` if the user may not make this change."""
 
-    def check_delete(self, route: Route, obj: Json) -> None:
+    def check_delete(self, route: Resource, obj: Json) -> None:
         """Raise `KubeError` if the user may not delete this object."""
 
 
@@ -86,13 +86,13 @@ class NodeUser(Anyone):
         self.name = f"system:node:{node}"
         self._store = store
 
-    def check(self, request: KubeRequest, route: Route) -> None:
+    def check(self, request: KubeRequest, route: Resource) -> None:
         if request.verb not in _VERBS.get(request.resource, ()):
             raise self._denied(request, route)
         if problem := self._unauthorized(request, route):
             raise self._denied(request, route, problem)
 
-    def _unauthorized(self, request: KubeRequest, route: Route) -> str:
+    def _unauthorized(self, request: KubeRequest, route: Resource) -> str:
         """Return why the Node authorizer denies access to an object, "" if it allows it."""
         if request.verb in ("list", "watch"):
             only_one = request.resource == "volumeattachments"
@@ -109,7 +109,7 @@ class NodeUser(Anyone):
             return self._unrelated()
         return ""
 
-    def check_list(self, request: KubeRequest, route: Route, fields: str) -> None:
+    def check_list(self, request: KubeRequest, route: Resource, fields: str) -> None:
         # KEP-4601: a node lists and watches only its own pods, node and slices.
         terms = set(fields.split(","))
         problem = ""
@@ -132,7 +132,7 @@ class NodeUser(Anyone):
             raise self._denied(request, route, problem)
 
     def check_create(
-        self, route: Route, namespace: str, name: str, subresource: str, body: Json
+        self, route: Resource, namespace: str, name: str, subresource: str, body: Json
     ) -> None:
         # A node creates no pods of its own but mirrors of its static pods.
         if route.kind == "Pod" and not subresource:
@@ -148,7 +148,7 @@ class NodeUser(Anyone):
             self._check_own(route, name)
             self._check_labels(route, name, {}, body)
 
-    def check_update(self, route: Route, subresource: str, old: Json, new: Json) -> None:
+    def check_update(self, route: Resource, subresource: str, old: Json, new: Json) -> None:
         name = old["metadata"]["name"]
         if route.kind == "Pod":
             if old["spec"].get("nodeName") != self.node:
@@ -169,12 +169,12 @@ class NodeUser(Anyone):
                 problem = f'node "{self.node}" is not allowed to modify taints'
                 raise forbidden(route, name, problem)
 
-    def check_delete(self, route: Route, obj: Json) -> None:
+    def check_delete(self, route: Resource, obj: Json) -> None:
         if route.kind == "Pod" and obj["spec"].get("nodeName") != self.node:
             problem = f'node "{self.node}" can only delete pods with spec.nodeName set to itself'
             raise forbidden(route, obj["metadata"]["name"], problem)
 
-    def _check_mirror(self, route: Route, name: str, body: Json) -> None:
+    def _check_mirror(self, route: Resource, name: str, body: Json) -> None:
         spec, meta = body.get("spec") or {}, body.get("metadata") or {}
         kinds = {kind for kind, _ in references(body)}
         if MIRROR in (meta.get("annotations") or {}):
@@ -225,7 +225,7 @@ class NodeUser(Anyone):
             return f"node {self.node} UID mismatch: expected {expected} got {owner.get('uid')}"
         return ""
 
-    def _check_token(self, route: Route, namespace: str, name: str, body: Json) -> None:
+    def _check_token(self, route: Resource, namespace: str, name: str, body: Json) -> None:
         # The token dies with its pod, so a stolen node gets tokens for its present pods only.
         bound = (body.get("spec") or {}).get("boundObjectRef") or {}
         if bound.get("kind") != "Pod" or not bound.get("uid"):
@@ -235,12 +235,12 @@ class NodeUser(Anyone):
             problem = "node requested token bound to a pod scheduled on a different node"
             raise forbidden(route, name, problem)
 
-    def _check_own(self, route: Route, name: str) -> None:
+    def _check_own(self, route: Resource, name: str) -> None:
         if name != self.node:
             problem = f'node "{self.node}" is not allowed to modify node "{name}"'
             raise forbidden(route, name, problem)
 
-    def _check_labels(self, route: Route, name: str, old: Json, new: Json) -> None:
+    def _check_labels(self, route: Resource, name: str, old: Json, new: Json) -> None:
         was = (old.get("metadata") or {}).get("labels") or {}
         now = (new.get("metadata") or {}).get("labels") or {}
         changed = sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
@@ -267,7 +267,7 @@ class NodeUser(Anyone):
     def _unrelated(self) -> str:
         return f"no relationship found between node '{self.node}' and this object"
 
-    def _denied(self, request: KubeRequest, route: Route, problem: str = "") -> KubeError:
+    def _denied(self, request: KubeRequest, route: Resource, problem: str = "") -> KubeError:
         namespace = request.namespace if route.namespaced else ""
         where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
         message = (

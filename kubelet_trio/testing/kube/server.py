@@ -18,7 +18,7 @@ from kubelet_trio.kube import (
     NotFoundError,
     PatchError,
     PatchKind,
-    Route,
+    Resource,
     apply_json_patch,
     apply_merge,
     apply_strategic,
@@ -59,7 +59,7 @@ class DeleteOptions:
     resource_version: str = ""
 
 
-class Server:
+class FakeServer:
     """The rules of an API server over a store."""
 
     def __init__(self, clock: WallClock, namespaces: Sequence[str]) -> None:
@@ -70,13 +70,15 @@ class Server:
         for name in namespaces:
             self.create(ROUTES["Namespace"], {"metadata": {"name": name}})
 
-    def get(self, route: Route, namespace: str, name: str) -> Json:
+    def get(self, route: Resource, namespace: str, name: str) -> Json:
         found = self.store.get(route.kind, namespace if route.namespaced else "", name)
         if found is None:
             raise not_found(route, name)
         return found
 
-    def list(self, route: Route, matches: Match, limit: int = 0, continue_token: str = "") -> Page:
+    def list(
+        self, route: Resource, matches: Match, limit: int = 0, continue_token: str = ""
+    ) -> Page:
         """Return a page; all pages of a list have one version, until that is compacted."""
         if continue_token:
             if continue_token not in self._pages:
@@ -94,12 +96,12 @@ class Server:
         self._pages[token] = (left[limit:], version)
         return Page(left[:limit], version, token, len(left) - limit)
 
-    def select(self, route: Route, namespace: str, fields: str, labels: str) -> Match:
+    def select(self, route: Resource, namespace: str, fields: str, labels: str) -> Match:
         return selector(route.kind, namespace if route.namespaced else "", fields, labels)
 
     def create(
         self,
-        route: Route,
+        route: Resource,
         body: Json,
         namespace: str = "",
         name: str = "",
@@ -123,7 +125,7 @@ class Server:
 
     def update(
         self,
-        route: Route,
+        route: Resource,
         body: Json,
         namespace: str = "",
         subresource: str = "",
@@ -138,7 +140,7 @@ class Server:
 
     def patch(
         self,
-        route: Route,
+        route: Resource,
         name: str,
         body: Mapping[str, Any] | Sequence[Any],
         namespace: str = "",
@@ -169,7 +171,11 @@ class Server:
         return self._replace(route, old, copy.deepcopy(new), subresource, check, is_patch=True)
 
     def delete(
-        self, route: Route, name: str, namespace: str = "", options: DeleteOptions | None = None
+        self,
+        route: Resource,
+        name: str,
+        namespace: str = "",
+        options: DeleteOptions | None = None,
     ) -> Json:
         """Delete an object at once, or mark it; return its last or latest state."""
         options = options or DeleteOptions()
@@ -203,7 +209,7 @@ class Server:
 
     def _replace(
         self,
-        route: Route,
+        route: Resource,
         old: Json,
         body: Json,
         subresource: str,
@@ -241,7 +247,7 @@ class Server:
         return self.store.put(route.kind, new)
 
     def _create_below(
-        self, route: Route, body: Json, namespace: str, name: str, subresource: str
+        self, route: Resource, body: Json, namespace: str, name: str, subresource: str
     ) -> Json:
         parent = self.get(route, namespace, name)
         check_posted(route, subresource, name, body)
@@ -270,7 +276,7 @@ class Server:
             return self.reviews.token(parent, body)
         raise NotFoundError(404, "NotFound", "the server could not find the requested resource")
 
-    def _check_namespace(self, route: Route, namespace: str, meta: Json) -> None:
+    def _check_namespace(self, route: Resource, namespace: str, meta: Json) -> None:
         if meta.get("namespace") and meta["namespace"] != namespace:
             message = (
                 "the namespace of the provided object does not match the namespace sent on "
@@ -304,7 +310,7 @@ def _later(moment: str, seconds: int) -> str:
     return then.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _grace(route: Route, obj: Json, asked: int | None) -> int:
+def _grace(route: Resource, obj: Json, asked: int | None) -> int:
     """Return an object's grace period in seconds; 0 for all but pods bound to a node."""
     if route.kind != "Pod":
         return 0
@@ -317,7 +323,7 @@ def _grace(route: Route, obj: Json, asked: int | None) -> int:
     return int(1 if seconds < 0 else seconds)
 
 
-def _check_preconditions(route: Route, obj: Json, options: DeleteOptions) -> None:
+def _check_preconditions(route: Resource, obj: Json, options: DeleteOptions) -> None:
     meta = obj["metadata"]
     if options.uid and options.uid != meta["uid"]:
         message = (
@@ -333,10 +339,10 @@ def _check_preconditions(route: Route, obj: Json, options: DeleteOptions) -> Non
         raise conflict(route, meta["name"], message)
 
 
-def not_found(route: Route, name: str) -> NotFoundError:
+def not_found(route: Resource, name: str) -> NotFoundError:
     return NotFoundError(404, "NotFound", f'{route.qualified} "{name}" not found')
 
 
-def conflict(route: Route, name: str, problem: str) -> ConflictError:
+def conflict(route: Resource, name: str, problem: str) -> ConflictError:
     message = f'Operation cannot be fulfilled on {route.qualified} "{name}": {problem}'
     return ConflictError(409, "Conflict", message)

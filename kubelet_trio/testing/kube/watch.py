@@ -11,7 +11,7 @@ import trio
 from kubelet_trio.kube import (
     Bookmark,
     KubeUnavailableError,
-    Route,
+    Resource,
     WatchEvent,
     WatchEventKind,
     from_json,
@@ -29,7 +29,7 @@ class FakeWatch(Generic[T]):
         self,
         store: Store,
         desk: Desk,
-        route: Route,
+        route: Resource,
         model: type[T],
         matches: Callable[[Json], bool],
         *,

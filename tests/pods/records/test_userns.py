@@ -9,7 +9,7 @@ import pytest
 
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodUid, inline_offload
-from kubelet_trio.pods import UserNamespaces
+from kubelet_trio.pods import UserNamespaceManager
 from kubelet_trio.pods.records.userns import (
     IdRange,
     UserNamespaceError,
@@ -21,12 +21,12 @@ from kubelet_trio.pods.records.userns import (
 BLOCK = 65536
 
 
-def namespaces(base: Path, blocks: int = 200) -> UserNamespaces:
+def namespaces(base: Path, blocks: int = 200) -> UserNamespaceManager:
     ids = IdRange(2 * BLOCK, blocks * BLOCK)
-    return UserNamespaces(base, inline_offload, max_pods=2, find_range=lambda _per_pod: ids)
+    return UserNamespaceManager(base, inline_offload, max_pods=2, find_range=lambda _per_pod: ids)
 
 
-async def first_id(of: UserNamespaces, uid: str) -> int:
+async def first_id(of: UserNamespaceManager, uid: str) -> int:
     found = await of.get_or_create(PodUid(uid))
     assert found.mode == v1.NamespaceMode.POD
     assert found.uids == found.gids

@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.server import HttpError, Request, Response
 from kubelet_trio.server.debug.process import Profiles
-from kubelet_trio.server.debug.sampling import Call, Stack, collapsed, encoded, sampling_cpu
+from kubelet_trio.server.debug.sampling import Stack, StackCall, collapsed, encoded, sampling_cpu
 
 CPU = (("samples", "count"), ("cpu", "nanoseconds"))
 
@@ -78,13 +78,13 @@ def decoded(data: bytes) -> Profile:
         return texts[value]
 
     functions = {m[1]: (text(m[2]), text(m[4])) for m in map(message, parts[5])}
-    places: dict[int | bytes, Call] = {}
+    places: dict[int | bytes, StackCall] = {}
     for place in map(message, parts[4]):
         line = message(place[4])  # type: ignore[arg-type]
         name, file = functions[line[1]]
         at = line[2]
         assert isinstance(at, int)
-        places[place[1]] = Call(name, file, at)
+        places[place[1]] = StackCall(name, file, at)
     found = Profile([(text(m[1]), text(m[2])) for m in map(message, parts[1])])
     for sample in map(message, parts[2]):
         count, weight = packed(sample[2])
@@ -93,7 +93,10 @@ def decoded(data: bytes) -> Profile:
 
 
 _CALLS = st.builds(
-    Call, st.text("ab.<>\u00e9", max_size=3), st.text("a/", max_size=2), st.integers(0, 1 << 20)
+    StackCall,
+    st.text("ab.<>\u00e9", max_size=3),
+    st.text("a/", max_size=2),
+    st.integers(0, 1 << 20),
 )
 _AMOUNTS = st.integers(0, 1 << 60)
 
@@ -110,7 +113,7 @@ def test_a_profile_is_read_back_as_it_was(weights: dict[Stack, tuple[int, int]])
 
 
 def test_the_text_is_a_stack_a_line() -> None:
-    stack = (Call("inner", "f", 1), Call("outer", "f", 2))
+    stack = (StackCall("inner", "f", 1), StackCall("outer", "f", 2))
     assert collapsed({stack: (1, 500)}) == b"outer;inner 500\n"
 
 

@@ -15,7 +15,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kubelet_trio.kube import Route
+from kubelet_trio.kube import Resource
 from kubelet_trio.testing.kube.rules.meta import check_changeable, check_meta, check_name
 from kubelet_trio.testing.kube.rules.node import check_changed_node, check_new_node, default_node
 from kubelet_trio.testing.kube.rules.others import (
@@ -81,21 +81,21 @@ _POSTED: dict[tuple[str, str], Callable[[Problems, Json], None]] = {
 }
 
 
-def check_sent(route: Route, body: Mapping[str, Any]) -> None:
+def check_sent(route: Resource, body: Mapping[str, Any]) -> None:
     """Raise `KubeError` if the server cannot decode a complete object."""
     if (model := _model(route.kind)) is not None:
         check_body(model, body, route.version)
 
 
 def check_result(
-    route: Route, result: Mapping[str, Any], patch: Mapping[str, Any] | Sequence[Any]
+    route: Resource, result: Mapping[str, Any], patch: Mapping[str, Any] | Sequence[Any]
 ) -> None:
     """Raise `KubeError` if the server cannot decode the result of a patch."""
     if (model := _model(route.kind)) is not None:
         check_patched(model, result, patch)
 
 
-def default(route: Route, obj: Json) -> None:
+def default(route: Resource, obj: Json) -> None:
     """Make redundant fields agree, as the server's conversion does."""
     if route.kind == "Node":
         default_node(obj)
@@ -103,7 +103,7 @@ def default(route: Route, obj: Json) -> None:
         default_status(obj.setdefault("status", {}))
 
 
-def check_new(route: Route, obj: Json) -> None:
+def check_new(route: Resource, obj: Json) -> None:
     """Raise `KubeError` if a new object breaks a rule."""
     problems = Problems()
     check_meta(problems, route, obj["metadata"])
@@ -112,7 +112,7 @@ def check_new(route: Route, obj: Json) -> None:
     problems.raise_for(route, obj["metadata"]["name"])
 
 
-def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
+def check_changed(route: Resource, old: Json, new: Json, subresource: str) -> None:
     """Raise `KubeError` if a change breaks a rule."""
     problems = Problems()
     # Events: as in `check_meta`, upstream skips their metadata.
@@ -125,7 +125,7 @@ def check_changed(route: Route, old: Json, new: Json, subresource: str) -> None:
     problems.raise_for(route, new["metadata"]["name"])
 
 
-def check_posted(route: Route, subresource: str, name: str, body: Json) -> None:
+def check_posted(route: Resource, subresource: str, name: str, body: Json) -> None:
     """Raise `KubeError` if an object posted to a subresource breaks a rule."""
     problems = Problems()
     if (check := _POSTED.get((route.kind, subresource))) is not None:

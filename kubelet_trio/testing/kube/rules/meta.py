@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kubelet_trio.kube import Route
+from kubelet_trio.kube import Resource
 from kubelet_trio.testing.kube.rules.formats import (
     dns_label,
     label_value,
@@ -23,13 +23,13 @@ _NAMES: dict[str, Callable[[str], list[str]]] = {
 _ANNOTATIONS_LIMIT = 256 * 1024  # TotalAnnotationSizeLimitB: of keys and values together
 
 
-def check_name(route: Route, name: str) -> None:
+def check_name(route: Resource, name: str) -> None:
     """Raise `KubeError` if a new object has no name."""
     if not name:
         raise invalid(route, "", "metadata.name: Required value: name or generateName is required")
 
 
-def check_meta(problems: Problems, route: Route, meta: Json) -> None:
+def check_meta(problems: Problems, route: Resource, meta: Json) -> None:
     """Check the metadata of a new object, or of a changed one."""
     name = meta.get("name") or ""
     for text in _NAMES.get(route.kind, subdomain)(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kubelet_trio.kube import KubeError, Route
+from kubelet_trio.kube import KubeError, Resource
 
 IMMUTABLE = "field is immutable"
 NOT_NEGATIVE = "must be greater than or equal to 0"
@@ -39,7 +39,7 @@ class Problems:
     def internal(self, path: str, text: str) -> None:
         self._add(path, f"Internal error: {text}")
 
-    def raise_for(self, route: Route, name: str) -> None:
+    def raise_for(self, route: Resource, name: str) -> None:
         """Raise `KubeError` if there are errors."""
         if self._found:
             # As Go's Aggregate: each text once, and brackets only around several.
@@ -55,7 +55,7 @@ def shown(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def invalid(route: Route, name: str, problem: str) -> KubeError:
+def invalid(route: Resource, name: str, problem: str) -> KubeError:
     """Return the error for an invalid object."""
     kind = f"{route.kind}.{route.group}" if route.group else route.kind
     return KubeError(422, "Invalid", f'{kind} "{name}" is invalid: {problem}')
