@@ -264,6 +264,21 @@ async def read_all(stream: SpdyStream) -> bytes:
     return said
 
 
+async def forward_in_spdy(socket: Socket, said: bytes) -> bytes:
+    """Say something to port 80 through SPDY in a WebSocket; return the answer."""
+    async with trio.open_nursery() as nursery:
+        link = SpdyLink(SocketBytes(socket), is_client=True)
+        nursery.start_soon(link.run)
+        named = {"port": "80", "requestID": "0"}
+        await link.open({**named, "streamtype": "error"})
+        data = await link.open({**named, "streamtype": "data"})
+        await data.send_all(said)
+        await data.send_eof()
+        answer = await read_all(data)
+        nursery.cancel_scope.cancel()
+    return answer
+
+
 async def test_a_command_over_spdy(autojump_clock: MockClock) -> None:
     node = Node()
     async with node.spdy(EXEC) as link:
@@ -445,16 +460,7 @@ async def test_half_a_forwarded_connection_is_reset(autojump_clock: MockClock) -
 
 async def test_spdy_in_a_websocket(autojump_clock: MockClock) -> None:
     async with Node().websocket(FORWARD, "SPDY/3.1+portforward.k8s.io") as socket:
-        async with trio.open_nursery() as nursery:
-            link = SpdyLink(SocketBytes(socket), is_client=True)
-            nursery.start_soon(link.run)
-            named = {"port": "80", "requestID": "0"}
-            await link.open({**named, "streamtype": "error"})
-            data = await link.open({**named, "streamtype": "data"})
-            await data.send_all(b"this")
-            await data.send_eof()
-            assert await read_all(data) == b"you said this"
-            nursery.cancel_scope.cancel()
+        assert await forward_in_spdy(socket, b"this") == b"you said this"
 
 
 async def test_ports_in_a_websocket(autojump_clock: MockClock) -> None:

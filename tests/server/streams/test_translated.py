@@ -13,7 +13,6 @@ import trio
 
 from kubelet_trio.model import Meter
 from kubelet_trio.server import ApiOptions, ApiParts, kubelet_router, serve_connection
-from kubelet_trio.streaming import SpdyLink
 from kubelet_trio.testing import TrioClock
 from tests.server.node_view import FakeKubeletApiView
 from tests.server.streams.test_local import (
@@ -23,9 +22,8 @@ from tests.server.streams.test_local import (
     TTY,
     Node,
     Socket,
-    SocketBytes,
     by_channel,
-    read_all,
+    forward_in_spdy,
 )
 
 _LIMIT = 60.0  # s
@@ -113,16 +111,7 @@ async def test_a_runtime_that_does_not_take_the_streams() -> None:
 async def test_spdy_in_a_websocket_leaves_as_it_is() -> None:
     front = Front(FORWARD)
     async with front.open("SPDY/3.1+portforward.k8s.io") as socket:
-        async with trio.open_nursery() as nursery:
-            link = SpdyLink(SocketBytes(socket), is_client=True)
-            nursery.start_soon(link.run)
-            named = {"port": "80", "requestID": "0"}
-            await link.open({**named, "streamtype": "error"})
-            data = await link.open({**named, "streamtype": "data"})
-            await data.send_all(b"this")
-            await data.send_eof()
-            assert await read_all(data) == b"you said this"
-            nursery.cancel_scope.cancel()
+        assert await forward_in_spdy(socket, b"this") == b"you said this"
     assert front.counted() == {("portforward",): 1}
 
 
