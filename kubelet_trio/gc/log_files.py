@@ -25,7 +25,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubelet_trio.containers import OWN_DIRECTORY, OWN_LOG, remove_pod_logs
+from kubelet_trio.containers import (
+    OWN_DIRECTORY,
+    OWN_LOG,
+    open_log_directory,
+    remove_pod_logs,
+)
 from kubelet_trio.model import PodUid, next_data, open_directory, open_regular, stat_own
 
 _STAMP = "%Y%m%d-%H%M%S"
@@ -246,11 +251,9 @@ def remove_old_logs(directory: Path, kept: Collection[int]) -> int:
     Keeps the attempts in `kept`, and the highest: the restart count is derived from it if the
     runtime has lost its records. Raises OSError.
     """
-    try:
-        opened = open_directory(directory, own=OWN_DIRECTORY)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    try:
+    with open_log_directory(directory) as opened:
+        if opened is None:
+            return 0
         names = os.listdir(opened)
         attempts = {name: int(match[1]) for name in names if (match := _LOG.fullmatch(name))}
         spared = {*kept, max(attempts.values(), default=0)}
@@ -258,6 +261,4 @@ def remove_old_logs(directory: Path, kept: Collection[int]) -> int:
         for name in old:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=opened)
-    finally:
-        os.close(opened)
     return len(old)

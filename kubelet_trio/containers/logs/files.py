@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightkube.models.core_v1 import Pod
@@ -26,20 +27,31 @@ OWN_DIRECTORY, OWN_LOG = 2, 3
 _MOST_ATTEMPTS = 2**31 - 1  # restartCount is an int32
 
 
+@contextmanager
+def open_log_directory(directory: Path) -> Iterator[int | None]:
+    """Open a container's log directory; yield its descriptor, None if it is missing.
+
+    Raises OSError.
+    """
+    try:
+        opened = open_directory(directory, own=OWN_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
 def next_restart_count(directory: Path) -> int:
     """Return the restart count for a container of which the runtime has no instance.
 
     It is the highest attempt with a log (rotated ones included) plus one, so the restart count
     survives a runtime that lost its state; 0 without any log. Raises OSError.
     """
-    try:
-        opened = open_directory(directory, own=OWN_DIRECTORY)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    try:
-        names = os.listdir(opened)
-    finally:
-        os.close(opened)
+    with open_log_directory(directory) as opened:
+        names = os.listdir(opened) if opened is not None else []
     attempts = [int(match[1]) for name in names if (match := _ATTEMPT.match(name))]
     return max((a for a in attempts if a < _MOST_ATTEMPTS), default=-1) + 1
 
