@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from lightkube.models.core_v1 import PodCondition, PodStatus
+import msgspec
+from lightkube.models.core_v1 import PodCondition, PodStatus, ResourceRequirements
 
 from kubelet_trio.model import ContainerId, PodUid
 
@@ -43,6 +45,30 @@ class PodFailure:
     message: str
 
 
+class PodResize(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A resize that is allocated, but whose actuation is not known to be complete (KEP-1287).
+
+    The pod's record keeps it. It is written with the allocated resources and before any of them is
+    applied, so that a restarted agent completes the resize.
+    """
+
+    generation: int | None = None  # of the pod whose resources were allocated
+    # What an instance still has, if that differs from what is allocated to its container. An
+    # instance that is not named here has the allocated resources.
+    actuated: Mapping[ContainerId, ResourceRequirements] = {}
+    # `spec.resources` as last applied to the pod's cgroup, if that differs from the pod's.
+    pod_level: ResourceRequirements | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingResize:
+    """Why a requested resize is not allocated: the condition PodResizePending."""
+
+    reason: Literal["Deferred", "Infeasible"]
+    message: str
+    generation: int | None = None  # of the pod that requests it
+
+
 @dataclass(frozen=True, slots=True)
 class StatusInput:
     """All that `pod_status` reads besides the pod and what the runtime reports of it."""
@@ -63,6 +89,9 @@ class StatusInput:
     finished: bool = False  # its containers ended by themselves: the phase becomes terminal
     rejected: bool = False  # not admitted: the status lists no containers
     recursive_read_only: bool = False  # the runtime handler supports such mounts
+    pending_resize: PendingResize | None = None
+    resize: PodResize | None = None  # the one in progress
+    resize_error: str = ""  # why its last attempt failed
 
 
 class EndReason(enum.Enum):

@@ -26,7 +26,7 @@ from kubelet_trio.model import (
     remove_tree,
     write_aside,
 )
-from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.types import EndReason, PodResize, TerminationRequest
 
 log = get_logger()
 
@@ -34,7 +34,10 @@ _FILE = "kubelet-trio.json"
 
 
 class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One pod as of its last material change; `pod` carries its last status."""
+    """One pod as of its last material change; `pod` carries its last status.
+
+    The resources of an admitted pod are those that this node has allocated to it.
+    """
 
     uid: PodUid
     pod: Pod
@@ -44,6 +47,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admitted: bool = False  # a restarted agent does not decide on its admission again
     removed: bool = False  # its manifest went, whatever ended the pod
     returns: Pod | None = None  # its manifest is back since: it starts anew once it is gone
+    resize: PodResize | None = None  # the one in progress; `pod` has the allocated resources
 
 
 class PodRecords:
