@@ -14,6 +14,7 @@ from kubelet_trio.cgroups.errors import (
     CgroupsDeniedError,
 )
 from kubelet_trio.cgroups.limits import (
+    MIN_MILLI_CPU_LIMIT,
     MIN_SHARES,
     UNBOUNDED_HUGEPAGES,
     UNLIMITED,
@@ -21,7 +22,9 @@ from kubelet_trio.cgroups.limits import (
     milli_cpu_to_quota,
     milli_cpu_to_shares,
     page_size_name,
+    quota_to_milli_cpu,
     settings,
+    shares_to_milli_cpu,
 )
 from kubelet_trio.cgroups.names import (
     CgroupDriver,
@@ -45,6 +48,7 @@ from kubelet_trio.cgroups.write import Written
 
 __all__ = [
     "CGROUP_ERRORS",
+    "MIN_MILLI_CPU_LIMIT",
     "MIN_SHARES",
     "UNBOUNDED_HUGEPAGES",
     "UNLIMITED",
@@ -75,7 +79,9 @@ __all__ = [
     "pod_cgroup",
     "pod_cgroup_parent",
     "qos_cgroup",
+    "quota_to_milli_cpu",
     "settings",
+    "shares_to_milli_cpu",
     "uid_of_pod_cgroup",
     "user_processes",
 ]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 MIN_SHARES = 2
 MAX_SHARES = 262144
 MIN_QUOTA = 1000  # microseconds
+MIN_MILLI_CPU_LIMIT = 10  # what MIN_QUOTA is with the default period of 100 ms
 UNLIMITED = -1
 # The Go kubelet's value for the QoS classes (qos_container_manager_linux.go): no real limit.
 UNBOUNDED_HUGEPAGES = 1 << 62
@@ -46,6 +47,17 @@ def milli_cpu_to_shares(milli_cpu: int) -> int:
 def milli_cpu_to_quota(milli_cpu: int, period: int) -> int:
     """Return the CFS quota in microseconds for a period in microseconds; 0 is no limit."""
     return max(milli_cpu * period // 1000, MIN_QUOTA) if milli_cpu else 0
+
+
+def shares_to_milli_cpu(shares: int) -> int:
+    """Return the milli-CPU request that CPU shares stand for; 0 below the kernel's minimum."""
+    # SharesToMilliCPU: rounded up, so that every request from 2m to 256 CPUs is found again.
+    return -(-shares * 1000 // 1024) if shares >= MIN_SHARES else 0
+
+
+def quota_to_milli_cpu(quota: int, period: int) -> int:
+    """Return the milli-CPU limit of a CFS quota, both in microseconds; 0 is no limit."""
+    return max(quota, 0) * 1000 // period if period > 0 else 0
 
 
 def shares_to_weight(shares: int) -> int:

@@ -84,6 +84,7 @@ from kubelet_trio.model.quantity import (
     NANO,
     canonical_quantity,
     parse_quantity,
+    quantity_like,
     to_milli,
     to_units,
 )
@@ -175,6 +176,7 @@ __all__ = [
     "pod_object_ref",
     "pod_ref",
     "pod_uid",
+    "quantity_like",
     "read_limited",
     "read_regular",
     "remove_empty",

@@ -45,11 +45,18 @@ def parse_quantity(value: object) -> int:
 def canonical_quantity(value: object) -> str:
     """Return a quantity as the API server writes it: `1000m` as `1`, `0.5` as `500m`.
 
-    It has the largest suffix of its own family that leaves a whole number. Binary suffixes are
-    only kept for whole numbers from 1024 up. Raises ValueError like `parse_quantity`.
+    Raises ValueError like `parse_quantity`.
     """
-    groups = _match(str(value)).groups("")
-    nano = parse_quantity(value)
+    return quantity_like(parse_quantity(value), value)
+
+
+def quantity_like(nano: int, example: object) -> str:
+    """Return nano-units as text, with the family of suffixes of `example`: `1Ki`, `1k` or `1e3`.
+
+    It has the largest suffix that leaves a whole number. Binary suffixes are only used for whole
+    numbers from 1024 up. Raises ValueError if `example` does not parse.
+    """
+    groups = _match(str(example)).groups("")
     sign, magnitude = ("-" if nano < 0 else ""), abs(nano)
     # CanonicalizeBytes in apimachinery: below 1024, and with a fraction, binary becomes decimal.
     if groups[5] in _BINARY_EXPONENT and magnitude >= 1024 * NANO and magnitude % NANO == 0:

@@ -11,7 +11,9 @@ from kubelet_trio.cgroups import (
     milli_cpu_to_quota,
     milli_cpu_to_shares,
     page_size_name,
+    quota_to_milli_cpu,
     settings,
+    shares_to_milli_cpu,
 )
 from kubelet_trio.cgroups.limits import shares_to_weight
 
@@ -108,6 +110,35 @@ def test_more_cpu_never_weighs_less(left: int, right: int) -> None:
     assert shares_to_weight(milli_cpu_to_shares(low)) <= shares_to_weight(milli_cpu_to_shares(high))
     if low:
         assert 1000 <= milli_cpu_to_quota(low, 100_000) <= milli_cpu_to_quota(high, 100_000)
+
+
+@given(st.integers(2, 256_000))
+def test_a_request_is_found_again_in_its_shares(milli: int) -> None:
+    assert shares_to_milli_cpu(milli_cpu_to_shares(milli)) == milli
+
+
+@pytest.mark.parametrize(
+    ("shares", "milli"), [(0, 0), (1, 0), (2, 2), (3, 3), (102, 100), (1024, 1000)]
+)
+def test_shares_are_read_as_a_request(shares: int, milli: int) -> None:
+    assert shares_to_milli_cpu(shares) == milli
+
+
+@given(st.integers(1, 10**6), st.integers(1, 1000))
+def test_a_limit_is_found_again_in_its_quota_unless_it_is_raised_to_the_least_one(
+    milli: int, period_ms: int
+) -> None:
+    period = period_ms * 1000
+    found = quota_to_milli_cpu(milli_cpu_to_quota(milli, period), period)
+    assert found == max(milli, 1000 // period_ms)
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "milli"),
+    [(-1, 100_000, 0), (0, 100_000, 0), (0, 0, 0), (50_000, 0, 0), (150_050, 100_000, 1500)],
+)
+def test_a_quota_is_read_as_a_limit(quota: int, period: int, milli: int) -> None:
+    assert quota_to_milli_cpu(quota, period) == milli
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.model import NANO, canonical_quantity, parse_quantity, to_milli, to_units
+from kubelet_trio.model import (
+    NANO,
+    canonical_quantity,
+    parse_quantity,
+    quantity_like,
+    to_milli,
+    to_units,
+)
 
 SUFFIXES = ["", "n", "u", "m", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti", "e3", "E-2"]
 quantities = st.builds(
@@ -72,3 +79,20 @@ def test_the_canonical_spelling_is_the_same_quantity(text: str) -> None:
 def test_whole_and_milli_units_round_up() -> None:
     assert to_units(1) == 1
     assert to_milli(NANO // 1000 + 1) == 2
+
+
+@pytest.mark.parametrize(
+    ("nano", "example", "text"),
+    [
+        (2**27 * NANO, "1Ki", "128Mi"),
+        (2**27 * NANO, "1k", "134217728"),
+        (128_000_000 * NANO, "1Gi", "125000Ki"),
+        (128_000_000 * NANO, "1", "128M"),
+        (1000 * NANO, "1Ki", "1k"),
+        (NANO // 10, "2", "100m"),
+        (2 * NANO, "1e3", "2"),
+        (0, "1Gi", "0"),
+    ],
+)
+def test_an_amount_is_written_like_another_quantity(nano: int, example: str, text: str) -> None:
+    assert quantity_like(nano, example) == text
