@@ -1,13 +1,15 @@
 """Compute the pod conditions of the kubelet, in the order and words of the Go kubelet.
 
 A condition's transition time changes only with its status; its observed generation is the
-pod's. Conditions of other owners are kept unchanged. Upstream: status/generate.go.
+pod's. Those of a resize (KEP-1287) have the generation that asked for it, and are dated by their
+reason: their status is always True. Conditions of other owners are kept unchanged. Upstream:
+status/generate.go, and updatedPodResizeCondition of status/status_manager.go.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from lightkube.models.core_v1 import ContainerStatus, Pod, PodCondition, PodStatus
@@ -19,6 +21,7 @@ from kubelet_trio.model import (
     metadata,
     pod_containers,
     spec,
+    to_datetime,
 )
 from kubelet_trio.pods.plan import (
     RESTARTING_ALL,
@@ -27,12 +30,12 @@ from kubelet_trio.pods.plan import (
     left_to_remove,
     restarts_all,
 )
+from kubelet_trio.pods.types import PodStage, StatusInput
 
 _ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 _RESTART_STARTED = "RestartAllContainersStarted"
 _RESTART_MESSAGE = "container exited with restart policy rule"
-# Not all of the kubelet's: those of in-place resizing, which is not built, are kept like those of
-# other owners.
+_RESIZE_PENDING, _RESIZE_IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 _COMPUTED = frozenset(
     {
         "PodScheduled",
@@ -41,6 +44,8 @@ _COMPUTED = frozenset(
         "Ready",
         "ContainersReady",
         RESTARTING_ALL,
+        _RESIZE_PENDING,
+        _RESIZE_IN_PROGRESS,
     }
 )
 
@@ -51,9 +56,7 @@ def pod_conditions(
     status: PodStatus,
     previous: PodStatus,
     others: Iterable[PodCondition],
-    now: datetime.datetime,
-    *,
-    is_ending: bool = False,
+    given: StatusInput,
 ) -> list[PodCondition]:
     """Return all conditions of a pod.
 
@@ -63,9 +66,9 @@ def pod_conditions(
         status: the new status, with the phase and the container statuses.
         previous: the last status reported.
         others: conditions of other owners.
-        now: the transition time of what changes.
-        is_ending: no container starts again, whatever its restart rules say.
+        given: the time, the pod's stage and its resize.
     """
+    now = to_datetime(given.now)
     kept = [c for c in others if c.type not in _COMPUTED]
     containers_ready = _containers_ready(pod, status)
     own = [
@@ -79,14 +82,15 @@ def pod_conditions(
         PodCondition(type="PodScheduled", status="True"),
     ]
     if could_restart_all(spec(pod)):
-        goes_on = not is_ending and restarts_all(
+        goes_on = given.stage is PodStage.SYNC and restarts_all(
             pod, observed, is_recorded=is_restarting_all(previous)
         )
         goes_on = goes_on and bool(left_to_remove(pod, observed))
         own.append(_restarting_all(status, goes_on=goes_on))
     generation = metadata(pod).generation
     before = {c.type: c for c in previous.conditions or ()}
-    return kept + [_dated(c, before.get(c.type), generation, now) for c in own]
+    resize = _resize(given, observed, before, now)
+    return [*kept, *resize, *(_dated(c, before.get(c.type), generation, now) for c in own)]
 
 
 def is_initialized(status: PodStatus) -> bool:
@@ -160,6 +164,45 @@ def _restarting_all(status: PodStatus, *, goes_on: bool) -> PodCondition:
     )
 
 
+def _resize(
+    given: StatusInput,
+    observed: RuntimePod,
+    before: Mapping[str, PodCondition],
+    now: datetime.datetime,
+) -> Iterator[PodCondition]:
+    """Yield the conditions of a resize that is pending, and of one that is in progress."""
+    # determinePodResizeStatus: a pod of which nothing runs any more is not resized.
+    if given.stage is not PodStage.SYNC and not any(observed.running()):
+        return
+    pending, resize = given.pending_resize, given.resize
+    if pending is not None:
+        found = _true(_RESIZE_PENDING, pending.reason, pending.message, pending.generation)
+        yield _dated_by_reason(found, before.get(_RESIZE_PENDING), now)
+    if resize is not None:
+        last = before.get(_RESIZE_IN_PROGRESS)
+        # Another generation is another resize.
+        last = last if last is not None and last.observedGeneration == resize.generation else None
+        # An error is shown until the resize is complete, by the next agent too.
+        reason, message = (None, None) if last is None else (last.reason, last.message)
+        if given.resize_error:
+            reason, message = "Error", given.resize_error
+        found = _true(_RESIZE_IN_PROGRESS, reason, message, resize.generation)
+        yield _dated_by_reason(found, last, now)
+
+
+def _dated_by_reason(
+    condition: PodCondition, before: PodCondition | None, now: datetime.datetime
+) -> PodCondition:
+    same = before is not None and before.reason == condition.reason
+    changed = before.lastTransitionTime if before is not None and same else None
+    probed = before.lastProbeTime if before is not None else None
+    dated = msgspec.structs.replace(
+        condition, lastTransitionTime=changed or now, lastProbeTime=probed
+    )
+    # Upstream dates the probe at each sync. Here only a change is worth a patch.
+    return dated if dated == before else msgspec.structs.replace(dated, lastProbeTime=now)
+
+
 def _any_main_ran(status: PodStatus) -> bool:
     states = [c.state for c in status.containerStatuses or () if c.state is not None]
     return any(s.running is not None or s.terminated is not None for s in states)
@@ -185,6 +228,18 @@ def _by_name(status: PodStatus) -> dict[str, ContainerStatus]:
 
 def _false(type_: str, reason: str, message: str | None = None) -> PodCondition:
     return PodCondition(type=type_, status="False", reason=reason, message=message)
+
+
+def _true(
+    type_: str, reason: str | None, message: str | None, generation: int | None
+) -> PodCondition:
+    return PodCondition(
+        type=type_,
+        status="True",
+        reason=reason,
+        message=message or None,
+        observedGeneration=generation,
+    )
 
 
 def _truth(value: bool) -> str:

@@ -67,13 +67,11 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     status = _with_phase(pod, observed, given, previous, status)
     if given.stage is PodStage.TERMINATED:
         status = _with_known_ends(pod, status, previous)
-    now = to_datetime(given.now)
     reported = _without_early_end(observed, given, previous, status)
     # mergePodStatus takes DisruptionTarget from the kubelet only in the update that makes the phase
     # terminal (KEP-3329).
     others = _other_conditions(pod, given, is_over=is_terminal(reported))
-    is_ending = given.stage is not PodStage.SYNC
-    conditions = pod_conditions(pod, observed, status, previous, others, now, is_ending=is_ending)
+    conditions = pod_conditions(pod, observed, status, previous, others, given)
     return msgspec.structs.replace(reported, conditions=conditions)
 
 
