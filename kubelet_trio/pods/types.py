@@ -67,6 +67,9 @@ class PendingResize:
     reason: Literal["Deferred", "Infeasible"]
     message: str
     generation: int | None = None  # of the pod that requests it
+    # Deferred: the reason of the admission (OutOfcpu), for the event. Infeasible: what prevents it
+    # (swap_limitation), for the metric.
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
