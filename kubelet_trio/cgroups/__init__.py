@@ -24,6 +24,7 @@ from kubelet_trio.cgroups.limits import (
     page_size_name,
     quota_to_milli_cpu,
     settings,
+    shares_in,
     shares_to_milli_cpu,
 )
 from kubelet_trio.cgroups.names import (
@@ -81,6 +82,7 @@ __all__ = [
     "qos_cgroup",
     "quota_to_milli_cpu",
     "settings",
+    "shares_in",
     "shares_to_milli_cpu",
     "uid_of_pod_cgroup",
     "user_processes",

@@ -67,6 +67,11 @@ def shares_to_weight(shares: int) -> int:
     return 1 + (min(max(shares, MIN_SHARES), MAX_SHARES) - MIN_SHARES) * 9999 // 262142
 
 
+def weight_to_shares(weight: int) -> int:
+    """Return the least cpu.shares that `shares_to_weight` maps to a cpu.weight."""
+    return MIN_SHARES - (1 - min(max(weight, 1), 10000)) * 262142 // 9999
+
+
 def page_size_name(size: int) -> str:
     """Return the kernel's name for a page size: 2097152 is 2MB."""
     for unit in ("", "KB", "MB"):
@@ -74,6 +79,15 @@ def page_size_name(size: int) -> str:
             return f"{size}{unit}"
         size //= 1024
     return f"{size}GB"
+
+
+def shares_in(shares: int, version: int) -> int:
+    """Return CPU shares in the unit of a cgroup version: shares or weight.
+
+    Shares that were read back from a weight differ from those that were written, by rounding;
+    in this unit they are equal.
+    """
+    return shares_to_weight(shares) if version == 2 else min(max(shares, MIN_SHARES), MAX_SHARES)
 
 
 def settings(limits: CgroupLimits, version: int) -> list[Setting]:

@@ -29,12 +29,12 @@ from kubelet_trio.cgroups.names import (
     qos_cgroup,
     uid_of_pod_cgroup,
 )
+from kubelet_trio.cgroups.read import memory_usage, read_limits
 from kubelet_trio.cgroups.write import (
     NOT_PERMITTED,
     Written,
     cgroup_directories,
     make_cgroup,
-    memory_usage,
     write_settings,
 )
 from kubelet_trio.model import Offload, PodUid, get_logger
@@ -87,12 +87,16 @@ class CgroupTree:
         """Limit an existing cgroup, by its path below the mount."""
         written = await self._write(path, limits)
         unit = Path(path).name
-        if self.driver == "systemd" and self.units is not None and unit.endswith(".slice"):
+        # What the kernel refuses must not become a property: systemd would write it later.
+        is_unit = self.units is not None and unit.endswith(".slice") and not written.failures
+        if self.driver == "systemd" and self.units is not None and is_unit:
             # A daemon-reload writes the unit's properties over the files.
             try:
                 await self.units.limit_slice(unit, limits)
             except CgroupError as exc:
-                return replace(written, failures=(*written.failures, str(exc)))
+                return replace(written, failures=(str(exc),))
+            # systemd rounds a quota up, see `limit_properties`.
+            return await self._write(path, limits)
         return written
 
     async def limit_pod(self, uid: PodUid, limits: CgroupLimits) -> None:
@@ -119,6 +123,13 @@ class CgroupTree:
         """Whether a cgroup exists in every hierarchy that limits something."""
         directories = cgroup_directories(self.host, path).values()
         return bool(directories) and await self.offload(_all_there, tuple(directories))
+
+    async def read(self, name: CgroupName) -> CgroupLimits | None:
+        """Return the CPU and memory limits of a cgroup, None if it does not exist.
+
+        Raises `CgroupError`.
+        """
+        return await self.offload(read_limits, self.host, cgroup_path(name, self.driver))
 
     async def memory_usage(self, name: CgroupName) -> int | None:
         """Return the memory usage of a cgroup in bytes; None if it cannot be read."""

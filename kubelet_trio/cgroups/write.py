@@ -128,14 +128,3 @@ def write_file(path: Path, value: str) -> None:
         os.write(fd, value.encode())
     finally:
         os.close(fd)
-
-
-def memory_usage(host: CgroupHost, path: str) -> int | None:
-    """Return the memory usage of a cgroup in bytes; None if it cannot be read."""
-    directories = cgroup_directories(host, path)
-    directory = directories.get("" if host.version == 2 else "memory")
-    name = "memory.current" if host.version == 2 else "memory.usage_in_bytes"
-    try:
-        return int((directory / name).read_text()) if directory is not None else None
-    except (OSError, ValueError):
-        return None

@@ -13,9 +13,10 @@ from kubelet_trio.cgroups import (
     page_size_name,
     quota_to_milli_cpu,
     settings,
+    shares_in,
     shares_to_milli_cpu,
 )
-from kubelet_trio.cgroups.limits import shares_to_weight
+from kubelet_trio.cgroups.limits import shares_to_weight, weight_to_shares
 
 LIMITS = CgroupLimits(
     cpu_shares=512,
@@ -101,6 +102,19 @@ def test_limits_are_spelled_as_the_kernel_has_them(
 )
 def test_shares_become_weights(shares: int, weight: int) -> None:
     assert shares_to_weight(shares) == weight
+
+
+@given(st.integers(1, 10_000))
+def test_a_weight_that_is_read_back_is_the_same_in_the_unit_of_the_cgroup(weight: int) -> None:
+    shares = weight_to_shares(weight)
+    assert 2 <= shares <= 262144
+    assert shares_to_weight(shares) == shares_in(shares, 2) == weight
+    assert shares == 2 or shares_to_weight(shares - 1) == weight - 1
+
+
+def test_shares_are_compared_as_the_kernel_keeps_them() -> None:
+    assert shares_in(1024, 2) == shares_in(1022, 2) == 39
+    assert (shares_in(1, 1), shares_in(1024, 1), shares_in(1 << 20, 1)) == (2, 1024, 262144)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**7))

@@ -83,6 +83,24 @@ async def test_systemd_forgets_a_slice_once_it_is_gone(tmp_path: Path) -> None:
     assert await cgroups.list_pods() == frozenset()
 
 
+async def test_what_the_kernel_refuses_is_no_property_of_the_slice(tmp_path: Path) -> None:
+    # Or systemd would write it once the kernel accepts it: at a daemon-reload, days later.
+    units = FakeUnits()
+    cgroups = CgroupTree(CgroupHost(2, {"": tmp_path}), "systemd", inline_offload, units=units)
+    path = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
+    there = tmp_path / path.lstrip("/")
+    there.mkdir(parents=True)
+    (there / "memory.max").mkdir()  # takes no value, whoever writes it
+    written = await cgroups.limit(path, CgroupLimits(memory=4096))
+    assert [f"to {there}/memory.max: Is a directory" in text for text in written.failures] == [True]
+    assert units.started == []
+    (there / "memory.max").rmdir()
+    (there / "memory.max").write_text("max")
+    assert not (await cgroups.limit(path, CgroupLimits(memory=4096))).failures
+    assert units.started == [(Path(path).name, CgroupLimits(memory=4096))]
+    assert (there / "memory.max").read_text() == "4096"
+
+
 async def test_no_cgroups_at_all_is_no_error(tmp_path: Path) -> None:
     cgroups = CgroupTree(host(tmp_path), "cgroupfs", inline_offload)
     assert await cgroups.list_pods() == frozenset()
