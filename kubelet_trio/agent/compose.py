@@ -78,8 +78,9 @@ def make_agent(
     started_at = seams.clock.time()
     reports = _make_reports(setup)
     runtime = _make_runtime(setup)
-    supplies = make_supplies(setup, runtime, reports, started_at)
-    pods = _make_pods(setup, runtime, reports, supplies, records or {})
+    records = records or {}
+    supplies = make_supplies(setup, runtime, reports, started_at, records)
+    pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
     stats = AgentStats(settings, seams, runtime.runtime, runtime.pleg, reports.statuses)
     parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
 from kubelet_trio.credentials import ImageAccess
-from kubelet_trio.model import Purpose
+from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.objects import LocalObjects, ObjectStore
 from kubelet_trio.pods import (
     BackOffTable,
@@ -16,6 +17,7 @@ from kubelet_trio.pods import (
     NoServices,
     PlainCgroups,
     PodNames,
+    PodRecord,
     PodRecords,
     PodServices,
     PullRate,
@@ -26,14 +28,19 @@ from kubelet_trio.volumes import VolumeManager
 
 
 def make_supplies(
-    setup: Setup, runtime: RuntimeParts, reports: Reports, started_at: float
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    started_at: float,
+    records: Mapping[PodUid, PodRecord],
 ) -> Supplies:
-    """Build what the pod workers share."""
+    """Build what the pod workers share; `records` are those of an earlier agent."""
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     documents = LocalObjects(setup.links.changes.objects_changed)
     objects = cluster.objects(documents) if cluster is not None else documents
     access = _make_image_access(setup, runtime)
-    cgroups = _make_cgroups(setup, runtime, reports)
+    resizing = frozenset(uid for uid, record in records.items() if record.resize is not None)
+    cgroups = _make_cgroups(setup, runtime, reports, resizing)
     pods_dir, disk = settings.node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)
     services = PodServices(
         runtime=runtime.runtime,
@@ -125,7 +132,7 @@ def _make_volumes(
 
 
 def _make_cgroups(
-    setup: Setup, runtime: RuntimeParts, reports: Reports
+    setup: Setup, runtime: RuntimeParts, reports: Reports, resizing: frozenset[PodUid]
 ) -> NodeCgroups | PlainCgroups:
     seams, state = setup.seams, runtime.health.state
     if seams.cgroup_tree is None:
@@ -138,4 +145,5 @@ def _make_cgroups(
         reports.events,
         reports.statuses.pods,
         lambda: state.wait_value(lambda now: now.is_ready),
+        resizing,
     )

@@ -9,6 +9,7 @@ from typing import Protocol
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
+from kubelet_trio.cgroups import CgroupLimits
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import Runtime, RuntimeState
 from kubelet_trio.model import (
@@ -100,6 +101,21 @@ class PodCgroups(Protocol):
 
     async def ensure(self, pod: Pod) -> None:
         """Create the cgroup if it is missing and apply the pod's limits. Raises `CgroupError`."""
+        ...
+
+    async def read(self, pod: Pod) -> CgroupLimits | None:
+        """Return the cgroup's CPU and memory limits; None if there is none to limit.
+
+        Raises `CgroupError`.
+        """
+        ...
+
+    async def limit(self, pod: Pod, limits: CgroupLimits) -> None:
+        """Write these limits to the existing cgroup. Raises `CgroupError`, with the file."""
+        ...
+
+    async def memory_usage(self, pod: Pod) -> int | None:
+        """Return the cgroup's memory usage in bytes; None if it cannot be read."""
         ...
 
     async def remove(self, uid: PodUid) -> None:

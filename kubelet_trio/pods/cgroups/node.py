@@ -28,6 +28,7 @@ from kubelet_trio.cgroups import (
     CgroupDriver,
     CgroupError,
     CgroupLimits,
+    CgroupName,
     CgroupsDeniedError,
     Written,
     cgroup_path,
@@ -98,6 +99,17 @@ class PlainCgroups:
     async def ensure(self, pod: Pod) -> None:
         await trio.lowlevel.checkpoint()
 
+    async def read(self, pod: Pod) -> CgroupLimits | None:
+        await trio.lowlevel.checkpoint()
+        return None  # the runtime gives it no limits of the pod
+
+    async def limit(self, pod: Pod, limits: CgroupLimits) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def memory_usage(self, pod: Pod) -> int | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
     async def remove(self, uid: PodUid) -> None:
         """Remove the rest of the pod's cgroup; if that is denied, the pod ends without it."""
         try:
@@ -117,6 +129,7 @@ class NodeCgroups:
         events: EventSink,
         pods: AsyncValue[Mapping[PodUid, Pod]],
         wait_runtime: Callable[[], Awaitable[object]],
+        resizing: Set[PodUid] = frozenset(),
     ) -> None:
         """Args:
         policy: the limits.
@@ -125,6 +138,7 @@ class NodeCgroups:
         events: the node's events.
         pods: the pods with their statuses.
         wait_runtime: waits until the runtime is ready; its driver is not known before.
+        resizing: the pods whose resize an earlier agent left incomplete.
         """
         self._policy = policy
         self._make_tree = tree
@@ -132,6 +146,7 @@ class NodeCgroups:
         self._events = events
         self._pods = pods
         self._wait_runtime = wait_runtime
+        self._resizing = resizing
         self._making = trio.Lock()  # two workers may need the levels above pods at once
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = False
@@ -159,8 +174,7 @@ class NodeCgroups:
             async with self._making:
                 if self._rooted != node.cgroup_driver:
                     await self._make_roots(node)
-            name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))
-            written = await self._tree().apply(name, limits)
+            written = await self._tree().apply(self._name(pod), limits)
         except CgroupsDeniedError as exc:
             self._deny(exc)
             return
@@ -170,6 +184,32 @@ class NodeCgroups:
         self._limited.add(uid)
         # The CPU weight of the pod's class follows the requests of its pods.
         self._wake.ring()
+
+    async def read(self, pod: Pod) -> CgroupLimits | None:
+        """Return the limits of the pod's cgroup; None if it does not exist. Raises `CgroupError`.
+
+        None also if cgroups are not writable: then there is nothing to keep in order.
+        """
+        return None if self._denied else await self._tree().read(self._name(pod))
+
+    async def limit(self, pod: Pod, limits: CgroupLimits) -> None:
+        """Limit the pod's cgroup, which exists. Does nothing if cgroups are not writable.
+
+        Raises `CgroupError`.
+        """
+        if self._denied:
+            return
+        path = cgroup_path(self._name(pod), self._node().cgroup_driver)
+        written = await self._tree().limit(path, limits)
+        self._log_missing(written)
+        if written.failures:
+            raise CgroupError("; ".join(written.failures))
+        self._limited.add(pod_uid(pod))
+        self._wake.ring()  # the weight of the pod's class
+
+    async def memory_usage(self, pod: Pod) -> int | None:
+        """Return the memory usage of the pod's cgroup in bytes; None if it cannot be read."""
+        return None if self._denied else await self._tree().memory_usage(self._name(pod))
 
     async def remove(self, uid: PodUid) -> None:
         """Kill what still runs in the pod's cgroup and remove it, unless that is denied."""
@@ -308,19 +348,24 @@ class NodeCgroups:
             if uid not in found:
                 continue
             self._limited.add(uid)
-            name = pod_cgroup(uid, pod_qos(pod), parse_cgroup(node.cgroup_root))
-            path = cgroup_path(name, node.cgroup_driver)
+            path = cgroup_path(self._name(pod), node.cgroup_driver)
             # Without a record the QoS class is a guess: the cgroup may be in another class.
             if not await self._tree().exists(path):
                 continue
             limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
+            if uid in self._resizing or _is_resizing(pod):
+                # Its containers may still have higher limits: its worker applies these in order.
+                limits = replace(limits, cpu_quota=None, cpu_period=None, memory=None)
             written = await self._tree().limit(path, limits)
             self._log_failures(uid, written.failures)
 
-    # Logs and events
+    def _name(self, pod: Pod) -> CgroupName:
+        return pod_cgroup(pod_uid(pod), pod_qos(pod), parse_cgroup(self._node().cgroup_root))
 
     def _tree(self) -> CgroupOperations:
         return self._make_tree(self._node().cgroup_driver)
+
+    # Logs and events
 
     def _ref(self) -> ObjectRef:
         return node_ref(self._node().node_name)
@@ -358,6 +403,11 @@ class NodeCgroups:
         elif text:
             self._enforced.discard(what)
             self._events.emit(ref, "Warning", _FAILED, f"{failed}: {text}")
+
+
+def _is_resizing(pod: Pod) -> bool:
+    conditions = (pod.status.conditions or ()) if pod.status is not None else ()
+    return any(c.type == "PodResizeInProgress" and c.status == "True" for c in conditions)
 
 
 def _is_active(pod: Pod) -> bool:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pytest
 import trio
-from lightkube.models.core_v1 import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from lightkube.models.core_v1 import (
+    Container,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
 from kubelet_trio.cgroups import (
+    UNLIMITED,
     CgroupBusyError,
     CgroupError,
     CgroupLimits,
@@ -25,7 +33,13 @@ from kubelet_trio.cgroups import (
 )
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.model import NANO, EventType, ObjectRef, PodUid, pod_uid
-from kubelet_trio.pods import CgroupPolicy, NodeCgroups, OrphanCgroups, ReservedCgroup
+from kubelet_trio.pods import (
+    CgroupPolicy,
+    NodeCgroups,
+    OrphanCgroups,
+    PlainCgroups,
+    ReservedCgroup,
+)
 from tests.agent.node import Node, ready
 from tests.agent.node import make_pod as make_node_pod
 
@@ -41,6 +55,12 @@ def make_pod(uid: str, cpu: str = "", phase: str = "Running") -> Pod:
         spec=PodSpec(containers=[Container(name="main", resources=resources)]),
         status=PodStatus(phase=phase),
     )
+
+
+def over(before: CgroupLimits, limits: CgroupLimits) -> CgroupLimits:
+    """Return the limits of a cgroup after a write: a limit that is None is not written."""
+    given = {f.name: getattr(limits, f.name) for f in fields(limits)}
+    return replace(before, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass
@@ -70,8 +90,10 @@ class FakeTree:
         name = tuple(path.strip("/").split("/"))
         if name not in self.there and path not in self.reserved:
             return Written(failures=(f"cgroup {path} is gone",))
-        self.there[name] = limits
-        return self._written(path, limits)
+        written = self._written(path, limits)
+        if not written.failures:
+            self.there[name] = over(self.there.get(name, CgroupLimits()), limits)
+        return written
 
     def _written(self, name: CgroupName | str, limits: CgroupLimits) -> Written:
         failure = self.refused.get(name)
@@ -82,6 +104,10 @@ class FakeTree:
     async def exists(self, path: str) -> bool:
         await trio.lowlevel.checkpoint()
         return path in self.reserved or tuple(path.strip("/").split("/")) in self.there
+
+    async def read(self, name: CgroupName) -> CgroupLimits | None:
+        await trio.lowlevel.checkpoint()
+        return self.there.get(name)
 
     async def memory_usage(self, name: CgroupName) -> int | None:
         await trio.lowlevel.checkpoint()
@@ -121,7 +147,12 @@ class Events:
 
 
 class World:
-    def __init__(self, policy: CgroupPolicy | None = None, version: int = 2) -> None:
+    def __init__(
+        self,
+        policy: CgroupPolicy | None = None,
+        version: int = 2,
+        resizing: frozenset[PodUid] = frozenset(),
+    ) -> None:
         self.tree, self.events = FakeTree(), Events()
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self.runtime = trio.Event()
@@ -133,6 +164,7 @@ class World:
             self.events,
             self.pods,
             self.runtime.wait,
+            resizing,
         )
 
     def show(self, *pods: Pod) -> None:
@@ -151,6 +183,25 @@ class World:
 async def settle() -> None:
     await trio.sleep(1)  # more than what it gathers, less than its period
     await wait_all_tasks_blocked()
+
+
+def limited_pod(uid: str, cpu: str, memory: str, **condition: str) -> Pod:
+    limits = {"cpu": cpu, "memory": memory}
+    conditions = [PodCondition(type=t, status=s) for t, s in condition.items()]
+    return Pod(
+        metadata=ObjectMeta(name=uid, namespace="default", uid=uid),
+        spec=PodSpec(
+            containers=[
+                Container(
+                    name="main",
+                    resources=ResourceRequirements(
+                        requests={"cpu": "100m", "memory": "1"}, limits=limits
+                    ),
+                )
+            ]
+        ),
+        status=PodStatus(phase="Running", conditions=conditions),
+    )
 
 
 async def test_a_pods_cgroup_comes_after_those_it_is_in(autojump_clock: MockClock) -> None:
@@ -221,6 +272,66 @@ async def test_a_pod_whose_class_nobody_knows_any_more_is_left_as_it_is(
             await trio.sleep(200)
     assert [entry["event"] for entry in logs] == []
     assert world.tree.there[old] == CgroupLimits()
+
+
+async def test_the_take_over_of_a_pod_in_a_resize_leaves_the_limits_to_its_worker(
+    autojump_clock: MockClock,
+) -> None:
+    # Its containers may still have the limits of before: below them the pod's would be too low.
+    world = World(resizing=frozenset({PodUid("recorded")}))
+    before = CgroupLimits(2048, 400_000, 100_000, 1 << 30)
+    names = {uid: (*BURSTABLE, f"pod{uid}") for uid in ("recorded", "reported", "none")}
+    world.tree.there = {KUBEPODS: CgroupLimits(), BURSTABLE: CgroupLimits()}
+    world.tree.there |= dict.fromkeys(names.values(), before)
+    world.show(
+        limited_pod("recorded", "1", "1Mi"),
+        limited_pod("reported", "1", "1Mi", PodResizeInProgress="True"),
+        limited_pod("none", "1", "1Mi"),
+    )
+    async with world.running():
+        kept = replace(before, cpu_shares=102, pids=64)
+        assert world.tree.there[names["recorded"]] == kept
+        assert world.tree.there[names["reported"]] == kept
+        assert world.tree.there[names["none"]] == CgroupLimits(102, 100_000, 100_000, 1 << 20, 64)
+
+
+async def test_a_pods_cgroup_is_read_and_limited_and_its_class_weighed_anew(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    pod = make_pod("u1", "1")
+    async with world.running():
+        assert await world.cgroups.read(pod) is None
+        await world.cgroups.ensure(pod)
+        world.show(pod)
+        await settle()
+        assert world.tree.there[BURSTABLE].cpu_shares == 1024
+        world.show(make_pod("u1", "2"))  # the same pods: no round by itself
+        await world.cgroups.limit(pod, CgroupLimits(cpu_shares=2048, memory=UNLIMITED))
+        await settle()
+        assert world.tree.there[BURSTABLE].cpu_shares == 2048
+        assert await world.cgroups.read(pod) == CgroupLimits(2048, memory=UNLIMITED, pids=64)
+        world.tree.usage = 4096
+        assert await world.cgroups.memory_usage(pod) == 4096
+        path = "/kubepods/burstable/podu1"
+        world.tree.refused[path] = f"cannot write '9' to {path}/memory.max: Device or resource busy"
+        with pytest.raises(CgroupError, match=r"memory\.max: Device or resource busy"):
+            await world.cgroups.limit(pod, CgroupLimits(memory=9))
+        assert (await world.cgroups.read(pod)) == CgroupLimits(2048, memory=UNLIMITED, pids=64)
+
+
+async def test_without_cgroups_of_pods_there_is_nothing_to_limit(
+    autojump_clock: MockClock,
+) -> None:
+    world, pod = World(), make_pod("u1", "1")
+    world.tree.error = CgroupsDeniedError("cannot make cgroup /c/kubepods: Read-only file system")
+    plain = PlainCgroups(lambda _driver: world.tree, lambda: NodeSettings("node", "node"))
+    await world.cgroups.ensure(pod)
+    for cgroups in (world.cgroups, plain):
+        await cgroups.limit(pod, CgroupLimits(memory=1))
+        assert await cgroups.read(pod) is None
+        assert await cgroups.memory_usage(pod) is None
+    assert world.tree.there == {}
 
 
 async def test_a_machine_that_lets_us_write_none_is_said_once(autojump_clock: MockClock) -> None:
