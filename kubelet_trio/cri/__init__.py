@@ -26,6 +26,7 @@ from kubelet_trio.cri.protocol import (
     Runtime,
     StreamOptions,
 )
+from kubelet_trio.cri.resources import merged_resources
 
 if TYPE_CHECKING:
     from kubelet_trio.cri.process import ProcessRuntime
@@ -51,6 +52,7 @@ __all__ = [
     "RuntimeUnavailableError",
     "StreamOptions",
     "UnsupportedCallError",
+    "merged_resources",
     "v1",
 ]
 

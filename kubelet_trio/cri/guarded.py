@@ -128,6 +128,17 @@ class GuardedRuntime:
         call = partial(self._runtime.list_pod_sandboxes, previous, uid=uid)
         return await self._read("list_podsandbox", call)
 
+    async def update_pod_sandbox_resources(
+        self,
+        sandbox_id: SandboxId,
+        overhead: v1.LinuxContainerResources,
+        resources: v1.LinuxContainerResources,
+    ) -> bool:
+        """Set what a pod was sized by; return False if the runtime does not implement the call."""
+        update = self._runtime.update_pod_sandbox_resources
+        call = partial(update, sandbox_id, overhead, resources)
+        return await self._change("update_podsandbox_resources", sandbox_id, call)
+
     # Containers
 
     async def create_container(
@@ -186,6 +197,13 @@ class GuardedRuntime:
         """Continue a running container's log in a new file, after the old one was renamed."""
         call = partial(self._runtime.reopen_container_log, container_id)
         await self._change("reopen_container_log", container_id, call)
+
+    async def update_container_resources(
+        self, container_id: ContainerId, resources: v1.LinuxContainerResources
+    ) -> None:
+        """Change a container's resources: of its cgroup if it runs, else of its later start."""
+        call = partial(self._runtime.update_container_resources, container_id, resources)
+        await self._change("update_container", container_id, call)
 
     def container_events(
         self,

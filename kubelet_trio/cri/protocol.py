@@ -175,6 +175,19 @@ class Runtime(StreamingService, Protocol):
         """List sandboxes in all states, of one pod if `uid` is given."""
         ...
 
+    async def update_pod_sandbox_resources(
+        self,
+        sandbox_id: SandboxId,
+        overhead: v1.LinuxContainerResources,
+        resources: v1.LinuxContainerResources,
+    ) -> bool:
+        """Set what a pod was sized by; return False if the runtime does not implement the call.
+
+        `overhead` and `resources` are those of `v1.LinuxPodSandboxConfig`. Most runtimes only pass
+        them on, to a VM or to plugins: the pod's cgroup is the agent's.
+        """
+        ...
+
     # Containers
 
     async def create_container(
@@ -217,6 +230,18 @@ class Runtime(StreamingService, Protocol):
 
     async def reopen_container_log(self, container_id: ContainerId) -> None:
         """Continue a running container's log in a new file, after the old one was renamed."""
+        ...
+
+    async def update_container_resources(
+        self, container_id: ContainerId, resources: v1.LinuxContainerResources
+    ) -> None:
+        """Change a container's resources: of its cgroup if it runs, else of its later start.
+
+        A field that is 0 or empty leaves the setting as it is; -1 removes a limit. The score
+        `oom_score_adj` never changes. If the call fails, the settings are as before; cgroup v1
+        refuses a memory limit below the usage. Raises `UnsupportedCallError` if the runtime does
+        not implement the call.
+        """
         ...
 
     def container_events(

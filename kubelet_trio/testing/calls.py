@@ -34,6 +34,7 @@ CHANGING = frozenset(
         "CheckpointContainer",
         "UpdateRuntimeConfig",
         "UpdateContainerResources",
+        "UpdatePodSandboxResources",
     }
 )
 

@@ -46,6 +46,7 @@ class FakeNode:
         self.write_logs = write_logs
         self.status_lag = 0.0
         self.half_filled_events = False
+        self.reports_resources = True
         self._held = Holdings()
         self.sandboxes: Mapping[SandboxId, FakeSandbox] = self._held.sandboxes
         self.containers: Mapping[ContainerId, FakeContainer] = self._held.containers
@@ -329,12 +330,29 @@ class FakeNode:
         sandbox = subject.sandbox if isinstance(subject, FakeContainer) else subject
         if not self.half_filled_events:
             event.pod_sandbox_status = sandbox.status()
-            event.containers_statuses = [c.status() for c in self.in_sandbox(sandbox)]
+            inside = self.in_sandbox(sandbox)
+            event.containers_statuses = [self.container_status(c) for c in inside]
         # A bounded deque: a subscriber that does not read loses its oldest events.
         for inbox in self.subscribers:
             inbox.append(event)
 
     # Questions
+
+    def container_status(self, container: FakeContainer) -> v1.ContainerStatus:
+        """Return a container's status as ContainerStatus and events report it."""
+        return container.status(has_resources=self.reports_resources)
+
+    def sandbox_names(self, sandbox_id: SandboxId) -> frozenset[str]:
+        """Return the targets of faults that match a sandbox."""
+        if sandbox := self.sandboxes.get(sandbox_id):
+            return frozenset({sandbox_id, sandbox.uid, sandbox.metadata.name})
+        return frozenset({sandbox_id})
+
+    def container_names(self, container_id: ContainerId) -> frozenset[str]:
+        """Return the targets of faults that match a container."""
+        if container := self.containers.get(container_id):
+            return self.sandbox_names(container.sandbox.id) | {container_id, container.name}
+        return frozenset({container_id})
 
     def alive(self, uid: PodUid | None = None, name: str | None = None) -> list[FakeContainer]:
         """Return the containers with a running process."""

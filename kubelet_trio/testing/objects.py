@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from kubelet_trio.cri import v1
+from kubelet_trio.cri import merged_resources, v1
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from kubelet_trio.testing.behaviour import Behaviour
 
@@ -34,6 +34,14 @@ class FakeSandbox:
     ip: str
     runtime_handler: str = ""
     ready: bool = True
+    # As configured now: from its config, or the last UpdatePodSandboxResources.
+    overhead: v1.LinuxContainerResources = field(init=False)
+    resources: v1.LinuxContainerResources = field(init=False)
+
+    def __post_init__(self) -> None:
+        linux = self.config.linux or v1.LinuxPodSandboxConfig()
+        self.overhead = linux.overhead or v1.LinuxContainerResources()
+        self.resources = linux.resources or v1.LinuxContainerResources()
 
     @property
     def metadata(self) -> v1.PodSandboxMetadata:
@@ -121,6 +129,14 @@ class FakeContainer:
     told_at: float = math.inf
     changed: trio.Event = field(default_factory=trio.Event)
     stray_commands: list[list[str]] = field(default_factory=list)  # whose caller was cancelled
+    # As its cgroup has them now: from its config, or the last UpdateContainerResources.
+    resources: v1.LinuxContainerResources = field(init=False)
+
+    def __post_init__(self) -> None:
+        linux = self.config.linux or v1.LinuxContainerConfig()
+        asked = linux.resources or v1.LinuxContainerResources()
+        score = v1.LinuxContainerResources(oom_score_adj=asked.oom_score_adj)
+        self.resources = merged_resources(score, asked)
 
     @property
     def name(self) -> str:
@@ -165,7 +181,7 @@ class FakeContainer:
             annotations=dict(self.config.annotations),
         )
 
-    def status(self) -> v1.ContainerStatus:
+    def status(self, *, has_resources: bool = True) -> v1.ContainerStatus:
         # Until `told_at` the status shows a running container, though its process is gone.
         exited = self.state == v1.ContainerState.CONTAINER_EXITED
         return v1.ContainerStatus(
@@ -186,6 +202,7 @@ class FakeContainer:
             mounts=list(self.config.mounts),
             stop_signal=self.config.stop_signal,
             log_path=self.log_path,
+            resources=v1.ContainerResources(linux=self.resources) if has_resources else None,
         )
 
 

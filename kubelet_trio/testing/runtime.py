@@ -35,7 +35,8 @@ from kubelet_trio.testing.clock import TrioClock
 from kubelet_trio.testing.exits import FakeExitWaiter
 from kubelet_trio.testing.images import FakeImageService
 from kubelet_trio.testing.node import FakeNode
-from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, FakeUsage, container_stats
+from kubelet_trio.testing.objects import FakeContainer, FakeSandbox, container_stats
+from kubelet_trio.testing.resizing import FakeResizing
 from kubelet_trio.testing.streams import FakeEventStream, FakeStreaming
 
 Entry = TypeVar("Entry", v1.PodSandbox, v1.Container)
@@ -49,7 +50,7 @@ class FakeExec:
     result: ExecResult = field(default_factory=lambda: ExecResult(b"", b"", 0))
 
 
-class FakeRuntime(FakeImageService, FakeStreaming):
+class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
     """A container runtime in memory.
 
     Attributes:
@@ -60,6 +61,12 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         violations: descriptions of calls that broke the agent's contract.
         latency: seconds of a call, by CRI name; "" is the default for all others.
         usage: returns the usage of a running container.
+        below_usage: what happens to a memory limit below the usage: "refused", "reclaimed" or
+            "oom-killed".
+        reports_resources: whether ContainerStatus has resources.
+        resizes_containers: whether UpdateContainerResources is supported; `resizes_sandboxes`
+            likewise UpdatePodSandboxResources.
+        resizes_exited: whether the resources of a container that has exited can be updated.
         on_exec: returns duration and result of a command, for the container and the command.
         decoded: number of list entries that were built anew: the cost of relists.
     """
@@ -100,9 +107,9 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         self.calls: list[Call] = self._desk.log
         FakeImageService.__init__(self, self._desk)
         FakeStreaming.__init__(self, self._desk)
+        FakeResizing.__init__(self, self.node, self._desk)
         self.exit_waiter = FakeExitWaiter(self.node)
         self.on_exec: Callable[[FakeContainer, list[str]], FakeExec] = lambda _c, _cmd: FakeExec()
-        self.usage: Callable[[FakeContainer], FakeUsage] = lambda _container: FakeUsage()
         self.runtime_ready = True
         self.network_ready = True
         self.handler_features: dict[str, v1.RuntimeHandlerFeatures] = {}
@@ -286,7 +293,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
                 self.node.stop_sandbox(sandbox)
 
         await self._desk.serve(
-            "StopPodSandbox", sandbox_id, effect, self._sandbox_names(sandbox_id)
+            "StopPodSandbox", sandbox_id, effect, self.node.sandbox_names(sandbox_id)
         )
 
     async def remove_pod_sandbox(self, sandbox_id: SandboxId) -> None:
@@ -295,14 +302,14 @@ class FakeRuntime(FakeImageService, FakeStreaming):
                 self.node.remove_sandbox(sandbox)
 
         await self._desk.serve(
-            "RemovePodSandbox", sandbox_id, effect, self._sandbox_names(sandbox_id)
+            "RemovePodSandbox", sandbox_id, effect, self.node.sandbox_names(sandbox_id)
         )
 
     async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
         async def effect() -> v1.PodSandboxStatus:
             return self.node.sandbox("PodSandboxStatus", sandbox_id).status()
 
-        names = self._sandbox_names(sandbox_id)
+        names = self.node.sandbox_names(sandbox_id)
         return await self._desk.serve("PodSandboxStatus", sandbox_id, effect, names)
 
     async def list_pod_sandboxes(
@@ -332,7 +339,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             image_id = self.images.image(found).id
             return self.node.create_container(sandbox, config, image_id).id
 
-        names = self._sandbox_names(sandbox_id)
+        names = self.node.sandbox_names(sandbox_id)
         names |= {(config.metadata or v1.ContainerMetadata()).name}
         return await self._desk.serve("CreateContainer", sandbox_id, effect, names)
 
@@ -345,7 +352,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             if container := self.node.containers.get(container_id):
                 self.node.fail_start(container, "failed to start shim: context canceled")
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         await self._desk.serve("StartContainer", container_id, effect, names, when_cut=kill_shim)
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
@@ -354,7 +361,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
                 await self._terminate(container, grace_period)
                 self.node.tell(container)
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         # remote_runtime.go: the grace period, and a timeout for the kill after it.
         limit = DEADLINE + max(grace_period, 0)
         await self._desk.serve("StopContainer", container_id, effect, names, limit=limit)
@@ -364,7 +371,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             if container := self.node.containers.get(container_id):
                 self.node.remove_container(container)
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         await self._desk.serve("RemoveContainer", container_id, effect, names)
 
     async def container_status(
@@ -374,9 +381,9 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             container = self.node.container("ContainerStatus", container_id)
             # CRI has the PID only in the verbose `info`, whose format is the runtime's own.
             has_pid = verbose and self.reports_pids
-            return container.status(), container.pid if has_pid else 0
+            return self.node.container_status(container), container.pid if has_pid else 0
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         return await self._desk.serve("ContainerStatus", container_id, effect, names)
 
     async def list_containers(
@@ -411,7 +418,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
             if (container := self.node.containers.get(container_id)) and container.alive:
                 container.stray_commands.append(command)
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         limit = timeout_seconds + DEADLINE if timeout_seconds else NO_DEADLINE
         return await self._desk.serve(
             "ExecSync", container_id, effect, names, limit=limit, when_cut=leave_running
@@ -421,7 +428,7 @@ class FakeRuntime(FakeImageService, FakeStreaming):
         async def effect() -> None:
             self.node.reopen_log(self.node.container("ReopenContainerLog", container_id))
 
-        names = self._container_names(container_id)
+        names = self.node.container_names(container_id)
         await self._desk.serve("ReopenContainerLog", container_id, effect, names)
 
     async def list_container_stats(self, uid: PodUid | None = None) -> list[v1.ContainerStats]:
@@ -468,14 +475,3 @@ class FakeRuntime(FakeImageService, FakeStreaming):
                 self.decoded += 1
                 kept[entry.id] = entry
         return Listing(kept)
-
-    def _sandbox_names(self, sandbox_id: SandboxId) -> frozenset[str]:
-        """Return the targets of faults that match this sandbox."""
-        if sandbox := self.node.sandboxes.get(sandbox_id):
-            return frozenset({sandbox_id, sandbox.uid, sandbox.metadata.name})
-        return frozenset({sandbox_id})
-
-    def _container_names(self, container_id: ContainerId) -> frozenset[str]:
-        if container := self.node.containers.get(container_id):
-            return self._sandbox_names(container.sandbox.id) | {container_id, container.name}
-        return frozenset({container_id})

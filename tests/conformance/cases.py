@@ -120,7 +120,13 @@ class Case:
         )
 
     def container_config(
-        self, program: Program, name: str = "main", attempt: int = 0, **fields: Any
+        self,
+        program: Program,
+        name: str = "main",
+        attempt: int = 0,
+        *,
+        resources: v1.LinuxContainerResources | None = None,
+        **fields: Any,
     ) -> v1.ContainerConfig:
         fields.setdefault("command", program.command)
         network = v1.NamespaceOption(network=v1.NamespaceMode.NODE)
@@ -131,7 +137,8 @@ class Case:
             annotations={"io.kubernetes.container.hash": "abc"},
             log_path=f"{name}-{attempt}-{next(self._numbers)}.log",
             linux=v1.LinuxContainerConfig(
-                security_context=v1.LinuxContainerSecurityContext(namespace_options=network)
+                security_context=v1.LinuxContainerSecurityContext(namespace_options=network),
+                resources=resources,
             ),
             **fields,
         )

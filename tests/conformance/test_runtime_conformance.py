@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from kubelet_trio.cri import RuntimeCallError, RuntimeObjectNotFoundError, RuntimeTimeoutError, v1
+from kubelet_trio.cri import (
+    Runtime,
+    RuntimeCallError,
+    RuntimeObjectNotFoundError,
+    RuntimeTimeoutError,
+    v1,
+)
 from kubelet_trio.model import ContainerId, PodUid, SandboxId
 from tests.conformance.cases import (
     EXITED,
@@ -128,6 +134,8 @@ async def test_what_does_not_exist_is_not_found(case: Case) -> None:
         await runtime.create_container(
             NO_SANDBOX, case.container_config(FOREVER), case.sandbox_config()
         )
+    with pytest.raises(RuntimeObjectNotFoundError):
+        await runtime.update_container_resources(NO_CONTAINER, v1.LinuxContainerResources())
 
 
 async def test_what_does_not_exist_is_stopped_and_removed_already(case: Case) -> None:
@@ -472,6 +480,51 @@ async def test_running_containers_tell_what_they_use(case: Case) -> None:
 
 
 # Agents come and go
+
+
+# Resources
+
+
+async def resources_of(runtime: Runtime, container_id: ContainerId) -> tuple[int, int, int, int]:
+    """Return CPU shares, quota and period, and the memory limit, as the status has them."""
+    status, _ = await runtime.container_status(container_id)
+    assert status.resources is not None
+    linux = status.resources.linux
+    assert linux is not None
+    return linux.cpu_shares, linux.cpu_quota, linux.cpu_period, linux.memory_limit_in_bytes
+
+
+async def test_a_container_has_the_resources_that_it_was_given_last(case: Case) -> None:
+    box = await case.sandbox()
+    resources = v1.LinuxContainerResources(
+        cpu_shares=512, cpu_quota=50_000, cpu_period=100_000, memory_limit_in_bytes=64 << 20
+    )
+    container_id = await box.create(FOREVER, resources=resources)
+    runtime = case.runtime
+    assert await resources_of(runtime, container_id) == (512, 50_000, 100_000, 64 << 20)
+    change = v1.LinuxContainerResources(memory_limit_in_bytes=128 << 20)
+    await runtime.update_container_resources(container_id, change)
+    assert await resources_of(runtime, container_id) == (512, 50_000, 100_000, 128 << 20)
+    await runtime.start_container(container_id)
+    assert await resources_of(runtime, container_id) == (512, 50_000, 100_000, 128 << 20)
+    change = v1.LinuxContainerResources(
+        cpu_shares=102, cpu_quota=10_000, cpu_period=100_000, memory_limit_in_bytes=32 << 20
+    )
+    for _ in range(2):
+        await runtime.update_container_resources(container_id, change)
+        assert await resources_of(runtime, container_id) == (102, 10_000, 100_000, 32 << 20)
+    async with case.open_client() as later:
+        assert await resources_of(later, container_id) == (102, 10_000, 100_000, 32 << 20)
+
+
+async def test_a_sandbox_takes_its_pods_resources_or_lacks_the_call(case: Case) -> None:
+    box = await case.sandbox()
+    none, some = v1.LinuxContainerResources(), v1.LinuxContainerResources(cpu_shares=512)
+    is_supported = await case.runtime.update_pod_sandbox_resources(box.id, none, some)
+    assert await case.runtime.update_pod_sandbox_resources(box.id, none, some) is is_supported
+    if is_supported:
+        with pytest.raises(RuntimeCallError):
+            await case.runtime.update_pod_sandbox_resources(NO_SANDBOX, none, some)
 
 
 async def test_a_new_client_finds_everything(case: Case) -> None:

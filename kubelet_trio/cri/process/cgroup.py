@@ -8,7 +8,7 @@ All functions block.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +64,40 @@ def make_cgroup(
     except OSError:
         remove_cgroup(directories)
         raise
-    unified = (root / "cgroup.controllers").exists()
-    settings = settings_v2(resources) if unified else settings_v1(resources)
-    return ContainerCgroup(tuple(directories), tuple(_set(directories, settings)))
+    failures = _set(directories, _settings(resources, root))
+    return ContainerCgroup(tuple(directories), tuple(failures))
+
+
+def change_cgroup(
+    directories: Sequence[Path],
+    before: v1.LinuxContainerResources,
+    after: v1.LinuxContainerResources,
+    root: Path = _ROOT,
+) -> list[tuple[Path, str]]:
+    """Change the limits of a container's cgroup; return the files written and their old values.
+
+    A limit that has no file is left out, as when the cgroup was created. Raises OSError if the
+    kernel refuses one; those before it are then set back.
+    """
+    changed: list[tuple[Path, str]] = []
+    for name, value in _settings(after, root, before=before).items():
+        file = next((d / name for d in directories if (d / name).exists()), None)
+        if file is None:
+            continue
+        try:
+            held = file.read_text().strip()
+            _write(file, value)
+        except OSError as exc:
+            set_back(changed)
+            raise OSError(exc.errno, f"{exc.strerror} for the value {value}", str(file)) from exc
+        changed.append((file, held))
+    return changed
+
+
+def set_back(changed: Sequence[tuple[Path, str]]) -> None:
+    """Undo what `change_cgroup` returned. Raises OSError."""
+    for file, held in reversed(changed):
+        _write(file, held)
 
 
 def remove_cgroup(directories: Iterable[Path]) -> None:
@@ -109,20 +140,42 @@ def _write(path: Path, value: str) -> None:
         os.close(fd)
 
 
-def settings_v1(resources: v1.LinuxContainerResources) -> dict[str, str]:
-    """Return the cgroup v1 files to write, in order, with their values."""
+def _settings(
+    resources: v1.LinuxContainerResources,
+    root: Path,
+    *,
+    before: v1.LinuxContainerResources | None = None,
+) -> dict[str, str]:
+    if (root / "cgroup.controllers").exists():
+        return settings_v2(resources)
+    return settings_v1(resources, before=before)
+
+
+def settings_v1(
+    resources: v1.LinuxContainerResources, *, before: v1.LinuxContainerResources | None = None
+) -> dict[str, str]:
+    """Return the cgroup v1 files to write, in order, with their values.
+
+    `before` is what a cgroup that exists already has.
+    """
     settings: dict[str, str] = {}
     if resources.cpu_shares:
         settings["cpu.shares"] = str(resources.cpu_shares)
-    if resources.cpu_quota > 0 and resources.cpu_period > 0:
+    if resources.cpu_quota and resources.cpu_period > 0:
         settings["cpu.cfs_period_us"] = str(resources.cpu_period)
         settings["cpu.cfs_quota_us"] = str(resources.cpu_quota)
-    if resources.memory_limit_in_bytes > 0:
-        settings["memory.limit_in_bytes"] = str(resources.memory_limit_in_bytes)
-    # After memory: the kernel refuses a memory+swap limit below the memory limit.
-    if resources.memory_swap_limit_in_bytes > 0:
-        settings["memory.memsw.limit_in_bytes"] = str(resources.memory_swap_limit_in_bytes)
+    memory, swap = resources.memory_limit_in_bytes, resources.memory_swap_limit_in_bytes
+    limits = [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", swap)]
+    # The kernel refuses a memory+swap limit below the memory limit, at each of the two writes.
+    if before is not None and _is_above(memory, before.memory_limit_in_bytes):
+        limits.reverse()
+    settings.update((name, str(limit)) for name, limit in limits if limit)
     return settings
+
+
+def _is_above(limit: int, other: int) -> bool:
+    """Compare two limits in bytes, of which 0 and -1 are none."""
+    return other > 0 and (limit <= 0 or limit > other)
 
 
 def settings_v2(resources: v1.LinuxContainerResources) -> dict[str, str]:
@@ -131,8 +184,12 @@ def settings_v2(resources: v1.LinuxContainerResources) -> dict[str, str]:
     if resources.cpu_shares:
         # Shares 2..262144 map linearly to weights 1..10000: the formula of KEP-2254.
         settings["cpu.weight"] = str(1 + (resources.cpu_shares - 2) * 9999 // 262142)
-    if resources.cpu_quota > 0 and resources.cpu_period > 0:
-        settings["cpu.max"] = f"{resources.cpu_quota} {resources.cpu_period}"
-    if resources.memory_limit_in_bytes > 0:
-        settings["memory.max"] = str(resources.memory_limit_in_bytes)
+    if resources.cpu_quota and resources.cpu_period > 0:
+        settings["cpu.max"] = f"{_or_max(resources.cpu_quota)} {resources.cpu_period}"
+    if resources.memory_limit_in_bytes:
+        settings["memory.max"] = _or_max(resources.memory_limit_in_bytes)
     return {**settings, **resources.unified}
+
+
+def _or_max(limit: int) -> str:
+    return str(limit) if limit > 0 else "max"

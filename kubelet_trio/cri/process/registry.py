@@ -16,6 +16,7 @@ import trio
 from kubelet_trio.cri.errors import RuntimeCallError, RuntimeObjectNotFoundError
 from kubelet_trio.cri.generated.runtime import v1
 from kubelet_trio.cri.process import process_state, store
+from kubelet_trio.cri.process.launch import resources_of
 from kubelet_trio.cri.process.process_state import EXITED, RUNNING, ProcessState
 from kubelet_trio.cri.process.store import ContainerFacts, SandboxFacts
 from kubelet_trio.model import ContainerId, Offload, PodUid, SandboxId
@@ -58,6 +59,11 @@ class Container:
         """The image as its pod named it."""
         image = self.config.image or v1.ImageSpec()
         return image.user_specified_image or image.image.removeprefix(HOST_FILES)
+
+    @property
+    def live_cgroups(self) -> tuple[Path, ...]:
+        """The cgroup directories that limit it now or once it starts; none after its exit."""
+        return () if self.process.state == EXITED else tuple(map(Path, self.facts.cgroups))
 
     def update(self, observed: ProcessState) -> None:
         """Store an observed state; an older one that arrives late is ignored."""
@@ -106,6 +112,7 @@ class Container:
             mounts=self.config.mounts,
             log_path=facts.log_path,
             user=v1.ContainerUser(linux=user),
+            resources=v1.ContainerResources(linux=resources_of(self.config)),
         )
 
 

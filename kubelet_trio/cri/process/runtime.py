@@ -40,6 +40,7 @@ from kubelet_trio.cri.process.registry import (
     container_name,
     sandbox_name,
 )
+from kubelet_trio.cri.process.resizing import change_resources
 from kubelet_trio.cri.process.unsupported import HostImages, NoStreamUrls
 from kubelet_trio.cri.protocol import REQUEST_TIMEOUT, ExecResult, Listing, LocalStreams
 from kubelet_trio.model import (
@@ -97,6 +98,7 @@ class ProcessRuntime(HostImages, NoStreamUrls):
         self._reported: set[tuple[str, str]] = set()
         self._registry = Registry(self._state_dir, offload)
         self._starting: set[ContainerId] = set()
+        self._updating = trio.Lock()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the shims' nursery until cancelled; without it no container starts."""
@@ -193,6 +195,18 @@ class ProcessRuntime(HostImages, NoStreamUrls):
             await self._registry.load()
             asked = (s for s in self._registry.sandboxes.values() if uid in (None, s.uid))
             return Listing({sandbox.facts.id: sandbox.entry for sandbox in asked})
+
+    async def update_pod_sandbox_resources(
+        self,
+        sandbox_id: SandboxId,
+        overhead: v1.LinuxContainerResources,
+        resources: v1.LinuxContainerResources,
+    ) -> bool:
+        """Do nothing: no sandbox was sized by its pod's resources."""
+        with self._call("UpdatePodSandboxResources"):
+            await self._registry.load()
+            self._registry.sandbox("UpdatePodSandboxResources", sandbox_id)
+        return True
 
     # Containers
 
@@ -338,6 +352,24 @@ class ProcessRuntime(HostImages, NoStreamUrls):
             container = await self._registry.find_running(call, container_id)
             async with control.connect(container.directory, call) as shim:
                 await shim.request(call, "reopen")
+
+    async def update_container_resources(
+        self, container_id: ContainerId, resources: v1.LinuxContainerResources
+    ) -> None:
+        """Change a container's resources, and its cgroup if it has one.
+
+        As in containerd, one that has exited is changed on record only.
+        """
+        with self._call("UpdateContainerResources"):
+            async with self._updating:  # each change is merged into the last one
+                container = await self._registry.find("UpdateContainerResources", container_id)
+                container.config = await self._offload(
+                    change_resources,
+                    container.directory,
+                    container.live_cgroups,
+                    container.config,
+                    resources,
+                )
 
     async def container_stats(self, container_id: ContainerId) -> v1.ContainerStats:
         """Return the CPU and memory usage of a running container."""

@@ -101,6 +101,11 @@ def write_container(
     write_aside(directory / f"{_CONTAINER}.json", msgspec.json.encode(facts))
 
 
+def update_container(directory: Path, config: v1.ContainerConfig) -> None:
+    """Replace a container's config. Raises OSError."""
+    write_aside(directory / f"{_CONTAINER}.pb", bytes(config))
+
+
 def make_work_dir(directory: Path, identity: Identity, *, switch_user: bool) -> Path:
     """Create a container's directory, and in it a working directory that its user owns."""
     directory.mkdir(mode=_DIRECTORY_MODE)

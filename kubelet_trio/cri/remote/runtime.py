@@ -19,6 +19,7 @@ import trio
 from trio_util import AsyncValue
 
 from kubelet_trio.cri.errors import (
+    RuntimeCallError,
     RuntimeObjectNotFoundError,
     RuntimeTimeoutError,
     UnsupportedCallError,
@@ -30,7 +31,9 @@ from kubelet_trio.cri.remote import translate
 from kubelet_trio.cri.remote.translate import runtime_errors
 from kubelet_trio.cri.remote.wire import decode_changed
 from kubelet_trio.grpc import Channel, Dial, Message, RawMessage, UnaryUnaryMethod
-from kubelet_trio.model import ContainerId, PodUid, SandboxId, parse_message
+from kubelet_trio.model import ContainerId, PodUid, SandboxId, get_logger, parse_message
+
+log = get_logger()
 
 _UID_LABEL = "io.kubernetes.pod.uid"
 
@@ -82,6 +85,8 @@ class RemoteRuntime:
         self._runtime = RuntimeServiceStub(runtime)
         self._images = ImageServiceStub(images)
         self._timeout = request_timeout
+        self._product = ""  # name and version of the runtime, "" until Version was answered
+        self._lacks: set[str] = set()  # calls that this version does not implement
         # Lists arrive encoded, so that unchanged entries need no decoding (`decode_changed`).
         self._list_sandboxes = UnaryUnaryMethod(
             runtime,
@@ -106,9 +111,13 @@ class RemoteRuntime:
 
     async def version(self) -> v1.VersionResponse:
         request = v1.VersionRequest(version="v1")
-        return translate.checked_version(
-            await self._call("Version", self._runtime.version, request)
-        )
+        answer = await self._call("Version", self._runtime.version, request)
+        version = translate.checked_version(answer)
+        product = f"{version.runtime_name} {version.runtime_version}"
+        if product != self._product:
+            self._product = product
+            self._lacks.clear()
+        return version
 
     async def status(self) -> v1.StatusResponse:
         """Return the runtime's conditions, handlers and features; `status` is never None."""
@@ -174,6 +183,38 @@ class RemoteRuntime:
         answer = await self._call("ListPodSandbox", self._list_sandboxes, request)
         with translate.malformed_answer("ListPodSandbox"):
             return _list(answer, _parse_sandbox, previous)
+
+    async def update_pod_sandbox_resources(
+        self,
+        sandbox_id: SandboxId,
+        overhead: v1.LinuxContainerResources,
+        resources: v1.LinuxContainerResources,
+    ) -> bool:
+        """Set what a pod was sized by; return False if the runtime does not implement the call.
+
+        A runtime that lacks it is not asked again until Version shows another one.
+        """
+        name = "UpdatePodSandboxResources"
+        if name in self._lacks:
+            await trio.lowlevel.checkpoint()
+            return False
+        request = v1.UpdatePodSandboxResourcesRequest(
+            pod_sandbox_id=sandbox_id, overhead=overhead, resources=resources
+        )
+        try:
+            await self._call(name, self._runtime.update_pod_sandbox_resources, request)
+        except RuntimeCallError as exc:
+            if not translate.is_unsupported(exc):
+                raise
+            self._lacks.add(name)
+            log.info(
+                "runtime.call_unsupported",
+                call=name,
+                runtime=self._product,
+                effect="VMs and plugins do not see that pods are resized; containers are resized",
+            )
+            return False
+        return True
 
     # Containers
 
@@ -260,6 +301,19 @@ class RemoteRuntime:
         """Continue a running container's log in a new file, after the old one was renamed."""
         request = v1.ReopenContainerLogRequest(container_id=container_id)
         await self._call("ReopenContainerLog", self._runtime.reopen_container_log, request)
+
+    async def update_container_resources(
+        self, container_id: ContainerId, resources: v1.LinuxContainerResources
+    ) -> None:
+        """Change a container's resources: of its cgroup if it runs, else of its later start."""
+        name = "UpdateContainerResources"
+        request = v1.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
+        try:
+            await self._call(name, self._runtime.update_container_resources, request)
+        except UnsupportedCallError as exc:
+            runtime = self._product or "the runtime"
+            message = f"{runtime} does not implement it, so no container can be resized in place"
+            raise UnsupportedCallError(name, f"{message}: {exc.message}", code=exc.code) from exc
 
     @asynccontextmanager
     async def container_events(self) -> AsyncIterator[AsyncIterator[v1.ContainerEventResponse]]:

@@ -43,6 +43,14 @@ def runtime_errors(call: str) -> Iterator[None]:
         raise kind(call, exc.message or "", code=_go_name(exc.status)) from exc
 
 
+def is_unsupported(error: RuntimeCallError) -> bool:
+    """Return whether an error of an optional call means that the runtime does not implement it."""
+    if isinstance(error, UnsupportedCallError):
+        return True
+    # containerd 2.2 has UpdatePodSandboxResources, and answers "not implemented yet".
+    return error.code == _go_name(Status.UNKNOWN) and "not implemented" in error.message
+
+
 @contextmanager
 def pull_errors() -> Iterator[None]:
     """Raise gRPC errors of a pull as `ImagePullError`."""

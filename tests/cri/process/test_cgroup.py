@@ -9,6 +9,7 @@ import pytest
 from kubelet_trio.cri import v1
 from kubelet_trio.cri.process.cgroup import (
     cgroup_paths,
+    change_cgroup,
     make_cgroup,
     remove_cgroup,
     settings_v1,
@@ -89,3 +90,63 @@ def test_a_removed_cgroup_may_be_removed_again(unified: Path) -> None:
 def test_where_there_are_no_cgroups_none_are_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         make_cgroup("/kubepods", "c1", EVERYTHING, tmp_path)
+
+
+def test_minus_one_is_no_limit() -> None:
+    resources = v1.LinuxContainerResources(
+        cpu_quota=-1, cpu_period=100_000, memory_limit_in_bytes=-1, memory_swap_limit_in_bytes=-1
+    )
+    assert settings_v2(resources) == {"cpu.max": "max 100000", "memory.max": "max"}
+    assert settings_v1(resources) == {
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "-1",
+        "memory.limit_in_bytes": "-1",
+        "memory.memsw.limit_in_bytes": "-1",
+    }
+
+
+MEMORY, MEMSW = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "order"),
+    [
+        (10, 20, [MEMSW, MEMORY]),
+        (20, 10, [MEMORY, MEMSW]),
+        (20, 20, [MEMORY, MEMSW]),
+        (20, -1, [MEMSW, MEMORY]),
+        (-1, 20, [MEMORY, MEMSW]),
+        (0, 20, [MEMORY, MEMSW]),
+    ],
+)
+def test_memory_and_swap_is_never_less_than_memory(
+    before: int, after: int, order: list[str]
+) -> None:
+    settings = settings_v1(memory_of(after), before=memory_of(before))
+    assert list(settings) == order
+
+
+def memory_of(limit: int) -> v1.LinuxContainerResources:
+    return v1.LinuxContainerResources(memory_limit_in_bytes=limit, memory_swap_limit_in_bytes=limit)
+
+
+def test_a_change_is_written_to_what_exists(unified: Path) -> None:
+    place = make_cgroup("/kubepods/pod1", "c1", v1.LinuxContainerResources(), unified)
+    (cgroup,) = place.directories
+    (cgroup / "cpu.weight").write_text("1\n")
+    (cgroup / "memory.max").write_text("max\n")
+    change_cgroup(place.directories, v1.LinuxContainerResources(), EVERYTHING, unified)
+    assert (cgroup / "cpu.weight").read_text().strip() == "39"
+    assert (cgroup / "memory.max").read_text() == str(1 << 20)
+    assert not (cgroup / "cpu.max").exists()
+
+
+def test_a_change_that_is_refused_is_taken_back(unified: Path) -> None:
+    place = make_cgroup("/kubepods/pod1", "c1", v1.LinuxContainerResources(), unified)
+    (cgroup,) = place.directories
+    (cgroup / "cpu.weight").write_text("77")
+    # It can be read, and every write to it fails, as with a limit that the kernel refuses.
+    (cgroup / "memory.max").symlink_to("/proc/version")
+    with pytest.raises(OSError, match=r"memory\.max"):
+        change_cgroup(place.directories, v1.LinuxContainerResources(), EVERYTHING, unified)
+    assert (cgroup / "cpu.weight").read_text() == "77"

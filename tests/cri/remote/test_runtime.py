@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock, memory_stream_pair
 
 from kubelet_trio.cri import (
@@ -27,6 +28,8 @@ from kubelet_trio.model import ContainerId, PodUid, SandboxId
 C, S = ContainerId("c"), SandboxId("s")
 CONFIG = v1.PodSandboxConfig(metadata=v1.PodSandboxMetadata(name="p", namespace="n", uid="u"))
 METADATA = v1.ContainerMetadata(name="web", attempt=2)
+RESOURCES = v1.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=1 << 26)
+OVERHEAD = v1.LinuxContainerResources(cpu_shares=2)
 IMAGE = v1.ImageSpec(image="busybox")
 STATUS = v1.ContainerStatus(
     id="c", metadata=METADATA, created_at=5, image=IMAGE, image_ref="sha256:1"
@@ -43,6 +46,7 @@ class FakeRuntimeService(RuntimeServiceBase):
         self.containers: list[v1.Container] = []
         self.info: dict[str, str] = {}
         self.config = ""
+        self.runtime_version = "1"
         self.status_answer: v1.ContainerStatus | None = STATUS
         self.requests: list[object] = []
 
@@ -56,7 +60,10 @@ class FakeRuntimeService(RuntimeServiceBase):
     async def version(self, request: v1.VersionRequest) -> v1.VersionResponse:
         await self._obey(request)
         return v1.VersionResponse(
-            version="0.1.0", runtime_name="fake", runtime_version="1", runtime_api_version="v1"
+            version="0.1.0",
+            runtime_name="fake",
+            runtime_version=self.runtime_version,
+            runtime_api_version="v1",
         )
 
     async def status(self, request: v1.StatusRequest) -> v1.StatusResponse:
@@ -129,6 +136,18 @@ class FakeRuntimeService(RuntimeServiceBase):
     async def exec_sync(self, request: v1.ExecSyncRequest) -> v1.ExecSyncResponse:
         await self._obey(request)
         return v1.ExecSyncResponse(stdout=b"out", stderr=b"err", exit_code=3)
+
+    async def update_container_resources(
+        self, request: v1.UpdateContainerResourcesRequest
+    ) -> v1.UpdateContainerResourcesResponse:
+        await self._obey(request)
+        return v1.UpdateContainerResourcesResponse()
+
+    async def update_pod_sandbox_resources(
+        self, request: v1.UpdatePodSandboxResourcesRequest
+    ) -> v1.UpdatePodSandboxResourcesResponse:
+        await self._obey(request)
+        return v1.UpdatePodSandboxResourcesResponse()
 
     async def update_runtime_config(
         self, request: v1.UpdateRuntimeConfigRequest
@@ -236,6 +255,8 @@ CALLS: dict[str, Callable[[Runtime], Awaitable[object]]] = {
     "ContainerStatus": lambda r: r.container_status(C),
     "ListContainers": lambda r: r.list_containers(),
     "ExecSync": lambda r: r.exec_sync(C, ["sleep", "9"], 5),
+    "UpdateContainerResources": lambda r: r.update_container_resources(C, RESOURCES),
+    "UpdatePodSandboxResources": lambda r: r.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES),
     "RuntimeConfig": lambda r: r.cgroup_driver(),
     "UpdateRuntimeConfig": lambda r: r.update_runtime_config("10.1.0.0/24"),
 }
@@ -244,6 +265,7 @@ DEADLINES = dict.fromkeys(CALLS, 120.0) | {
     "StopContainer": 150.0,
     "ExecSync": 125.0,
 }
+OPTIONAL = {"RuntimeConfig", "UpdatePodSandboxResources"}
 GONE_IS_FINE = {"StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"}
 
 
@@ -321,17 +343,73 @@ async def test_statuses_are_translated(
     async with running() as node:
         node.runtime.error = GRPCError(status, "no such thing")
         if (status is Status.NOT_FOUND and name in GONE_IS_FINE) or (
-            status is Status.UNIMPLEMENTED and name == "RuntimeConfig"
+            status is Status.UNIMPLEMENTED and name in OPTIONAL
         ):
-            assert await CALLS[name](node.remote) is None
+            assert not await CALLS[name](node.remote)
             return
         with pytest.raises(RuntimeCallError) as caught:
             await CALLS[name](node.remote)
     assert type(caught.value) is error
     assert caught.value.call == name
-    if name != "ExecSync":
+    if name != "ExecSync" and (status, name) != (Status.UNIMPLEMENTED, "UpdateContainerResources"):
         assert caught.value.message == "no such thing"
         assert caught.value.go_text == f"rpc error: code = {code} desc = no such thing"
+
+
+async def test_changes_of_resources_are_sent_as_they_are() -> None:
+    async with running() as node:
+        await node.remote.update_container_resources(C, RESOURCES)
+        assert await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+        assert node.runtime.requests == [
+            v1.UpdateContainerResourcesRequest(container_id="c", linux=RESOURCES),
+            v1.UpdatePodSandboxResourcesRequest(
+                pod_sandbox_id="s", overhead=OVERHEAD, resources=RESOURCES
+            ),
+        ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GRPCError(Status.UNIMPLEMENTED, "unknown method"),
+        GRPCError(Status.UNKNOWN, "not implemented yet"),  # containerd 2.2
+    ],
+)
+async def test_a_call_that_a_runtime_lacks_is_made_once_for_each_version(
+    error: GRPCError,
+) -> None:
+    async with running() as node:
+        await node.remote.version()
+        node.runtime.error = error
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert not await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+        assert len(node.runtime.requests) == 2
+        assert [line["event"] for line in logs] == ["runtime.call_unsupported"]
+        assert logs[0]["runtime"] == "fake 1"
+        node.runtime.error = None
+        await node.remote.version()
+        assert not await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+        node.runtime.runtime_version = "2"
+        await node.remote.version()
+        assert await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+
+
+async def test_another_error_does_not_show_that_a_call_is_lacking() -> None:
+    async with running() as node:
+        node.runtime.error = GRPCError(Status.UNKNOWN, "NRI sandbox update failed")
+        with pytest.raises(RuntimeCallError, match="NRI"):
+            await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+        node.runtime.error = None
+        assert await node.remote.update_pod_sandbox_resources(S, OVERHEAD, RESOURCES)
+
+
+async def test_a_runtime_that_cannot_resize_is_named() -> None:
+    async with running() as node:
+        await node.remote.version()
+        node.runtime.error = GRPCError(Status.UNIMPLEMENTED, "unknown method")
+        with pytest.raises(UnsupportedCallError, match=r"^UpdateContainerResources: fake 1 does"):
+            await node.remote.update_container_resources(C, RESOURCES)
 
 
 @pytest.mark.parametrize(
