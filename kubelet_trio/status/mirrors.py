@@ -1,7 +1,9 @@
 """Keeps a mirror pod at the API server for each static pod.
 
 Only the node creates and deletes mirrors. It reverts any other change to one, and a change of a
-mirror has no effect on the static pod. `plan_mirrors` is pure; `MirrorPods` carries it out.
+mirror has no effect on the static pod. The API server refuses to resize a mirror, so one that shows
+other CPU and memory than the manifest is deleted and created again. `plan_mirrors` is pure;
+`MirrorPods` carries it out.
 Source: pod/mirror_client.go, tryReconcileMirrorPods in kubelet.go, and the rules for orphans in
 kubelet_pods.go.
 """
@@ -30,11 +32,15 @@ from kubelet_trio.model import (
     CONFIG_MIRROR,
     Bell,
     PodKey,
+    blake2b,
+    canonical_quantity,
     get_logger,
     metadata,
     pod_annotations,
+    pod_containers,
     pod_key,
     pod_uid,
+    spec,
 )
 from kubelet_trio.status.retry import Retry
 
@@ -42,6 +48,9 @@ log = get_logger()
 
 _ENDING = 1.0  # seconds between checks of a pod that is being taken down
 _OWN_PREFIX = "kubelet-trio/"  # annotations for this agent only
+# On a mirror: the digest of the CPU and memory that it was created with. The mirror's own are no
+# proof, because an admission plugin or webhook may have changed them.
+_SIZE = _OWN_PREFIX + "size"
 
 _Aim = tuple[PodKey, str, str]  # a name, the UIDs of the mirror to delete and the pod to create
 
@@ -75,7 +84,7 @@ def plan_mirrors(
         mirror = mirrors.get(key)
         if mirror is None:
             plans.append(MirrorPlan(key, create=pod))
-        elif metadata(mirror).deletionTimestamp is not None or not is_mirror_of(mirror, pod):
+        elif metadata(mirror).deletionTimestamp is not None or not _is_current(mirror, pod):
             plans.append(MirrorPlan(key, delete=mirror, create=pod))
     # Before that, a mirror without a static pod may belong to a source that is not read yet.
     if is_complete:
@@ -92,10 +101,33 @@ def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
     return pod_annotations(mirror).get(CONFIG_MIRROR) == pod_annotations(pod).get(CONFIG_HASH)
 
 
+def _is_current(mirror: Pod, pod: Pod) -> bool:
+    """Return whether a mirror shows this static pod with its resources."""
+    wanted = _size(pod)
+    # An earlier agent, and the Go kubelet, created mirrors without a digest.
+    shown = pod_annotations(mirror).get(_SIZE) or (wanted and _size(mirror))
+    return is_mirror_of(mirror, pod) and shown == wanted
+
+
+def _size(pod: Pod) -> str:
+    """Return a digest of the pod's CPU and memory, "" if it sets none. Raises ValueError."""
+    containers = {c.spec.name: c.spec.resources for c in pod_containers(pod)}
+    found = [
+        (name, which, resource, canonical_quantity(quantity))
+        for name, resources in (("", spec(pod).resources), *containers.items())
+        for which in ("requests", "limits")
+        for resource, quantity in (getattr(resources, which, None) or {}).items()
+        if resource in ("cpu", "memory")
+    ]
+    return blake2b(msgspec.json.encode(sorted(found)), digest_size=16).hexdigest() if found else ""
+
+
 def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:
     """Return the object to create for a static pod."""
     annotations = {k: v for k, v in pod_annotations(pod).items() if not k.startswith(_OWN_PREFIX)}
     annotations[CONFIG_MIRROR] = annotations.get(CONFIG_HASH, "")
+    if size := _size(pod):
+        annotations[_SIZE] = size
     meta = metadata(pod)
     # The NodeRestriction plugin admits only pods whose single owner and controller is the node.
     owner = OwnerReference(

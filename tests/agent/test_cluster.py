@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
-from kubelet_trio.model import metadata
+from kubelet_trio.model import metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
 from kubelet_trio.objects import ChangeDetection
@@ -279,6 +279,29 @@ async def test_a_mirror_that_a_user_deletes_changes_nothing_on_the_node(
                 and metadata(world.kube.find(Pod, "etcd-node") or Pod()).deletionTimestamp is None
             )
         )
+        assert len(world.host.calls("CreateContainer")) == 1
+        world.feed.put()
+        await world.wait(lambda: world.gone("etcd-node"))
+
+
+def sized(cpu: str) -> Pod:
+    requests = f"{{requests: {{cpu: {cpu}}}}}"
+    return make_pod("etcd", containers=f"- {{name: web, image: web, resources: {requests}}}")
+
+
+async def test_a_mirror_has_the_resources_of_a_manifest_that_was_edited_and_the_pods_status(
+    world: World, autojump_clock: MockClock
+) -> None:
+    def is_shown(cpu: str) -> bool:
+        found = world.kube.find(Pod, "etcd-node")
+        resources = spec(found).containers[0].resources if found is not None else None
+        requests = resources.requests if resources is not None else None
+        return requests == {"cpu": cpu} and world.is_ready("etcd-node")
+
+    async with world.running(sized("100m")):
+        await world.wait(lambda: is_shown("100m"))
+        world.feed.put(sized("200m"))
+        await world.wait(lambda: is_shown("200m"))
         assert len(world.host.calls("CreateContainer")) == 1
         world.feed.put()
         await world.wait(lambda: world.gone("etcd-node"))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from lightkube.models.core_v1 import Container, Node, Pod, PodCondition, PodSpec, PodStatus
+from lightkube.models.core_v1 import (
+    Container,
+    Node,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model import CONFIG_HASH, CONFIG_SOURCE, PodKey, PodUid, metadata, pod_uid
@@ -22,7 +30,10 @@ def api_pod(name: str = "web", **meta: Any) -> Pod:
 
 
 def static_pod(
-    name: str = "etcd-node-1", config: str = "hash-1", namespace: str = "default"
+    name: str = "etcd-node-1",
+    config: str = "hash-1",
+    namespace: str = "default",
+    resources: ResourceRequirements | None = None,
 ) -> Pod:
     """A static pod as a source delivers it."""
     return Pod(
@@ -36,7 +47,9 @@ def static_pod(
                 "kubelet-trio/manifest": "/etc/kubernetes/manifests/etcd.yaml",
             },
         ),
-        spec=PodSpec(containers=[Container(name="etcd", image="etcd")], nodeName=NODE),
+        spec=PodSpec(
+            containers=[Container(name="etcd", image="etcd", resources=resources)], nodeName=NODE
+        ),
     )
 
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import Namespace, Node, Pod
+from lightkube.models.core_v1 import Namespace, Node, Pod, ResourceRequirements
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock, wait_all_tasks_blocked
 from trio_util import AsyncValue
 
-from kubelet_trio.model import PodKey, metadata, pod_key
+from kubelet_trio.model import CONFIG_MIRROR, PodKey, metadata, pod_key, spec
 from kubelet_trio.status.mirrors import (
     MirrorPlan,
     MirrorPods,
@@ -60,6 +60,23 @@ def test_a_mirror_is_the_static_pod_with_upstreams_marks() -> None:
 EDITED = static_pod(config="hash-2")
 
 
+def sized(cpu: str, memory: str = "64Mi") -> Pod:
+    requests = {"cpu": cpu, "memory": memory}
+    return static_pod(resources=ResourceRequirements(requests=requests))
+
+
+def replaced(mirror: Pod, pod: Pod, *, marked: bool) -> Pod:
+    """Return a mirror with the spec of another pod, with its digest or without any."""
+    meta = metadata(mirror)
+    kept = meta.annotations or {} if marked else {CONFIG_MIRROR: "hash-1"}
+    meta = msgspec.structs.replace(meta, annotations=kept)
+    return msgspec.structs.replace(mirror, spec=pod.spec, metadata=meta)
+
+
+SIZED, RESIZED = sized("1"), sized("2")
+OF_SIZED = mirror_of(SIZED, NODE, "node-uid")
+
+
 @pytest.mark.parametrize(
     ("static", "mirrors", "ending", "is_complete", "expected"),
     [
@@ -71,6 +88,22 @@ EDITED = static_pod(config="hash-2")
         ([], [MIRROR], [], True, [MirrorPlan(KEY, MIRROR)]),
         ([], [MIRROR], [], False, []),
         ([], [MIRROR], [KEY], True, []),
+        # Resized: the mirror's resources cannot be changed.
+        ([SIZED], [OF_SIZED], [], True, []),
+        ([sized("1000m", "65536Ki")], [OF_SIZED], [], True, []),
+        ([RESIZED], [OF_SIZED], [], True, [MirrorPlan(KEY, OF_SIZED, RESIZED)]),
+        # What a webhook made of the mirror is left alone: it would do so again.
+        ([SIZED], [replaced(OF_SIZED, RESIZED, marked=True)], [], True, []),
+        ([POD], [replaced(MIRROR, SIZED, marked=True)], [], True, []),
+        # Created by the Go kubelet or an earlier agent.
+        ([SIZED], [replaced(OF_SIZED, SIZED, marked=False)], [], True, []),
+        (
+            [RESIZED],
+            [replaced(OF_SIZED, SIZED, marked=False)],
+            [],
+            True,
+            [MirrorPlan(KEY, replaced(OF_SIZED, SIZED, marked=False), RESIZED)],
+        ),
     ],
 )
 def test_what_is_done_about_mirrors(
@@ -183,6 +216,31 @@ async def test_an_edited_pod_gets_a_new_mirror(autojump_clock: MockClock) -> Non
         await world.wait(lambda: world.found() is not None)
         world.want(EDITED)
         await world.wait(lambda: world.found(EDITED) is not None)
+
+
+async def test_a_resized_pod_gets_one_new_mirror_with_its_resources(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with world.running():
+        world.want(SIZED)
+        await world.wait(lambda: world.found(SIZED) is not None)
+        first = world.found(SIZED)
+        world.want(RESIZED)
+        await world.wait(lambda: (found := world.found()) is not None and cpu_of(found) == "2")
+        second = world.found()
+        assert first is not None
+        assert second is not None
+        assert metadata(second).uid != metadata(first).uid
+        assert trio.current_time() < 1
+        world.want(sized("2000m"))
+        await trio.sleep(60)
+        assert world.found() == second
+
+
+def cpu_of(pod: Pod) -> object:
+    resources = spec(pod).containers[0].resources
+    return ((resources.requests if resources else None) or {}).get("cpu")
 
 
 async def test_a_namespace_that_comes_later_is_waited_for(autojump_clock: MockClock) -> None:
