@@ -146,6 +146,7 @@ class NodeAdmission:
             sysctls=settings.sysctls,
             strict_groups=self._runtime.value.supplemental_groups_policy,
             no_apparmor=settings.no_apparmor,
+            limited_swap=node.limited_swap and node.swap_controller,
         )
 
     @property

@@ -55,6 +55,15 @@ from kubelet_trio.containers.paths import (
     pod_log_directory,
 )
 from kubelet_trio.containers.records import container_record, container_state, sandbox_record
+from kubelet_trio.containers.resources.allocation import (
+    RESIZABLE,
+    differs,
+    effective_resources,
+    increases_requests,
+    same_resources,
+    with_allocated,
+    with_larger,
+)
 from kubelet_trio.containers.resources.amounts import (
     amounts,
     container_amounts,
@@ -68,7 +77,7 @@ from kubelet_trio.containers.resources.cgroups import (
     pod_cgroup_limits,
     qos_cgroup_limits,
 )
-from kubelet_trio.containers.resources.container import pod_memory_limit
+from kubelet_trio.containers.resources.container import may_swap, pod_memory_limit
 from kubelet_trio.containers.sandbox import dotted_sysctl, sandbox_config
 from kubelet_trio.containers.security import apparmor_profile
 from kubelet_trio.containers.termination import (
@@ -86,6 +95,7 @@ __all__ = [
     "POD_NAME",
     "POD_NAMESPACE",
     "POD_UID",
+    "RESIZABLE",
     "TERMINATION_MESSAGE_PATH",
     "ContainerConfigError",
     "ContainerInputs",
@@ -111,7 +121,9 @@ __all__ = [
     "container_record",
     "container_state",
     "cut_message",
+    "differs",
     "dotted_sysctl",
+    "effective_resources",
     "expand_from",
     "field_value",
     "follow_log",
@@ -119,6 +131,7 @@ __all__ = [
     "hosts_content",
     "hosts_mount",
     "hugepage_sizes",
+    "increases_requests",
     "inotify_watch",
     "is_selinux_on",
     "link_log",
@@ -127,6 +140,7 @@ __all__ = [
     "make_log_directory",
     "make_termination_log",
     "masked_paths",
+    "may_swap",
     "memory_capacity",
     "message_limit",
     "mounts_own_hosts",
@@ -151,11 +165,14 @@ __all__ = [
     "remove_pod_logs",
     "resolv_conf_problem",
     "resource_value",
+    "same_resources",
     "sandbox_config",
     "sandbox_record",
     "service_variables",
     "sub_path",
     "total_amounts",
     "unlink_logs",
+    "with_allocated",
+    "with_larger",
     "write_hosts",
 ]

@@ -72,6 +72,20 @@ class PendingResize:
     detail: str = ""
 
 
+class ResizeTrigger(enum.StrEnum):
+    """Why pending resizes are decided on again.
+
+    The values are labels of kubelet_pod_deferred_accepted_resizes_total.
+    """
+
+    POD_RESIZED = "pod_resized"
+    POD_UPDATED = "pod_updated"
+    PODS_ADDED = "pods_added"
+    PODS_REMOVED = "pods_removed"
+    POD_TERMINATED = "pod_terminated"
+    PERIODIC = "periodic_retry"
+
+
 @dataclass(frozen=True, slots=True)
 class StatusInput:
     """All that `pod_status` reads besides the pod and what the runtime reports of it."""

@@ -139,19 +139,25 @@ def swap_limit(pod: Pod, container: PodContainer, node: NodeSettings) -> int:
     memory. Critical pods, Guaranteed and BestEffort pods, and containers whose request equals
     their limit get none.
     """
-    own = container.spec.resources or ResourceRequirements()
-    request = to_units(amounts(own.requests).get("memory", 0))
-    limit = to_units(amounts(own.limits).get("memory", 0))
+    request = _memory_request(container.spec)
     if (
         not node.limited_swap
-        or is_critical(pod)
-        or pod_qos(pod) != "Burstable"
-        or request == limit
+        or not may_swap(pod, container)
         or not 0 <= request <= node.memory_capacity
         or not node.memory_capacity
     ):
         return 0
     return request * node.swap_capacity // node.memory_capacity
+
+
+def may_swap(pod: Pod, container: PodContainer) -> bool:
+    """Whether a container gets swap on a node with LimitedSwap. Raises ValueError."""
+    limit = to_units(container_amounts(container.spec, "limits").get("memory", 0))
+    return (
+        not is_critical(pod)
+        and pod_qos(pod) == "Burstable"
+        and _memory_request(container.spec) != limit
+    )
 
 
 def memory_protection(pod: Pod, container: PodContainer, node: NodeSettings) -> dict[str, str]:

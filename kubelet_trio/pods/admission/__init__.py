@@ -13,6 +13,12 @@ from kubelet_trio.pods.admission.declared_features import (
     lacks_features,
     lacks_for_update,
 )
+from kubelet_trio.pods.admission.resize import (
+    DEFERRED,
+    INFEASIBLE,
+    decide_resize,
+    resize_order,
+)
 from kubelet_trio.pods.admission.sysctls import (
     SysctlRules,
     kernel_version,
@@ -21,6 +27,8 @@ from kubelet_trio.pods.admission.sysctls import (
 
 __all__ = [
     "DECLARED",
+    "DEFERRED",
+    "INFEASIBLE",
     "AdmissionNode",
     "Admitted",
     "Decision",
@@ -28,8 +36,10 @@ __all__ = [
     "Rejected",
     "SysctlRules",
     "decide",
+    "decide_resize",
     "kernel_version",
     "lacks_features",
     "lacks_for_update",
+    "resize_order",
     "sysctl_rules",
 ]

@@ -53,6 +53,7 @@ class AdmissionNode:
     sysctls: SysctlRules = field(default_factory=SysctlRules)
     strict_groups: bool = False  # the runtime supports supplementalGroupsPolicy Strict
     no_apparmor: str = ""  # why AppArmor cannot be enforced; "" where it can
+    limited_swap: bool = False  # containers may use swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Preempting:
 
     victims: tuple[Pod, ...]
     resource: str = ""  # the first one that is short
+    # What the pod would get without this.
+    rejection: Rejected | None = field(default=None, compare=False)
 
 
 Decision = Admitted | Rejected | Preempting
@@ -121,28 +124,30 @@ def decide(
     rejection = _check_sysctls(pod, node) or _check_platform(pod, node)
     if rejection is not None:
         return rejection
-    shortages = list(_shortages(pod, others, node))
+    short = list(shortages(pod, others, node))
     failures = list(_mismatches(pod, others, node))
-    if failures and (is_critical(pod) or not shortages):
+    if failures and (is_critical(pod) or not short):
         # Upstream's CriticalPodAdmissionHandler: a shortage does not reject a critical pod, since
         # preemption can mend it. Any other failure does.
         return failures[0]
-    if shortages and not is_critical(pod):
-        return shortages[0].rejection()
+    if short and not is_critical(pod):
+        return short[0].rejection()
     rejection = _check_apparmor(pod, node)
     if rejection is not None:
         return rejection
-    if shortages:
-        return _preempt(pod, others, shortages)
+    if short:
+        return preempt(pod, others, short)
     together = [*others, *leaving]
-    waits = bool(leaving) and any(_shortages(pod, together, node))
+    waits = bool(leaving) and any(shortages(pod, together, node))
     return Admitted(waits or any(_port_conflicts(pod, leaving)))
 
 
-def _preempt(pod: Pod, others: Sequence[Pod], shortages: list[Shortage]) -> Decision:
-    missing = {each.resource: each.missing for each in shortages}
+def preempt(pod: Pod, others: Sequence[Pod], short: Sequence[Shortage]) -> Preempting | Rejected:
+    """Choose pods that end so that a critical pod gets the resources that are short."""
+    missing = {each.resource: each.missing for each in short}
     try:
-        return Preempting(tuple(choose_victims(pod, others, missing)), shortages[0].resource)
+        victims = tuple(choose_victims(pod, others, missing))
+        return Preempting(victims, short[0].resource, short[0].rejection())
     except NoVictimsError as exc:
         wanted = "".join(f"(res: {n}, q: {_in_units(n, q)}), " for n, q in exc.missing.items())
         return Rejected(
@@ -220,7 +225,7 @@ def _failed(predicate: str, why: str) -> Rejected:
     return Rejected(predicate, f"Predicate {predicate} failed: {why}")
 
 
-def _shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
+def shortages(pod: Pod, others: Sequence[Pod], node: AdmissionNode) -> Iterator[Shortage]:
     """Yield the resources that the node has too little of."""
     capacity = node.allocatable
     if not capacity:

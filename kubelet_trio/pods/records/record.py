@@ -48,6 +48,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: bool = False  # its manifest went, whatever ended the pod
     returns: Pod | None = None  # its manifest is back since: it starts anew once it is gone
     resize: PodResize | None = None  # the one in progress; `pod` has the allocated resources
+    allocates: bool = False  # written by an agent that resizes pods in place
 
 
 class PodRecords:

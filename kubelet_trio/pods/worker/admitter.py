@@ -34,8 +34,15 @@ from kubelet_trio.pods.admission.decision import (
     Rejected,
     decide,
 )
+from kubelet_trio.pods.admission.resize import (
+    DEFERRED,
+    INFEASIBLE,
+    decide_resize,
+    deferred,
+    resize_order,
+)
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.types import PodStage
+from kubelet_trio.pods.types import PendingResize, PodStage, ResizeTrigger
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.supervision import call_contained
 
@@ -55,6 +62,7 @@ _COUNTED = frozenset(
 )
 
 UNEXPECTED = "UnexpectedAdmissionError"
+_ACCEPTED = "kubelet_pod_deferred_accepted_resizes_total"
 
 # A check of another room: takes a pod and the others on the node, may reject the pod.
 AdmissionCheck = Callable[[Pod, Sequence[Pod]], Rejected | None]
@@ -83,24 +91,49 @@ class Admitter:
         self._checks = tuple(checks)
         self._last_checks = tuple(last_checks)
 
-    def admit(self, workers: Sequence[PodWorker], remembered: Sequence[Pod]) -> None:
-        """Decide on every worker that waits for its admission.
+    def admit(
+        self,
+        workers: Sequence[PodWorker],
+        remembered: Sequence[Pod],
+        *,
+        trigger: ResizeTrigger,
+        resizes: bool = True,
+    ) -> None:
+        """Decide on every worker that waits for its admission, or asks for other resources.
 
         Args:
             workers: all workers of the node, in the order in which they were made.
             remembered: pods that an earlier agent admitted and no source has delivered yet.
+            trigger: what has changed, for the metric of resizes.
+            resizes: whether to decide on resizes: not before all pods of the node are known.
         """
         waiting = [w for w in workers if not w.is_admitted and not w.is_ending]
-        if not waiting:
+        resizing = [w for w in workers if resizes and w.asks_resize]
+        if not waiting and not resizing:
             return
         node = self._node()
         reserved: set[PodUid] = set()  # admitted as soon as others have ended; they count already
+        self._admit_waiting(waiting, workers, remembered, node, reserved)
+        for worker in sorted(resizing, key=_resize_order):
+            if not worker.is_ending:  # preempted by a pod before it
+                present = [w for w in workers if w is not worker and _counts(w, reserved)]
+                self._resize(worker, present, remembered, node, trigger)
+
+    def _admit_waiting(
+        self,
+        waiting: Sequence[PodWorker],
+        workers: Sequence[PodWorker],
+        remembered: Sequence[Pod],
+        node: AdmissionNode,
+        reserved: set[PodUid],
+    ) -> None:
+        """Decide on the pods that are not admitted; add those that wait for room to `reserved`."""
         for worker in waiting:
             if worker.is_ending:
                 continue  # preempted by a pod before it
             present = [w for w in workers if w is not worker and _counts(w, reserved)]
-            leaving = [w.pod for w in present if w.is_displaced]
-            others = [*(w.pod for w in present if not w.is_displaced), *remembered]
+            leaving = [w.counted for w in present if w.is_displaced]
+            others = [*(w.counted for w in present if not w.is_displaced), *remembered]
             decision = self._decided(worker.pod, others, node, leaving)
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
@@ -113,6 +146,50 @@ class Admitter:
                 reserved.add(worker.uid)
                 if isinstance(decision, Preempting):
                     self._displace(worker, decision, workers)
+
+    def _resize(
+        self,
+        worker: PodWorker,
+        present: Sequence[PodWorker],
+        remembered: Sequence[Pod],
+        node: AdmissionNode,
+        trigger: ResizeTrigger,
+    ) -> None:
+        """Grant or refuse a resize."""
+        was, why = worker.allocation.pending, self._resized(worker, present, remembered, node)
+        if isinstance(why, Preempting):
+            self._displace(worker, why, present)
+            assert why.rejection is not None
+            why = deferred(worker.allocation.desired, why.rejection)
+        if why is None:
+            if was is not None and was.reason == DEFERRED:
+                self._meter.count(_ACCEPTED, (trigger.value,))
+            log.info("pod.resize_allocated", pod=str(pod_key(worker.pod)))
+            worker.grant_resize()
+            return
+        if was is None or (why.reason, why.generation) != (was.reason, was.generation):
+            log.info("pod.resize_pending", pod=str(pod_key(worker.pod)), reason=why.reason)
+            if why.reason == INFEASIBLE:
+                self._meter.count("kubelet_pod_infeasible_resizes_total", (why.detail,))
+        worker.refuse_resize(why)
+
+    def _resized(
+        self,
+        worker: PodWorker,
+        present: Sequence[PodWorker],
+        remembered: Sequence[Pod],
+        node: AdmissionNode,
+    ) -> PendingResize | Preempting | None:
+        """Return the decision on a resize; after an exception in it the pod stays as it is."""
+        desired, allocated = worker.allocation.desired, worker.allocation.allocated
+        others = [*(w.counted for w in present if not w.is_displaced), *remembered]
+        leaving = [w.counted for w in present if w.is_displaced]
+        why = call_contained(decide_resize, desired, allocated, others, node, leaving)
+        if not isinstance(why, Exception):
+            return why
+        log.error("pod.resize_undecided", pod=str(pod_key(worker.pod)), exc_info=why)
+        text = f"Unexpected error while attempting to resize the pod: {why!r}"
+        return deferred(desired, Rejected(UNEXPECTED, text))
 
     def _decided(
         self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
@@ -151,6 +228,11 @@ class Admitter:
                 if not found.is_displaced:
                     self._meter.count("kubelet_preemptions", (decision.resource,))
                 found.displace()
+
+
+def _resize_order(worker: PodWorker) -> tuple[bool, int, bool, float]:
+    allocation = worker.allocation
+    return resize_order(allocation.desired, allocation.allocated, allocation.pending_since)
 
 
 def _counts(worker: PodWorker, reserved: Collection[PodUid]) -> bool:

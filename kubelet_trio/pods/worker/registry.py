@@ -35,7 +35,7 @@ from kubelet_trio.pods.plan import ending_note
 from kubelet_trio.pods.records.record import PodRecord, is_removed
 from kubelet_trio.pods.records.remains import is_at_rest
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.types import EndReason, PodStage, TerminationRequest
+from kubelet_trio.pods.types import EndReason, PodStage, ResizeTrigger, TerminationRequest
 from kubelet_trio.pods.worker.admitter import Admitter, RefusedPods
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.sources import Desired
@@ -120,7 +120,7 @@ class PodRegistry:
             self._reclaimed.discard(uid)
             if uid in self._desired.pods:
                 self._make(self._desired.pods[uid], None)
-                self._admit()
+                self._admit(ResizeTrigger.PODS_ADDED)
 
     @property
     def workers(self) -> Mapping[PodUid, PodWorker]:
@@ -132,6 +132,7 @@ class PodRegistry:
         self._names = frozenset(pod_key(pod) for pod in desired.pods.values())
         if desired.all_ready:
             self._complete.set()
+        known = len(self._workers)
         self._end_unwanted()  # first: a new pod may need the resources or the name of an old one
         # By creation, as HandlePodAdditions sorts: the oldest pods are admitted first.
         for uid, pod in sorted(desired.pods.items(), key=_creation):
@@ -140,7 +141,8 @@ class PodRegistry:
             if isinstance(failure, Exception):
                 self._refused.refuse(pod, failure, runs=uid in self._known_uids())
         self._refused.forget_unwanted(desired.pods)
-        self._admit()
+        added = len(self._workers) > known
+        self._admit(ResizeTrigger.PODS_ADDED if added else ResizeTrigger.POD_UPDATED)
 
     def _apply_one(self, uid: PodUid, pod: Pod) -> None:
         worker = self._workers.get(uid)
@@ -221,7 +223,7 @@ class PodRegistry:
         """Wake every worker to retry at once, for example when the runtime's state has changed."""
         for worker in self._workers.values():
             worker.retry()
-        self._admit()
+        self._admit(ResizeTrigger.PERIODIC)
 
     def _start(self, worker: PodWorker) -> None:
         uid, key = worker.uid, pod_key(worker.pod)
@@ -251,17 +253,17 @@ class PodRegistry:
             self._services.meter.count("kubelet_restarted_pods_total", (static,))
             self._make(pod, None)
         self._wake_waiting(uid)
-        self._admit()
+        self._admit(ResizeTrigger.PODS_REMOVED)
 
-    def _reconsider(self) -> None:
-        """Let waiting pods continue: one that terminates has made room, or freed its name."""
+    def _reconsider(self, trigger: ResizeTrigger) -> None:
+        """Let waiting pods continue: another one may have made room, or freed its name."""
         for worker in self._workers.values():
             if worker.waits_for:  # the pods that it waits for may have ended
                 worker.wake()
-        self._admit()
+        self._admit(trigger)
 
-    def _admit(self) -> None:
-        """Admit or reject the waiting pods, once the runtime has been listed."""
+    def _admit(self, trigger: ResizeTrigger) -> None:
+        """Decide on the waiting pods and on resizes, once the runtime has been listed."""
         if not self._is_listed():
             return
         for uid in self._known_uids():
@@ -271,6 +273,8 @@ class PodRegistry:
         self._admitter.admit(
             list(self._workers.values()),
             [r.pod for r in self._records.values() if r.admitted and r.termination is None],
+            trigger=trigger,
+            resizes=self._complete.is_set(),
         )
 
     def _end_unwanted(self) -> None:

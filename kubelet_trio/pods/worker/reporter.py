@@ -39,11 +39,13 @@ from kubelet_trio.pods.steps.containers import METERED_KINDS
 from kubelet_trio.pods.types import (
     DISRUPTIONS,
     EndReason,
+    PodResize,
     PodStage,
     StatusInput,
     TerminationRequest,
     WaitingReason,
 )
+from kubelet_trio.pods.worker.allocation import PodAllocation
 
 log = get_logger()
 
@@ -54,9 +56,16 @@ _RETRY = 5.0  # seconds until a failed write of the record is retried
 class PodReporter:
     """Publishes the status of one pod UID, and keeps its record."""
 
-    def __init__(self, services: PodServices, pod: Pod, record: PodRecord | None) -> None:
+    def __init__(
+        self,
+        services: PodServices,
+        pod: Pod,
+        record: PodRecord | None,
+        allocation: PodAllocation,
+    ) -> None:
         self._services = services
         self._record = record
+        self._allocation = allocation
         self._status: PodStatus | None = record.pod.status if record is not None else None
         self._shown: Pod | None = None  # as last published
         self._messages: dict[ContainerId, str] = {}
@@ -178,6 +187,9 @@ class PodReporter:
             end_conditions=_disruption(request),
             finished=request is not None and request.reason is EndReason.FINISHED,
             rejected=request is not None and request.reason is EndReason.REJECTED,
+            pending_resize=self._allocation.pending,
+            resize=self._allocation.resize,
+            resize_error=self._allocation.error,
         )
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool:
@@ -259,16 +271,26 @@ class PodReporter:
         async with self._turn:
             await self._try_write(pod, None)
 
-    async def _try_write(self, pod: Pod, request: TerminationRequest | None) -> None:
+    async def note_resize(self, pod: Pod, resize: PodResize) -> bool:
+        """Record that the resources of `pod` are allocated; return whether the disk took it."""
+        async with self._turn:
+            await self._try_write(pod, None, resize)
+            return not self._problem
+
+    async def _try_write(
+        self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None = None
+    ) -> None:
         """Write the record if it has changed; if the disk refuses it, log that and go on."""
         try:
-            await self._write(pod, request)
+            await self._write(pod, request, resize or self._allocation.resize)
         except OSError as exc:
             if self._problem != str(exc):
                 log.warning("pod.record_failed", error=str(exc))
             self._problem = str(exc)  # the next `publish` or `keep` tries again
 
-    async def _write(self, pod: Pod, request: TerminationRequest | None) -> None:
+    async def _write(
+        self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None
+    ) -> None:
         record = PodRecord(
             uid=pod_uid(pod),
             pod=msgspec.structs.replace(pod, status=self._status),
@@ -278,6 +300,8 @@ class PodReporter:
             admitted=self.is_admitted,
             removed=self._is_removed,
             returns=self._returns,
+            resize=resize,
+            allocates=True,
         )
         if record != self._record:  # an unchanged one costs no write
             await self._services.records.write(record)

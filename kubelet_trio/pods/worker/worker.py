@@ -34,6 +34,7 @@ from kubelet_trio.pods.admission import Rejected, lacks_for_update
 from kubelet_trio.pods.plan import PodPlan, asked_by_api, merge_requests
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.status import resize_operations, resize_refused, resize_started
 from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
 from kubelet_trio.pods.steps.stops import ContainerStopper
 from kubelet_trio.pods.steps.teardown import (
@@ -43,7 +44,15 @@ from kubelet_trio.pods.steps.teardown import (
     report_when_late,
     tear_down,
 )
-from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
+from kubelet_trio.pods.types import (
+    EndReason,
+    PendingResize,
+    PodFailure,
+    PodStage,
+    ResizeTrigger,
+    TerminationRequest,
+)
+from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_BASE, RETRY_CAP, NameTurn
 from kubelet_trio.pods.worker.phases import (
     STAGES,
@@ -72,7 +81,7 @@ class PodWorker:
         pod: Pod,
         record: PodRecord | None,
         *,
-        reconsider: Callable[[], None],
+        reconsider: Callable[[ResizeTrigger], None],
         on_gone: Callable[[PodUid], None],
     ) -> None:
         """Make a worker that `run` starts.
@@ -81,10 +90,10 @@ class PodWorker:
             services: the node's services for pods.
             pod: the pod as its source wants it, or as it was last known.
             record: the pod's record, if an earlier agent left one.
-            reconsider: called when waiting pods may be admitted, or get their name.
+            reconsider: called when waiting pods may be admitted, resized, or get their name.
             on_gone: called last, when the pod is gone.
         """
-        self.pod = pod
+        self._allocation = PodAllocation(pod, record)
         self._services = services
         self._reconsider = reconsider
         self._on_gone = on_gone
@@ -94,7 +103,7 @@ class PodWorker:
         self._interrupt = trio.CancelScope()  # around the activity of the current phase
         self._scope = GracefulScope()  # around the whole task
         self._remains = ""  # why the runtime still has dead containers of it
-        self._reporter = PodReporter(services, pod, record)
+        self._reporter = PodReporter(services, pod, record, self._allocation)
         self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
         self._turn = NameTurn(services, pod_key(pod), self.uid)
         self._stopper = ContainerStopper(services, self._reporter)
@@ -112,6 +121,11 @@ class PodWorker:
             Phase.REMOVING: self._remove,
         }
         self._take_api_request()
+
+    @property
+    def pod(self) -> Pod:
+        """The pod as its source wants it, with the resources that this node has allocated."""
+        return self._allocation.allocated
 
     @property
     def uid(self) -> PodUid:
@@ -151,6 +165,21 @@ class PodWorker:
         """The pods of the same name that an earlier agent left running: they must end first."""
         return self._turn.waits_for
 
+    @property
+    def allocation(self) -> PodAllocation:
+        """The resources that the pod asks for, and those that it has."""
+        return self._allocation
+
+    @property
+    def asks_resize(self) -> bool:
+        """Whether it runs and asks for resources that are not allocated to it."""
+        return self._allocation.asked is not None and self.is_admitted and not self.is_ending
+
+    @property
+    def counted(self) -> Pod:
+        """The pod with the resources that admission counts as used."""
+        return self._allocation.counted
+
     def wake(self) -> None:
         """Start another round: something may have changed."""
         self._bell.ring()
@@ -167,9 +196,12 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take the newest manifest of this UID."""
-        if pod is self.pod or pod == self.pod:
+        before = self._allocation.desired
+        if pod is before or pod == before:
             return
-        before, self.pod = self.pod, pod
+        self._allocation.update(pod, is_admitted=self.is_admitted, now=trio.current_time())
+        for operation in resize_operations(before, pod):
+            self._services.meter.count("kubelet_container_requested_resizes_total", operation)
         if lacking := lacks_for_update(before, pod):
             self._event("Warning", "FailedNodeDeclaredFeaturesCheck", lacking)
         if msgspec.structs.replace(before, status=pod.status) == pod:
@@ -224,6 +256,19 @@ class PodWorker:
     def admit(self) -> None:
         """Let the pod run."""
         self._reporter.admit()
+
+    def grant_resize(self) -> None:
+        """Allocate the resources that the pod asks for."""
+        self._allocation.grant()
+        self.wake()
+
+    def refuse_resize(self, why: PendingResize) -> None:
+        """Keep the resources that the pod has."""
+        was = self._allocation.refuse(why)
+        if was is None or (why.reason, why.generation) != (was.reason, was.generation):
+            self._event(*resize_refused(self._allocation.desired, why))
+        if why != was:
+            self.wake()
 
     def reject(self, rejected: Rejected) -> None:
         """Reject the pod: it never runs."""
@@ -293,6 +338,7 @@ class PodWorker:
         while True:
             self._bell.clear()  # before anything is read: a ring during the round asks for another
             began = trio.current_time()
+            await self._accept_resize()
             result = await self._sync.run_round(self.pod)
             took = trio.current_time() - began
             self._services.meter.observe(_SYNC_DURATION, took, (kind,))
@@ -300,8 +346,24 @@ class PodWorker:
             if isinstance(result, TerminationRequest):
                 self.request(result)
                 return
+            if self._allocation.granted is not None:
+                result = min(result, RETRY_CAP)  # the disk refused it, or the pod is uncertain
+            if self._allocation.pending is not None:
+                self._reconsider(ResizeTrigger.PERIODIC)  # for changes of the node that wake nobody
             with trio.move_on_after(result):
                 await self._bell.wait_ring()
+
+    async def _accept_resize(self) -> None:
+        """Record the resources that the admitter has granted, and use them from now on."""
+        allocation, observer = self._allocation, self._services.observer
+        if allocation.granted is None or not observer.is_certain(self.uid):
+            return
+        pod, resize = allocation.accepted(observer.get(self.uid))
+        if not await self._reporter.note_resize(pod, resize):
+            return
+        allocation.begin(pod, resize)
+        self._event(*resize_started(pod, resize.generation))
+        self._reconsider(ResizeTrigger.POD_RESIZED)  # a smaller request leaves room for others
 
     async def _terminate(self) -> PhaseEvent:
         # No container restarts any more, but a change of readiness still matters to endpoints.
@@ -388,7 +450,7 @@ class PodWorker:
         """Release the name of an unwanted pod: nothing of it runs, so the next one may start."""
         if not self.is_wanted and self._turn.is_holder:
             self._turn.release()
-            self._reconsider()
+            self._reconsider(ResizeTrigger.POD_TERMINATED)
 
     def _on_remains(self, trouble: str) -> None:
         self._remains = trouble
@@ -402,7 +464,7 @@ class PodWorker:
     async def _publish_terminated(self) -> None:
         self._services.objects.release(self.uid)  # a terminated pod may be kept for long
         await self._publish(self._services.observer.get(self.uid))
-        self._reconsider()
+        self._reconsider(ResizeTrigger.POD_TERMINATED)
 
     async def _publish_changes(self) -> None:
         """Publish changes of a pod that waits or terminates, such as its readiness."""

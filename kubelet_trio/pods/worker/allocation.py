@@ -1,0 +1,222 @@
+"""What of a pod's resources is desired, allocated and actuated (KEP-1287). Its worker owns it.
+
+    desired     what the pod's source wants
+    granted     what the admitter has allocated, and the worker has not recorded yet
+    allocated   what the record on disk says; each round of the worker uses it
+    actuated    what containers and the pod's cgroup have
+
+The admitter grants or refuses; the worker's task then records a grant with `accept`, and reports
+with `actuated` and `finish` what it has applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from lightkube.models.core_v1 import (
+    Container,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    ResourceRequirements,
+)
+
+from kubelet_trio.containers import (
+    differs,
+    effective_resources,
+    same_resources,
+    with_allocated,
+    with_larger,
+)
+from kubelet_trio.model import (
+    ContainerId,
+    ContainerState,
+    RuntimePod,
+    metadata,
+    pod_containers,
+    spec,
+)
+from kubelet_trio.pods.records.record import PodRecord
+from kubelet_trio.pods.types import PendingResize, PodResize
+
+_CONDITIONS = ("PodResizePending", "PodResizeInProgress")
+
+
+class PodAllocation:
+    """The resources of one pod. The methods never block."""
+
+    def __init__(self, desired: Pod, record: PodRecord | None) -> None:
+        """Continue with what an earlier agent has recorded."""
+        self.desired = desired
+        self.allocated = desired
+        self.granted: Pod | None = None
+        self.pending: PendingResize | None = None
+        self.resize: PodResize | None = None
+        self.error = ""  # why the last attempt to actuate failed
+        self.pending_since = 0.0  # trio time at which the pod asked for the resize
+        # The pod with what it had before the resize in progress: some of that is in use still.
+        self._held: Pod | None = None
+        if record is not None and record.admitted:
+            self.allocated = with_allocated(desired, record.pod)
+            self.resize = record.resize
+            if not record.allocates:
+                self.resize = _unfinished(record.pod)
+        elif record is None and _resizes(desired.status):
+            # The Go kubelet ran it: this node allocated what the status says.
+            self.allocated = _as_shown(desired)
+            self.resize = _unfinished(self.allocated)
+        if self.resize is not None:
+            self._held = _as_shown(record.pod if record is not None else desired, actuated=True)
+
+    @property
+    def counted(self) -> Pod:
+        """The pod with the resources that admission must count."""
+        # Until the grant is on disk a restarted agent would find the old allocation, and until it
+        # is actuated the pod uses what it had: no other pod gets it before.
+        counted = self.allocated
+        if self.granted is not None:
+            counted = with_larger(counted, self.granted)
+        return counted if self._held is None else with_larger(counted, self._held)
+
+    @property
+    def asked(self) -> Pod | None:
+        """The pod with the resources that the admitter is to decide on; None if none are asked."""
+        if self.granted is not None and not differs(self.desired, self.granted):
+            return None
+        return self.desired if differs(self.desired, self.allocated) else None
+
+    def update(self, desired: Pod, *, is_admitted: bool, now: float) -> None:
+        """Take the newest pod of the source; `now` is trio time."""
+        if not is_admitted:
+            self.desired = self.allocated = desired
+            return
+        is_other = differs(self.desired, desired)
+        self.desired, self.allocated = desired, with_allocated(desired, self.allocated)
+        if is_other:
+            self.pending_since = now
+        if self.asked is None:
+            self.pending = None
+
+    def grant(self) -> None:
+        """Allocate what is asked; `accept` is to record it."""
+        self.granted, self.pending = self.desired, None
+
+    def refuse(self, why: PendingResize) -> PendingResize | None:
+        """Keep a resize pending; return why it was until now."""
+        # A grant that is not recorded yet is withdrawn: the pod asks for something else by now.
+        self.granted = None
+        was, self.pending = self.pending, why
+        return was
+
+    def accepted(self, observed: RuntimePod) -> tuple[Pod, PodResize]:
+        """Return the pod with the granted resources, and the resize that this begins.
+
+        `observed` must be certain: an instance that is not in it counts as made with the granted
+        resources.
+        """
+        granted = self.granted
+        assert granted is not None
+        pod = with_allocated(self.desired, granted)
+        before = self.resize or PodResize()
+        had = before.pod_level if before.pod_level is not None else spec(self.allocated).resources
+        return pod, PodResize(
+            generation=metadata(granted).generation,
+            actuated=dict(_actuated(self.allocated, pod, before, observed)),
+            pod_level=None if same_resources(had, spec(pod).resources) else had,
+        )
+
+    def begin(self, pod: Pod, resize: PodResize) -> None:
+        """Use the allocation that `accepted` returned and that is on disk now."""
+        # The source may have asked for something else meanwhile.
+        if self.granted is not None and not differs(self.granted, pod):
+            self.granted = None
+        self._held = self.counted
+        self.allocated = with_allocated(self.desired, pod)
+        self.resize, self.error = resize, ""
+
+    def actuated(self, container_id: ContainerId, resources: ResourceRequirements) -> None:
+        """Note what an instance has now."""
+        resize = self.resize
+        if resize is None or container_id not in resize.actuated:
+            return
+        self.resize = msgspec.structs.replace(
+            resize, actuated={**resize.actuated, container_id: resources}
+        )
+
+    def finish(self) -> int | None:
+        """Note that all that is allocated is actuated; return the generation of the resize."""
+        generation = self.resize.generation if self.resize is not None else None
+        self.resize, self.error, self._held = None, "", None
+        return generation
+
+
+def _unfinished(pod: Pod) -> PodResize | None:
+    """Return the resize that a pod without record of one still needs; None if it needs none.
+
+    An earlier version of this agent recorded a resize as allocated, and did not carry it out.
+    """
+    specs = {c.spec.name: c.spec for c in pod_containers(pod)}
+    found = {
+        ContainerId((shown.containerID or "").partition("://")[2]): shown.resources
+        for shown in _shown(pod.status)
+        if shown.resources is not None
+        and shown.state is not None
+        and shown.state.running is not None
+        and shown.name in specs
+        and not same_resources(shown.resources, specs[shown.name].resources)
+    }
+    return PodResize(generation=metadata(pod).generation, actuated=found) if found else None
+
+
+def _resizes(status: PodStatus | None) -> bool:
+    conditions = (status.conditions if status is not None else None) or ()
+    return any(c.type in _CONDITIONS and c.status == "True" for c in conditions)
+
+
+def _as_shown(pod: Pod, *, actuated: bool = False) -> Pod:
+    """Return a pod with the resources that its status shows as allocated, or as actuated."""
+    shown = {s.name: s for s in _shown(pod.status) if s.resources is not None}
+
+    def of(container: Container) -> Container:
+        status = shown.get(container.name)
+        if status is None or status.resources is None:
+            return container
+        requests = status.resources.requests
+        if not actuated:
+            requests = status.allocatedResources or requests
+        resources = msgspec.structs.replace(status.resources, requests=requests)
+        return msgspec.structs.replace(container, resources=resources)
+
+    body = spec(pod)
+    return with_allocated(
+        pod,
+        msgspec.structs.replace(
+            pod,
+            spec=msgspec.structs.replace(
+                body,
+                containers=[of(c) for c in body.containers],
+                initContainers=[of(c) for c in body.initContainers or ()],
+            ),
+        ),
+    )
+
+
+def _shown(status: PodStatus | None) -> list[ContainerStatus]:
+    if status is None:
+        return []
+    return [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]
+
+
+def _actuated(
+    before: Pod, after: Pod, resize: PodResize, observed: RuntimePod
+) -> Iterator[tuple[ContainerId, ResourceRequirements]]:
+    """Yield the instances that have other resources than `after`, and what they have."""
+    had = {c.spec.name: effective_resources(before, c.spec) for c in pod_containers(before)}
+    wanted = {c.spec.name: effective_resources(after, c.spec) for c in pod_containers(after)}
+    for record in observed.containers:
+        if record.state is ContainerState.EXITED or record.name not in wanted:
+            continue
+        now = resize.actuated.get(record.id, had.get(record.name))
+        if now is not None and not same_resources(now, wanted[record.name]):
+            yield record.id, now
