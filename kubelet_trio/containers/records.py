@@ -6,6 +6,7 @@ from kubelet_trio.containers.labels import CONTAINER_NAME, RESTART_COUNT, contai
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
     CONFIG_SOURCE,
+    ConfiguredResources,
     ContainerId,
     ContainerRecord,
     ContainerState,
@@ -56,6 +57,7 @@ def container_record(
         annotations=dict(status.annotations),
         user=_user(status.user),
         pid=pid,
+        resources=_resources(status.resources),
     )
 
 
@@ -97,6 +99,19 @@ def _user(user: v1.ContainerUser | None) -> tuple[int, int, tuple[int, ...]] | N
     if user is None or user.linux is None:
         return None
     return user.linux.uid, user.linux.gid, tuple(user.linux.supplemental_groups)
+
+
+def _resources(resources: v1.ContainerResources | None) -> ConfiguredResources | None:
+    # Not reported by containerd before 1.6.9, nor for containers that such a version created.
+    if resources is None or resources.linux is None:
+        return None
+    linux = resources.linux
+    return ConfiguredResources(
+        cpu_shares=linux.cpu_shares,
+        cpu_quota=linux.cpu_quota,
+        cpu_period=linux.cpu_period,
+        memory_limit=linux.memory_limit_in_bytes,
+    )
 
 
 def _on_host_network(status: v1.PodSandboxStatus) -> bool:

@@ -90,6 +90,7 @@ from kubelet_trio.model.quantity import (
 )
 from kubelet_trio.model.removal import remove_empty, remove_entry, remove_tree
 from kubelet_trio.model.runtime_pod import (
+    ConfiguredResources,
     ContainerRecord,
     ContainerState,
     RuntimePod,
@@ -120,6 +121,7 @@ __all__ = [
     "Backoff",
     "Bell",
     "BoundLogger",
+    "ConfiguredResources",
     "ContainerId",
     "ContainerKind",
     "ContainerRecord",

@@ -23,6 +23,21 @@ class ContainerState(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfiguredResources:
+    """CPU and memory of a container as the runtime has last set them.
+
+    0: not set; -1 for quota and limit: removed. It is what was asked for, not what the cgroup has:
+    other programs may have written there, and `cpu.weight` of version 2 has fewer values than
+    shares.
+    """
+
+    cpu_shares: int = 0  # 1024 a core
+    cpu_quota: int = 0  # microseconds of CPU time in a period
+    cpu_period: int = 0  # microseconds
+    memory_limit: int = 0  # bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerRecord:
     """One container instance in the runtime (a restart creates a new one)."""
 
@@ -45,6 +60,7 @@ class ContainerRecord:
     annotations: Mapping[str, str] = field(default_factory=dict)
     user: tuple[int, int, tuple[int, ...]] | None = None  # uid, gid, supplemental groups
     pid: int = 0  # 0 if the runtime does not report it
+    resources: ConfiguredResources | None = None  # None if the runtime does not report them
 
 
 @dataclass(frozen=True, slots=True)

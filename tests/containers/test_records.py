@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from kubelet_trio.containers import container_record, sandbox_record
 from kubelet_trio.containers.labels import container_annotations, container_labels
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ContainerState, SandboxId
+from kubelet_trio.model import ConfiguredResources, ContainerState, SandboxId
 from tests.containers.make import container, main, pod
 
 SECOND = 10**9
@@ -110,3 +112,37 @@ def test_a_sandbox_that_stopped_is_not_ready() -> None:
     message.network = None
     record = sandbox_record(message)
     assert (record.ready, record.ips) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        (None, None),
+        (v1.ContainerResources(), None),
+        (v1.ContainerResources(linux=v1.LinuxContainerResources()), ConfiguredResources()),
+        (
+            v1.ContainerResources(
+                linux=v1.LinuxContainerResources(
+                    cpu_shares=512,
+                    cpu_quota=50_000,
+                    cpu_period=100_000,
+                    memory_limit_in_bytes=1 << 26,
+                    memory_swap_limit_in_bytes=1 << 27,
+                    oom_score_adj=900,
+                )
+            ),
+            ConfiguredResources(512, 50_000, 100_000, 1 << 26),
+        ),
+        (
+            v1.ContainerResources(
+                linux=v1.LinuxContainerResources(cpu_quota=-1, memory_limit_in_bytes=-1)
+            ),
+            ConfiguredResources(cpu_quota=-1, memory_limit=-1),
+        ),
+    ],
+)
+def test_a_record_has_the_resources_that_are_reported(
+    reported: v1.ContainerResources | None, expected: ConfiguredResources | None
+) -> None:
+    message = status(v1.ContainerState.CONTAINER_RUNNING, resources=reported)
+    assert container_record(message, SANDBOX).resources == expected

@@ -95,6 +95,11 @@ _STATUS = v1.ContainerStatus(
     annotations=_NOTES,
     mounts=[v1.Mount(container_path="/a", host_path="/b")],
     user=v1.ContainerUser(linux=v1.LinuxContainerUser(uid=1, gid=1, supplemental_groups=[2])),
+    resources=v1.ContainerResources(
+        linux=v1.LinuxContainerResources(
+            cpu_period=100_000, cpu_quota=-1, cpu_shares=2, memory_limit_in_bytes=1 << 26
+        )
+    ),
 )
 _SANDBOX = v1.PodSandboxStatus(
     id="s",

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 import trio
 
-from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError
-from kubelet_trio.model import ContainerState
+from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError, v1
+from kubelet_trio.model import ConfiguredResources, ContainerState
 from kubelet_trio.testing import FakeRuntime, FaultKind
 from kubelet_trio.testing.fixtures import (
     container_config,
@@ -55,6 +55,56 @@ async def test_the_status_calls_of_a_pods_life_are_few(autojump_clock: object) -
         await trio.sleep(60)
         calls = Counter(call.name for call in runtime.calls)
         assert (calls["ContainerStatus"], calls["PodSandboxStatus"]) == (3, 2)
+        assert not node.wakes
+
+
+async def test_a_change_of_resources_is_seen_by_the_refresh_and_costs_nothing_later(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    _, [container_id] = await run_pod(runtime)
+    async with watched(runtime) as node:
+        await trio.sleep(11)
+        node.wakes.clear()
+        runtime.calls.clear()
+        change = v1.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=1 << 26)
+        await runtime.update_container_resources(container_id, change)
+        pod = await node.pleg.refresh(WEB, containers=[container_id])
+        expected = ConfiguredResources(cpu_shares=512, memory_limit=1 << 26)
+        assert pod.containers[0].resources == expected
+        assert len(runtime.calls_of("ContainerStatus")) == 1
+        await trio.sleep(60)
+        assert len(runtime.calls_of("ContainerStatus")) == 1
+        assert not node.wakes
+
+
+async def test_a_lost_reply_to_a_change_of_resources_is_cleared_up(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    _, [container_id] = await run_pod(runtime)
+    async with watched(runtime) as node:
+        await trio.sleep(11)
+        runtime.faults.add(FaultKind.LOST_REPLY, "UpdateContainerResources")
+        with pytest.raises(RuntimeUnavailableError):
+            await runtime.update_container_resources(
+                container_id, v1.LinuxContainerResources(cpu_shares=512)
+            )
+        pod = await node.pleg.refresh(WEB, containers=[container_id], listing=True)
+        assert pod.containers[0].resources == ConfiguredResources(cpu_shares=512)
+
+
+async def test_equal_resources_are_no_change(autojump_clock: object) -> None:
+    runtime = FakeRuntime(events=True)
+    _, [container_id] = await run_pod(runtime)
+    async with watched(runtime) as node:
+        await trio.sleep(11)
+        node.wakes.clear()
+        before = node.pleg.cache.get(WEB)
+        for _ in range(2):
+            await runtime.update_container_resources(container_id, v1.LinuxContainerResources())
+            after = await node.pleg.refresh(WEB, containers=[container_id])
+            assert after.containers == before.containers
         assert not node.wakes
 
 
