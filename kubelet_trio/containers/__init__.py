@@ -67,6 +67,7 @@ from kubelet_trio.containers.resources.allocation import (
 from kubelet_trio.containers.resources.amounts import (
     amounts,
     container_amounts,
+    declares_limit,
     pod_limits,
     pod_qos,
     pod_requests,
@@ -121,6 +122,7 @@ __all__ = [
     "container_record",
     "container_state",
     "cut_message",
+    "declares_limit",
     "differs",
     "dotted_sysctl",
     "effective_resources",

@@ -31,18 +31,25 @@ class Meant(NamedTuple):
 _CLOSED = (
     "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
 )
-_RESIZE = "in-place resize is not there: a pod's own resources are not reported"
+_RESIZE = "in-place resize is not there"
 _PSI = "PSI and disk I/O are not in the stats"
 _MANAGERS = "CPU, memory and topology managers are not there"
 _VOLUMES = "the Go kubelet's volume reconstruction and operation executor have no like here"
 _ZEROS = "an optional field is written even where it is zero"
 _GO = "comes with a Go library, and tells of that library"
 
+# Those that the Go kubelet synced once more after the API server had their phase Running.
+_SEEN_RUNNING = (
+    "plain|probes|selinux|bad-command|crash-always|exit0-never|exit3-never|exit3-onfailure"
+    "|liveness-fails|liveness-tcp|poststart-fails|restart-rules|sidecar-job|two-one-dies"
+)
+
 # ruff: noqa: E501  # a table is read by its columns
 # fmt: off
 MEANT = (
     # Pods
-    Meant("pods", ".*", r"status\.(resources|allocatedResources)(\..*)?", _RESIZE),
+    Meant("pods", _SEEN_RUNNING, r"status\.resources(\.limits\.memory)?", "a pod's cgroup without a memory limit is not reported as one of 8 EiB, as cgroup version 1 reads"),
+    Meant("pods", "fields", r"status\.resources\.(requests|limits)\.ephemeral-storage", "only CPU and memory are a running pod's; the Go kubelet reports so from its second sync on, a minute later"),
     # The node
     Meant("node", "node", r"status\.nodeInfo\.kubeletVersion", "says whose it is, behind the Kubernetes version"),
     Meant("node", "node", r"status\.declaredFeatures", "pods are not resized in place; WebSockets are translated here, at a cost (docs/node-api.md)"),

@@ -33,6 +33,7 @@ from kubelet_trio.pods.plan import (
     restarts_all,
     should_start,
 )
+from kubelet_trio.pods.status.resources import container_resources
 from kubelet_trio.pods.types import PodStage, StatusInput
 
 _EPHEMERAL = ContainerKind.EPHEMERAL
@@ -112,7 +113,7 @@ class _ContainerStatus:
         if newest.state is ContainerState.UNKNOWN and self.before and state.terminated is not None:
             # This termination counts as one restart, once: the runtime has no record of it.
             restarts = self.before.restartCount + (self.before.state != state)
-        resources, allocated = self._amounts(newest)
+        allocated = self.container.spec.resources
         return api.ContainerStatus(
             name=newest.name,
             state=state,
@@ -124,19 +125,9 @@ class _ContainerStatus:
             containerID=self._id(newest),
             user=_user(newest),
             volumeMounts=self._mounts(),
-            resources=resources,
-            allocatedResources=allocated,
+            resources=container_resources(self.container.spec, newest, self.given.resize),
+            allocatedResources=allocated.requests or None if allocated is not None else None,
         )
-
-    def _amounts(
-        self, record: ContainerRecord
-    ) -> tuple[api.ResourceRequirements, dict[str, str] | None]:
-        """Return the resources that an instance was created with, even if the spec has changed."""
-        before = self.before
-        if before is not None and before.resources and before.containerID == self._id(record):
-            return before.resources, before.allocatedResources
-        resources = self.container.spec.resources or api.ResourceRequirements()
-        return resources, resources.requests or None
 
     def _state(self, record: ContainerRecord) -> api.ContainerState:
         if record.state is ContainerState.RUNNING:

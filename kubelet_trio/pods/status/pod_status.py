@@ -34,6 +34,7 @@ from kubelet_trio.pods.plan import (
 from kubelet_trio.pods.status.conditions import is_initialized, pod_conditions
 from kubelet_trio.pods.status.container_status import container_statuses, lost_at_end
 from kubelet_trio.pods.status.phase import last_exit_code, pod_phase
+from kubelet_trio.pods.status.resources import with_pod_resources
 from kubelet_trio.pods.types import PodStage, StatusInput
 
 
@@ -68,6 +69,7 @@ def pod_status(pod: Pod, observed: RuntimePod, given: StatusInput) -> PodStatus:
     if given.stage is PodStage.TERMINATED:
         status = _with_known_ends(pod, status, previous)
     reported = _without_early_end(observed, given, previous, status)
+    reported = with_pod_resources(reported, pod, observed, given.resize)
     # mergePodStatus takes DisruptionTarget from the kubelet only in the update that makes the phase
     # terminal (KEP-3329).
     others = _other_conditions(pod, given, is_over=is_terminal(reported))

@@ -77,13 +77,13 @@ def condition(
         ({"resize_error": "cannot decrease memory limits"}, []),
     ],
 )
-def test_a_resize_is_told_with_its_reason_and_the_generation_that_asks_for_it(
+def test_a_resize_is_shown_with_its_reason_and_the_generation_that_asks_for_it(
     given: dict[str, Any], expected: list[PodCondition]
 ) -> None:
     assert resizing(status(**given)) == expected
 
 
-def test_the_conditions_of_a_resize_stand_between_those_of_others_and_our_own() -> None:
+def test_the_conditions_of_a_resize_come_between_those_of_others_and_our_own() -> None:
     theirs = PodStatus(conditions=[PodCondition("True", "x/theirs")])
     made = status(api=theirs, resize=RESIZE, pending_resize=DEFERRED)
     assert [c.type for c in made.conditions or ()] == [
@@ -98,7 +98,7 @@ def test_the_conditions_of_a_resize_stand_between_those_of_others_and_our_own() 
     ]
 
 
-def test_a_resize_that_is_over_is_not_told_even_if_the_api_server_has_it() -> None:
+def test_a_resize_that_is_over_is_not_shown_even_if_the_api_server_has_it() -> None:
     shown = status(resize=RESIZE, pending_resize=DEFERRED)
     assert len(resizing(shown)) == 2
     assert resizing(status(api=shown, previous=shown)) == []

@@ -15,7 +15,6 @@ from lightkube.models.core_v1 import (
     Pod,
     PodCondition,
     PodStatus,
-    ResourceRequirements,
     VolumeMount,
 )
 
@@ -433,16 +432,6 @@ def test_mounts_are_told_with_how_read_only_they_are() -> None:
         assert told[False]["rro"] == ("/rro", True, "Disabled")
 
 
-def test_resources_are_told_of_containers_that_were_made() -> None:
-    wanted = ResourceRequirements(requests={"cpu": "1"}, limits={"cpu": "2"})
-    of = pod(container("web", resources=wanted))
-    one = web(of, record("web"))
-    assert (one.resources, one.allocatedResources) == (wanted, {"cpu": "1"})
-    assert web(of).resources is None
-    bare = web(pod(), record("web"))
-    assert (bare.resources, bare.allocatedResources) == (ResourceRequirements(), None)
-
-
 def test_main_containers_are_told_by_name_and_init_containers_in_order() -> None:
     of = pod("b", "a", init=["z", "y"], ephemeral=["n", "m"])
     made = status(of)
@@ -529,15 +518,3 @@ def test_a_pod_that_was_told_to_be_initialized_has_main_containers_that_ended() 
     said = PodStatus(conditions=[PodCondition("True", "Initialized")])
     made = status(pod(init=[S]), record("s", EXITED), stage=TERMINATED, previous=said)
     assert ends(made.containerStatuses) == {"web": 137}
-
-
-def test_a_resize_is_not_told_as_done() -> None:
-    old = ResourceRequirements(limits={"cpu": "2"}, requests={"cpu": "1"})
-    new = ResourceRequirements(limits={"cpu": "4"}, requests={"cpu": "3"})
-    said = status(pod(container("web", resources=old)), record("web"))
-    resized = pod(container("web", resources=new))
-    one = web(resized, record("web"), previous=said)
-    assert (one.resources, one.allocatedResources) == (old, {"cpu": "1"})
-    # Its next instance is made with what the spec says now.
-    one = web(resized, record("web", attempt=1), previous=said)
-    assert (one.resources, one.allocatedResources) == (new, {"cpu": "3"})
