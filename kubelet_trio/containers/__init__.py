@@ -72,6 +72,7 @@ from kubelet_trio.containers.resources.amounts import (
     pod_qos,
     pod_requests,
     total_amounts,
+    total_quantities,
 )
 from kubelet_trio.containers.resources.cgroups import (
     node_cgroup_limits,
@@ -173,6 +174,7 @@ __all__ = [
     "service_variables",
     "sub_path",
     "total_amounts",
+    "total_quantities",
     "unlink_logs",
     "with_allocated",
     "with_larger",

@@ -16,7 +16,7 @@ from typing import Literal
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
 from kubelet_trio.cgroups import QosClass, page_size_name
-from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity, to_units
+from kubelet_trio.model import ContainerKind, PodContainer, parse_quantity, quantity_like, to_units
 from kubelet_trio.model import spec as pod_spec
 
 HUGEPAGES = "hugepages-"
@@ -102,6 +102,20 @@ def total_amounts(pod: Pod, which: Which) -> Amounts:
     for moment in _init_moments(pod, which):
         total = _max(total, moment)
     return total
+
+
+def total_quantities(pod: Pod, which: Which) -> dict[str, str]:
+    """Return `total_amounts` in the API server's spelling. Raises ValueError.
+
+    A sum has the suffixes of the first container that has some of the resource, as in Quantity.Add.
+    """
+    like: dict[str, str] = {}
+    for container in (*(pod_spec(pod).containers or ()), *(pod_spec(pod).initContainers or ())):
+        for name, amount in container_amounts(container, which).items():
+            if amount:
+                like.setdefault(name, getattr(container.resources, which)[name])
+    total = total_amounts(pod, which)
+    return {name: quantity_like(amount, like.get(name, "0")) for name, amount in total.items()}
 
 
 def hugepage_bytes(amounts: Mapping[str, int], sizes: Iterable[str]) -> dict[str, int]:

@@ -6,8 +6,8 @@ agent refuses today are defaulted as well where that is simple.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection
+from typing import Any, Literal, TypeVar
 
 from lightkube.models.core_v1 import (
     Container,
@@ -31,12 +31,13 @@ from lightkube.models.core_v1 import (
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kubelet_trio.containers import total_amounts
+from kubelet_trio.containers import total_quantities
 from kubelet_trio.model import canonical_quantity
 
 T = TypeVar("T", bound=Struct)
 V = TypeVar("V")
 S = TypeVar("S", bound=Struct)
+Which = Literal["requests", "limits"]
 
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 GRACE_PERIOD = 30  # seconds: DefaultTerminationGracePeriodSeconds
@@ -50,10 +51,14 @@ def default_pod(pod: Pod) -> Pod:
 
 def _spec(spec: PodSpec) -> PodSpec:
     host_network = bool(spec.hostNetwork)
-    return replace(
+    # First: the pod's requests default to those of the containers.
+    spec = replace(
         spec,
         containers=[_container(c, host_network) for c in spec.containers],
         initContainers=_each(spec.initContainers, lambda c: _container(c, host_network)),
+    )
+    return replace(
+        spec,
         resources=spec.resources and _pod_resources(spec, spec.resources),
         volumes=_each(spec.volumes, _volume),
         dnsPolicy=spec.dnsPolicy or "ClusterFirst",
@@ -108,21 +113,39 @@ def _resources(resources: ResourceRequirements) -> ResourceRequirements:
 
 
 def _pod_resources(spec: PodSpec, own: ResourceRequirements) -> ResourceRequirements:
-    """Default a pod-level request to the sum of its containers', else to the pod's limit."""
+    """Default pod-level huge pages to those of the containers, and requests where limits are set.
+
+    A request is the sum of the containers' requests, else the pod's limit (KEP-2837).
+    """
     limits = {k: _quantity(v) for k, v in (own.limits or {}).items()}
     requests = {k: _quantity(v) for k, v in (own.requests or {}).items()}
     if not limits and not requests:
         return own
-    # Huge pages and these two are the resources that a pod as a whole may have (KEP-2837).
+    # As defaultHugePagePodLimits, then defaultPodRequests.
+    limits = {**_of_containers(spec, "limits", _is_huge, but=requests), **limits}
+    if limits:
+        requests = {**_of_containers(spec, "requests", _is_shared), **requests}
+        pods_own = {k: v for k, v in limits.items() if _is_shared(k) or _is_huge(k)}
+        requests = {**pods_own, **requests}
+    return replace(own, limits=limits or None, requests=requests or None)
+
+
+def _of_containers(
+    spec: PodSpec, which: Which, is_wanted: Callable[[str], bool], but: Collection[str] = ()
+) -> dict[str, str]:
     try:
-        containers = {
-            name: canonical_quantity(f"{nano}n")
-            for name, nano in total_amounts(Pod(spec=spec), "requests").items()
-            if name in ("cpu", "memory") or name.startswith("hugepages-")
-        }
+        total = total_quantities(Pod(spec=spec), which)
     except ValueError:
-        containers = {}  # validation reports the bad quantity
-    return replace(own, limits=limits or None, requests={**limits, **containers, **requests})
+        return {}  # validation reports the bad quantity
+    return {name: text for name, text in total.items() if is_wanted(name) and name not in but}
+
+
+def _is_shared(name: str) -> bool:
+    return name in ("cpu", "memory")
+
+
+def _is_huge(name: str) -> bool:
+    return name.startswith("hugepages-")
 
 
 def _quantity(text: str) -> str:

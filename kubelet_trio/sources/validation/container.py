@@ -14,8 +14,8 @@ from lightkube.models.core_v1 import (
     VolumeMount,
 )
 
-from kubelet_trio.containers import amounts, container_amounts, total_amounts
-from kubelet_trio.model import RESTART_ALL_CONTAINERS, canonical_quantity
+from kubelet_trio.containers import amounts, container_amounts, total_quantities
+from kubelet_trio.model import RESTART_ALL_CONTAINERS, parse_quantity
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import validate_env
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -182,21 +182,23 @@ def _pod_resources(
 ) -> None:
     """Check pod-level resources against those of the containers (KEP-2837)."""
     _resources(errors, own, "spec.resources")
-    if errors.found:
-        return  # amounts cannot be compared if some do not parse
-    asked = total_amounts(Pod(spec=spec), "requests")
-    for name, amount in amounts(own.requests).items():
-        if asked.get(name, 0) > amount:
-            least = canonical_quantity(f"{asked[name]}n")
+    try:
+        asked = total_quantities(Pod(spec=spec), "requests")
+        requests, limits = amounts(own.requests), amounts(own.limits)
+        of_containers = [container_amounts(container, "limits") for _, container in containers]
+    except ValueError:
+        return  # reported already: amounts cannot be compared if some do not parse
+    for name, amount in requests.items():
+        least = asked.get(name, "0")
+        if parse_quantity(least) > amount:
             errors.invalid(
                 f"spec.resources.requests[{name}]",
                 (own.requests or {})[name],
                 f"must be greater than or equal to aggregate container requests of {least}",
             )
-    given = amounts(own.limits)
-    for path, container in containers:
-        for name, amount in container_amounts(container, "limits").items():
-            if name in given and amount > given[name]:
+    for (path, container), given in zip(containers, of_containers, strict=True):
+        for name, amount in given.items():
+            if name in limits and amount > limits[name]:
                 errors.invalid(
                     f"{path}.resources.limits[{name}]",
                     ((container.resources and container.resources.limits) or {})[name],

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import pod_limits, pod_requests
+from kubelet_trio.containers import pod_limits, pod_requests, total_quantities
 from kubelet_trio.containers.resources.amounts import declares_limit
 from kubelet_trio.model import NANO
 
@@ -73,3 +73,22 @@ def test_overhead_raises_limits_and_sets_none() -> None:
 )
 def test_a_limit_counts_if_it_holds_all_the_time(made: Pod, declared: bool) -> None:
     assert declares_limit(made, "cpu") is declared
+
+
+def of_memory(name: str, memory: str) -> dict[str, Any]:
+    return {"name": name, "image": "i", "resources": {"requests": {"memory": memory}}}
+
+
+@pytest.mark.parametrize(
+    ("memory", "total"),
+    [
+        (["64Mi", "64512k"], "128536Ki"),
+        (["64512k", "64Mi"], "131620864"),
+        (["0", "64Mi"], "64Mi"),
+        (["0"], "0"),
+    ],
+)
+def test_a_sum_of_requests_is_spelled_like_its_first(memory: list[str], total: str) -> None:
+    made = make([of_memory(str(at), each) for at, each in enumerate(memory)])
+    assert total_quantities(made, "requests") == {"memory": total}
+    assert total_quantities(made, "limits") == {}

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import Container, Pod, PodSpec
 
+from kubelet_trio.kube import to_json
 from kubelet_trio.sources import default_pod
 from kubelet_trio.sources.manifest.defaults import pull_policy
 from tests.sources.make import container, manifest
@@ -105,6 +106,73 @@ def test_a_pods_requests_default_to_its_containers_then_to_its_limits() -> None:
     assert defaulted(resources={}) == defaulted(resources=defaulted(resources={}).resources)
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        # without limits no request is set
+        ({"requests": {"cpu": "2"}}, {"requests": {"cpu": "2"}}),
+        ({}, {}),
+        (
+            {"limits": {"cpu": "2"}},
+            {"limits": {"cpu": "2"}, "requests": {"cpu": "1", "memory": "64Mi"}},
+        ),
+        # what a pod cannot have is left to validation
+        (
+            {"limits": {"cpu": "2", "disk": "1"}, "requests": {"memory": "1Gi"}},
+            {"limits": {"cpu": "2", "disk": "1"}, "requests": {"cpu": "1", "memory": "1Gi"}},
+        ),
+    ],
+)
+def test_a_pods_requests_are_set_where_it_has_limits(
+    own: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    requests = {"cpu": "1000m", "memory": "64Mi", "ephemeral-storage": "1Gi"}
+    spec = defaulted(containers=[container(resources={"requests": requests})], resources=own)
+    assert to_json(spec.resources) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (
+            {"requests": {"cpu": "2"}},
+            {
+                "limits": {"hugepages-2Mi": "4Mi"},
+                "requests": {"cpu": "2", "hugepages-2Mi": "4Mi", "memory": "64Mi"},
+            },
+        ),
+        (
+            {"requests": {"hugepages-2Mi": "8Mi"}},
+            {"requests": {"hugepages-2Mi": "8Mi"}},
+        ),
+        (
+            {"limits": {"hugepages-2Mi": "8Mi"}, "requests": {"cpu": "2"}},
+            {
+                "limits": {"hugepages-2Mi": "8Mi"},
+                "requests": {"cpu": "2", "hugepages-2Mi": "8Mi", "memory": "64Mi"},
+            },
+        ),
+    ],
+)
+def test_a_pods_huge_pages_default_to_its_containers(
+    own: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    limits = {"hugepages-2Mi": "4Mi", "memory": "64Mi"}
+    spec = defaulted(containers=[container(resources={"limits": limits})], resources=own)
+    assert to_json(spec.resources) == expected
+
+
+def test_a_limit_of_a_container_counts_as_its_request_in_the_pods() -> None:
+    limited = container(resources={"limits": {"cpu": "1", "memory": "64Mi"}})
+    spec = defaulted(containers=[limited], resources={"limits": {"cpu": "2", "memory": "1Gi"}})
+    assert spec.resources is not None
+    assert spec.resources.requests == {"cpu": "1", "memory": "64Mi"}
+
+
+def test_a_resize_policy_has_no_default() -> None:
+    assert defaulted_container(resources={"limits": {"cpu": "1"}}).resizePolicy is None
+
+
 def test_quantities_get_their_canonical_spelling_and_bad_ones_stay() -> None:
     only = defaulted_container(resources={"requests": {"cpu": "1000m", "memory": "x"}})
     assert only.resources is not None
@@ -142,7 +210,8 @@ def test_probes_and_hooks_find_their_defaults_here() -> None:
 texts = st.sampled_from(["", "a", "b:1", "c:latest", "Always"])
 optional_text = st.none() | texts
 amounts = st.none() | st.dictionaries(
-    st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "1000m", "1.5Gi", "x", ""])
+    st.sampled_from(["cpu", "memory", "hugepages-2Mi"]),
+    st.sampled_from(["1", "1000m", "1.5Gi", "x", ""]),
 )
 ports = st.lists(
     st.fixed_dictionaries({"containerPort": st.integers(0, 3), "hostPort": st.none() | st.just(2)}),
@@ -168,6 +237,7 @@ specs = st.fixed_dictionaries(
         "initContainers": st.none() | st.lists(containers, max_size=2),
         "volumes": st.none() | st.lists(volumes, max_size=3),
         "hostNetwork": st.none() | st.booleans(),
+        "resources": st.none() | st.fixed_dictionaries({"limits": amounts, "requests": amounts}),
         "restartPolicy": optional_text,
         "terminationGracePeriodSeconds": st.none() | st.integers(0, 5),
     }
