@@ -28,6 +28,12 @@ PROTOCOLS = ("TCP", "UDP", "SCTP")
 PROPAGATION = ("None", "HostToContainer", "Bidirectional")
 RECURSIVE_READ_ONLY = ("Disabled", "IfPossible", "Enabled")
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
+RESIZABLE = ("cpu", "memory")
+RESIZE_POLICIES = ("NotRequired", "RestartContainer")
+_NO_RESTART = (
+    "must be NotRequired when the pod's restartPolicy is Never, and for init containers that are "
+    "not sidecars"
+)
 
 # Limits of KEP-5307.
 _MAX_RULES = 20
@@ -54,7 +60,10 @@ def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[s
         own_users = spec.hostUsers is False
         validate_container_security(errors, container, path, own_users=own_users)
         _ports(errors, container.ports or [], f"{path}.ports", bool(spec.hostNetwork))
-        if (path, container) in init and container.restartPolicy != "Always":
+        is_ordinary_init = (path, container) in init and container.restartPolicy != "Always"
+        never = is_ordinary_init or spec.restartPolicy == "Never"
+        _resize_policies(errors, container, path, may_restart=not never)
+        if is_ordinary_init:
             validate_no_handlers(errors, container, path)
         else:
             validate_handlers(errors, spec, container, path)
@@ -82,7 +91,6 @@ def _container(
     _mounts(errors, container, path, volumes)
     resources = container.resources or ResourceRequirements()
     _resources(errors, resources, f"{path}.resources")
-    _resize_policy(errors, container, path)
     _restart(errors, container, path)
 
 
@@ -215,16 +223,24 @@ def _amounts(errors: FieldErrors, quantities: Mapping[str, str], path: str) -> d
     return amounts
 
 
-def _resize_policy(errors: FieldErrors, container: Container, path: str) -> None:
+def _resize_policies(
+    errors: FieldErrors, container: Container, path: str, *, may_restart: bool
+) -> None:
+    """Check how a container is resized: in place, or by a restart where that is allowed."""
     named: set[str] = set()
     for index, policy in enumerate(container.resizePolicy or ()):
         where = f"{path}.resizePolicy[{index}]"
-        errors.one_of(f"{where}.resourceName", policy.resourceName, ("cpu", "memory"))
-        known = ("NotRequired", "RestartContainer")
-        errors.one_of(f"{where}.restartPolicy", policy.restartPolicy, known)
+        for field, known in (("resourceName", RESIZABLE), ("restartPolicy", RESIZE_POLICIES)):
+            value = getattr(policy, field)
+            if not value:
+                errors.required(f"{where}.{field}")
+            else:
+                errors.one_of(f"{where}.{field}", value, known)
         if policy.resourceName in named:
             errors.duplicate(f"{where}.resourceName", policy.resourceName)
         named.add(policy.resourceName)
+        if policy.restartPolicy == "RestartContainer" and not may_restart:
+            errors.invalid(f"{where}.restartPolicy", policy.restartPolicy, _NO_RESTART)
 
 
 def _restart(errors: FieldErrors, container: Container, path: str) -> None:

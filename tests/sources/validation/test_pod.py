@@ -34,6 +34,8 @@ def of_rules(*rules: dict[str, Any], policy: str | None = "Never") -> dict[str, 
 
 PORT = {"containerPort": 80}
 HOST = {"containerPort": 80, "hostPort": 8080}
+IN_PLACE = {"resourceName": "cpu", "restartPolicy": "NotRequired"}
+RESTARTED = {"resourceName": "memory", "restartPolicy": "RestartContainer"}
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
 
 
@@ -236,6 +238,31 @@ RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
             of_container(resizePolicy=[{"resourceName": "disk", "restartPolicy": "NotRequired"}]),
             f'{C}.resizePolicy[0].resourceName: Unsupported value: "disk"',
         ),
+        (
+            of_container(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "Maybe"}]),
+            f'{C}.resizePolicy[0].restartPolicy: Unsupported value: "Maybe"',
+        ),
+        (
+            of_container(resizePolicy=[{"resourceName": "", "restartPolicy": "NotRequired"}]),
+            f"{C}.resizePolicy[0].resourceName: Required value",
+        ),
+        (
+            of_container(resizePolicy=[{"resourceName": "cpu", "restartPolicy": ""}]),
+            f"{C}.resizePolicy[0].restartPolicy: Required value",
+        ),
+        (
+            of_container(resizePolicy=[IN_PLACE, RESTARTED, {**RESTARTED, "resourceName": "cpu"}]),
+            f'{C}.resizePolicy[2].resourceName: Duplicate value: "cpu"',
+        ),
+        (
+            manifest(containers=[container(resizePolicy=[RESTARTED])], restartPolicy="Never"),
+            f'{C}.resizePolicy[0].restartPolicy: Invalid value: "RestartContainer": must be '
+            "NotRequired when the pod's restartPolicy is Never",
+        ),
+        (
+            manifest(initContainers=[container("i", resizePolicy=[IN_PLACE, RESTARTED])]),
+            'spec.initContainers[0].resizePolicy[1].restartPolicy: Invalid value: "RestartCont',
+        ),
         # restart
         (of_container(restartPolicy="No"), f'{C}.restartPolicy: Unsupported value: "No"'),
         (of_rules(RULE, policy=None), f"{C}.restartPolicy: Required value"),
@@ -278,6 +305,14 @@ def test_what_cannot_run_is_refused_with_its_path(raw: dict[str, Any], expected:
         of_mount(mountPath="relative"),
         of_container(env=[{"name": "1 odd-name.x", "value": "$(A) $$"}]),
         of_container(resources={"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1"}}),
+        of_container(resizePolicy=[IN_PLACE, RESTARTED]),
+        manifest(containers=[container(resizePolicy=[IN_PLACE])], restartPolicy="Never"),
+        manifest(
+            initContainers=[
+                container("i", resizePolicy=[IN_PLACE]),
+                container("s", resizePolicy=[RESTARTED], restartPolicy="Always"),
+            ]
+        ),
         of_rules(RULE),
         manifest(
             initContainers=[container("i", ports=[HOST])], containers=[container(ports=[HOST])]
