@@ -121,7 +121,10 @@ class FakeKube(FakeKubeClient):
         namespace: str = "default",
         subresource: str = "",
     ) -> T:
-        """Change an object by a strategic merge patch."""
+        """Change an object by a strategic merge patch.
+
+        The subresource `status` is for statuses, `resize` for the cpu and memory of pods.
+        """
         namespace = namespace if route_of(model).namespaced else ""
         done = self.server.patch(route_of(model), name, to_json(patch), namespace, subresource)
         return from_json(done, model)

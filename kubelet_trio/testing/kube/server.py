@@ -25,6 +25,7 @@ from kubelet_trio.kube import (
 )
 from kubelet_trio.model import WallClock, rfc3339
 from kubelet_trio.testing.kube.kinds import forbidden, prepare_create, prepare_update
+from kubelet_trio.testing.kube.resize import check_declared, prepare_resize
 from kubelet_trio.testing.kube.reviews import Reviews
 from kubelet_trio.testing.kube.rules import (
     check_changed,
@@ -233,10 +234,16 @@ class FakeServer:
                 route, name, "the object has been modified; please apply your changes to the "
                 "latest version and try again",
             )  # fmt: skip
-        new = prepare_update(route, old, body, subresource)
+        resizes = (route.kind, subresource) == ("Pod", "resize")
+        if resizes:
+            new = prepare_resize(old, body)
+        else:
+            new = prepare_update(route, old, body, subresource)
         if check is not None:
             check(old, new)
         check_changed(route, old, new, subresource)
+        if resizes:
+            check_declared(self.store, route, old, new)
         # As the real storage: an update without a change writes nothing, and no watch sees it.
         if new == old:
             return old

@@ -3,10 +3,12 @@
     wire         errors of the decoder: times, quantities, integers too large (400, or 422)
     meta         names, labels, annotations, owners of every kind
     node, pod    these kinds
+    resources    requests and limits in the spec of a pod
+    resize       what the subresource `resize` of a pod may change
     others       kinds with few rules
 
 `tests/testing/test_kube_rules.py` compares them with responses of a real 1.36.2 server. Pod specs
-are not validated, because nodes do not write them.
+are not validated at creation, because nodes do not write them; resources are when they change.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from kubelet_trio.testing.kube.rules.pod import (
     default_status,
 )
 from kubelet_trio.testing.kube.rules.problems import Problems, invalid
+from kubelet_trio.testing.kube.rules.resize import check_resize
 from kubelet_trio.testing.kube.rules.wire import check_body, check_patched, go_value
 from kubelet_trio.testing.kube.store import Json
 
@@ -73,6 +76,10 @@ _CHANGED: dict[str, Callable[[Problems, Json, Json], None]] = {
     "Lease": lambda problems, _old, new: check_lease(problems, new),
     "Node": check_changed_node,
     "Pod": check_changed_pod,
+}
+_BELOW: dict[tuple[str, str], Callable[[Problems, Json, Json], None]] = {
+    ("Pod", "resize"): check_resize,
+    ("Pod", "status"): check_status,
 }
 _POSTED: dict[tuple[str, str], Callable[[Problems, Json], None]] = {
     ("Pod", "binding"): check_binding,
@@ -120,8 +127,8 @@ def check_changed(route: Resource, old: Json, new: Json, subresource: str) -> No
         check_changeable(problems, new["metadata"])
     if (check := _CHANGED.get(route.kind)) is not None:
         check(problems, old, new)
-    if (route.kind, subresource) == ("Pod", "status"):
-        check_status(problems, old, new)
+    if (below := _BELOW.get((route.kind, subresource))) is not None:
+        below(problems, old, new)
     problems.raise_for(route, new["metadata"]["name"])
 
 

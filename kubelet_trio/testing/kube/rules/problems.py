@@ -17,6 +17,11 @@ class Problems:
     def __init__(self) -> None:
         self._found: list[str] = []
 
+    @property
+    def found(self) -> bool:
+        """Whether there is an error so far."""
+        return bool(self._found)
+
     def invalid(self, path: str, value: Any, text: str) -> None:
         self._add(path, f"Invalid value: {shown(value)}: {text}")
 

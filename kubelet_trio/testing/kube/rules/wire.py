@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kubelet_trio.kube import KubeError
+from kubelet_trio.model import parse_quantity
 
 # The pattern in the text of resource.ErrFormatWrong.
 _QUANTITY = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+# What parseQuantityString scans: fewer dots than the pattern allows.
+_SCANNED = re.compile(r"[+-]?\d*(\.\d*)?[eEinumkKMGTP]*[-+]?\d*")
 _RESOURCES = frozenset({
     "allocatable", "allocatedResources", "capacity", "limits", "podFixed", "requests",
 })  # fmt: skip
@@ -96,8 +99,14 @@ def _check(value: Any, kind: Any, path: tuple[str, ...], *, is_strict: bool) -> 
 
 def _check_quantities(amounts: Mapping[str, Any]) -> None:
     for amount in amounts.values():
-        if isinstance(amount, str) and not re.match(_QUANTITY, amount):
+        if not isinstance(amount, str):
+            continue
+        if not amount or not _SCANNED.fullmatch(amount):
             raise MalformedError(f"quantities must match the regular expression '{_QUANTITY}'")
+        try:
+            parse_quantity(amount)
+        except ValueError as exc:
+            raise MalformedError("unable to parse quantity's suffix") from exc
 
 
 def _check_time(key: str, text: str) -> None:
