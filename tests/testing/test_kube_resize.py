@@ -338,3 +338,107 @@ async def test_a_node_may_resize_no_pod(verb: str, autojump_clock: MockClock) ->
         f'pods "web" is forbidden: User "system:node:n1" cannot {verb} resource '
         '"pods/resize" in API group "" in the namespace "default"'
     )
+
+
+STATUS: Json = {
+    "observedGeneration": 2,
+    "conditions": [
+        {
+            "type": "PodResizePending",
+            "status": "True",
+            "reason": "Deferred",
+            "message": "Node didn't have enough resource: cpu",
+            "observedGeneration": 2,
+        },
+        {"type": "PodResizeInProgress", "status": "True", "observedGeneration": 1},
+    ],
+    "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+    "allocatedResources": {"cpu": "1"},
+    "containerStatuses": [
+        {
+            "name": "c",
+            "image": "i",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "resources": BURSTABLE,
+            "allocatedResources": BURSTABLE["requests"],
+        }
+    ],
+}
+
+
+async def test_a_node_reports_a_resize(autojump_clock: MockClock) -> None:
+    kube = server_with(pod(container(resources=BURSTABLE), nodeName="n1"))
+    where: Json = {"namespace": "default", "subresource": "status"}
+    await kube.node("n1").patch(Pod, "web", {"status": STATUS}, **where)
+    reported = stored(kube)["status"]
+    assert {field: reported[field] for field in STATUS} == STATUS
+    # What is done is removed.
+    over = {
+        "conditions": [{"$patch": "delete", "type": c["type"]} for c in STATUS["conditions"]],
+        "resources": None,
+        "allocatedResources": None,
+    }
+    await kube.node("n1").patch(Pod, "web", {"status": over}, **where)
+    assert not stored(kube)["status"].keys() & {"resources", "allocatedResources"}
+    assert not stored(kube)["status"].get("conditions")
+
+
+@pytest.mark.parametrize(
+    ("patch", "problem"),
+    [
+        (
+            {"allocatedResources": {"cpu": "x"}},
+            "quantities must match the regular expression",
+        ),
+        (
+            {"resources": {"limits": {"cpu": "1MM"}}},
+            "unable to parse quantity's suffix",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {**STATUS["containerStatuses"][0], "resources": {"requests": {"cpu": "1..5"}}}
+                ]
+            },
+            "quantities must match the regular expression",
+        ),
+        (
+            {"conditions": [{"type": "PodResizePending", "observedGeneration": -1}]},
+            "status.conditions[0].observedGeneration: Invalid value: -1: must be a non-negative",
+        ),
+        (
+            {"observedGeneration": -1},
+            "status.observedGeneration: Invalid value: -1: must be a non-negative integer",
+        ),
+        ({"qosClass": "Guaranteed"}, "status.qosClass: Invalid value"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused(patch: Json, problem: str) -> None:
+    kube = server_with(pod(container(resources=BURSTABLE), nodeName="n1"))
+    kube.change(Pod, "web", {"status": STATUS}, subresource="status")
+    before = stored(kube)
+    with pytest.raises(KubeError) as refused:
+        kube.change(Pod, "web", {"status": patch}, subresource="status")
+    assert refused.value.code == 422
+    assert problem in refused.value.message
+    assert stored(kube) == before
+
+
+def test_an_observed_generation_is_not_cleared() -> None:
+    kube = server_with(pod(container(resources=BURSTABLE), nodeName="n1"))
+    kube.change(Pod, "web", {"status": STATUS}, subresource="status")
+    cleared = {
+        "observedGeneration": None,
+        "conditions": [
+            {"type": "PodResizePending", "reason": "Infeasible", "observedGeneration": None},
+            {"type": "PodResizeInProgress", "observedGeneration": 3},
+            {"type": "Ready", "status": "True"},
+        ],
+    }
+    kube.change(Pod, "web", {"status": cleared}, subresource="status")
+    status = stored(kube)["status"]
+    assert status["observedGeneration"] == 2
+    found = {c["type"]: c.get("observedGeneration") for c in status["conditions"]}
+    assert found == {"PodResizePending": 2, "PodResizeInProgress": 3, "Ready": None}

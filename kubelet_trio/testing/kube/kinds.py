@@ -153,6 +153,7 @@ def prepare_update(route: Resource, old: Json, body: Json, subresource: str) -> 
             _keep(meta, old["metadata"], "ownerReferences")
             if not new.get("status", {}).get("qosClass"):
                 _keep(new.setdefault("status", {}), old.get("status", {}), "qosClass")
+            _keep_generations(new.setdefault("status", {}), old.get("status") or {})
         _check_pod(route, old, new)
     elif route.kind in ("Secret", "ConfigMap") and old.get("immutable"):
         for field in ("data", "binaryData", "immutable"):
@@ -167,6 +168,22 @@ def _keep(new: Json, old: Json, field: str) -> None:
     new.pop(field, None)
     if field in old:
         new[field] = old[field]
+
+
+def _keep_generations(now: Json, was: Json) -> None:
+    """Keep each `observedGeneration` that a new status of a pod lacks."""
+    # preserveOldObservedGeneration: a client may not clear it. A type can occur more than once.
+    old: dict[str, list[int]] = {}
+    for condition in was.get("conditions") or ():
+        old.setdefault(condition.get("type", ""), []).append(
+            condition.get("observedGeneration") or 0
+        )
+    for condition in now.get("conditions") or ():
+        known = old.get(condition.get("type", "")) or [0]
+        if (generation := known.pop(0)) and not condition.get("observedGeneration"):
+            condition["observedGeneration"] = generation
+    if was.get("observedGeneration") and not now.get("observedGeneration"):
+        now["observedGeneration"] = was["observedGeneration"]
 
 
 def _check_pod(route: Resource, old: Json, new: Json) -> None:
