@@ -71,6 +71,7 @@ from kubelet_trio.containers.resources.amounts import (
     pod_limits,
     pod_qos,
     pod_requests,
+    resizable_amounts,
     total_amounts,
     total_quantities,
 )
@@ -166,6 +167,7 @@ __all__ = [
     "read_termination_message",
     "remove_links",
     "remove_pod_logs",
+    "resizable_amounts",
     "resolv_conf_problem",
     "resource_value",
     "same_resources",

@@ -19,6 +19,7 @@ from lightkube.models.core_v1 import Node, Pod
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from trio_util import AsyncValue
 
+from kubelet_trio.containers import resizable_amounts
 from kubelet_trio.kube import (
     AlreadyExistsError,
     ConflictError,
@@ -37,10 +38,8 @@ from kubelet_trio.model import (
     get_logger,
     metadata,
     pod_annotations,
-    pod_containers,
     pod_key,
     pod_uid,
-    spec,
 )
 from kubelet_trio.status.retry import Retry
 
@@ -111,15 +110,8 @@ def _is_current(mirror: Pod, pod: Pod) -> bool:
 
 def _size(pod: Pod) -> str:
     """Return a digest of the pod's CPU and memory, "" if it sets none. Raises ValueError."""
-    containers = {c.spec.name: c.spec.resources for c in pod_containers(pod)}
-    found = [
-        (name, which, resource, canonical_quantity(quantity))
-        for name, resources in (("", spec(pod).resources), *containers.items())
-        for which in ("requests", "limits")
-        for resource, quantity in (getattr(resources, which, None) or {}).items()
-        if resource in ("cpu", "memory")
-    ]
-    return blake2b(msgspec.json.encode(sorted(found)), digest_size=16).hexdigest() if found else ""
+    found = [(*place, canonical_quantity(q)) for *place, q in resizable_amounts(pod)]
+    return blake2b(msgspec.json.encode(found), digest_size=16).hexdigest() if found else ""
 
 
 def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:

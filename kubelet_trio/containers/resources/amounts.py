@@ -36,6 +36,23 @@ def container_amounts(container: Container, which: Which) -> Amounts:
     return amounts(getattr(container.resources, which) if container.resources else None)
 
 
+def resizable_amounts(pod: Pod) -> Iterator[tuple[str, Which, str, object]]:
+    """Yield the amounts of a pod that a resize may change (KEP-1287): its CPU and memory.
+
+    Each is (container, requests or limits, resource, quantity), in the order of these. The
+    container of `spec.resources` is "".
+    """
+    own = pod_spec(pod)
+    containers = (*(own.initContainers or ()), *(own.containers or ()))
+    bodies = {"": own.resources, **{c.name: c.resources for c in containers}}
+    lists: tuple[Which, Which] = ("limits", "requests")
+    for name, resources in sorted(bodies.items(), key=lambda body: body[0]):
+        for which in lists:
+            for resource, quantity in sorted((getattr(resources, which, None) or {}).items()):
+                if resource in _QOS_RESOURCES:
+                    yield name, which, resource, quantity
+
+
 def pod_requests(pod: Pod) -> Amounts:
     """Return the pod's requests, including its runtime class' overhead. Raises ValueError."""
     total = {**total_amounts(pod, "requests"), **pod_level(pod, "requests")}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import pod_limits, pod_requests, total_quantities
+from kubelet_trio.containers import pod_limits, pod_requests, resizable_amounts, total_quantities
 from kubelet_trio.containers.resources.amounts import declares_limit
 from kubelet_trio.model import NANO
 
@@ -92,3 +92,19 @@ def test_a_sum_of_requests_is_spelled_like_its_first(memory: list[str], total: s
     made = make([of_memory(str(at), each) for at, each in enumerate(memory)])
     assert total_quantities(made, "requests") == {"memory": total}
     assert total_quantities(made, "limits") == {}
+
+
+def test_cpu_and_memory_of_containers_and_pod_may_be_resized() -> None:
+    hugepages = {"limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}, "requests": {"cpu": "1"}}
+    made = make(
+        [container("b", "1"), {"name": "a", "image": "i", "resources": hugepages}],
+        [container("init", None)],
+        resources={"requests": {"cpu": "3"}},
+    )
+    assert list(resizable_amounts(made)) == [
+        ("", "requests", "cpu", "3"),
+        ("a", "limits", "memory", "1Gi"),
+        ("a", "requests", "cpu", "1"),
+        ("b", "limits", "cpu", "1"),
+        ("b", "requests", "cpu", "1"),
+    ]
