@@ -80,7 +80,12 @@ from kubelet_trio.containers.resources.cgroups import (
     pod_cgroup_limits,
     qos_cgroup_limits,
 )
-from kubelet_trio.containers.resources.container import may_swap, pod_memory_limit
+from kubelet_trio.containers.resources.container import (
+    may_swap,
+    overhead_resources,
+    pod_memory_limit,
+)
+from kubelet_trio.containers.resources.update import update_resources, update_sandbox_resources
 from kubelet_trio.containers.sandbox import dotted_sysctl, sandbox_config
 from kubelet_trio.containers.security import apparmor_profile
 from kubelet_trio.containers.termination import (
@@ -151,6 +156,7 @@ __all__ = [
     "next_restart_count",
     "node_cgroup_limits",
     "open_log_directory",
+    "overhead_resources",
     "owned_by",
     "parse_env_file",
     "pod_cgroup_limits",
@@ -178,6 +184,8 @@ __all__ = [
     "total_amounts",
     "total_quantities",
     "unlink_logs",
+    "update_resources",
+    "update_sandbox_resources",
     "with_allocated",
     "with_larger",
     "write_hosts",
