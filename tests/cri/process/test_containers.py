@@ -269,3 +269,33 @@ async def test_a_main_process_killed_for_its_memory_says_so(
     await case.runtime.start_container(container_id)
     status = await case.wait_exited(container_id)
     assert (status.exit_code, status.reason) == (137, "OOMKilled")
+
+
+async def test_a_running_container_is_resized_in_its_cgroup(
+    case: ProcessCase, cgroup_parent: str
+) -> None:
+    config = case.sandbox_config()
+    assert config.linux is not None
+    config.linux.cgroup_parent = cgroup_parent
+    box = Box(case, await case.runtime.run_pod_sandbox(config), config)
+    limit = v1.LinuxContainerResources(memory_limit_in_bytes=32 << 20, cpu_shares=512)
+    wanted = case.container_config(FOREVER, resources=limit)
+    container_id = await case.runtime.create_container(box.id, wanted, config)
+    await case.runtime.start_container(container_id)
+
+    def limit_now() -> str:
+        names = ("memory.max", "memory.limit_in_bytes")
+        files = [
+            path / name for path in cgroup_paths(cgroup_parent, container_id) for name in names
+        ]
+        return next(file for file in files if file.exists()).read_text().strip()
+
+    for size in (64 << 20, 16 << 20):
+        change = v1.LinuxContainerResources(memory_limit_in_bytes=size)
+        await case.runtime.update_container_resources(container_id, change)
+        assert limit_now() == str(size)
+    await case.runtime.update_container_resources(
+        container_id, v1.LinuxContainerResources(memory_limit_in_bytes=-1)
+    )
+    assert limit_now() in ("max", str(2**63 - 4096))
+    await case.runtime.remove_container(container_id)
