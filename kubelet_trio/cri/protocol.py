@@ -238,9 +238,9 @@ class Runtime(StreamingService, Protocol):
         """Change a container's resources: of its cgroup if it runs, else of its later start.
 
         A field that is 0 or empty leaves the setting as it is; -1 removes a limit. The score
-        `oom_score_adj` never changes. If the call fails, the settings are as before; cgroup v1
-        refuses a memory limit below the usage. Raises `UnsupportedCallError` if the runtime does
-        not implement the call.
+        `oom_score_adj` never changes. Cgroup v1 refuses a memory limit below the usage. After an
+        error the status has the settings of before, and so has the cgroup if the runtime could
+        restore it. Raises `UnsupportedCallError` if the runtime does not implement the call.
         """
         ...
 

@@ -38,6 +38,8 @@ class FakeResizing:
             2.3.
         resizes_exited: whether a container that has exited is updated without an effect, as in
             containerd; CRI-O refuses.
+        on_resize: called with a running container and its new resources before they apply: to
+            compare them with the pod's cgroup, or to refuse them with a `RuntimeCallError`.
     """
 
     def __init__(self, node: FakeNode, desk: CallDesk) -> None:
@@ -48,6 +50,9 @@ class FakeResizing:
         self.resizes_containers = True
         self.resizes_sandboxes = True
         self.resizes_exited = True
+        self.on_resize: Callable[[FakeContainer, v1.LinuxContainerResources], None] = (
+            lambda _container, _resources: None
+        )
 
     @property
     def reports_resources(self) -> bool:
@@ -101,6 +106,7 @@ class FakeResizing:
 
     def _apply(self, container: FakeContainer, merged: v1.LinuxContainerResources) -> None:
         """Set the cgroup of a running container. Raises `RuntimeCallError` if it refuses."""
+        self.on_resize(container, merged)
         limit, swap = merged.memory_limit_in_bytes, merged.memory_swap_limit_in_bytes
         if swap > 0 and (limit > swap or limit == _UNLIMITED):
             raise _refused("memory+swap limit should be >= memory limit")
@@ -120,4 +126,4 @@ def _refused(why: str) -> RuntimeCallError:
     # containerd names the step twice: once for the task, once for the transaction.
     step = "failed to update resources"
     runc = "runc did not terminate successfully: exit status 1"
-    return RuntimeCallError(_CONTAINER, f"{step}: {step}: {runc}: {why}: unknown", code="Unknown")
+    return RuntimeCallError(_CONTAINER, f"{step}: {step}: {runc}: {why}\n: unknown", code="Unknown")

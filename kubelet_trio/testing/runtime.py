@@ -67,6 +67,7 @@ class FakeRuntime(FakeImageService, FakeStreaming, FakeResizing):
         resizes_containers: whether UpdateContainerResources is supported; `resizes_sandboxes`
             likewise UpdatePodSandboxResources.
         resizes_exited: whether the resources of a container that has exited can be updated.
+        on_resize: called with a running container and its new resources, before they apply.
         on_exec: returns duration and result of a command, for the container and the command.
         decoded: number of list entries that were built anew: the cost of relists.
     """

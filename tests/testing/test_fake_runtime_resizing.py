@@ -17,7 +17,7 @@ from kubelet_trio.cri import (
 from kubelet_trio.model import ContainerId, SandboxId
 from kubelet_trio.testing import FakeRuntime, FaultKind
 from kubelet_trio.testing.fixtures import container_config, sandbox_config
-from kubelet_trio.testing.objects import FakeUsage
+from kubelet_trio.testing.objects import FakeContainer, FakeUsage
 from kubelet_trio.testing.resizing import BelowUsage
 
 Resources = v1.LinuxContainerResources
@@ -232,6 +232,29 @@ async def test_an_update_fails_like_any_call(
     with pytest.raises(error):
         await runtime.update_pod_sandbox_resources(sandbox.id, Resources(), Resources(cpu_shares=7))
     assert sandbox.resources.cpu_shares == (7 if shares == 7 else 0)
+
+
+async def test_a_test_can_check_and_refuse_what_is_about_to_apply(
+    autojump_clock: MockClock,
+) -> None:
+    runtime = FakeRuntime()
+    seen: list[tuple[str, int, int]] = []
+
+    def check(container: FakeContainer, resources: Resources) -> None:
+        seen.append((container.name, container.resources.cpu_quota, resources.cpu_quota))
+        if resources.cpu_quota > 80_000:  # as with cgroup v1 above the pod's quota
+            raise RuntimeCallError("UpdateContainerResources", "invalid argument")
+
+    container = await created(runtime)
+    runtime.on_resize = check
+    await runtime.update_container_resources(container, Resources(cpu_quota=60_000))
+    assert not seen
+    await runtime.start_container(container)
+    await runtime.update_container_resources(container, Resources(cpu_quota=70_000))
+    with pytest.raises(RuntimeCallError, match="invalid argument"):
+        await runtime.update_container_resources(container, Resources(cpu_quota=90_000))
+    assert seen == [("c", 60_000, 70_000), ("c", 70_000, 90_000)]
+    assert runtime.containers[container].resources.cpu_quota == 70_000
 
 
 async def test_an_update_that_is_cut_breaks_the_agents_contract(
