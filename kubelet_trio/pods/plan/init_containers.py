@@ -25,7 +25,13 @@ from kubelet_trio.model import (
     spec,
 )
 from kubelet_trio.pods.plan.pod_plan import PlanInput, StopContainer
-from kubelet_trio.pods.plan.restarts import KILLED_EXIT_CODE, exit_code, restarts_after
+from kubelet_trio.pods.plan.resize import requires_restart
+from kubelet_trio.pods.plan.restarts import (
+    KILLED_EXIT_CODE,
+    exit_code,
+    restarts_after,
+    stop_for_resize,
+)
 from kubelet_trio.pods.plan.starts import has_changed
 from kubelet_trio.pods.plan.termination import restart_grace
 
@@ -117,6 +123,8 @@ class _InitPlanner:
         elif record.id in self.given.unhealthy:
             why = self.given.unhealthy[record.id]
             self._stop(record, f"Init container {name} {why}", restart_grace(container.spec, why))
+        elif requires_restart(self.pod, container.spec, record, self.given.resize):
+            self.plan.stop.append(stop_for_resize(record))
         else:
             return
         self.plan.start.append(container)

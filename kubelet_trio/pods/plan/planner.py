@@ -8,6 +8,8 @@
 3. Ephemeral containers start once.
 4. Init containers run one after the other; sidecars keep running (`plan_init`).
 5. Main containers start, and restart as their policies say, after their back-off.
+6. A resize that is allocated is applied: see `resize`. A container that is stopped or started for
+   another reason starts with the allocated resources.
 
 It does not cover a terminating pod: see the teardown.
 
@@ -37,7 +39,13 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.plan.init_containers import InitPlan, plan_init
 from kubelet_trio.pods.plan.pod_plan import PlanInput, PodPlan, StartContainer, StopContainer
-from kubelet_trio.pods.plan.restarts import plan_restart_all, restarts_when_killed, should_start
+from kubelet_trio.pods.plan.resize import ResizePod, plan_resize, requires_restart
+from kubelet_trio.pods.plan.restarts import (
+    plan_restart_all,
+    restarts_when_killed,
+    should_start,
+    stop_for_resize,
+)
 from kubelet_trio.pods.plan.sandbox import (
     current_sandbox,
     has_lost_init,
@@ -90,7 +98,8 @@ class _Planner:
 
     def _plan_new_sandbox(self) -> PodPlan:
         """Stop everything in the old sandboxes, and start over in a new one."""
-        mains = mains_for_new_sandbox(self.pod, self.observed, self.given.ended)
+        given = self.given
+        mains = mains_for_new_sandbox(self.pod, self.observed, given.ended, given.restarting)
         if not mains:
             return PodPlan(finished=True)
         inits = self._of_kind(ContainerKind.INIT)
@@ -111,6 +120,7 @@ class _Planner:
             remove_containers=tuple(self.remove),
             create_sandbox=True,
             sandbox_attempt=next_attempt(self.observed),
+            resize=ResizePod() if given.resize is not None else None,
             start=tuple(self.start),
             waiting=self.waiting,
             retry_at=self.retry_at,
@@ -139,6 +149,7 @@ class _Planner:
             stop_containers=tuple(self.stop.values()),
             remove_containers=tuple(self.remove),
             sandbox_id=sandbox.id,
+            resize=self._plan_resize(),
             start=tuple(self.start),
             waiting=self.waiting,
             retry_at=self.retry_at,
@@ -174,7 +185,10 @@ class _Planner:
         if latest is not None and latest.state is ContainerState.UNKNOWN:
             # It may be running. The Go kubelet kills it only if it also starts it again.
             self._stop(latest, 'Container is in "unknown" state, try killing it before restart')
-        is_wanted = should_start(self.pod, container.spec, self.observed, self.given.ended)
+        given = self.given
+        is_wanted = should_start(
+            self.pod, container.spec, self.observed, given.ended, given.restarting
+        )
         if is_wanted:
             self._start(container)
         return is_wanted
@@ -192,6 +206,10 @@ class _Planner:
         elif latest.sandbox_id != sandbox.id:
             # Not upstream's rule: the container outlived the sandbox that it was created in.
             why = "runs outside of the pod's sandbox"
+        elif requires_restart(self.pod, container.spec, latest, self.given.resize):
+            self.stop[latest.id] = stop_for_resize(latest)
+            self._start(container)
+            return
         else:
             return
         message = f"Container {name} {why}"
@@ -199,6 +217,13 @@ class _Planner:
         self._stop(latest, f"{message}, will be restarted" if restart else message, grace)
         if restart:
             self._start(container)
+
+    def _plan_resize(self) -> ResizePod | None:
+        resize = self.given.resize
+        # A container must not start above its pod: its start is a reason to try again.
+        if resize is None or (self.given.resize_is_held and not self.start):
+            return None
+        return ResizePod(plan_resize(self.pod, self.observed, resize, self.stop))
 
     # Actions
 

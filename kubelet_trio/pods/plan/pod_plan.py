@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from kubelet_trio.model import ContainerId, PodContainer, SandboxId
 from kubelet_trio.pods.plan.backoff import BackOffEntry, BackOffKey, BackOffPolicy
-from kubelet_trio.pods.types import Hold, WaitingReason
+from kubelet_trio.pods.plan.resize import ResizePod
+from kubelet_trio.pods.types import Hold, PodResize, WaitingReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class PlanInput:
     ended: Mapping[str, int] = field(default_factory=dict)
     keep_dead: int | None = 1  # dead instances kept of each container; None: all
     restarting_all: bool = False  # the last status has AllContainersRestarting
+    resize: PodResize | None = None  # the one in progress
+    # The resize has failed, and is not tried again before a container starts.
+    resize_is_held: bool = False
+    # Instances that were stopped to start again, whatever the restart policy says.
+    restarting: frozenset[ContainerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class StopContainer:
     name: str
     message: str  # of the Killing event
     grace_period: int | None = None
+    starts_again: bool = False  # whatever the restart policy says
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class StartContainer:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What one sync does, in this order: stop, remove, create the sandbox, start.
+    """What one sync does, in this order: stop, remove, create the sandbox, resize, start.
 
     The actions of one field may run concurrently, except that `start` keeps its order within
     init containers (it holds at most one ordinary init container).
@@ -69,6 +76,7 @@ class PodPlan:
     create_sandbox: bool = False
     sandbox_attempt: int = 0
     sandbox_id: SandboxId | None = None  # where to start containers if none is created
+    resize: ResizePod | None = None
     start: tuple[StartContainer, ...] = ()
     waiting: Mapping[str, WaitingReason] = field(default_factory=dict)  # by container name
     retry_at: float | None = None  # Unix time at which the first back-off ends
@@ -82,5 +90,6 @@ class PodPlan:
             or self.stop_sandboxes
             or self.remove_containers
             or self.create_sandbox
+            or self.resize is not None
             or self.start
         )

@@ -12,7 +12,7 @@ ShouldAllContainersRestart and AllContainersRestartCleanedUp in container/helper
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lightkube.models.core_v1 import (
     Container,
@@ -26,6 +26,7 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.durations import format_milliseconds
 from kubelet_trio.model import (
     RESTART_ALL_CONTAINERS,
+    ContainerId,
     ContainerKind,
     ContainerRecord,
     ContainerState,
@@ -92,7 +93,11 @@ def is_restartable(container: Container, pod: PodSpec) -> bool:
 
 
 def should_start(
-    pod: Pod, container: Container, observed: RuntimePod, ended: Mapping[str, int] | None = None
+    pod: Pod,
+    container: Container,
+    observed: RuntimePod,
+    ended: Mapping[str, int] | None = None,
+    restarting: Collection[ContainerId] = (),
 ) -> bool:
     """Return whether a container that does not run is to be started, a first time or again.
 
@@ -101,6 +106,7 @@ def should_start(
         container: the container.
         observed: what the runtime reports of the pod.
         ended: exit codes by name of containers that ran, for those without a record.
+        restarting: instances that were stopped to start again, whatever the policy says.
     """
     if metadata(pod).deletionTimestamp is not None:
         return False
@@ -112,9 +118,17 @@ def should_start(
         return code is None or restarts_after(container, spec(pod), code)
     if latest.state is ContainerState.CREATED:
         return True
+    if latest.id in restarting and latest.state is ContainerState.EXITED:
+        return True
     is_running = latest.state is ContainerState.RUNNING
     # One in unknown state counts as killed. Upstream starts it again, even if it may have run.
     return not is_running and restarts_after(container, spec(pod), exit_code(latest))
+
+
+def stop_for_resize(record: ContainerRecord) -> StopContainer:
+    """Return the stop of an instance whose `resizePolicy` requires a restart (KEP-1287)."""
+    message = f"Container {record.name} resize requires restart"
+    return StopContainer(record.id, record.name, message, starts_again=True)
 
 
 # Restarting all containers

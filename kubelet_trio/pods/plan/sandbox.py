@@ -5,11 +5,12 @@ Upstream: PodSandboxChanged, and computePodActions' rules for a changed sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import (
+    ContainerId,
     ContainerKind,
     ContainerState,
     PodContainer,
@@ -49,7 +50,10 @@ def next_attempt(observed: RuntimePod) -> int:
 
 
 def mains_for_new_sandbox(
-    pod: Pod, observed: RuntimePod, ended: Mapping[str, int]
+    pod: Pod,
+    observed: RuntimePod,
+    ended: Mapping[str, int],
+    restarting: Collection[ContainerId] = (),
 ) -> list[PodContainer]:
     """Return the main containers that start in a new sandbox; none: the pod is finished.
 
@@ -57,6 +61,7 @@ def mains_for_new_sandbox(
         pod: the pod.
         observed: what the runtime reports of it.
         ended: exit codes by name of containers that ran, for those without a record.
+        restarting: instances that were stopped to start again.
     """
     mains = [c for c in pod_containers(pod) if c.kind is ContainerKind.MAIN]
     ran = any(c.state is not ContainerState.CREATED for c in observed.containers)
@@ -72,7 +77,7 @@ def mains_for_new_sandbox(
         for c in mains
         # What runs now is stopped with the old sandbox.
         if (_is_running(observed, c) and restarts_after(c.spec, spec(pod), KILLED_EXIT_CODE))
-        or should_start(pod, c.spec, observed, ended)
+        or should_start(pod, c.spec, observed, ended, restarting)
     ]
 
 
