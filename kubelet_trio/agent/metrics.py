@@ -119,6 +119,7 @@ class AgentMetrics:
             yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]
         yield "kubelet_mirror_pods", (), static[True] if cluster is not None else 0
         yield from self._working(desired)
+        yield from self._resizes()
         calls = dict(meter.counters("kubelet_runtime_operations_total"))
         failed = dict(meter.counters("kubelet_runtime_operations_errors_total"))
         # SyncPod counts a pod when it creates the sandbox.
@@ -182,6 +183,19 @@ class AgentMetrics:
             yield "kubelet_active_pods", (_go_bool(is_it),), active[is_it]
         for labels, count in sorted(working.items()):
             yield "kubelet_working_pods", labels, count
+
+    def _resizes(self) -> Iterator[Sample]:
+        """Yield how many pods have a resize that is pending, and one in progress."""
+        resizes = [
+            worker.allocation
+            for worker in self._parts.workers.values()
+            if worker.stage is not PodStage.TERMINATED
+        ]
+        pending = Counter(r.pending.reason.lower() for r in resizes if r.pending is not None)
+        for reason, count in sorted(pending.items()):
+            yield "kubelet_pod_pending_resizes", (reason,), count
+        in_progress = sum(r.resize is not None for r in resizes)
+        yield "kubelet_pod_in_progress_resizes", (), in_progress
 
     def _own(self, lag: float) -> Iterator[Sample]:
         tree, reports = self._tree(), self._parts.reports

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import EphemeralContainer, Node
+from lightkube.models.core_v1 import EphemeralContainer, Node, Pod, ResourceRequirements
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
@@ -26,6 +26,7 @@ from kubelet_trio.daemon import open_apis
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
 from kubelet_trio.kube import KubeError, KubeUnavailableError
 from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
+from kubelet_trio.model import spec as spec_of
 from kubelet_trio.server import Port, open_tcp
 from kubelet_trio.shutdown import ShutdownPeriod
 from kubelet_trio.stats import FAMILIES, Filesystem
@@ -132,6 +133,34 @@ async def a_critical_pod_that_needs_room(base: Path) -> tuple[Totals, Totals]:
         node.feed.put(victim, never, sized("critical", "3"))
         await trio.sleep(90)
         return before, await totals(agent)
+
+
+async def pods_that_are_resized(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    node.allocatable = {"cpu": 4 * NANO, "pods": 3 * NANO}
+    node.runtime.faults.add(FaultKind.ERROR, "UpdateContainerResources", times=None)
+    one, two, other = (sized(name, "1", source="api") for name in ("one", "two", "other"))
+    async with node.running(one, two, other) as agent:
+        await trio.sleep(5)
+        before = await totals(agent)
+        # The first one fails at the runtime, the second cannot ever fit, the third one not yet.
+        node.feed.put(resized(one, "2"), resized(two, "9"), resized(other, "2"))
+        await trio.sleep(5)
+        after = await totals(agent)
+        node.feed.put(one, resized(other, "2"))
+        await trio.sleep(60)
+        return before, await totals(agent) | {
+            name: after[name]
+            for name in ("kubelet_pod_pending_resizes", "kubelet_pod_in_progress_resizes")
+        }
+
+
+def resized(pod: Pod, cpu: str) -> Pod:
+    """Return a pod that requests `cpu` now."""
+    (web,) = spec_of(pod).containers
+    larger = msgspec.structs.replace(web, resources=ResourceRequirements(requests={"cpu": cpu}))
+    body = msgspec.structs.replace(spec_of(pod), containers=[larger])
+    return msgspec.structs.replace(pod, spec=body)
 
 
 async def a_disk_full_of_images(base: Path) -> tuple[Totals, Totals]:
@@ -387,6 +416,13 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
     ),
     a_node_without_memory: ("kubelet_evictions", "kubelet_eviction_stats_age_seconds"),
     a_critical_pod_that_needs_room: ("kubelet_preemptions", "kubelet_admission_rejections_total"),
+    pods_that_are_resized: (
+        "kubelet_container_requested_resizes_total",
+        "kubelet_pod_deferred_accepted_resizes_total",
+        "kubelet_pod_in_progress_resizes",
+        "kubelet_pod_infeasible_resizes_total",
+        "kubelet_pod_pending_resizes",
+    ),
     a_disk_full_of_images: ("kubelet_image_garbage_collected_total",),
     a_shutdown: (
         "kubelet_graceful_shutdown_end_time_seconds",

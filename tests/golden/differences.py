@@ -31,7 +31,6 @@ class Meant(NamedTuple):
 _CLOSED = (
     "the directory of such a volume is root's and of mode 0755: the Go kubelet has it open to all"
 )
-_RESIZE = "in-place resize is not there"
 _PSI = "PSI and disk I/O are not in the stats"
 _MANAGERS = "CPU, memory and topology managers are not there"
 _VOLUMES = "the Go kubelet's volume reconstruction and operation executor have no like here"
@@ -65,7 +64,6 @@ MEANT = (
     Meant("metrics", "metrics", "kubelet_trio_.*", "the agent's own"),
     Meant("metrics", "metrics", "dra_.*", "dynamic resource allocation is not there"),
     Meant("metrics", "metrics", "kubelet_(cpu_manager|memory_manager|topology_manager)_.*", _MANAGERS),
-    Meant("metrics", "metrics", "kubelet_pod_in_progress_resizes", _RESIZE),
     Meant("metrics", "metrics", "(force_cleaned_failed_volume|reconstruct_volume|volume_operation_total|kubelet_volume_metric_collection).*", _VOLUMES),
     Meant("metrics", "metrics", "kubelet_(node_startup|first_network_pod_start_sli)_.*", "how soon the Go process started"),
     Meant("metrics", "metrics", "kubelet_(cri_losing_support|metrics_provider|pleg_discard_events|pleg_pod_relist_duration_seconds.*|evented_pleg_connection_latency_seconds.*|pod_watch_events_dropped_total)", "a part of the Go kubelet that has no like here"),
