@@ -12,7 +12,7 @@ from kubelet_trio.cli.podstate import Json, items, part, summarize
 from kubelet_trio.durations import human_duration
 
 POD_COLUMNS = ("NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE")
-WIDE_COLUMNS = ("IP", "NODE")
+WIDE_COLUMNS = ("IP", "NODE", "CPU", "MEMORY", "RESIZE")
 EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
 
 
@@ -75,7 +75,33 @@ def pod_row(pod: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
         return row
     addresses = items(status, "podIPs")
     address = addresses[0].get("ip") if addresses else status.get("podIP")
-    return (*row, address or "<none>", part(pod, "spec").get("nodeName") or "<none>")
+    return (
+        *row,
+        address or "<none>",
+        part(pod, "spec").get("nodeName") or "<none>",
+        _request_and_limit(status, "cpu"),
+        _request_and_limit(status, "memory"),
+        _resize_state(status),
+    )
+
+
+def _request_and_limit(status: Json, resource: str) -> str:
+    """Return `request/limit`: what is allocated to the pod, and the limit of its cgroup."""
+    request = part(status, "allocatedResources").get(resource)
+    limit = part(part(status, "resources"), "limits").get(resource)
+    return f"{request or '-'}/{limit or '-'}" if request or limit else "<none>"
+
+
+def _resize_state(status: Json) -> str:
+    """Return why a resize is pending, and how the one in progress goes."""
+    conditions = {c.get("type"): c for c in items(status, "conditions")}
+    pending, going = (conditions.get(t) for t in ("PodResizePending", "PodResizeInProgress"))
+    states = []
+    if pending is not None:
+        states.append(pending.get("reason") or "Pending")
+    if going is not None:
+        states.append(going.get("reason") or "InProgress")
+    return ",".join(states) or "<none>"
 
 
 def event_row(event: Json, now: float) -> tuple[str, ...]:

@@ -81,11 +81,11 @@ def test_pods_are_a_table(invoke: Run) -> None:
     assert web.index("web-node1") == header.index("NAME", 5)
 
 
-def test_pods_wide_have_ip_and_node(invoke: Run) -> None:
+def test_pods_wide_have_ip_node_and_resources(invoke: Run) -> None:
     header, job, web = invoke("pods", "-o", "wide").output.splitlines()
-    assert columns(header)[-2:] == ["IP", "NODE"]
-    assert columns(web)[-2:] == ["10.88.0.2", "node1"]
-    assert columns(job)[-2:] == ["<none>", "node1"]
+    assert columns(header)[-5:] == ["IP", "NODE", "CPU", "MEMORY", "RESIZE"]
+    assert columns(web)[-5:] == ["10.88.0.2", "node1", "<none>", "<none>", "<none>"]
+    assert columns(job)[-5:] == ["<none>", "node1", "<none>", "<none>", "<none>"]
 
 
 def test_pods_are_chosen_by_namespace_and_name(invoke: Run) -> None:

@@ -227,3 +227,36 @@ def test_a_table_does_not_steer_the_terminal_and_stays_aligned() -> None:
         "\\x1b[2J   x",
         "y         z",
     ]
+
+
+def resizing(**reasons: str | None) -> list[dict[str, Any]]:
+    return [{"type": f"PodResize{t}", "status": "True", "reason": r} for t, r in reasons.items()]
+
+
+@pytest.mark.parametrize(
+    ("status", "cells"),
+    [
+        ({}, ("<none>", "<none>", "<none>")),
+        ({"resources": {}, "conditions": []}, ("<none>", "<none>", "<none>")),
+        (
+            {
+                "allocatedResources": {"cpu": "500m", "memory": "64Mi"},
+                "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+            },
+            ("500m/2", "64Mi/-", "<none>"),
+        ),
+        ({"resources": {"limits": {"memory": "1Gi"}}}, ("<none>", "-/1Gi", "<none>")),
+        ({"conditions": resizing(Pending="Deferred")}, ("<none>", "<none>", "Deferred")),
+        ({"conditions": resizing(Pending="Infeasible")}, ("<none>", "<none>", "Infeasible")),
+        ({"conditions": resizing(InProgress=None)}, ("<none>", "<none>", "InProgress")),
+        ({"conditions": resizing(InProgress="Error")}, ("<none>", "<none>", "Error")),
+        (
+            {"conditions": resizing(InProgress=None, Pending="Deferred")},
+            ("<none>", "<none>", "Deferred,InProgress"),
+        ),
+    ],
+)
+def test_a_wide_row_has_the_resources_and_the_resize_of_a_pod(
+    status: dict[str, Any], cells: tuple[str, str, str]
+) -> None:
+    assert pod_row({"status": status}, NOW, wide=True)[-3:] == cells
