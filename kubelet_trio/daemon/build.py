@@ -39,6 +39,7 @@ from kubelet_trio.model import (
     Meter,
     PodUid,
     Purpose,
+    pod_uid,
     thread_offload,
 )
 from kubelet_trio.node import (
@@ -220,6 +221,7 @@ def _sources(
                     for value in values
                 ],
                 interval=config.http_check_frequency,
+                known=[pod_uid(pod) for pod in last_good],
             )
         )
     return tuple(sources)

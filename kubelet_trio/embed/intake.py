@@ -22,7 +22,14 @@ from kubelet_trio.model import (
     pod_annotations,
     pod_uid,
 )
-from kubelet_trio.sources import FieldError, Manifest, ManifestError, load_manifest
+from kubelet_trio.sources import (
+    FieldError,
+    IsKnown,
+    Manifest,
+    ManifestError,
+    load_manifest,
+    none_known,
+)
 
 # A lightkube Pod, a mapping in the API's JSON form, YAML or JSON text (also with several
 # documents, config maps and secrets), or a V1Pod of the Python client.
@@ -32,10 +39,17 @@ ORIGIN = "embedded"
 SOURCE = "embedded"
 
 
-def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: str) -> Manifest:
+def read_pods(
+    given: PodLike | Iterable[PodLike],
+    *,
+    node_name: str,
+    instance: str,
+    is_known: IsKnown = none_known,
+) -> Manifest:
     """Return the given pods and objects, ready to run.
 
-    Their UIDs are derived from their content: the same pod has the same UID each time.
+    Their UIDs are derived from their content: the same pod has the same UID each time. `is_known`
+    is whether the program wants a pod of this UID already; see `manifest_uid`.
 
     Raises:
         ManifestError: with all errors, each with its field path.
@@ -43,19 +57,21 @@ def read_pods(given: PodLike | Iterable[PodLike], *, node_name: str, instance: s
     """
     # A mapping and a text are iterable as well, and mean one value.
     items = list(given) if isinstance(given, Iterable) and not _is_single(given) else [given]
-    manifests = [_read(item, node_name, instance) for item in items]
+    manifests = [_read(item, node_name, instance, is_known) for item in items]
     return Manifest(
         tuple(pod for manifest in manifests for pod in manifest.pods),
         tuple(value for manifest in manifests for value in manifest.objects),
     )
 
 
-def read_pod(given: PodLike, *, node_name: str, instance: str) -> tuple[Pod, Manifest]:
+def read_pod(
+    given: PodLike, *, node_name: str, instance: str, is_known: IsKnown = none_known
+) -> tuple[Pod, Manifest]:
     """Return the only pod of the given value, and all of it.
 
     Raises ManifestError, also if there is not exactly one pod, and TypeError; see `read_pods`.
     """
-    manifest = read_pods(given, node_name=node_name, instance=instance)
+    manifest = read_pods(given, node_name=node_name, instance=instance, is_known=is_known)
     if len(manifest.pods) != 1:
         found = f"expected exactly one Pod, found {len(manifest.pods)}"
         raise ManifestError(ORIGIN, [FieldError("", found)])
@@ -78,8 +94,14 @@ def _is_single(given: Any) -> bool:
     return isinstance(given, Pod | Mapping | str | bytes) or is_client_model(given)
 
 
-def _read(given: PodLike, node_name: str, instance: str) -> Manifest:
-    manifest = load_manifest(_as_text(given), ORIGIN, node_name=node_name, source=SOURCE)
+def _read(given: PodLike, node_name: str, instance: str, is_known: IsKnown) -> Manifest:
+    manifest = load_manifest(
+        _as_text(given),
+        ORIGIN,
+        node_name=node_name,
+        source=SOURCE,
+        is_known=lambda uid: is_known(_own_uid(uid, instance)),
+    )
     pods = tuple(with_uid(pod, _own_uid(pod_uid(pod), instance)) for pod in manifest.pods)
     return Manifest(pods, manifest.objects)
 

@@ -27,6 +27,7 @@ from kubelet_trio.embed.errors import (
     PodNotFoundError,
 )
 from kubelet_trio.embed.intake import PodLike, fresh_uid, read_pod, read_pods, with_uid
+from kubelet_trio.embed.resize import with_spec_of
 from kubelet_trio.embed.running import RunningPod
 from kubelet_trio.embed.session import RaiseOutside, Session
 from kubelet_trio.embed.source import EmbeddedSource, WantedPod
@@ -95,8 +96,8 @@ class Kubelet:
         Args:
             pod: exactly one pod: see `PodLike`. It starts now; the call does not wait for it.
             keep: let it run on when the block is left, and when the program ends; `get`
-                finds it when the kubelet is opened again. A running pod of the same
-                content is taken over, one of different content is replaced.
+                finds it when the kubelet is opened again. A running pod of that name is taken
+                over, resized or replaced, as by `apply`.
 
         Raises:
             ManifestError: the pod is invalid; each error has its field path.
@@ -105,7 +106,9 @@ class Kubelet:
             KubeletClosedError: the kubelet has ended.
         """
         await trio.lowlevel.checkpoint()
-        read, manifest = read_pod(pod, node_name=self.node_name, instance=self.instance)
+        read, manifest = read_pod(
+            pod, node_name=self.node_name, instance=self.instance, is_known=self._is_wanted
+        )
         # A new UID: the same pod run twice must not inherit records of the first run.
         if not keep:
             read = with_uid(read, fresh_uid())
@@ -124,9 +127,11 @@ class Kubelet:
     async def apply(self, pods: PodLike | Iterable[PodLike]) -> tuple[RunningPod, ...]:
         """Run these pods, in addition to all others, until they are deleted.
 
-        A running pod that has not changed is left alone; a changed one is taken down and
-        started again. They outlive the program, as with `keep`. Returns their handles once
-        they are recorded, not when they run. If one pod is invalid, none is run.
+        A running pod that has not changed is left alone. One that has changed in amounts of CPU
+        and memory only is resized in place. Any other changed
+        pod is taken down and started again. They outlive the program, as with `keep`. Returns
+        their handles once they are recorded, not when they run. If one pod is invalid, none is
+        run.
 
         Raises:
             ManifestError: a pod is invalid; each error has its field path.
@@ -135,7 +140,9 @@ class Kubelet:
             KubeletClosedError: the kubelet has ended.
         """
         await trio.lowlevel.checkpoint()
-        manifest = read_pods(pods, node_name=self.node_name, instance=self.instance)
+        manifest = read_pods(
+            pods, node_name=self.node_name, instance=self.instance, is_known=self._is_wanted
+        )
         # All pods of the kubelet see the objects, so one of them carries them.
         wanted = [
             WantedPod(pod, manifest.objects if place == 0 else (), keep=True)
@@ -196,6 +203,9 @@ class Kubelet:
 
     # Internal
 
+    def _is_wanted(self, uid: PodUid) -> bool:
+        return any(one.uid == uid for one in self._core.source.wanted.values())
+
     def _put(self, wanted: list[WantedPod]) -> tuple[RunningPod, ...]:
         """Put pods into the source and return their handles.
 
@@ -208,9 +218,10 @@ class Kubelet:
         placed = []
         for one in wanted:
             before = self._core.source.wanted.get(one.key)
-            # The same content: keep its pod object, with the time when it was first seen.
+            # The same pod: keep its object, with the time when it was first seen.
             if before is not None and before.uid == one.uid:
-                placed.append(WantedPod(before.pod, one.objects, one.keep))
+                pod = with_spec_of(before.pod, one.pod)
+                placed.append(WantedPod(pod, one.objects, one.keep))
             else:
                 placed.append(WantedPod(mark_seen(one.pod, seen), one.objects, one.keep))
         self._core.source.put(placed)

@@ -9,11 +9,13 @@ from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.files import FileSource
 from kubelet_trio.sources.http import HttpSource
 from kubelet_trio.sources.manifest import (
+    IsKnown,
     Manifest,
     check_cluster_pod,
     default_pod,
     load_manifest,
     mark_seen,
+    none_known,
 )
 from kubelet_trio.sources.merge import run_merge
 from kubelet_trio.sources.runtime_classes import with_overhead
@@ -33,6 +35,7 @@ __all__ = [
     "FieldError",
     "FileSource",
     "HttpSource",
+    "IsKnown",
     "Manifest",
     "ManifestError",
     "Source",
@@ -42,6 +45,7 @@ __all__ = [
     "default_pod",
     "load_manifest",
     "mark_seen",
+    "none_known",
     "run_merge",
     "with_overhead",
 ]

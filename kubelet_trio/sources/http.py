@@ -7,7 +7,7 @@ body and an empty list mean "no pods". A body that did not change is not parsed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import trio
 from kubelet_trio.model import (
     Latest,
     Offload,
+    PodUid,
     Purpose,
     SystemClock,
     WallClock,
@@ -66,6 +67,7 @@ class HttpSource:
         transport: httpx2.AsyncBaseTransport | None = None,
         offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
+        known: Iterable[PodUid] = (),
     ) -> None:
         """Set the source up; `run` does the work.
 
@@ -77,6 +79,7 @@ class HttpSource:
             transport: replaces the network in tests.
             offload: parses manifests in threads.
             clock: for `config.seen`.
+            known: the pods from before the agent's restart, of any source: see `manifest_uid`.
         """
         self.url = url
         self.snapshots: Latest[SourceSnapshot] = Latest()
@@ -93,6 +96,7 @@ class HttpSource:
         self._problems = SourceProblems()
         self.problems = self._problems.now
         self._shown = without_secrets(url)
+        self._known = frozenset(known)  # the desired pods
         self._etag = ""
         self._digest = b""  # of the last body
         self._invalid: tuple[SourceProblem, ...] = ()  # the errors in that body
@@ -177,11 +181,17 @@ class HttpSource:
         if not body:  # no pods, as in the Go kubelet (pkg/kubelet/config/http.go)
             return Manifest()
         return await self._offload(
-            load_manifest, body, self.url, node_name=self._node_name, source=SOURCE
+            load_manifest,
+            body,
+            self.url,
+            node_name=self._node_name,
+            source=SOURCE,
+            is_known=self._known.__contains__,
         )
 
     def _deliver(self, manifest: Manifest) -> None:
         now = seen_now(self._clock.time())
+        self._known = frozenset(pod_uid(pod) for pod in manifest.pods)
         before = self.delivered.pods if self.delivered is not None else ()
         seen = {pod_uid(pod): seen_at(pod) for pod in before}
         snapshot = SourceSnapshot(

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import httpx2
 import pytest
 import trio
+from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
-from kubelet_trio.model import inline_offload
+from kubelet_trio.model import PodUid, inline_offload, pod_uid, spec
 from kubelet_trio.objects import object_key
-from kubelet_trio.sources import HttpSource
+from kubelet_trio.sources import HttpSource, load_manifest
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.manifest.static import seen_at
-from tests.sources.make import FixedClock, encoded, manifest, names
+from tests.sources.make import FixedClock, container, encoded, manifest, names
 
 URL = "http://user:word@manifests.example/pods?token=x"
 SHOWN = "http://manifests.example/pods"
@@ -54,7 +55,12 @@ class Server:
         self.requests.append(request)
         return self.answer(request)
 
-    def source(self, *headers: tuple[str, str], clock: FixedClock | None = None) -> HttpSource:
+    def source(
+        self,
+        *headers: tuple[str, str],
+        clock: FixedClock | None = None,
+        known: Iterable[PodUid] = (),
+    ) -> HttpSource:
         return HttpSource(
             URL,
             "n",
@@ -62,6 +68,7 @@ class Server:
             transport=httpx2.MockTransport(self.handle),
             offload=inline_offload,
             clock=clock or FixedClock(),
+            known=known,
         )
 
 
@@ -263,3 +270,44 @@ async def test_objects_come_with_the_pods(autojump_clock: MockClock) -> None:
         snapshot = await source.snapshots.wait_value()
         life.cancel_scope.cancel()
     assert [tuple(object_key(each)) for each in snapshot.objects] == [("ConfigMap", "default", "c")]
+
+
+def sized(cpu: str) -> bytes:
+    return encoded(manifest("a", containers=[container(resources={"requests": {"cpu": cpu}})]))
+
+
+async def test_a_pod_whose_amounts_change_keeps_its_uid_and_when_it_was_first_seen(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, clock = Server(sized("1")), FixedClock()
+    source = server.source(clock=clock)
+    await nursery.start(source.run)
+    (first,) = (await source.snapshots.wait_value()).pods
+    clock.now = 60.0
+    server.reply(sized("2"))
+    (second,) = (await source.snapshots.wait_value()).pods
+    assert (pod_uid(second), seen_at(second)) == (pod_uid(first), seen_at(first))
+    assert cpu_of(first) == {"cpu": "1"}
+    assert cpu_of(second) == {"cpu": "2"}
+
+
+def cpu_of(pod: Pod) -> object:
+    resources = spec(pod).containers[0].resources
+    return resources and resources.requests
+
+
+async def test_a_pod_of_an_earlier_agent_keeps_its_uid_until_its_manifest_changes(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    # The rule of earlier agents, which had the amounts in the UID.
+    found = load_manifest(sized("1"), URL, node_name="n", source="http", is_known=lambda _: True)
+    earlier = pod_uid(found.pods[0])
+    server = Server(sized("1"))
+    source = server.source(known=[earlier])
+    await nursery.start(source.run)
+    uids = [pod_uid((await source.snapshots.wait_value()).pods[0])]
+    for cpu in ("2", "1"):
+        server.reply(sized(cpu))
+        uids.append(pod_uid((await source.snapshots.wait_value()).pods[0]))
+    assert uids[0] == earlier
+    assert uids[1] == uids[2] != earlier

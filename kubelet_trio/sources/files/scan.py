@@ -15,6 +15,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
+from kubelet_trio.sources.manifest.identity import IsKnown, none_known
 from kubelet_trio.sources.manifest.load import load_manifest
 
 # Of editors, patch(1), dpkg and rpm. The Go kubelet ignores only hidden names
@@ -195,7 +196,7 @@ class FileRead:
     objects: tuple[ApiObject, ...] = ()
 
 
-def read_manifest(path: str, node_name: str) -> FileRead | None:
+def read_manifest(path: str, node_name: str, is_known: IsKnown = none_known) -> FileRead | None:
     """Read and load one file; return None if it changed meanwhile.
 
     Raises OSError if it cannot be read.
@@ -212,23 +213,24 @@ def read_manifest(path: str, node_name: str) -> FileRead | None:
             return None
     signature = _signature(before)
     try:
-        manifest = load_manifest(data, path, node_name=node_name)
+        manifest = load_manifest(data, path, node_name=node_name, is_known=is_known)
     except ManifestError as exc:
         return FileRead(signature, error=exc)
     return FileRead(signature, manifest.pods, objects=manifest.objects)
 
 
 def read_manifests(
-    paths: Iterable[str], node_name: str
+    paths: Iterable[str], node_name: str, is_known: IsKnown = none_known
 ) -> dict[str, FileRead | ManifestError | None]:
     """Read files one after the other; return contents, or the error of an unreadable file.
 
-    None is returned for a file that changed meanwhile or was removed.
+    None is returned for a file that changed meanwhile or was removed. `is_known` is that of
+    `manifest_uid`.
     """
     results: dict[str, FileRead | ManifestError | None] = {}
     for path in paths:
         try:
-            results[path] = read_manifest(path, node_name)
+            results[path] = read_manifest(path, node_name, is_known)
         except FileNotFoundError:
             results[path] = None
         except OSError as exc:

@@ -31,6 +31,7 @@ from kubelet_trio.model import (
     SystemClock,
     WallClock,
     pod_annotations,
+    pod_uid,
     thread_offload,
 )
 from kubelet_trio.sources.errors import ManifestError
@@ -164,7 +165,7 @@ class FileSource:
         """
         if listing.kind is not PathKind.FILE or self._kind is not PathKind.DIRECTORY:
             return ""
-        results = await self._offload(read_manifests, listing.files, self._node_name)
+        results = await self._read_files(listing.files)
         if all(isinstance(result, FileRead) and not result.error for result in results.values()):
             return ""
         return "is a file that is no manifest where a directory was; its pods stay until it is back"
@@ -189,7 +190,7 @@ class FileSource:
         now, wall = trio.current_time(), self._clock.time()
         decision = self._ledger.decide(listing, finished, now, wall, removed)
         again_at = decision.again_at
-        results = await self._offload(read_manifests, decision.read, self._node_name)
+        results = await self._read_files(decision.read)
         for path, result in results.items():
             if isinstance(result, ManifestError):
                 self._ledger.cannot_read(path, result)
@@ -199,6 +200,10 @@ class FileSource:
                 # Written since the scan: the content may be incomplete.
                 again_at = now + _BURST if again_at is None else min(again_at, now + _BURST)
         return again_at
+
+    async def _read_files(self, paths: Iterable[str]) -> dict[str, FileRead | ManifestError | None]:
+        known = frozenset(pod_uid(pod) for pod in self._ledger.pods())
+        return await self._offload(read_manifests, paths, self._node_name, known.__contains__)
 
     def _deliver(self, *, is_changing: bool) -> None:
         snapshot = SourceSnapshot(SOURCE, self._ledger.pods(), self._ledger.objects())

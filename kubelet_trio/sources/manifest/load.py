@@ -12,8 +12,9 @@ from kubelet_trio.objects import KINDS, ApiObject
 from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.manifest.decode import RawObject, decode
 from kubelet_trio.sources.manifest.defaults import default_pod
+from kubelet_trio.sources.manifest.identity import IsKnown, manifest_uid, none_known
 from kubelet_trio.sources.manifest.schema import check_object, check_pod
-from kubelet_trio.sources.manifest.static import make_static, manifest_uid
+from kubelet_trio.sources.manifest.static import make_static
 from kubelet_trio.sources.manifest.support import check_support
 from kubelet_trio.sources.validation import default_object, validate_object, validate_pod
 
@@ -26,7 +27,14 @@ class Manifest:
     objects: tuple[ApiObject, ...] = ()
 
 
-def load_manifest(data: bytes, origin: str, *, node_name: str, source: str = "file") -> Manifest:
+def load_manifest(
+    data: bytes,
+    origin: str,
+    *,
+    node_name: str,
+    source: str = "file",
+    is_known: IsKnown = none_known,
+) -> Manifest:
     """Return pods and objects: checked, defaulted, validated, pods with their static identity.
 
     All of the manifest is loaded, or an error raised. `config.seen` is not set.
@@ -35,6 +43,7 @@ def load_manifest(data: bytes, origin: str, *, node_name: str, source: str = "fi
         data: YAML or JSON, with any number of documents.
         origin: the file's path or the URL; part of the pods' identity.
         source: `file` or `http`, for annotation `kubernetes.io/config.source`.
+        is_known: whether a pod of this UID is desired already; see `manifest_uid`.
 
     Raises:
         ManifestError: with all errors found. No other exception, whatever the bytes.
@@ -44,7 +53,7 @@ def load_manifest(data: bytes, origin: str, *, node_name: str, source: str = "fi
     errors: list[FieldError] = []
     for raw in decode(data, origin):
         if raw.kind == "Pod":
-            pod, found = _load_pod(raw, origin, node_name, source)
+            pod, found = _load_pod(raw, origin, node_name, source, is_known)
             pods += [pod] if pod is not None else []
         else:
             loaded, found = _load_object(raw)
@@ -56,7 +65,7 @@ def load_manifest(data: bytes, origin: str, *, node_name: str, source: str = "fi
 
 
 def _load_pod(
-    raw: RawObject, origin: str, node_name: str, source: str
+    raw: RawObject, origin: str, node_name: str, source: str, is_known: IsKnown
 ) -> tuple[Pod | None, list[FieldError]]:
     document, errors = check_pod(raw.value)
     errors += check_support(document)
@@ -71,11 +80,11 @@ def _load_pod(
     if errors:
         return None, errors
     try:
-        pod = msgspec.convert(document, Pod)
+        pod = default_pod(msgspec.convert(document, Pod))
     except msgspec.ValidationError as exc:  # the model is stricter than the schema walk
         return None, [FieldError("", str(exc))]
-    uid = manifest_uid(document, node_name, source, origin)
-    pod = make_static(default_pod(pod), uid, node_name, source, origin)
+    uid = manifest_uid(document, pod, node_name, source, origin, is_known)
+    pod = make_static(pod, uid, node_name, source, origin)
     errors = validate_pod(pod)
     return (None if errors else pod), errors
 

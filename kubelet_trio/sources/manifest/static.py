@@ -1,60 +1,19 @@
-"""Gives a static pod its identity: UID, name on this node, and annotations for its source.
+"""Marks a static pod: its UID, its name on this node, and annotations for its source.
 
-The rules are the Go kubelet's (pkg/kubelet/config/common.go), except for the UID: Go hashes
-the pod as printed from memory; we hash node, source and the manifest in canonical JSON.
-Comments, order of fields and YAML or JSON therefore do not matter, and a newer agent with
-more defaults does not restart every pod.
+The rules are the Go kubelet's (pkg/kubelet/config/common.go), except for the UID: see `identity`.
 """
 
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
-import msgspec
 from lightkube.models.core_v1 import Pod, PodStatus, Toleration
 from lightkube.models.meta_v1 import ObjectMeta
 from msgspec.structs import replace
 
-from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid, blake2b
+from kubelet_trio.model import CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, INSTANCE, PodUid
 
 MANIFEST = "kubelet-trio/manifest"  # annotation: the file that the pod comes from
-
-# Fields that an API server sets: in a dump from one, but not written by the author.
-_SERVER_SET = (
-    "creationTimestamp",
-    "generation",
-    "managedFields",
-    "resourceVersion",
-    "selfLink",
-    "uid",
-)
-# Sorted: the order of fields in the file must not change the UID.
-_ENCODER = msgspec.json.Encoder(order="sorted")
-
-
-def manifest_uid(document: dict[str, Any], node_name: str, source: str, origin: str) -> PodUid:
-    """Return the UID in the manifest, or 32 hex digits derived from its content.
-
-    Args:
-        document: as `check_pod` returns it: without nulls, quantities as strings.
-        node_name: the same manifest on two nodes gives two pods.
-        source: file or http.
-        origin: path or URL; the same manifest in two files gives two pods.
-    """
-    meta = document.get("metadata") or {}
-    if meta.get("uid"):
-        return PodUid(meta["uid"])
-    content = {
-        "metadata": {k: v for k, v in meta.items() if k not in _SERVER_SET},
-        "spec": document.get("spec"),
-    }
-    digest = blake2b(digest_size=16)
-    for part in (_ENCODER.encode(content), node_name.encode(), source.encode(), origin.encode()):
-        # Each part with its length: "ab" + "c" must not hash as "a" + "bc".
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return PodUid(digest.hexdigest())
 
 
 def make_static(pod: Pod, uid: PodUid, node_name: str, source: str, origin: str) -> Pod:

@@ -11,9 +11,11 @@ import pytest
 import trio
 
 from kubelet_trio.model import pod_uid
-from kubelet_trio.sources import FileSource
+from kubelet_trio.pods import PodRecord, wanted_pods
+from kubelet_trio.sources import FileSource, load_manifest
 from kubelet_trio.sources.files import Watcher
 from kubelet_trio.sources.files.watch import InotifyWatcher
+from kubelet_trio.sources.manifest.static import mark_seen, seen_now
 from tests.sources.make import container, encoded, manifest, names
 
 PATIENCE = 10  # seconds; far below the interval, which would find the change by itself
@@ -403,6 +405,35 @@ async def test_pods_of_a_file_that_is_broken_at_the_start_are_known_from_before(
     running = Running(source)
     assert await running.names() == ["a", "c"]
     assert running.pods == (last_good[0], last_good[2])
+
+
+async def test_a_pod_of_an_earlier_agent_keeps_its_uid_until_its_manifest_is_edited(
+    nursery: trio.Nursery, directory: Path
+) -> None:
+    def write_amount(cpu: str) -> bytes:
+        resources = {"requests": {"cpu": cpu}}
+        data = encoded(manifest("a", containers=[container(resources=resources)]))
+        (directory / "a.yaml").write_bytes(data)
+        return data
+
+    data, path = write_amount("1"), str(directory / "a.yaml")
+    # The rule of earlier agents, which had the amounts in the UID.
+    (loaded,) = load_manifest(data, path, node_name="n", is_known=lambda _: True).pods
+    earlier = mark_seen(loaded, seen_now(0.0))
+    record = PodRecord(pod_uid(earlier), earlier, 0.0, admitted=True)
+    last_good = wanted_pods({record.uid: record})
+    source = FileSource(directory, "n", interval=3600, last_good=last_good)
+    await nursery.start(source.run)
+    running = Running(source)
+    assert await running.names() == ["a"]
+    assert running.pods == (earlier,)
+    uids = []
+    for cpu in ("2", "1"):
+        write_amount(cpu)
+        assert await running.names() == ["a"]
+        uids.append(pod_uid(running.pods[0]))
+    # It is replaced once; from then on the amounts do not matter.
+    assert uids[0] == uids[1] != record.uid
 
 
 async def test_pods_of_other_directories_are_not_taken_for_ones_own(
