@@ -2,7 +2,7 @@
 
 `plan_resize` says which instances are updated in place; those whose `resizePolicy` is
 RestartContainer for a resource that changes are restarted instead (`requires_restart`).
-`resize_operations` gives the order of the changes. Source: computePodResizeAction and
+`order_changes` gives the order of the changes. Source: computePodResizeAction and
 doPodResizeAction of pkg/kubelet/kuberuntime, which it follows but for three rules that keep
 containers at or below their pod's limits at every step:
 
@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 
 from kubelet_trio.cgroups import UNLIMITED, CgroupLimits, milli_cpu_to_quota, shares_in
+from kubelet_trio.containers import effective_resources
 from kubelet_trio.model import (
     ContainerId,
     ContainerKind,
@@ -29,7 +30,6 @@ from kubelet_trio.model import (
     ContainerState,
     PodContainer,
     RuntimePod,
-    metadata,
     parse_quantity,
     pod_containers,
     spec,
@@ -59,24 +59,6 @@ def amount_of(resources: ResourceRequirements | None, resource: Resource) -> Amo
         return whole(parse_quantity((found or {}).get(resource, 0)))
 
     return Amount(of("limits"), of("requests"))
-
-
-def allocated_resources(pod: Pod, container: Container) -> ResourceRequirements:
-    """Return the CPU and memory that a container's cgroup is to have.
-
-    A container without a limit has the pod's (KEP-2837). Raises ValueError.
-    """
-    own, level = container.resources, spec(pod).resources
-    limits: dict[str, object] = {}
-    requests: dict[str, object] = {}
-    for resource in RESOURCES:
-        mine, above = amount_of(own, resource), amount_of(level, resource)
-        source = own if mine.limit else level
-        if (mine.limit or above.limit) and source is not None:
-            limits[resource] = (source.limits or {})[resource]
-        if own is not None and resource in (own.requests or {}):
-            requests[resource] = (own.requests or {})[resource]
-    return ResourceRequirements(limits=limits or None, requests=requests or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +92,7 @@ def requires_restart(
     before = resize.actuated.get(record.id) if resize is not None else None
     if before is None:
         return False
-    changed = changed_resources(before, allocated_resources(pod, container))
+    changed = changed_resources(before, effective_resources(pod, container))
     return any(_restarts_for(container, resource) for resource in changed)
 
 
@@ -132,14 +114,18 @@ def plan_resize(
         latest = observed.latest(container.spec.name)
         if latest is None or latest.state is not ContainerState.RUNNING or latest.id in stopped:
             continue
-        before, after = resize.actuated.get(latest.id), allocated_resources(pod, container.spec)
+        before, after = resize.actuated.get(latest.id), effective_resources(pod, container.spec)
         if before is not None and changed_resources(before, after):
             found.append(ResizeContainer(latest.id, container, before, after))
     return tuple(found)
 
 
 def begin_resize(
-    before: Pod, after: Pod, observed: RuntimePod, resize: PodResize | None
+    before: Pod,
+    after: Pod,
+    observed: RuntimePod,
+    resize: PodResize | None,
+    generation: int | None = None,
 ) -> PodResize:
     """Return the resize to record with a new allocation.
 
@@ -148,6 +134,7 @@ def begin_resize(
         after: the pod with the newly allocated resources.
         observed: what the runtime reports of it, for certain.
         resize: the resize in progress until now.
+        generation: of the pod whose resources are allocated.
     """
     recorded = resize or PodResize()
     specs = {c.spec.name: c.spec for c in pod_containers(before)}
@@ -156,22 +143,22 @@ def begin_resize(
     for record in observed.containers:
         if record.state is ContainerState.EXITED or record.name not in named.keys() & specs.keys():
             continue
-        was = allocated_resources(before, specs[record.name])
-        wanted = allocated_resources(after, named[record.name])
+        was = effective_resources(before, specs[record.name])
+        wanted = effective_resources(after, named[record.name])
         has = recorded.actuated.get(record.id, was)
         for resource in changed_resources(has, was):
             # An update to the earlier allocation may have taken effect without being recorded.
             # Either amount may be in force: recorded is the one that has to change.
             in_place = not _restarts_for(named[record.name], resource)
             if in_place and amount_of(has, resource) == amount_of(wanted, resource):
-                has = _with(has, was, resource)
+                has = with_resource(has, was, resource)
         if changed_resources(has, wanted):
             actuated[record.id] = has
     level = recorded.pod_level if recorded.pod_level is not None else spec(before).resources
     level = level or ResourceRequirements()
     is_same = not changed_resources(level, spec(after).resources or ResourceRequirements())
     return PodResize(
-        generation=metadata(after).generation,
+        generation=generation,
         actuated=actuated,
         pod_level=None if is_same else level,
     )
@@ -191,27 +178,31 @@ class LimitPod:
 
     resource: Resource
     limits: CgroupLimits
+    grows: bool
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateContainer:
-    """Change one resource of an instance."""
+    """Change one resource of an instance, and leave the other as it is.
+
+    What it has of the other one may not be what is recorded: see `begin_resize`.
+    """
 
     resource: Resource
     instance: ResizeContainer
-    now: ResourceRequirements  # what it has before the change
-    then: ResourceRequirements  # what it has after it: `now`, but for `resource`
+    now: ResourceRequirements  # as recorded before the change
+    then: ResourceRequirements  # to be recorded after it: `now`, but for `resource`
 
 
-Operation = LimitPod | UpdateContainer
+Change = LimitPod | UpdateContainer
 
 
-def resize_operations(
+def order_changes(
     now: CgroupLimits | None,
     wanted: CgroupLimits,
     containers: Iterable[ResizeContainer],
     version: int,
-) -> list[Operation]:
+) -> list[Change]:
     """Return the changes of a resize, in an order that never leaves a container above its pod.
 
     Memory is changed before CPU. For each of them: the pod's limits grow, containers change, those
@@ -224,12 +215,12 @@ def resize_operations(
         version: of the cgroups, 1 or 2.
     """
     updates = sorted((u for c in containers for u in _updates(c)), key=_is_growing)
-    found: list[Operation] = []
+    found: list[Change] = []
     for resource in RESOURCES:
         limit, request = _pod_changes(now, wanted, resource, version)
-        found += [op for is_growth, op in (*limit, *request) if is_growth]
+        found += [change for change in (*limit, *request) if change.grows]
         found += [update for update in updates if update.resource == resource]
-        found += [op for is_growth, op in (*request, *limit) if not is_growth]
+        found += [change for change in (*request, *limit) if not change.grows]
     return found
 
 
@@ -243,15 +234,15 @@ def exceeds(resources: ResourceRequirements, limits: CgroupLimits) -> bool:
 def _updates(container: ResizeContainer) -> Iterator[UpdateContainer]:
     now = container.before
     for resource in changed_resources(container.before, container.after):
-        then = _with(now, container.after, resource)
+        then = with_resource(now, container.after, resource)
         yield UpdateContainer(resource, container, now, then)
         now = then
 
 
-def _with(
+def with_resource(
     resources: ResourceRequirements, other: ResourceRequirements, resource: Resource
 ) -> ResourceRequirements:
-    """Return `resources` with one resource of `other`."""
+    """Return `resources`, but with one resource of `other`."""
 
     def of(which: str) -> dict[str, object] | None:
         kept = {n: q for n, q in (getattr(resources, which) or {}).items() if n != resource}
@@ -271,12 +262,9 @@ def _is_growing(update: UpdateContainer) -> bool:
     return after.request > before.request
 
 
-_Change = tuple[bool, LimitPod]  # whether it is an increase
-
-
 def _pod_changes(
     now: CgroupLimits | None, wanted: CgroupLimits, resource: Resource, version: int
-) -> tuple[list[_Change], list[_Change]]:
+) -> tuple[list[LimitPod], list[LimitPod]]:
     """Return the changes of the pod's limit, and of what follows its requests."""
     if now is None:
         return [], []
@@ -288,8 +276,8 @@ def _pod_changes(
     )
 
 
-def _changes(resource: Resource, found: Iterable[tuple[bool, CgroupLimits]]) -> list[_Change]:
-    return [(is_growth, LimitPod(resource, limits)) for is_growth, limits in found]
+def _changes(resource: Resource, found: Iterable[tuple[bool, CgroupLimits]]) -> list[LimitPod]:
+    return [LimitPod(resource, limits, grows) for grows, limits in found]
 
 
 def _memory(now: CgroupLimits, wanted: CgroupLimits) -> Iterator[tuple[bool, CgroupLimits]]:

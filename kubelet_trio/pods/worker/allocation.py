@@ -11,8 +11,6 @@ with `actuated` and `finish` what it has applied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 from lightkube.models.core_v1 import (
     Container,
@@ -24,19 +22,18 @@ from lightkube.models.core_v1 import (
 
 from kubelet_trio.containers import (
     differs,
-    effective_resources,
     same_resources,
     with_allocated,
     with_larger,
 )
 from kubelet_trio.model import (
     ContainerId,
-    ContainerState,
     RuntimePod,
     metadata,
     pod_containers,
     spec,
 )
+from kubelet_trio.pods.plan import begin_resize
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.types import PendingResize, PodResize
 
@@ -118,13 +115,8 @@ class PodAllocation:
         granted = self.granted
         assert granted is not None
         pod = with_allocated(self.desired, granted)
-        before = self.resize or PodResize()
-        had = before.pod_level if before.pod_level is not None else spec(self.allocated).resources
-        return pod, PodResize(
-            generation=metadata(granted).generation,
-            actuated=dict(_actuated(self.allocated, pod, before, observed)),
-            pod_level=None if same_resources(had, spec(pod).resources) else had,
-        )
+        generation = metadata(granted).generation
+        return pod, begin_resize(self.allocated, pod, observed, self.resize, generation)
 
     def begin(self, pod: Pod, resize: PodResize) -> None:
         """Use the allocation that `accepted` returned and that is on disk now."""
@@ -206,17 +198,3 @@ def _shown(status: PodStatus | None) -> list[ContainerStatus]:
     if status is None:
         return []
     return [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]
-
-
-def _actuated(
-    before: Pod, after: Pod, resize: PodResize, observed: RuntimePod
-) -> Iterator[tuple[ContainerId, ResourceRequirements]]:
-    """Yield the instances that have other resources than `after`, and what they have."""
-    had = {c.spec.name: effective_resources(before, c.spec) for c in pod_containers(before)}
-    wanted = {c.spec.name: effective_resources(after, c.spec) for c in pod_containers(after)}
-    for record in observed.containers:
-        if record.state is ContainerState.EXITED or record.name not in wanted:
-            continue
-        now = resize.actuated.get(record.id, had.get(record.name))
-        if now is not None and not same_resources(now, wanted[record.name]):
-            yield record.id, now

@@ -23,7 +23,7 @@ from lightkube.models.core_v1 import (
 from msgspec.structs import replace
 
 from kubelet_trio.cgroups import UNLIMITED, CgroupLimits, shares_in
-from kubelet_trio.containers import NodeSettings, pod_cgroup_limits, pod_qos
+from kubelet_trio.containers import NodeSettings, effective_resources, pod_cgroup_limits, pod_qos
 from kubelet_trio.model import (
     ContainerId,
     ContainerKind,
@@ -31,7 +31,6 @@ from kubelet_trio.model import (
     PodContainer,
     RuntimePod,
     pod_containers,
-    spec,
 )
 from kubelet_trio.pods.plan import (
     LimitPod,
@@ -41,14 +40,13 @@ from kubelet_trio.pods.plan import (
     ResizePod,
     Resource,
     UpdateContainer,
-    allocated_resources,
     amount_of,
     begin_resize,
     exceeds,
+    order_changes,
     plan_pod,
-    resize_operations,
 )
-from kubelet_trio.pods.plan.resize import RESOURCES, changed_resources
+from kubelet_trio.pods.plan.resize import RESOURCES, changed_resources, with_resource
 from kubelet_trio.pods.types import PodResize
 from tests.pods.make import (
     CREATED,
@@ -224,28 +222,6 @@ def test_a_resize_that_failed_waits_but_a_start_tries_it_again() -> None:
     assert [one.container.spec.name for one in made.resize.containers] == ["web"]
 
 
-@pytest.mark.parametrize(
-    ("own", "level", "limits", "requests"),
-    [
-        (None, None, None, None),
-        (SMALL, None, SMALL.limits, SMALL.requests),
-        (SMALL, LARGE, SMALL.limits, SMALL.requests),
-        (sized("100m"), LARGE, LARGE.limits, {"cpu": "100m"}),
-        (sized(cpu_limit="1"), LARGE, {"memory": "40Mi", "cpu": "1"}, None),
-        (ResourceRequirements(limits={"cpu": "0", "x.io/y": "1"}), None, None, None),
-    ],
-)
-def test_a_container_without_a_limit_has_the_pods(
-    own: ResourceRequirements | None,
-    level: ResourceRequirements | None,
-    limits: dict[str, str] | None,
-    requests: dict[str, str] | None,
-) -> None:
-    of = pod(container("web", resources=own), resources=level)
-    found = allocated_resources(of, spec(of).containers[0])
-    assert (found.limits, found.requests) == (limits, requests)
-
-
 # The order of the changes
 
 
@@ -367,21 +343,21 @@ def test_changes_have_an_order(
     containers: list[ResizeContainer],
     expected: list[str],
 ) -> None:
-    assert listed(resize_operations(now, wanted, containers, 1)) == expected
+    assert listed(order_changes(now, wanted, containers, 1)) == expected
 
 
 def test_shares_are_compared_in_the_unit_of_the_cgroup() -> None:
     now, wanted = CgroupLimits(cpu_shares=81), CgroupLimits(cpu_shares=102)  # 100m, read back
-    assert resize_operations(now, wanted, [], 2) == []
-    assert listed(resize_operations(now, wanted, [], 1)) == ["pod shares 102"]
+    assert order_changes(now, wanted, [], 2) == []
+    assert listed(order_changes(now, wanted, [], 1)) == ["pod shares 102"]
 
 
 def test_reserved_memory_of_the_pod_is_written_before_that_of_its_containers() -> None:
     wanted = CgroupLimits(memory=MIB, unified={"memory.min": "0", "memory.low": "4096"})
-    first, second = resize_operations(
+    first, second = order_changes(
         CgroupLimits(memory=MIB), wanted, [change("a", sized(memory="1Mi"), sized(memory="2Mi"))], 2
     )
-    assert first == LimitPod("memory", CgroupLimits(unified=wanted.unified))
+    assert first == LimitPod("memory", CgroupLimits(unified=wanted.unified), grows=True)
     assert isinstance(second, UpdateContainer)
 
 
@@ -436,7 +412,7 @@ class ResizeWorld(World):
     def note_starts(self) -> None:
         specs = {c.spec.name: c.spec for c in pod_containers(self.pod)}
         for one in self.containers:
-            self.has.setdefault(one.id, allocated_resources(self.pod, specs[one.name]))
+            self.has.setdefault(one.id, effective_resources(self.pod, specs[one.name]))
 
     def grant(self, after: Pod) -> None:
         """Allocate other resources, as the worker records it."""
@@ -460,7 +436,7 @@ class ResizeWorld(World):
         self.containers = [c for c in self.containers if c.id not in gone]
         if plan.resize is not None:
             wanted = pod_cgroup_limits(self.pod, NODE)
-            for op in resize_operations(self.limits, wanted, plan.resize.containers, self.version):
+            for op in order_changes(self.limits, wanted, plan.resize.containers, self.version):
                 self.apply(op)
                 yield
                 self.record(op)
@@ -479,7 +455,8 @@ class ResizeWorld(World):
             live = next(c for c in self.containers if c.id == op.instance.id)
             assert live.state is ContainerState.RUNNING
             assert changed_resources(op.now, op.then) == (op.resource,)
-            self.has[op.instance.id] = op.then
+            has = self.has[op.instance.id]
+            self.has[op.instance.id] = with_resource(has, op.then, op.resource)
             return
         made = op.limits
         before = self.limits
@@ -511,7 +488,7 @@ class ResizeWorld(World):
         """No container that is to get a limit is still without one."""
         specs = {c.spec.name: c.spec for c in pod_containers(self.pod)}
         for one in self.containers:
-            gets = amount_of(allocated_resources(self.pod, specs[one.name]), resource)
+            gets = amount_of(effective_resources(self.pod, specs[one.name]), resource)
             has = amount_of(self.has[one.id], resource)
             assert one.state not in LIVE or has.limit or not gets.limit, one.id
 
@@ -608,7 +585,7 @@ def brought_up(of: Pod, finish_inits: bool, **more: Any) -> ResizeWorld:
     return world
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(
     shape=shapes(),
     start=sizes,
@@ -647,7 +624,7 @@ def test_any_resize_ends_in_its_target_and_no_container_is_ever_above_its_pod(
     for one in world.containers:
         if one.state in LIVE:
             named = next(c.spec for c in pod_containers(world.pod) if c.spec.name == one.name)
-            assert not changed_resources(world.has[one.id], allocated_resources(world.pod, named))
+            assert not changed_resources(world.has[one.id], effective_resources(world.pod, named))
     wanted = world.wanted()
     assert (world.limits.cpu_quota, world.limits.memory) == (wanted.cpu_quota, wanted.memory)
     assert shares_in(world.limits.cpu_shares or 0, version) == shares_in(
@@ -660,12 +637,12 @@ def restarts(world: ResizeWorld, after: Pod, name: str) -> int:
     latest = world.observed().latest(name)
     assert latest is not None
     named = next(c.spec for c in pod_containers(after) if c.spec.name == name)
-    changed = changed_resources(world.has[latest.id], allocated_resources(after, named))
+    changed = changed_resources(world.has[latest.id], effective_resources(after, named))
     policies = {p.resourceName: p.restartPolicy for p in named.resizePolicy or ()}
     return int(any(policies.get(resource) == "RestartContainer" for resource in changed))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(
     shape=shapes(),
     start=sizes,

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from lightkube.models.core_v1 import (
+    ContainerResizePolicy,
     ContainerState,
     ContainerStateRunning,
     ContainerStatus,
@@ -109,9 +110,20 @@ def test_a_second_resize_keeps_what_the_first_left_undone() -> None:
     }
 
 
-def test_a_resize_that_goes_back_leaves_nothing_to_do() -> None:
+def test_a_resize_that_goes_back_is_undone_as_its_update_may_have_taken_effect() -> None:
     allocation = accepted(sized("2"), sized("1"))
     allocation.update(sized("1"), is_admitted=True, now=1.0)
+    allocation.grant()
+    assert allocation.accepted(RUNS)[1].actuated == {record("web").id: resources("2")}
+
+
+def test_a_resize_that_goes_back_leaves_a_container_alone_that_would_have_restarted() -> None:
+    restarts = [ContainerResizePolicy(resourceName="cpu", restartPolicy="RestartContainer")]
+    before, after = sized("1"), sized("2")
+    for of in (before, after):
+        spec(of).containers[0].resizePolicy = restarts
+    allocation = accepted(after, before)
+    allocation.update(before, is_admitted=True, now=1.0)
     allocation.grant()
     assert allocation.accepted(RUNS)[1].actuated == {}
 
