@@ -194,7 +194,13 @@ def test_a_limit_of_the_pod_is_shown_with_the_other_limits_of_a_container() -> N
     of = sized(sizes(limits={"memory": "1Gi"}), resources=both("2", "2Gi"))
     one = web(of, record("web", resources=has(2, 2000, 1024)))
     assert one.resources == sizes(limits={"cpu": "2", "memory": "1Gi"})
+    # So does the record of a resize, which has the limits that are in force.
+    had = PodResize(actuated={ID: sizes(limits={"cpu": "1", "memory": "2Gi"})})
+    assert web(of, record("web"), resize=had).resources == sizes(
+        limits={"cpu": "1", "memory": "2Gi"}
+    )
     of = sized(None, resources=both("2", "2Gi"))
+    assert web(of, record("web"), resize=had).resources == ResourceRequirements()
     assert web(of, record("web", resources=has(2, 2000, 2048))).resources == ResourceRequirements()
 
 
