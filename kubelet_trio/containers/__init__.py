@@ -56,7 +56,6 @@ from kubelet_trio.containers.paths import (
 )
 from kubelet_trio.containers.records import container_record, container_state, sandbox_record
 from kubelet_trio.containers.resources.allocation import (
-    RESIZABLE,
     differs,
     effective_resources,
     increases_requests,
@@ -65,6 +64,7 @@ from kubelet_trio.containers.resources.allocation import (
     with_larger,
 )
 from kubelet_trio.containers.resources.amounts import (
+    RESIZABLE,
     amounts,
     container_amounts,
     declares_limit,

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping
 from lightkube.models.core_v1 import Container, Pod, ResourceRequirements
 from msgspec.structs import replace
 
-from kubelet_trio.containers.resources.amounts import amounts, pod_requests
+from kubelet_trio.containers.resources.amounts import RESIZABLE, amounts, pod_requests
 from kubelet_trio.model import spec
-
-RESIZABLE = ("cpu", "memory")
 
 _List = Mapping[str, object] | None
 _Merge = Callable[[_List, _List], dict[str, object] | None]

@@ -21,6 +21,7 @@ from kubelet_trio.model import spec as pod_spec
 
 HUGEPAGES = "hugepages-"
 _QOS_RESOURCES = frozenset(("cpu", "memory"))
+RESIZABLE = ("cpu", "memory")  # what a resize may change (KEP-1287)
 
 Amounts = dict[str, int]  # resource name to nano-units
 Which = Literal["requests", "limits"]
@@ -49,7 +50,7 @@ def resizable_amounts(pod: Pod) -> Iterator[tuple[str, Which, str, object]]:
     for name, resources in sorted(bodies.items(), key=lambda body: body[0]):
         for which in lists:
             for resource, quantity in sorted((getattr(resources, which, None) or {}).items()):
-                if resource in _QOS_RESOURCES:
+                if resource in RESIZABLE:
                     yield name, which, resource, quantity
 
 

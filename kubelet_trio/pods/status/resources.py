@@ -25,6 +25,7 @@ from kubelet_trio.cgroups import (
     shares_to_milli_cpu,
 )
 from kubelet_trio.containers import (
+    RESIZABLE,
     amounts,
     declares_limit,
     pod_limits,
@@ -43,7 +44,6 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.pods.types import PodResize
 
-_RESIZABLE = ("cpu", "memory")
 # Examples of how Go writes computed amounts: CPU as DecimalSI, memory as BinarySI.
 _CPU, _BYTES = "1m", "1Ki"
 
@@ -105,8 +105,8 @@ def with_pod_resources(
 def _with_resizable(allocated: _List | None, had: _List | None) -> dict[str, object] | None:
     if allocated is None:
         return None
-    fixed = {name: text for name, text in allocated.items() if name not in _RESIZABLE}
-    return fixed | {name: text for name, text in (had or {}).items() if name in _RESIZABLE}
+    fixed = {name: text for name, text in allocated.items() if name not in RESIZABLE}
+    return fixed | {name: text for name, text in (had or {}).items() if name in RESIZABLE}
 
 
 def _set_cpu(found: dict[str, object], milli: int, least: int) -> None:

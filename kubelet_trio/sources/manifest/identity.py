@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import pod_qos, resizable_amounts
+from kubelet_trio.containers import RESIZABLE, pod_qos, resizable_amounts
 from kubelet_trio.model import PodUid, blake2b
 
 # Fields that an API server sets: in a dump from one, but not written by the author.
@@ -29,7 +29,6 @@ _SERVER_SET = (
     "selfLink",
     "uid",
 )
-_RESIZABLE = frozenset(("cpu", "memory"))
 _LISTS = ("requests", "limits")
 # Sorted: the order of fields in the file must not change the UID.
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -113,7 +112,7 @@ def _container(document: dict[str, Any]) -> dict[str, Any]:
 
 def _rest(resources: dict[str, Any]) -> dict[str, Any]:
     lists = {
-        which: {n: v for n, v in resources[which].items() if n not in _RESIZABLE}
+        which: {n: v for n, v in resources[which].items() if n not in RESIZABLE}
         for which in _LISTS
         if which in resources
     }

@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import (
     VolumeMount,
 )
 
-from kubelet_trio.containers import amounts, container_amounts, total_quantities
+from kubelet_trio.containers import RESIZABLE, amounts, container_amounts, total_quantities
 from kubelet_trio.model import RESTART_ALL_CONTAINERS, parse_quantity
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import validate_env
@@ -28,7 +28,6 @@ PROTOCOLS = ("TCP", "UDP", "SCTP")
 PROPAGATION = ("None", "HostToContainer", "Bidirectional")
 RECURSIVE_READ_ONLY = ("Disabled", "IfPossible", "Enabled")
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
-RESIZABLE = ("cpu", "memory")
 RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _NO_RESTART = (
     "must be NotRequired when the pod's restartPolicy is Never, and for init containers that are "
