@@ -422,6 +422,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_pod_in_progress_resizes",
         "kubelet_pod_infeasible_resizes_total",
         "kubelet_pod_pending_resizes",
+        "kubelet_pod_resize_duration_milliseconds",
     ),
     a_disk_full_of_images: ("kubelet_image_garbage_collected_total",),
     a_shutdown: (

@@ -47,6 +47,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     admitted: bool = False  # a restarted agent does not decide on its admission again
     removed: bool = False  # its manifest went, whatever ended the pod
     returns: Pod | None = None  # its manifest is back since: it starts anew once it is gone
+    restarting: tuple[ContainerId, ...] = ()  # stopped, to start again whatever the policy says
     resize: PodResize | None = None  # the one in progress; `pod` has the allocated resources
     allocates: bool = False  # written by an agent that resizes pods in place
 

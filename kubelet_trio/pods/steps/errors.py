@@ -1,12 +1,15 @@
 """The errors of the steps.
 
 StepError                  a step for the whole pod failed
+└── ResizeFailedError      its resize failed; all else of the plan was executed
 ContainerStartError        one container did not start
 HookError                  a lifecycle hook failed
 TeardownIncompleteError    a teardown left something that runs, or that should be gone
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from lightkube.models.core_v1 import Pod
 
@@ -30,6 +33,14 @@ class ContainerStartError(Exception):
         super().__init__(f"{waiting.reason}: {waiting.message}")
         self.waiting = waiting
         self.retry_at = retry_at
+
+
+class ResizeFailedError(StepError):
+    """A resize failed. `failed`: the containers that did not start, by name."""
+
+    def __init__(self, cause: StepError, failed: Mapping[str, ContainerStartError]) -> None:
+        super().__init__(cause.reason, cause.message)
+        self.failed = dict(failed)
 
 
 class HookError(Exception):

@@ -14,7 +14,7 @@ from functools import partial
 
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import NodeSettings, SandboxConfigError
+from kubelet_trio.containers import SandboxConfigError
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
     ContainerRecord,
@@ -23,12 +23,14 @@ from kubelet_trio.model import (
     SandboxId,
     grace_period,
     pod_uid,
+    spec,
 )
-from kubelet_trio.pods.plan import PodPlan
+from kubelet_trio.pods.plan import PodPlan, StopContainer
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.steps.concurrency import run_together
 from kubelet_trio.pods.steps.containers import ContainerStarter
-from kubelet_trio.pods.steps.errors import ContainerStartError, StepError
+from kubelet_trio.pods.steps.errors import ContainerStartError, ResizeFailedError, StepError
+from kubelet_trio.pods.steps.resize import OnActuated, PodResizing
 from kubelet_trio.pods.steps.sandbox import (
     RunningSandbox,
     SandboxSpec,
@@ -49,18 +51,24 @@ class PodExecutor:
         services: PodServices,
         stopper: ContainerStopper,
         on_sandbox: Callable[[Pod, PodPlan], Awaitable[None]],
+        on_actuated: OnActuated,
     ) -> None:
-        """Take the seams; `on_sandbox` is called before anything starts in a new sandbox."""
+        """Take the seams.
+
+        `on_sandbox` is called before anything starts in a new sandbox, `on_actuated` for each
+        container that was resized, and last for the pod.
+        """
         self._services = services
         self._stopper = stopper
         self._starter = ContainerStarter(services, stopper)
         self._on_sandbox = on_sandbox
+        self._on_actuated = on_actuated
 
     async def execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> FailedStarts:
         """Execute the plan, and return which containers did not start.
 
-        Raises `StepError` for a failure that concerns the whole pod; `RuntimeUnavailableError` if
-        the runtime cannot be reached.
+        Raises `StepError` for a failure that concerns the whole pod; `ResizeFailedError` if only
+        its resize failed; `RuntimeUnavailableError` if the runtime cannot be reached.
         """
         try:
             await self._stop(pod, plan, observed)
@@ -74,13 +82,29 @@ class PodExecutor:
         except RuntimeCallError as exc:
             raise StepError("FailedKillPod", f"error killing pod: {exc}") from exc
         node = self._services.node()
+        sandbox_id, made = plan.sandbox_id, None
         if plan.create_sandbox:
             sandbox_id, made = await create_sandbox(self._services, pod, node, plan, observed)
             await self._on_sandbox(pod, plan)
-            return await self._start_all(pod, node, plan, sandbox_id, made)
-        if plan.sandbox_id is None:
+        if sandbox_id is None:
             return {}
-        return await self._start_all(pod, node, plan, plan.sandbox_id, None)
+        resizing = PodResizing(self._services, self._on_actuated, pod, node, sandbox_id, observed)
+        trouble = await self._resize(resizing, plan)
+        failed = await self._start_all(pod, plan, resizing, made)
+        if trouble is not None:
+            raise ResizeFailedError(trouble, failed)
+        return failed
+
+    async def _resize(self, resizing: PodResizing, plan: PodPlan) -> StepError | None:
+        """Carry out the plan's resize, if it has one; return why it failed."""
+        if plan.resize is None:
+            return None
+        try:
+            await resizing.run(plan.resize, starts=bool(plan.start))
+        except StepError as exc:
+            return exc
+        await self._on_actuated(None, spec(resizing.pod).resources)
+        return None
 
     async def _observe_stopped(self, uid: PodUid, plan: PodPlan) -> None:
         if plan.stop_sandboxes:
@@ -95,23 +119,19 @@ class PodExecutor:
     async def _stop(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> None:
         records = {record.id: record for record in observed.containers}
         await run_together(
-            [
-                partial(self._stop_container, pod, records[s.id], s.message, s.grace_period)
-                for s in plan.stop_containers
-            ]
+            [partial(self._stop_container, pod, records[s.id], s) for s in plan.stop_containers]
             + [partial(self._stop_sandbox, pod, s, observed) for s in plan.stop_sandboxes]
         )
 
-    async def _stop_container(
-        self, pod: Pod, record: ContainerRecord, message: str, grace: int | None = None
-    ) -> None:
-        """Stop one container within its grace (None: its pod's), with its hook and event."""
-        grace = grace_period(pod) if grace is None else grace
-        await self._stopper.stop(pod, record, message, grace)
+    async def _stop_container(self, pod: Pod, record: ContainerRecord, stop: StopContainer) -> None:
+        """Stop one container within its grace period, with its hook and event."""
+        grace = grace_period(pod) if stop.grace_period is None else stop.grace_period
+        again = stop.starts_again
+        await self._stopper.stop(pod, record, stop.message, grace, starts_again=again)
 
     async def _stop_sandbox(self, pod: Pod, sandbox_id: SandboxId, observed: RuntimePod) -> None:
         await run_together(
-            partial(self._stop_container, pod, container, stop_message(container))
+            partial(self._stopper.stop, pod, container, stop_message(container), grace_period(pod))
             for container in observed.running()
             if container.sandbox_id == sandbox_id
         )
@@ -120,18 +140,18 @@ class PodExecutor:
     async def _start_all(
         self,
         pod: Pod,
-        node: NodeSettings,
         plan: PodPlan,
-        sandbox_id: SandboxId,
+        resizing: PodResizing,
         made: SandboxSpec | None,
     ) -> FailedStarts:
-        """Start the plan's containers in a sandbox; `made` is its spec if it was just created.
+        """Start the plan's containers; `made` is the spec of the sandbox if it was just created.
 
         Raises `StepError` and `RuntimeUnavailableError`.
         """
         failed: FailedStarts = {}
         if not plan.start:
             return failed
+        sandbox_id, node = resizing.sandbox_id, resizing.node
         observed = self._services.observer.get(pod_uid(pod))
         record = next((s for s in observed.sandboxes if s.id == sandbox_id), None)
         if made is None:
@@ -144,6 +164,7 @@ class PodExecutor:
         sandbox = RunningSandbox(sandbox_id, made, record.ips if record is not None else ())
         for start in plan.start:
             try:
+                resizing.expect_room(start.container.spec)
                 await self._starter.start(pod, node, start, sandbox)
             except ContainerStartError as exc:
                 failed[start.container.spec.name] = exc

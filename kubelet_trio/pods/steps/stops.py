@@ -38,7 +38,9 @@ log = get_logger()
 
 
 class HookRecord(Protocol):
-    """Which preStop hooks of a pod have run, kept on disk."""
+    """What is kept on disk of the stops of a pod's containers."""
+
+    async def note_restarting(self, pod: Pod, container_id: ContainerId) -> None: ...
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool: ...
 
@@ -54,8 +56,22 @@ class ContainerStopper:
     services: PodServices
     hooks: HookRecord
 
-    async def stop(self, pod: Pod, record: ContainerRecord, message: str, grace: float) -> None:
-        """Stop a container that has `grace` seconds. Raises `RuntimeCallError`."""
+    async def stop(
+        self,
+        pod: Pod,
+        record: ContainerRecord,
+        message: str,
+        grace: float,
+        *,
+        starts_again: bool = False,
+    ) -> None:
+        """Stop a container that has `grace` seconds. Raises `RuntimeCallError`.
+
+        `starts_again`: the next instance starts whatever the restart policy says.
+        """
+        if starts_again:
+            # Before the stop: its exit code does not tell a later agent.
+            await self.hooks.note_restarting(pod, record.id)
         self.announce(pod, record, message)
         ends = trio.current_time() + grace
         await self.run_pre_stop(pod, record, grace, None)

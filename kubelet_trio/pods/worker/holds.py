@@ -32,6 +32,7 @@ class Holds:
 
     def __init__(self) -> None:
         self.pod_until = 0.0  # trio time: a step for the whole pod failed
+        self.resize_until = 0.0  # trio time: its resize failed
         self._holds: dict[str, Hold] = {}  # containers that failed to start
         self._backoffs: dict[str, Backoff] = {}  # by container, "" for the pod
 
@@ -39,7 +40,11 @@ class Holds:
         """End all waits."""
         self._holds.clear()
         self._backoffs.clear()
-        self.pod_until = 0.0
+        self.pod_until = self.resize_until = 0.0
+
+    def hold_resize(self) -> None:
+        """Hold back a resize that failed: it may take long until it can succeed."""
+        self.resize_until = trio.current_time() + jittered(RETRY_CAP)
 
     def hold_pod(self) -> None:
         """Hold back the whole pod: a step for it failed."""

@@ -71,6 +71,7 @@ class PodReporter:
         self._messages: dict[ContainerId, str] = {}
         self._endings = Endings(services.meter, services.started_at)
         self._pre_stopped = record.pre_stopped if record is not None else ()
+        self._restarting = record.restarting if record is not None else ()
         self._admitted = trio.Event()
         if record is not None and (record.admitted or _has_run(self._status)):
             self._admitted.set()
@@ -135,6 +136,8 @@ class PodReporter:
         async with self._turn:
             self._endings.note(pod, observed)
             await self._read_messages(pod, observed)
+            newest = {c.id for c in observed.containers if observed.latest(c.name) is c}
+            self._restarting = tuple(i for i in self._restarting if i in newest)
             given = self._given(
                 observed.handler, stage, request, waiting or {}, started or {}, ready or {}
             )
@@ -207,6 +210,17 @@ class PodReporter:
             # `keep` writes it: the thread of a write that hangs cannot be cancelled, and would
             # delay the stop.
             await self.wait_kept()
+
+    @property
+    def restarting(self) -> frozenset[ContainerId]:
+        """The instances that were stopped to start again, whatever the restart policy says."""
+        return frozenset(self._restarting)
+
+    async def note_restarting(self, pod: Pod, container_id: ContainerId) -> None:
+        """Record that an instance is stopped to start again."""
+        if container_id not in self._restarting:
+            self._restarting = (*self._restarting, container_id)
+        await self.save(pod, None)
 
     async def save(self, pod: Pod, request: TerminationRequest | None) -> None:
         """Write the record if it has changed.
@@ -297,6 +311,7 @@ class PodReporter:
             start_time=self.start_time,
             termination=request,
             pre_stopped=self._pre_stopped,
+            restarting=self._restarting,
             admitted=self.is_admitted,
             removed=self._is_removed,
             returns=self._returns,

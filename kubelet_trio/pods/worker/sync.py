@@ -31,11 +31,14 @@ from kubelet_trio.pods.plan import (
 )
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.concurrency import GracefulScope
-from kubelet_trio.pods.steps.errors import StepError
+from kubelet_trio.pods.steps.errors import ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
+from kubelet_trio.pods.steps.resize import OnActuated
 from kubelet_trio.pods.steps.stops import ContainerStopper
 from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.probes import PodProbes
@@ -61,7 +64,9 @@ class PodSync:
         turn: NameTurn,
         stopper: ContainerStopper,
         scope: GracefulScope,
+        allocation: PodAllocation,
         publish: Publish,
+        on_actuated: OnActuated,
     ) -> None:
         """Take the worker's parts. `scope` is not cancelled while a plan is being executed."""
         self._services = services
@@ -69,8 +74,9 @@ class PodSync:
         self._probes = probes
         self._turn = turn
         self._scope = scope
+        self._allocation = allocation
         self._publish = publish
-        self._executor = PodExecutor(services, stopper, self._publish_sandbox)
+        self._executor = PodExecutor(services, stopper, self._publish_sandbox, on_actuated)
         self._holds = Holds()
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
@@ -143,6 +149,11 @@ class PodSync:
             ended=self._reporter.reported_ends(pod),
             keep_dead=self._services.dead_kept,
             restarting_all=self._reporter.restarts_all(pod),
+            resize=self._allocation.resize,
+            # Without an error it is another one than the one that failed.
+            resize_is_held=bool(self._allocation.error)
+            and trio.current_time() < self._holds.resize_until,
+            restarting=self._reporter.restarting,
         )
         return plan_pod(pod, observed, given)
 
@@ -163,9 +174,13 @@ class PodSync:
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
         """Execute a plan; return whether all of it succeeded. What failed has to wait."""
+        is_resized = True
         try:
             with self._scope.step():
                 failed: FailedStarts = await self._executor.execute(pod, plan, observed)
+        except ResizeFailedError as exc:
+            self._note_failed_resize(pod, exc)
+            failed, is_resized = exc.failed, False
         except StepError as exc:
             log.warning("pod.step_failed", reason=exc.reason, error=exc.message)
             self._event(pod, "Warning", exc.reason, exc.message)
@@ -174,7 +189,16 @@ class PodSync:
             return False
         tried = [start.container.spec.name for start in plan.start]
         self._holds.note(tried, failed, self._services.clock.time())
-        return not failed
+        return is_resized and not failed
+
+    def _note_failed_resize(self, pod: Pod, error: ResizeFailedError) -> None:
+        log.warning("pod.resize_failed", error=error.message)
+        allocation = self._allocation
+        generation = allocation.resize.generation if allocation.resize is not None else None
+        if allocation.error != error.message:
+            allocation.error = error.message
+            self._event(pod, *resize_failed(pod, generation, error.message))
+        self._holds.hold_resize()
 
     async def _list_again(self, uid: PodUid) -> None:
         """List the pod after a failed call, whose effect is unknown. The relist is the fallback."""
@@ -188,7 +212,8 @@ class PodSync:
         now = self._services.clock.time()
         deadline = deadline_at(pod, self._reporter.start_time)
         delays = [t - now for t in (plan.retry_at, deadline) if t is not None]
-        delays.append(self._holds.pod_until - trio.current_time())
+        held = (self._holds.pod_until, self._holds.resize_until)
+        delays += [until - trio.current_time() for until in held]
         delays = [delay for delay in delays if delay > 0]
         return min([jittered(self._services.sync_period), *delays])
 

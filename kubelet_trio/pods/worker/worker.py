@@ -34,7 +34,7 @@ from kubelet_trio.pods.admission import Rejected, lacks_for_update
 from kubelet_trio.pods.plan import PodPlan, asked_by_api, merge_requests
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.status import resize_operations, resize_refused, resize_started
+from kubelet_trio.pods.status import resize_operations, resize_refused
 from kubelet_trio.pods.steps.concurrency import GracefulScope, run_alongside
 from kubelet_trio.pods.steps.stops import ContainerStopper
 from kubelet_trio.pods.steps.teardown import (
@@ -63,6 +63,7 @@ from kubelet_trio.pods.worker.phases import (
     next_phase,
 )
 from kubelet_trio.pods.worker.reporter import PodReporter
+from kubelet_trio.pods.worker.resizing import ResizeLedger
 from kubelet_trio.pods.worker.sync import PodSync
 from kubelet_trio.probes import PodProbes, ProbeKind, ProbeServices, adopted_from
 
@@ -104,12 +105,15 @@ class PodWorker:
         self._scope = GracefulScope()  # around the whole task
         self._remains = ""  # why the runtime still has dead containers of it
         self._reporter = PodReporter(services, pod, record, self._allocation)
+        self._ledger = ResizeLedger(services, self._allocation, self._reporter, reconsider)
         self._probes = pod_probes(services, pod, self.wake, self._reporter.status or pod.status)
         self._turn = NameTurn(services, pod_key(pod), self.uid)
         self._stopper = ContainerStopper(services, self._reporter)
         self._sync = PodSync(
             *(services, self._reporter, self._probes, self._turn, self._stopper, self._scope),
+            self._allocation,
             publish=self._publish,
+            on_actuated=self._ledger.note_actuated,
         )
         self._activities: dict[Phase, Callable[[], Awaitable[PhaseEvent | None]]] = {
             Phase.WAITING_NAME: self._wait_name,
@@ -338,7 +342,7 @@ class PodWorker:
         while True:
             self._bell.clear()  # before anything is read: a ring during the round asks for another
             began = trio.current_time()
-            await self._accept_resize()
+            await self._ledger.accept()
             result = await self._sync.run_round(self.pod)
             took = trio.current_time() - began
             self._services.meter.observe(_SYNC_DURATION, took, (kind,))
@@ -352,18 +356,6 @@ class PodWorker:
                 self._reconsider(ResizeTrigger.PERIODIC)  # for changes of the node that wake nobody
             with trio.move_on_after(result):
                 await self._bell.wait_ring()
-
-    async def _accept_resize(self) -> None:
-        """Record the resources that the admitter has granted, and use them from now on."""
-        allocation, observer = self._allocation, self._services.observer
-        if allocation.granted is None or not observer.is_certain(self.uid):
-            return
-        pod, resize = allocation.accepted(observer.get(self.uid))
-        if not await self._reporter.note_resize(pod, resize):
-            return
-        allocation.begin(pod, resize)
-        self._event(*resize_started(pod, resize.generation))
-        self._reconsider(ResizeTrigger.POD_RESIZED)  # a smaller request leaves room for others
 
     async def _terminate(self) -> PhaseEvent:
         # No container restarts any more, but a change of readiness still matters to endpoints.
