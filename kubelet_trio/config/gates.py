@@ -26,6 +26,9 @@ GracefulNodeShutdownBasedOnPodPriority  shutdown.plan
 HostnameOverride                        containers.hosts
 ImageMaximumGCAge                       gc.images
 ImageVolume                             pods.images.puller
+InPlacePodLevelResourcesVerticalScaling pods.status.resources
+InPlacePodVerticalScaling               pods.admission.resize
+InPlacePodVerticalScalingInitContainers pods.plan.resize
 KubeletCgroupDriverFromCRI              cri.health
 KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
@@ -61,7 +64,6 @@ UserNamespacesSupport                   pods.records.userns
 
 _NO_MANAGERS = "no CPU, memory or topology manager is built"
 _NO_DRA = "dynamic resources are not built"
-_NO_RESIZE = "pods are not resized in place yet"
 _NO_POD_RESOURCES = "there is no pod resources API"
 _NO_CSI = "CSI volumes are not built"
 
@@ -74,9 +76,6 @@ NOT_BUILT: Mapping[str, str] = {
     "DRAPrioritizedList": _NO_DRA,
     "DisableCPUQuotaWithExclusiveCPUs": _NO_MANAGERS,
     "DynamicResourceAllocation": _NO_DRA,
-    "InPlacePodLevelResourcesVerticalScaling": _NO_RESIZE,
-    "InPlacePodVerticalScaling": _NO_RESIZE,
-    "InPlacePodVerticalScalingInitContainers": _NO_RESIZE,
     "KubeletPodResourcesDynamicResources": _NO_POD_RESOURCES,
     "KubeletPodResourcesGet": _NO_POD_RESOURCES,
     "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import CSIVolumeSource, Pod, ResourceRequirements, Volume
+from lightkube.models.core_v1 import CSIVolumeSource, Pod, Volume
 from trio.testing import MockClock
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
@@ -173,24 +173,6 @@ async def test_nothing_is_decided_before_the_runtime_is_read(
         node.runtime.restart()
         await trio.sleep(30)
         assert node.status(pod).reason == "OutOfcpu"
-
-
-async def test_an_update_that_needs_what_the_node_does_not_declare_is_told(
-    node: Node, autojump_clock: MockClock
-) -> None:
-    pod = sized("web", "1", source="api")
-    async with node.running(pod) as agent:
-        await trio.sleep(5)
-        larger = ResourceRequirements(limits={"cpu": "2"})
-        resized = msgspec.structs.replace(spec_of(pod), resources=larger)
-        node.feed.put(msgspec.structs.replace(pod, spec=resized))
-        await trio.sleep(5)
-        told = [e for e in agent.events.events() if e.reason == "FailedNodeDeclaredFeaturesCheck"]
-        assert [e.message for e in told] == [
-            "Pod requires node features that are not available: "
-            "InPlacePodLevelResourcesVerticalScaling"
-        ]
-        assert ready(node.status(pod))
 
 
 async def test_a_pod_that_needs_what_the_node_does_not_declare_is_rejected(

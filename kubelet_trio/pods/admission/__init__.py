@@ -11,7 +11,6 @@ from kubelet_trio.pods.admission.decision import (
 from kubelet_trio.pods.admission.declared_features import (
     DECLARED,
     lacks_features,
-    lacks_for_update,
 )
 from kubelet_trio.pods.admission.resize import (
     DEFERRED,
@@ -39,7 +38,6 @@ __all__ = [
     "decide_resize",
     "kernel_version",
     "lacks_features",
-    "lacks_for_update",
     "resize_order",
     "sysctl_rules",
 ]

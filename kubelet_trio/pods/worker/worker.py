@@ -30,7 +30,7 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.objects import pod_references
-from kubelet_trio.pods.admission import Rejected, lacks_for_update
+from kubelet_trio.pods.admission import Rejected
 from kubelet_trio.pods.plan import PodPlan, asked_by_api, merge_requests
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.services import PodServices
@@ -206,8 +206,6 @@ class PodWorker:
         self._allocation.update(pod, is_admitted=self.is_admitted, now=trio.current_time())
         for operation in resize_operations(before, pod):
             self._services.meter.count("kubelet_container_requested_resizes_total", operation)
-        if lacking := lacks_for_update(before, pod):
-            self._event("Warning", "FailedNodeDeclaredFeaturesCheck", lacking)
         if msgspec.structs.replace(before, status=pod.status) == pod:
             self.wake()  # only the status: a condition of another writer may be a readiness gate
         else:
