@@ -31,6 +31,11 @@ REQUESTS: Buckets = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.
 STORAGE: Buckets = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 # PodStatusSyncDuration.
 STATUSES: Buckets = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 20, 30, 45, 60)
+# podResizeDurationBuckets, in milliseconds.
+RESIZES: Buckets = (
+    *(10, 50, 100, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000, 60_000, 120_000, 300_000),
+    600_000,
+)
 # ExponentialBuckets(1, 2, 5).
 COUNTS: Buckets = (1, 2, 4, 8, 16)
 

@@ -65,6 +65,7 @@ FAMILIES: dict[str, Family] = {
     "kubelet_orphaned_runtime_pods_total": Family("counter", "[ALPHA] Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual."),
     "kubelet_admission_rejections_total": Family("counter", "[ALPHA] Cumulative number pod admission rejections by the Kubelet.", ("reason",)),
     "kubelet_container_requested_resizes_total": Family("counter", "[ALPHA] Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.", ("resource", "requirement", "operation")),
+    "kubelet_pod_resize_duration_milliseconds": Family("histogram", "[ALPHA] Duration in milliseconds to actuate a pod resize", ("success",)),
     "kubelet_pod_pending_resizes": Family("gauge", "[ALPHA] Number of pending resizes for pods.", ("reason",)),
     "kubelet_pod_infeasible_resizes_total": Family("counter", "[ALPHA] Number of infeasible resizes for pods.", ("reason_detail",)),
     "kubelet_pod_in_progress_resizes": Family("gauge", "[ALPHA] Number of in-progress resizes for pods."),
