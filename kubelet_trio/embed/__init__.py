@@ -17,10 +17,12 @@ from kubelet_trio.embed.errors import (
     PodExistsError,
     PodNotFoundError,
     PodNotReadyError,
+    PodResizeError,
 )
 from kubelet_trio.embed.intake import PodLike
 from kubelet_trio.embed.kubelet import Kubelet, open_kubelet
 from kubelet_trio.embed.logs import LogLines
+from kubelet_trio.embed.resize import ResourcesLike
 from kubelet_trio.embed.running import RunningPod
 from kubelet_trio.embed.streams import EventStream, PodChange, PodWatch
 from kubelet_trio.embed.world import World, node_paths
@@ -44,7 +46,9 @@ __all__ = [
     "PodLike",
     "PodNotFoundError",
     "PodNotReadyError",
+    "PodResizeError",
     "PodWatch",
+    "ResourcesLike",
     "RunningPod",
     "Runtime",
     "RuntimeCallError",

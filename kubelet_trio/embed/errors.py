@@ -7,6 +7,7 @@
     ├── PodNotFoundError             there is no pod of that name
     ├── PodNotReadyError             the pod cannot start until something outside changes
     ├── PodEndedError                the pod ended or was removed during the wait
+    ├── PodResizeError               the pod cannot have the resources that were asked for
     └── ContainerUnavailableError    the container does not run, or has no log yet
 
 An invalid pod raises `ManifestError`, with every reason and its field path. A refusal by the
@@ -44,6 +45,10 @@ class PodEndedError(KubeletError):
     """The pod can never reach the awaited state: it has ended, or was removed."""
 
 
+class PodResizeError(KubeletError):
+    """The pod keeps its resources: the node can never grant the new ones, or they were replaced."""
+
+
 class ContainerUnavailableError(KubeletError):
     """The container does not run now, or has no log yet."""
 
@@ -56,6 +61,7 @@ for _error in (
     PodNotFoundError,
     PodNotReadyError,
     PodEndedError,
+    PodResizeError,
     ContainerUnavailableError,
 ):
     _error.__module__ = "kubelet_trio"  # tracebacks show where a program imports it from

@@ -128,7 +128,7 @@ class Kubelet:
         """Run these pods, in addition to all others, until they are deleted.
 
         A running pod that has not changed is left alone. One that has changed in amounts of CPU
-        and memory only is resized in place. Any other changed
+        and memory only is resized in place (see `RunningPod.wait_resized`). Any other changed
         pod is taken down and started again. They outlive the program, as with `keep`. Returns
         their handles once they are recorded, not when they run. If one pod is invalid, none is
         run.

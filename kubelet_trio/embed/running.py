@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -15,8 +16,22 @@ from kubelet_trio.containers import LogOptions
 from kubelet_trio.cri import ExecResult
 from kubelet_trio.embed.client_models import to_client_pod
 from kubelet_trio.embed.core import Core
-from kubelet_trio.embed.errors import ContainerUnavailableError, PodEndedError, PodNotReadyError
+from kubelet_trio.embed.errors import (
+    ContainerUnavailableError,
+    PodEndedError,
+    PodNotReadyError,
+    PodResizeError,
+)
 from kubelet_trio.embed.logs import LogLines
+from kubelet_trio.embed.resize import (
+    ResourcesLike,
+    is_replaced,
+    is_resized,
+    resized_pod,
+    why_infeasible,
+    why_not_resized,
+    with_spec_of,
+)
 from kubelet_trio.model import (
     ContainerKind,
     ContainerRecord,
@@ -127,6 +142,43 @@ class RunningPod:
         """What its containers wait for, such as `main: ImagePullBackOff: ...`, or ""."""
         return "" if is_ready(self.pod) else _waiting(self.pod)
 
+    async def wait_resized(self) -> None:
+        """Wait until the pod has the resources that the program wants for it.
+
+        There is no time limit: put `trio.fail_after` around it, and read `why_not_resized` when
+        it has expired. The resize is deferred while the node has no room for it, and is granted
+        when another pod ends or shrinks.
+
+        Raises:
+            PodResizeError: the node can never grant them; the message says why.
+            PodEndedError: the pod has ended, or was removed.
+            KubeletClosedError: the kubelet has ended.
+        """
+        own = self._core.source.wanted.get(pod_key(self.pod))
+        # A pod of another source: what it shows is all that is known here.
+        wanted = own.pod if own is not None and own.uid == self.uid else self.pod
+        observed = await self._wait(
+            lambda s: (
+                s.gone
+                or has_ended(s.pod)
+                or is_resized(s.pod, wanted)
+                or is_replaced(s.pod, wanted)
+                or bool(why_infeasible(s.pod, wanted))
+            )
+        )
+        pod = observed.pod
+        if observed.gone or has_ended(pod):
+            raise PodEndedError(f"pod {pod_key(pod)} {_ending(observed)} before it was resized")
+        if is_replaced(pod, wanted):
+            raise PodResizeError(f"pod {pod_key(pod)}: a later resize has replaced this one")
+        if why := why_infeasible(pod, wanted):
+            raise PodResizeError(f"pod {pod_key(pod)} cannot be resized: {why}")
+
+    @property
+    def why_not_resized(self) -> str:
+        """What a resize waits for, such as `Deferred: Node didn't have enough ...`, or ""."""
+        return why_not_resized(self.pod)
+
     async def wait_ended(self) -> PodStatus:
         """Wait until all containers have ended for good; return the pod's status.
 
@@ -231,6 +283,53 @@ class RunningPod:
             offload=self._core.world.offload,
             open_watch=self._core.world.log_watch,
         )
+
+    async def resize(
+        self,
+        containers: Mapping[str, ResourcesLike] = MappingProxyType({}),
+        *,
+        pod: ResourcesLike | None = None,
+    ) -> None:
+        """Change CPU and memory while the pod runs, and wait until it has them.
+
+            await running.resize({"main": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}})
+
+        Amounts that are not given stay; an amount may be added, not removed. The change is
+        checked at once. Then it waits as `wait_resized` does. A cancellation stops the wait, not
+        the resize: `wait_resized` continues it. A container whose `resizePolicy` asks for that
+        is restarted. The pod keeps its UID and its address.
+
+        Args:
+            containers: requests and limits by the name of a container or init container.
+            pod: for `spec.resources`, if the pod has them.
+
+        Raises:
+            ManifestError: the change is invalid; each error has the container and the field.
+            TypeError: a value is of a type that no resources can be read from.
+            PodResizeError: the node can never grant it, and the pod keeps its resources; or a
+                later call has replaced it; or the pod comes from a manifest of the directory
+                `manifests`: edit the file.
+            PodEndedError: the pod has ended, or was removed.
+            KubeletClosedError: the kubelet has ended.
+        """
+        core, key = self._core, pod_key(self.pod)
+        core.check_open()
+        before = core.source.wanted.get(key)
+        if self.is_gone or has_ended(self.pod):
+            raise PodEndedError(f"pod {key} {_ending(self._observed.value)}")
+        if before is None or before.uid != self.uid:
+            raise PodResizeError(f"pod {key} is not a pod of this program: edit its manifest")
+        wanted = replace(before, pod=resized_pod(before.pod, containers, pod))
+        version = core.source.put([wanted])
+        try:
+            await self.wait_resized()
+        except PodResizeError:
+            # Otherwise the next resize would ask for these amounts again.
+            if core.source.wanted.get(key) is wanted:
+                core.source.put([replace(before, pod=with_spec_of(wanted.pod, before.pod))])
+            raise
+        if not await core.until_ended(lambda: core.source.wait_saved(version)):
+            raise core.closed_error()
 
     async def delete(self, *, grace_period: int | None = None) -> None:
         """End the pod in order, and wait until it is completely removed.
