@@ -1,0 +1,123 @@
+"""Static pods whose manifests change in amounts of CPU and memory stay the same pods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from lightkube.models.core_v1 import Pod
+from trio.testing import MockClock
+
+from kubelet_trio.model import PodUid, inline_offload, pod_uid, spec
+from kubelet_trio.pods import load_records, wanted_pods
+from kubelet_trio.sources import FileSource, load_manifest
+from kubelet_trio.testing import TrioClock
+from tests.agent.node import Node, ready
+from tests.sources.make import FakeWatcher
+
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 5
+  containers:
+  - name: web
+    image: web
+    imagePullPolicy: IfNotPresent
+    resources: {requests: {cpu: CPU}}
+"""
+
+
+class Machine:
+    """A node with a manifest directory."""
+
+    def __init__(self, base: Path) -> None:
+        self.node = Node(base)
+        self.path = base / "manifests" / "web.yaml"
+        self.path.parent.mkdir()
+        self._watcher = FakeWatcher()
+
+    def write(self, cpu: str) -> bytes:
+        data = MANIFEST.replace("CPU", cpu).encode()
+        self.path.write_bytes(data)
+        self._watcher.tell(self.path)
+        return data
+
+    def read_manifests(self) -> None:
+        """Let the next agent read the directory, as the daemon does."""
+        self._watcher = FakeWatcher()
+        watcher = self._watcher
+        self.node.source = FileSource(
+            self.path.parent,
+            "node",
+            open_watcher=lambda: watcher,
+            offload=inline_offload,
+            clock=TrioClock(),
+            last_good=wanted_pods(load_records(self.node.base / "root" / "pods")),
+        )
+
+    async def wait_pod(self, cpu: str) -> Pod:
+        """Wait until the node has one pod, which is ready and has this request."""
+        assert self.node.agent is not None
+        with trio.fail_after(600):
+            pods = await self.node.agent.pods.wait_value(
+                lambda pods: [(cpu_of(p), is_ready(p)) for p in pods.values()] == [(cpu, True)]
+            )
+        (pod,) = pods.values()
+        return pod  # type: ignore[no-any-return]
+
+    def containers(self) -> list[str]:
+        return [c.id for c in self.node.runtime.alive()]
+
+
+def cpu_of(pod: Pod) -> object:
+    resources = spec(pod).containers[0].resources
+    return ((resources.requests if resources is not None else None) or {}).get("cpu")
+
+
+def is_ready(pod: Pod) -> bool:
+    return pod.status is not None and ready(pod.status)
+
+
+async def test_an_edit_of_amounts_reaches_the_pod_that_runs(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    machine = Machine(tmp_path)
+    machine.read_manifests()
+    machine.write("100m")
+    async with machine.node.running():
+        first = await machine.wait_pod("100m")
+        containers = machine.containers()
+        machine.write("200m")
+        assert pod_uid(await machine.wait_pod("200m")) == pod_uid(first)
+        assert machine.containers() == containers
+
+
+async def test_an_upgrade_restarts_no_pod_and_the_next_edit_replaces_it_once(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    machine = Machine(tmp_path)
+    data, path = machine.write("100m"), str(machine.path)
+    # The rule of earlier agents, which had the amounts in the UID.
+    found = load_manifest(data, path, node_name="node", is_known=lambda _: True)
+    earlier: PodUid = pod_uid(found.pods[0])
+    async with machine.node.running(*found.pods):
+        await machine.wait_pod("100m")
+        containers = machine.containers()
+    machine.read_manifests()
+    for _ in range(2):  # and a later restart changes nothing either
+        async with machine.node.running():
+            assert pod_uid(await machine.wait_pod("100m")) == earlier
+            await trio.sleep(120)
+            assert machine.containers() == containers
+        machine.read_manifests()
+    async with machine.node.running():
+        await machine.wait_pod("100m")
+        uids = []
+        for cpu in ("200m", "100m"):
+            machine.write(cpu)
+            uids.append(pod_uid(await machine.wait_pod(cpu)))
+        assert uids[0] == uids[1] != earlier
+        assert machine.containers() != containers
+    assert machine.node.runtime.violations == []
