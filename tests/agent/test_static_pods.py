@@ -80,7 +80,7 @@ def is_ready(pod: Pod) -> bool:
     return pod.status is not None and ready(pod.status)
 
 
-async def test_an_edit_of_amounts_reaches_the_pod_that_runs(
+async def test_an_edit_of_amounts_resizes_the_pod_that_runs(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     machine = Machine(tmp_path)
@@ -91,7 +91,10 @@ async def test_an_edit_of_amounts_reaches_the_pod_that_runs(
         containers = machine.containers()
         machine.write("200m")
         assert pod_uid(await machine.wait_pod("200m")) == pod_uid(first)
+        await trio.sleep(10)
         assert machine.containers() == containers
+        (container,) = machine.node.runtime.alive()
+        assert container.resources.cpu_shares == 204
 
 
 async def test_an_upgrade_restarts_no_pod_and_the_next_edit_replaces_it_once(

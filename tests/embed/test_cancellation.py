@@ -49,6 +49,14 @@ async def two_kubelets(machine: Machine) -> None:
             await other.wait_ready()
 
 
+async def a_resize(machine: Machine) -> None:
+    container = {"name": "main", "image": "web", "imagePullPolicy": "IfNotPresent"}
+    sized = pod(containers=[{**container, "resources": {"requests": {"cpu": "100m"}}}])
+    async with machine.opened() as kubelet, kubelet.run_pod(sized) as running:
+        await running.wait_ready()
+        await running.resize({"main": {"requests": {"cpu": "200m"}}})
+
+
 @pytest.mark.parametrize(
     ("program", "stride"),
     [
@@ -56,6 +64,7 @@ async def two_kubelets(machine: Machine) -> None:
         (two_pods_in_tasks_of_their_own, 7),
         (one_within_the_other, 7),
         (two_kubelets, 7),
+        (a_resize, 3),
     ],
     ids=lambda program: getattr(program, "__name__", ""),
 )

@@ -372,6 +372,40 @@ async def test_a_later_resize_replaces_one_that_is_deferred(
         assert failures == ["pod default/a: a later resize has replaced this one"]
 
 
+async def test_a_pod_is_resized_while_it_runs(
+    kubelet: Kubelet, autojump_clock: MockClock, fake_runtime: FakeRuntime
+) -> None:
+    async with kubelet.run_pod(sized()) as running:
+        await running.wait_ready()
+        (before,) = fake_runtime.alive()
+        with trio.fail_after(600):
+            await running.resize(
+                {"main": {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}}
+            )
+        (after,) = fake_runtime.alive()
+        assert after.id == before.id
+        assert (after.resources.cpu_shares, after.resources.memory_limit_in_bytes) == (512, 2**30)
+        assert of_main(running.pod)["requests"] == {"cpu": "500m", "memory": "64Mi"}
+        assert running.why_not_resized == ""
+
+
+async def test_a_deferred_resize_waits_for_room(
+    autojump_clock: MockClock, fake_runtime: FakeRuntime, tmp_path: Path
+) -> None:
+    half = {**BURSTABLE, "requests": {"cpu": "1", "memory": "64Mi"}}
+    async with small_node(fake_runtime, tmp_path) as kubelet:
+        async with kubelet.run_pod(sized(half, "a")) as running:
+            async with kubelet.run_pod(sized(half, "b")) as other:
+                await running.wait_ready()
+                await other.wait_ready()
+                with trio.move_on_after(60):
+                    await running.resize({"main": {"requests": {"cpu": "1500m"}}})
+                assert running.why_not_resized.startswith("Deferred: ")
+            await running.wait_resized()
+            (container,) = fake_runtime.alive()
+            assert container.resources.cpu_shares == 1536
+
+
 async def test_a_pod_that_is_gone_cannot_be_resized(
     kubelet: Kubelet, autojump_clock: MockClock
 ) -> None:
