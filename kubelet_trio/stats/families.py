@@ -70,7 +70,6 @@ FAMILIES: dict[str, Family] = {
     "kubelet_pod_infeasible_resizes_total": Family("counter", "[ALPHA] Number of infeasible resizes for pods.", ("reason_detail",)),
     "kubelet_pod_in_progress_resizes": Family("gauge", "[ALPHA] Number of in-progress resizes for pods."),
     "kubelet_pod_deferred_accepted_resizes_total": Family("counter", "[ALPHA] Cumulative number of resizes that were accepted after being deferred.", ("retry_trigger",)),
-    "kubelet_pod_resize_duration_milliseconds": Family("histogram", "[ALPHA] Duration in milliseconds to actuate a pod resize", ("success",)),
     "kubelet_started_pods_total": Family("counter", "[ALPHA] Cumulative number of pods started"),
     "kubelet_started_pods_errors_total": Family("counter", "[ALPHA] Cumulative number of errors when starting pods"),
     "kubelet_started_user_namespaced_pods_total": Family("counter", "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux."),

@@ -27,6 +27,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import (
+    RESIZES,
     ContainerId,
     RuntimePod,
     SandboxId,
@@ -52,7 +53,6 @@ log = get_logger()
 
 _REASON = "ResizeError"
 _DURATION = "kubelet_pod_resize_duration_milliseconds"
-_BUCKETS = (10, 50, 100, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 30e4, 60e4)
 
 # Called with an instance and what it has now; with None, and the pod's own resources, once all of
 # the pod has what is allocated.
@@ -271,7 +271,7 @@ class PodResizing:
 
     def _measure(self, began: float, success: str) -> None:
         took = 1000 * (trio.current_time() - began)
-        self.services.meter.observe(_DURATION, took, (success,), _BUCKETS)
+        self.services.meter.observe(_DURATION, took, (success,), RESIZES)
 
 
 def _used(memory: v1.MemoryUsage | None) -> int | None:
