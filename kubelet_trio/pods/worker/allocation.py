@@ -33,11 +33,13 @@ from kubelet_trio.model import (
     pod_containers,
     spec,
 )
+from kubelet_trio.pods.admission import DEFERRED, INFEASIBLE
 from kubelet_trio.pods.plan import begin_resize
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.types import PendingResize, PodResize
 
-_CONDITIONS = ("PodResizePending", "PodResizeInProgress")
+_PENDING = "PodResizePending"
+_CONDITIONS = (_PENDING, "PodResizeInProgress")
 
 
 class PodAllocation:
@@ -65,6 +67,9 @@ class PodAllocation:
             self.resize = _unfinished(self.allocated)
         if self.resize is not None:
             self._held = _as_shown(record.pod if record is not None else desired, actuated=True)
+        if self.asked is not None:
+            # Shown until it is decided on again, so that its event and time are not new.
+            self.pending = _pending(record.pod.status if record is not None else desired.status)
 
     @property
     def counted(self) -> Pod:
@@ -164,6 +169,18 @@ def _unfinished(pod: Pod) -> PodResize | None:
 def _resizes(status: PodStatus | None) -> bool:
     conditions = (status.conditions if status is not None else None) or ()
     return any(c.type in _CONDITIONS and c.status == "True" for c in conditions)
+
+
+def _pending(status: PodStatus | None) -> PendingResize | None:
+    """Return the pending resize that a status shows."""
+    for condition in (status.conditions if status is not None else None) or ():
+        if condition.type == _PENDING and condition.status == "True":
+            return PendingResize(
+                INFEASIBLE if condition.reason == INFEASIBLE else DEFERRED,
+                condition.message or "",
+                condition.observedGeneration,
+            )
+    return None
 
 
 def _as_shown(pod: Pod, *, actuated: bool = False) -> Pod:

@@ -155,6 +155,19 @@ def test_a_restarted_agent_goes_on() -> None:
     assert not differs(again.counted, sized("2"))
 
 
+def test_a_restarted_agent_keeps_a_resize_pending() -> None:
+    why = PodCondition(
+        type="PodResizePending",
+        status="True",
+        reason="Deferred",
+        message="full",
+        observedGeneration=4,
+    )
+    before = known(_shown(sized("1"), "1", why))
+    assert PodAllocation(sized("2"), before).pending == PendingResize("Deferred", "full", 4)
+    assert PodAllocation(sized("1"), before).pending is None
+
+
 def test_what_an_earlier_version_recorded_as_done_is_done() -> None:
     before = PodRecord(UID, _shown(sized("2"), "1"), 0.0, admitted=True)
     allocation = PodAllocation(sized("2"), before)
