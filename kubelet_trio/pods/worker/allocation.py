@@ -82,6 +82,16 @@ class PodAllocation:
         return counted if self._held is None else with_larger(counted, self._held)
 
     @property
+    def shown(self) -> PodResize | None:
+        """The resize that the status shows as in progress."""
+        if self.granted is None:
+            return self.resize
+        # It cannot be recorded yet. The status has the new generation already, and a client takes
+        # that without a condition for a resize that is complete.
+        generation = metadata(self.granted).generation
+        return msgspec.structs.replace(self.resize or PodResize(), generation=generation)
+
+    @property
     def asked(self) -> Pod | None:
         """The pod with the resources that the admitter is to decide on; None if none are asked."""
         if self.granted is not None and not differs(self.desired, self.granted):

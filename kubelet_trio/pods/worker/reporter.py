@@ -191,7 +191,7 @@ class PodReporter:
             finished=request is not None and request.reason is EndReason.FINISHED,
             rejected=request is not None and request.reason is EndReason.REJECTED,
             pending_resize=self._allocation.pending,
-            resize=self._allocation.resize,
+            resize=self._allocation.shown,
             resize_error=self._allocation.error,
         )
 

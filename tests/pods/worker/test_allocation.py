@@ -28,7 +28,7 @@ from kubelet_trio.containers import (
 )
 from kubelet_trio.model import ContainerId, RuntimePod, spec
 from kubelet_trio.pods.records.record import PodRecord
-from kubelet_trio.pods.types import PendingResize
+from kubelet_trio.pods.types import PendingResize, PodResize
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from tests.pods.make import EXITED, UID, container, pod, record, runtime
 
@@ -81,6 +81,16 @@ def test_an_admitted_pod_keeps_what_it_has_until_a_grant_is_recorded() -> None:
     allocation.begin(after, resize)
     assert allocation.allocated == sized("2", generation=2)
     assert allocation.granted is None
+
+
+def test_a_grant_is_shown_as_in_progress_before_it_is_recorded() -> None:
+    allocation = PodAllocation(sized("1"), known(sized("1")))
+    assert allocation.shown is None
+    allocation.update(sized("2", generation=2), is_admitted=True, now=5.0)
+    allocation.grant()
+    assert allocation.shown == PodResize(generation=2)
+    allocation.begin(*allocation.accepted(RUNS))
+    assert allocation.shown is allocation.resize
 
 
 def test_what_a_decrease_frees_is_counted_until_it_is_actuated() -> None:
