@@ -198,7 +198,8 @@ class _Planner:
     ) -> None:
         name = container.spec.name
         restart = restarts_when_killed(container.spec, spec(self.pod))
-        if has_changed(latest, self.given.hashes):
+        is_changed = has_changed(latest, self.given.hashes)
+        if is_changed:
             # As upstream, whatever the restart policy says.
             why, restart = "definition changed", True
         elif latest.id in self.given.unhealthy:
@@ -214,7 +215,10 @@ class _Planner:
             return
         message = f"Container {name} {why}"
         grace = restart_grace(container.spec, why)
-        self._stop(latest, f"{message}, will be restarted" if restart else message, grace)
+        if restart:
+            message = f"{message}, will be restarted"
+        stop = StopContainer(latest.id, name, message, grace, starts_again=is_changed)
+        self.stop[latest.id] = stop
         if restart:
             self._start(container)
 

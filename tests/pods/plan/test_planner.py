@@ -97,6 +97,11 @@ def test_a_changed_definition_replaces_a_running_container_whatever_the_policy(p
         (running.id, "Container web definition changed, will be restarted")
     ]
     assert started(made) == [("web", 1)]
+    # An agent that was killed between the stop and the start goes on with the start.
+    ids = frozenset(s.id for s in made.stop_containers if s.starts_again)
+    left = runtime(record("web", EXITED, hash="a"))
+    after = planned(pod(policy=policy), left, now=0, hashes={"web": 0xB}, restarting=ids)
+    assert started(after) == [("web", 1)]
 
 
 @pytest.mark.parametrize(
