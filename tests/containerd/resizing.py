@@ -1,0 +1,201 @@
+"""What the tests of resizes ask: resources in few words, what a pod shows, what the kernel has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness import (
+    CriClient,
+    Json,
+    container,
+    container_status,
+    eventually,
+    forever,
+    is_ready,
+    live_containers,
+    pod,
+)
+from tests.harness.api_node import ApiNode
+from tests.harness.cgroups import (
+    Cgroup,
+    Limits,
+    Recorder,
+    container_cgroup,
+    limits_of,
+    milli,
+    size,
+)
+
+Resources = Json  # {"requests": {"cpu": ..., "memory": ...}, "limits": {...}}
+PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
+
+# Resources in few words
+
+
+def res(cpu: str = "", memory: str = "") -> Resources:
+    """Return resources from `request/limit` of CPU and of memory; either may be missing."""
+    found: Resources = {}
+    for name, pair in (("cpu", cpu), ("memory", memory)):
+        for kind, amount in zip(("requests", "limits"), f"{pair}/".split("/"), strict=False):
+            if amount:
+                found.setdefault(kind, {})[name] = amount
+    return found
+
+
+def exactly(cpu: str, memory: str) -> Resources:
+    """Return resources with equal requests and limits."""
+    return res(f"{cpu}/{cpu}", f"{memory}/{memory}")
+
+
+def amount(resources: Resources, kind: str, name: str) -> int:
+    """Return thousandths of a core or bytes, 0 without one; a missing request is the limit."""
+    text = resources.get(kind, {}).get(name, "")
+    if not text:
+        return amount(resources, "limits", name) if kind == "requests" else 0
+    return milli(text) if name == "cpu" else size(text)
+
+
+def container_limits(resources: Resources) -> Limits:
+    return limits_of(
+        amount(resources, "requests", "cpu"),
+        amount(resources, "limits", "cpu"),
+        amount(resources, "limits", "memory"),
+    )
+
+
+def pod_limits(all_of_them: Sequence[Resources]) -> Limits:
+    """Return a pod's limits: sums, and no limit of a resource that some container has none of."""
+
+    def limit(name: str) -> int:
+        amounts = [amount(one, "limits", name) for one in all_of_them]
+        return sum(amounts) if all(amounts) else 0
+
+    request = sum(amount(one, "requests", "cpu") for one in all_of_them)
+    return limits_of(request, limit("cpu"), limit("memory"))
+
+
+def sized(name: str, resources: Resources, script: str = "", **more: Any) -> Json:
+    return container(name, script or forever(), resources=resources, **more)
+
+
+def pod_of(name: str, *all_of_them: Resources, **spec: Any) -> Json:
+    """Return a pod of containers c0, c1, ..."""
+    return pod(name, *(sized(f"c{n}", one) for n, one in enumerate(all_of_them)), **spec)
+
+
+def patch_of(*all_of_them: Resources) -> Json:
+    """Return a resize of containers c0, c1, ..."""
+    return {"containers": [{"name": f"c{n}", "resources": r} for n, r in enumerate(all_of_them)]}
+
+
+# What a pod says
+
+
+def resize_conditions(pod: Json) -> dict[str, tuple[str, str, int]]:
+    """Return reason, message and observedGeneration of the conditions of resizes that are True."""
+    return {
+        c["type"]: (c.get("reason", ""), c.get("message", ""), c.get("observedGeneration", 0))
+        for c in pod["status"].get("conditions", ())
+        if c["type"] in (PENDING, IN_PROGRESS) and c["status"] == "True"
+    }
+
+
+def is_resized(pod: Json) -> bool:
+    """Whether the newest spec is actuated: what upstream's own tests wait for."""
+    is_seen = pod["status"].get("observedGeneration", 0) >= pod["metadata"]["generation"]
+    return bool(is_seen and not resize_conditions(pod) and is_ready(pod))
+
+
+def problems_of(pod: Json) -> list[str]:
+    """Return where the containers' statuses differ from the spec, key for key."""
+    found = []
+    for kind in ("initContainers", "containers"):
+        for spec in pod["spec"].get(kind, ()):
+            status, wanted = container_status(pod, spec["name"]), spec.get("resources", {})
+            if status.get("resources", {}) != wanted:
+                found.append(f"{spec['name']}: resources {status.get('resources')} not {wanted}")
+            if status.get("allocatedResources", {}) != wanted.get("requests", {}):
+                found.append(f"{spec['name']}: allocated {status.get('allocatedResources')}")
+    return found
+
+
+def told(node: ApiNode, name: str) -> list[tuple[str, int]]:
+    """Return reason and generation of the events about resizes, as they came."""
+    return [
+        (event["reason"], int(re.findall(r'"generation":(\d+)', event["message"])[0]))
+        for event in node.events(name)
+        if event["reason"].startswith("Resize")
+    ]
+
+
+# What the kernel has
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The running containers of a pod: their cgroups, and the PIDs of their first processes."""
+
+    cgroups: dict[str, Cgroup]
+    pids: dict[str, int]
+
+    @property
+    def pod(self) -> Cgroup:
+        return next(iter(self.cgroups.values())).parent
+
+    def differences(self, wanted: dict[str, Limits]) -> dict[str, Limits]:
+        """Return the limits that are not as wanted; the pod's has the name ""."""
+        found = {**self.cgroups, "": self.pod}
+        return {name: found[name].limits() for name, w in wanted.items() if not found[name].has(w)}
+
+
+def inside(cri: CriClient, name: str) -> Inside:
+    live = live_containers(cri, name)
+    assert live, f"no container of {name} runs"
+    return Inside(
+        {c: container_cgroup(cri, i) for c, i in live.items()},
+        {c: cri.container_pid(i) for c, i in live.items()},
+    )
+
+
+def wanted_of(*all_of_them: Resources) -> dict[str, Limits]:
+    each = {f"c{n}": container_limits(one) for n, one in enumerate(all_of_them)}
+    return {**each, "": pod_limits(all_of_them)}
+
+
+@contextmanager
+def recorded(cri: CriClient, name: str, *, restarts: Sequence[str] = ()) -> Iterator[Recorder]:
+    """Record a pod's limits during a block: none above the pod's, and no process replaced.
+
+    `restarts` names the containers that the block restarts.
+    """
+    before = inside(cri, name)
+    with Recorder(before.pod) as recorder:
+        yield recorder
+    assert recorder.above() == []
+    after = inside(cri, name)
+    changed = {c for c in before.pids if after.pids.get(c) != before.pids[c]}
+    assert changed == set(restarts)
+
+
+def resized(
+    node: ApiNode, cri: CriClient, name: str, patch: Json, wanted: dict[str, Limits]
+) -> Json:
+    """Resize a pod, and return it when it is done; every limit is as wanted then."""
+    asked = node.resize(name, patch)
+    generation = asked["metadata"]["generation"]
+    done = node.wait(name, is_resized, what="resized")
+    assert inside(cri, name).differences(wanted) == {}
+    assert problems_of(done) == []
+    eventually(
+        lambda: told(node, name)[-1:] == [("ResizeCompleted", generation)],
+        what=f"ResizeCompleted of {generation} at the end of {told(node, name)}",
+    )
+    assert told(node, name)[-2:] == [
+        ("ResizeStarted", generation),
+        ("ResizeCompleted", generation),
+    ]
+    return done
