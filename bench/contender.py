@@ -37,6 +37,7 @@ class Contender(Protocol):
 
     name: str
     api_port: int  # of the kubelet API
+    resizes_static_pods: bool
 
     @property
     def pid(self) -> int: ...
@@ -66,6 +67,7 @@ class Ours:
     """This agent, as the tests run it, from the installation of `program`."""
 
     name = "kubelet-trio"
+    resizes_static_pods = True
 
     def __init__(
         self,
@@ -110,6 +112,8 @@ class GoKubelet:
 
     Standalone, unless `arguments`, which end its command line, name a kubeconfig.
     """
+
+    resizes_static_pods = False  # an edited manifest is a new pod
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench.contender import Contender, Meter, wait_ready
+from bench.resize import resize
 from bench.runtime import Runtime
 from kubelet_trio.cri import v1
 from tests.harness import CriClient, container, eventually, forever, live_containers, pod
@@ -260,6 +261,7 @@ LOADS: Mapping[str, Callable[[Bench], None]] = {
     "restart": restart,
     "probes": probes,
     "storm": storm,
+    "resize": resize,
 }
 
 

@@ -135,6 +135,11 @@ class CriClient:
         asked = v1.StopPodSandboxRequest(pod_sandbox_id=sandbox)
         self._call("StopPodSandbox", asked, v1.StopPodSandboxResponse)
 
+    def update_container(self, container: str, resources: v1.LinuxContainerResources) -> None:
+        """Change the limits of a container; what is 0 stays as it is."""
+        asked = v1.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+        self._call("UpdateContainerResources", asked, v1.UpdateContainerResourcesResponse)
+
     def remove_container(self, container: str) -> None:
         """Kill and remove a container."""
         self._call("StopContainer", v1.StopContainerRequest(container, 0), v1.StopContainerResponse)
