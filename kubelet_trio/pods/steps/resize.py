@@ -29,6 +29,7 @@ from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.model import (
     RESIZES,
     ContainerId,
+    ContainerState,
     RuntimePod,
     SandboxId,
     get_logger,
@@ -113,7 +114,8 @@ class PodResizing:
         if failure is not None and starts:
             # A container that starts must not have a higher limit than its pod.
             await self._raise_pod(c for c in left if isinstance(c, LimitPod) and c.grows)
-        await self._refresh(changes)
+        unread = await self._refresh()
+        failure = failure or unread
         if failure is not None:
             raise failure
 
@@ -218,15 +220,21 @@ class PodResizing:
             request.unified = {}  # of memory, all of them
         return request
 
-    async def _refresh(self, changes: Iterable[Change]) -> None:
-        """Read what the containers have now, also after a failure."""
-        ids = {c.instance.id: None for c in changes if isinstance(c, UpdateContainer)}
+    async def _refresh(self) -> StepError | None:
+        """Read what the containers have now, also after a failure; return why that failed.
+
+        All of them: an earlier attempt may have changed one that this attempt does not, and have
+        failed or been cancelled before it read it. A relist does not see such a change.
+        """
+        running = (r for r in self.observed.containers if r.state is ContainerState.RUNNING)
+        ids = [record.id for record in running]
         if not ids:
-            return
+            return None
         try:
-            await self.services.observer.refresh(pod_uid(self.pod), containers=list(ids))
+            await self.services.observer.refresh(pod_uid(self.pod), containers=ids)
         except RuntimeCallError as exc:
-            log.info("pod.refresh_failed", error=str(exc))  # the next relist reads them
+            return StepError(_REASON, f"cannot read the containers' resources: {exc.go_text}")
+        return None
 
     # The check
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from kubelet_trio.cgroups import CgroupLimits, CgroupName, Written
 from kubelet_trio.cri import RuntimeCallError, v1
-from kubelet_trio.model import ContainerId, PodUid, metadata, pod_uid
+from kubelet_trio.model import ContainerId, PodUid, metadata, pod_uid, spec
 from kubelet_trio.testing import Behaviour, FakeRuntime, FaultKind
 from kubelet_trio.testing.objects import FakeContainer, FakeUsage
 from tests.agent.node import Node, make_pod
@@ -341,6 +341,25 @@ async def test_a_reply_that_is_lost_leaves_nothing_undone(
         assert world.has("a") == (102, 20_000, 20 * MIB)
         assert world.limits(after) == (102, 20_000, 20 * MIB)
         assert world.condition(after) is None
+
+
+@pytest.mark.parametrize("failing", ["", "b"])
+async def test_a_resize_is_complete_once_the_runtime_has_reported_it(
+    world: World, autojump_clock: MockClock, failing: str
+) -> None:
+    before, after = sized("100/10", "100/10"), sized("100/20", "100/20")
+    async with world.node.running(before):
+        await trio.sleep(5)
+        # The runtime goes away while containers change, or just after that.
+        if failing:
+            world.runtime.faults.add(FaultKind.ERROR, "UpdateContainerResources", failing)
+        world.runtime.faults.add(FaultKind.ERROR, "ContainerStatus", times=2)
+        world.node.feed.put(replace(after, metadata=replace(metadata(after), generation=2)))
+        await trio.sleep(1)
+        while world.condition(after) is not None:
+            await trio.sleep(0.1)
+        statuses = world.node.status(after).containerStatuses or ()
+        assert [one.resources for one in statuses] == [c.resources for c in spec(after).containers]
 
 
 async def test_a_runtime_may_refuse_the_pods_size_but_need_not_know_the_call(
