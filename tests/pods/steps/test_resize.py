@@ -356,10 +356,10 @@ async def test_a_resize_is_complete_once_the_runtime_has_reported_it(
         world.runtime.faults.add(FaultKind.ERROR, "ContainerStatus", times=2)
         world.node.feed.put(replace(after, metadata=replace(metadata(after), generation=2)))
         await trio.sleep(1)
-        while world.condition(after) is not None:
+        while world.condition(after) is not None:  # noqa: ASYNC110  # nobody announces it
             await trio.sleep(0.1)
-        statuses = world.node.status(after).containerStatuses or ()
-        assert [one.resources for one in statuses] == [c.resources for c in spec(after).containers]
+        shown = [one.resources for one in world.node.status(after).containerStatuses or ()]
+        assert shown == [container.resources for container in spec(after).containers]
 
 
 async def test_a_runtime_may_refuse_the_pods_size_but_need_not_know_the_call(
