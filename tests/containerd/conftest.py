@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness import Agent, Containerd, CriClient, missing
+from tests.harness.api_node import ApiNode
 from tests.harness.suites import add_agent_logs, skip_where_missing
 
 MakeAgent = Callable[..., Agent]
@@ -63,3 +64,10 @@ def agent(make_agent: MakeAgent) -> Agent:
     agent = make_agent()
     agent.start()
     return agent
+
+
+@pytest.fixture(scope="module")
+def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiNode]:
+    """The module's node of a fake API server; tests use pod names of their own."""
+    with ApiNode(tmp_path_factory.mktemp("node"), containerd) as running:
+        yield running

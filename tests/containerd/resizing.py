@@ -199,3 +199,49 @@ def resized(
         ("ResizeCompleted", generation),
     ]
     return done
+
+
+# Pods
+
+GUARANTEED = [exactly("100m", "32Mi"), exactly("50m", "48Mi"), exactly("150m", "64Mi")]
+GROWN = [exactly("200m", "64Mi"), exactly("100m", "64Mi"), exactly("250m", "96Mi")]
+MIXED = [exactly("150m", "24Mi"), exactly("150m", "32Mi"), exactly("50m", "128Mi")]
+BURSTABLE = [res("50m/100m", "32Mi/64Mi")] * 3
+SIX = [res(f"{n}0m/{n}00m", f"{8 * n}Mi/{16 * n}Mi") for n in range(2, 8)]
+SIX_MIXED = [res(f"{n}0m/{n}00m", f"{8 * n}Mi/{16 * n}Mi") for n in (7, 5, 2, 3, 6, 4)]
+MEMORY: Json = {"volumes": [{"name": "m", "emptyDir": {"medium": "Memory"}}]}
+
+
+def in_use(name: str, node: ApiNode) -> None:
+    """Start a pod whose first container has 40 MiB in use, in a volume in memory."""
+    mount = [{"name": "m", "mountPath": "/m"}]
+    fill = forever("head -c 41943040 /dev/zero > /m/f")
+    check = {"exec": {"command": ["sh", "-c", "[ $(stat -c %s /m/f) = 41943040 ]"]}}
+    node.create(
+        pod(
+            name,
+            sized(
+                "c0",
+                res("50m/200m", "32Mi/96Mi"),
+                script=fill,
+                volumeMounts=mount,
+                readinessProbe={**check, "periodSeconds": 1},
+            ),
+            sized("c1", res("50m/200m", "32Mi/96Mi")),
+            **MEMORY,
+        )
+    )
+    node.wait(name, is_ready, what="has written its memory")
+
+
+SHRUNK = [res("50m/200m", "16Mi/24Mi"), res("50m/100m", "16Mi/64Mi")]
+KEPT = [res("50m/200m", "32Mi/96Mi")] * 2
+
+
+def has_error(pod: Json) -> bool:
+    return resize_conditions(pod).get(IN_PROGRESS, ("",))[0] == "Error"
+
+
+def node_cpu(node: ApiNode) -> str:
+    found = node.kube.server.store.all("Node")[0]["status"]["allocatable"]["cpu"]
+    return str(found)

@@ -7,20 +7,30 @@ containers as often as it can, and no container may ever have a larger limit tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from tests.containerd.resizing import (
+    BURSTABLE,
+    GROWN,
+    GUARANTEED,
     IN_PROGRESS,
+    KEPT,
+    MIXED,
     PENDING,
+    SHRUNK,
+    SIX,
+    SIX_MIXED,
     Inside,
     Resources,
     amount,
     container_limits,
-    exactly,
+    has_error,
+    in_use,
     inside,
     is_resized,
+    node_cpu,
     patch_of,
     pod_limits,
     pod_of,
@@ -33,42 +43,14 @@ from tests.containerd.resizing import (
     told,
     wanted_of,
 )
-from tests.harness import (
-    Containerd,
-    CriClient,
-    Json,
-    container_status,
-    eventually,
-    forever,
-    is_ready,
-    live_containers,
-    pod,
-)
+from tests.harness import CriClient, container_status, eventually, is_ready, live_containers, pod
 from tests.harness.api_node import ApiNode
-from tests.harness.cgroups import (
-    V1,
-    Limits,
-    Recorder,
-    milli,
-)
+from tests.harness.cgroups import V1, Limits, Recorder, milli
 
 MI = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiNode]:
-    with ApiNode(tmp_path_factory.mktemp("node"), containerd) as running:
-        yield running
-
-
-# Containers' resources before a change and after it.
-
-GUARANTEED = [exactly("100m", "32Mi"), exactly("50m", "48Mi"), exactly("150m", "64Mi")]
-GROWN = [exactly("200m", "64Mi"), exactly("100m", "64Mi"), exactly("250m", "96Mi")]
-MIXED = [exactly("150m", "24Mi"), exactly("150m", "32Mi"), exactly("50m", "128Mi")]
-BURSTABLE = [res("50m/100m", "32Mi/64Mi")] * 3
-SIX = [res(f"{n}0m/{n}00m", f"{8 * n}Mi/{16 * n}Mi") for n in range(2, 8)]
-SIX_MIXED = [res(f"{n}0m/{n}00m", f"{8 * n}Mi/{16 * n}Mi") for n in (7, 5, 2, 3, 6, 4)]
+# Containers' resources before a change, and the change
 
 CHANGES = {
     "guaranteed up": (GUARANTEED, GROWN),
@@ -238,41 +220,10 @@ def test_a_policy_restarts_that_container_alone(node: ApiNode, cri: CriClient) -
         assert [s["restartCount"] for s in done["status"]["containerStatuses"]] == [2, 0, 0]
 
 
-MEMORY: Json = {"volumes": [{"name": "m", "emptyDir": {"medium": "Memory"}}]}
 BELOW = re.compile(
     r"cannot decrease memory limits: .*attempting to set container \"c0\" memory limit "
     rf"\({24 * MI}\) below current usage \((\d+)\)"
 )
-
-
-def in_use(name: str, node: ApiNode) -> None:
-    """Start a pod whose first container has 40 MiB in use, in a volume in memory."""
-    mount = [{"name": "m", "mountPath": "/m"}]
-    fill = forever("head -c 41943040 /dev/zero > /m/f")
-    check = {"exec": {"command": ["sh", "-c", "[ $(stat -c %s /m/f) = 41943040 ]"]}}
-    node.create(
-        pod(
-            name,
-            sized(
-                "c0",
-                res("50m/200m", "32Mi/96Mi"),
-                script=fill,
-                volumeMounts=mount,
-                readinessProbe={**check, "periodSeconds": 1},
-            ),
-            sized("c1", res("50m/200m", "32Mi/96Mi")),
-            **MEMORY,
-        )
-    )
-    node.wait(name, is_ready, what="has written its memory")
-
-
-SHRUNK = [res("50m/200m", "16Mi/24Mi"), res("50m/100m", "16Mi/64Mi")]
-KEPT = [res("50m/200m", "32Mi/96Mi")] * 2
-
-
-def has_error(pod: Json) -> bool:
-    return resize_conditions(pod).get(IN_PROGRESS, ("",))[0] == "Error"
 
 
 def test_a_memory_limit_below_usage_is_refused_until_the_memory_is_free(
@@ -372,11 +323,6 @@ def test_a_deferred_resize_is_granted_when_another_pod_is_gone(
         assert inside(cri, "stays").differences(wanted_of(res(wanted))) == {}
 
 
-def node_cpu(node: ApiNode) -> str:
-    found = node.kube.server.store.all("Node")[0]["status"]["allocatable"]["cpu"]
-    return str(found)
-
-
 def test_the_status_shows_each_state_in_order(node: ApiNode, cri: CriClient) -> None:
     with node.running(pod_of("order", *SIX)):
         node.history.pop("order", None)
@@ -389,47 +335,6 @@ def test_the_status_shows_each_state_in_order(node: ApiNode, cri: CriClient) -> 
             # Whatever is reported without a condition is complete.
             if is_resized(seen):
                 assert problems_of(seen) == []
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3, 5, 7])
-def test_an_agent_that_dies_in_the_middle_is_continued_by_the_next(
-    node: ApiNode, cri: CriClient, steps: int
-) -> None:
-    name = f"dies-{steps}"
-    with node.running(pod_of(name, *SIX)):
-        with recorded(cri, name):
-            wanted = wanted_of(*SIX_MIXED)
-            all_of_them = len(inside(cri, name).differences(wanted))
-            now = inside(cri, name)
-            node.resize(name, patch_of(*SIX_MIXED))
-            eventually(
-                lambda: len(now.differences(wanted)) <= max(all_of_them - steps, 0),
-                what=f"{steps} of {all_of_them} cgroups have their limits",
-                every=0.001,
-            )
-            node.kill()
-            node.start()
-            done = node.wait(name, is_resized, what="resized")
-            assert inside(cri, name).differences(wanted) == {}
-            assert problems_of(done) == []
-        assert [s["restartCount"] for s in done["status"]["containerStatuses"]] == [0] * 6
-
-
-def test_a_resize_waits_for_a_runtime_that_is_away(
-    node: ApiNode, cri: CriClient, containerd: Containerd
-) -> None:
-    with node.running(pod_of("away", *GUARANTEED)):
-        now = inside(cri, "away")
-        containerd.stop()
-        try:
-            node.resize("away", patch_of(*GROWN))
-            node.wait("away", lambda p: IN_PROGRESS in resize_conditions(p), what="in progress")
-            assert set(now.differences(wanted_of(*GUARANTEED))) <= {""}
-        finally:
-            containerd.start()
-        done = node.wait("away", is_resized, within=120, what="resized")
-        assert now.differences(wanted_of(*GROWN)) == {}
-        assert problems_of(done) == []
 
 
 def test_the_recorder_sees_a_limit_above_the_pods(node: ApiNode, cri: CriClient) -> None:

@@ -177,8 +177,10 @@ class ApiNode:
         """Run a pod for the length of a block."""
         name = manifest["metadata"]["name"]
         self.create(manifest)
-        yield self.wait(name, is_ready, what="Ready")
-        self.delete(name)
+        try:
+            yield self.wait(name, is_ready, what="Ready")
+        finally:
+            self.delete(name)
 
     def events(self, name: str) -> list[Json]:
         """Return a pod's events, as they came."""
