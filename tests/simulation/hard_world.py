@@ -140,6 +140,10 @@ class HardRuntime(WitnessRuntime):
         super().__init__(**options)
         self.needed: Callable[[], set[str]] = set  # names of images that may not go
 
+    def _usage(self, container: FakeContainer) -> FakeUsage:
+        word = container.image.removeprefix("use-")
+        return FakeUsage(memory=int(word) * MI) if word.isdigit() else super()._usage(container)
+
     async def remove_image(self, image: v1.ImageSpec) -> None:
         used = {c.image for c in self.alive()} | self.needed()
         found = self.images.find(image.image)
@@ -201,7 +205,6 @@ class HardWorld(World):
         self.fed: dict[str, Pod] = {}
         self._feed = Feed()
         self.hard_runtime.needed = self.images_needed
-        self.hard_runtime.usage = _usage
         self.hard_runtime.image_fs = v1.ImageFsInfoResponse(
             image_filesystems=[
                 v1.FilesystemUsage(fs_id=v1.FilesystemIdentifier(mountpoint=str(self.top)))
@@ -229,11 +232,15 @@ class HardWorld(World):
         return replace(
             seams,
             sources=(*seams.sources, self._feed),
-            offload=self.disk.offload,
             disk_space=self.machine.space,
             signals=self.machine,
             logind=self.logind,
         )
+
+    async def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result = await self.disk.offload(fn, *args, **kwargs)
+        self.resizes.see_records(args)
+        return result
 
     def images_needed(self) -> set[str]:
         """Return the images of pods that the agent has and that are not over."""
@@ -259,8 +266,3 @@ def fed_pod(name: str, use: int, uid: str) -> Pod:
         pod,
         metadata=msgspec.structs.replace(meta, annotations=annotations, uid=uid, name=name),
     )
-
-
-def _usage(container: FakeContainer) -> FakeUsage:
-    word = container.image.removeprefix("use-")
-    return FakeUsage(memory=int(word) * MI if word.isdigit() else 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
+
+from tests.simulation.sizes import NOTHING, Asks, sizes
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -18,6 +21,10 @@ BLOCKED = ("missing", "no-create")
 
 # The names of containers: the main ones are m0 and m1.
 INIT, SIDECAR = "i", "s"
+MAINS = ("m0", "m1")
+CONTAINERS = (*MAINS, INIT, SIDECAR)
+# A resize restarts these, if it changes what `Asks.restarts` names.
+RESTARTED = ("m0", SIDECAR)
 
 
 class Fate(enum.Enum):
@@ -48,6 +55,7 @@ class Wish:
     grace: int | None = None
     medium: str | None = None  # of an emptyDir; None: no volume
     note: int = 0  # tells apart what is otherwise the same
+    asks: Asks = NOTHING
 
     def manifest(self, name: str) -> dict[str, Any]:
         """Return the Pod manifest."""
@@ -57,20 +65,23 @@ class Wish:
         mounts = [] if self.medium is None else [{"name": "v", "mountPath": "/v"}]
         inits: list[dict[str, Any]] = []
         if self.init is not None:
-            inits.append({"name": INIT, "image": self.init})
+            inits.append({**self._container(INIT), "image": self.init})
         if self.sidecar:
-            inits.append({"name": SIDECAR, "image": "run", "restartPolicy": "Always"})
+            sidecar = {"image": "run", "restartPolicy": "Always"}
+            inits.append({**self._container(SIDECAR), **sidecar})
         spec: dict[str, Any] = {
             "restartPolicy": self.policy,
             "containers": [
-                {"name": f"m{number}", "image": image, "volumeMounts": mounts}
-                for number, image in enumerate(self.mains)
+                {**self._container(name), "image": image, "volumeMounts": mounts}
+                for name, image in zip(MAINS, self.mains, strict=False)
             ],
             "initContainers": inits,
             "volumes": volumes,
         }
         if self.grace is not None:
             spec["terminationGracePeriodSeconds"] = self.grace
+        if (level := self.asks.of_pod(self.names())) is not None:
+            spec["resources"] = level
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -82,13 +93,39 @@ class Wish:
             "spec": spec,
         }
 
+    def _container(self, name: str) -> dict[str, Any]:
+        container: dict[str, Any] = {"name": name, "resources": self.asks.resources(name)}
+        if policies := [
+            {"resourceName": resource, "restartPolicy": "RestartContainer"}
+            for resource in self.restarting(name)
+        ]:
+            container["resizePolicy"] = policies
+        return container
+
+    def restarting(self, name: str) -> tuple[str, ...]:
+        """Return the resources whose change restarts a container."""
+        # The API refuses it for pods that never restart.
+        return self.asks.restarts if name in RESTARTED and self.policy != "Never" else ()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its containers."""
+        inits = (INIT,) if self.init is not None else ()
+        sidecars = (SIDECAR,) if self.sidecar else ()
+        return (*MAINS[: len(self.mains)], *inits, *sidecars)
+
+    def resized(self, sizes: Mapping[str, tuple[int, int]]) -> Wish:
+        """Return the same pod with these amounts of CPU and memory, by container."""
+        return replace(self, asks=self.asks.resized(sizes))
+
     def uid(self, name: str) -> str:
         """Return a UID of name and content, as the agent makes one for static pods.
 
-        Its own would hash the file's path too, which no two runs share: things done in the
-        order of UIDs would not be done again alike.
+        Amounts of CPU and memory are left out: an edit of them is a resize. The agent's own would
+        hash the file's path too, which no two runs share: things done in the order of UIDs would
+        not be done again alike.
         """
-        words = hashlib.blake2b(repr((name, self)).encode(), digest_size=6).hexdigest()
+        content = repr((name, replace(self, asks=self.asks.identity())))
+        words = hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
         return f"{name}-{words}"
 
     def may_restart(self, image: str) -> bool:
@@ -125,3 +162,8 @@ def wishes() -> st.SearchStrategy[Wish]:
         medium=st.sampled_from((None, "", "Memory")),
         note=st.integers(0, 3),
     )
+
+
+def resizes() -> st.SearchStrategy[dict[str, tuple[int, int]]]:
+    """Draw new amounts of CPU and memory for some containers."""
+    return sizes(CONTAINERS)

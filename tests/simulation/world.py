@@ -11,9 +11,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import trio
 import trio.testing
@@ -21,14 +20,21 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.cri import v1
 from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource
 from kubelet_trio.sources.files import FileChange, WatchPoints
 from kubelet_trio.supervision import TreeNode
-from kubelet_trio.testing import FakeMounter, FakeRuntime, TrioClock
+from kubelet_trio.testing import FakeContainer, FakeMounter, FakeRuntime, TrioClock
+from kubelet_trio.testing.objects import FakeUsage
+from tests.simulation.cgroups import SimulatedTree
 from tests.simulation.manifests import SIDECAR, Wish
+from tests.simulation.resizes import ALLOCATABLE, ResizeWitness
 from tests.simulation.stepper import Stepper
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NODE = "node1"
 MUTATING = frozenset(
@@ -40,6 +46,8 @@ MUTATING = frozenset(
         "StartContainer",
         "StopContainer",
         "RemoveContainer",
+        "UpdateContainerResources",
+        "UpdatePodSandboxResources",
     }
 )
 # A call that cannot be cut short is given a few seconds when the agent is killed.
@@ -73,23 +81,21 @@ class NudgedWatcher:
         pass
 
 
-@dataclass
-class FakeCgroups:
-    """Remembers which pods' cgroups were removed."""
-
-    removed: set[PodUid] = field(default_factory=set)
-
-    async def remove(self, uid: PodUid) -> None:
-        await trio.lowlevel.checkpoint()
-        self.removed.add(uid)
-
-
 class WitnessRuntime(FakeRuntime):
-    """A runtime that also sees in which order the agent ends the containers of a pod."""
+    """A runtime that also sees in which order the agent ends the containers of a pod.
+
+    A container uses what a test has said, but never more than its limit allows.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.sidecars_stopped_early: set[str] = set()  # UIDs of their pods
+        self.wants: dict[ContainerId, int] = {}  # memory in bytes
+        self.usage = self._usage
+
+    def _usage(self, container: FakeContainer) -> FakeUsage:
+        wanted = self.wants.get(container.id, 1)
+        return FakeUsage(memory=min(wanted, container.resources.memory_limit_in_bytes or wanted))
 
     async def stop_container(self, container_id: ContainerId, grace_period: int) -> None:
         container = self.containers.get(container_id)
@@ -117,7 +123,9 @@ class World:
         self.runtime.latency = {"": 0.02, "RunPodSandbox": 0.3, "StartContainer": 0.15}
         self.runtime.images.pull_takes = 0.3
         self.mounter = FakeMounter()
-        self.cgroups = FakeCgroups()
+        self.cgroups = SimulatedTree(self.runtime)
+        self.resizes = ResizeWitness(self.runtime)
+        self.runtime.on_resize = self._see_update
         self.node = NodeSettings(
             node_name=NODE,
             hostname=NODE,
@@ -125,6 +133,7 @@ class World:
             pod_logs_dir=self.top / "logs/pods",
             container_logs_dir=self.top / "logs/containers",
             host_ips=("192.0.2.1",),
+            allocatable=ALLOCATABLE,
         )
         self.changes: list[FileChange] = []
         self.watcher = NudgedWatcher(self.changes)
@@ -193,11 +202,18 @@ class World:
             runtime=self.runtime,
             mounter=self.mounter,
             cgroups=lambda _driver: self.cgroups,
+            cgroup_tree=lambda _driver: self.cgroups,
             sources=(files,),
             exit_waiter=self.runtime.exit_waiter,
             clock=self.clock,
-            offload=inline_offload,
+            offload=self.offload,
         )
+
+    async def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a blocking call here and now, and see which records are written."""
+        result = await inline_offload(fn, *args, **kwargs)
+        self.resizes.see_records(args)
+        return result
 
     async def _live(self, agent: Agent) -> None:
         try:
@@ -240,6 +256,10 @@ class World:
     def crashes(self) -> list[str]:
         """Return the parts of the agent that have failed: each is a bug."""
         return list(_crashes(self.agent.tree())) if self.agent is not None else []
+
+    def _see_update(self, container: FakeContainer, then: v1.LinuxContainerResources) -> None:
+        self.cgroups.see_update(container, then)
+        self.resizes.see_update(container, then)
 
     # What is there
 
