@@ -9,6 +9,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import metadata
 from tests.simulation.manifests import Wish
+from tests.simulation.sizes import Ask, Asks
 from tests.simulation.stepper import Stepper
 from tests.simulation.world import World
 
@@ -143,3 +144,19 @@ def test_a_pod_that_was_removed_while_it_came_back_stays_away(world: World) -> N
     world.run.sleep(1)
     restart_agent(world)
     assert notes(world) == []
+
+
+def test_a_pod_that_waits_for_its_name_and_for_room_only_waits(world: World) -> None:
+    """What it asks for is decided on again in each round, and starts no round by itself."""
+    asks = Asks((("m0", Ask("requests")),))
+    world.write("alpha", Wish(("stubborn",), grace=30, note=1))
+    world.run.sleep(5)
+    world.write("alpha", Wish(("run",), note=2, asks=asks))
+    world.run.sleep(1)
+    world.kill()
+    world.start()
+    world.run.sleep(1)
+    world.write("alpha", Wish(("run",), note=2, asks=asks.resized({"m0": (2000, 32)})))
+    world.run.sleep(60)
+    assert notes(world) == ["2"]
+    assert len(world.runtime.alive()) == 1

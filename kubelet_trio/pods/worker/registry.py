@@ -257,9 +257,11 @@ class PodRegistry:
 
     def _reconsider(self, trigger: ResizeTrigger) -> None:
         """Let waiting pods continue: another one may have made room, or freed its name."""
-        for worker in self._workers.values():
-            if worker.waits_for:  # the pods that it waits for may have ended
-                worker.wake()
+        if trigger is ResizeTrigger.POD_TERMINATED:
+            for worker in self._workers.values():
+                # Not for other triggers: a pod that waits asks in each round to be resized.
+                if worker.waits_for:
+                    worker.wake()
         self._admit(trigger)
 
     def _admit(self, trigger: ResizeTrigger) -> None:
