@@ -160,3 +160,20 @@ def test_a_pod_that_waits_for_its_name_and_for_room_only_waits(world: World) -> 
     world.run.sleep(60)
     assert notes(world) == ["2"]
     assert len(world.runtime.alive()) == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_that_was_too_large_runs_once_it_asks_for_less(world: World, restarts: bool) -> None:
+    """It is the same pod by its UID, but it never ran: there is nothing to resize."""
+    large = Wish(("run",), asks=Asks((("m0", Ask("requests", 2000, 32)),)))
+    world.write("alpha", large)
+    world.run.sleep(5)
+    assert [pod.status.phase for pod in _pods(world) if pod.status] == ["Failed"]
+    world.write("alpha", large.resized({"m0": (100, 32)}))
+    if restarts:
+        world.run.sleep(0.1)
+        world.kill()
+        world.start()
+    world.run.sleep(10)
+    assert [pod.status.phase for pod in _pods(world) if pod.status] == ["Running"]
+    assert len(world.runtime.alive()) == 1

@@ -16,7 +16,7 @@ import trio
 from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.containers import container_info
+from kubelet_trio.containers import container_info, differs
 from kubelet_trio.model import (
     CONFIG_SOURCE,
     PodKey,
@@ -151,6 +151,9 @@ class PodRegistry:
         if worker is None:
             worker = self._new_worker(pod, self._take_record(uid))
             self._start(worker)
+        if _never_ran(worker) and is_static(pod) and differs(worker.pod, pod):
+            # By its UID it is the pod that was rejected, but there is nothing to resize.
+            worker.remove(TerminationRequest(uid, EndReason.DELETED))
         if worker.is_wanted:
             worker.update(pod)
         else:  # it is being removed; `_on_gone` makes a new worker after that
@@ -319,6 +322,11 @@ class PodRegistry:
             # Without a record its grace period is not certain: upstream gives 1 s.
             grace = None if record is not None else ORPHAN_GRACE
             worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
+
+
+def _never_ran(worker: PodWorker) -> bool:
+    """Whether a source wants a pod that has ended, and that never was admitted."""
+    return worker.is_wanted and worker.is_ending and not worker.is_admitted
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:
