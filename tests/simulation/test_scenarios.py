@@ -8,7 +8,9 @@ import pytest
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import metadata
+from tests.simulation.hard_world import HardWorld
 from tests.simulation.manifests import Wish
+from tests.simulation.resizes import PENDING, condition
 from tests.simulation.sizes import Ask, Asks
 from tests.simulation.stepper import Stepper
 from tests.simulation.world import World
@@ -177,3 +179,32 @@ def test_a_pod_that_was_too_large_runs_once_it_asks_for_less(world: World, resta
     world.run.sleep(10)
     assert [pod.status.phase for pod in _pods(world) if pod.status] == ["Running"]
     assert len(world.runtime.alive()) == 1
+
+
+def test_a_pod_has_no_more_after_a_shutdown_of_the_node_than_before() -> None:
+    """It starts anew, with what was allocated to it: what it asks for does not fit."""
+    pod = Wish(("run",), asks=Asks((("m0", Ask("requests")),)))
+    with Stepper() as run:
+        world = HardWorld(run)
+        try:
+            world.start()
+            world.write("alpha", pod)
+            run.sleep(5)
+            world.write("alpha", pod.resized({"m0": (2000, 32)}))
+            run.sleep(5)
+            run.call(world.logind.announce, True)
+            run.sleep(60)
+            assert not world.runtime.alive()
+            world.kill()
+            run.call(world.logind.announce, False)
+            world.start()
+            run.sleep(60)
+            [container] = world.runtime.alive()
+            assert container.resources.cpu_shares == 51
+            [shown] = _pods(world)
+            pending = condition(shown, PENDING)
+            assert pending is not None
+            assert pending.reason == "Infeasible"
+            world.kill()
+        finally:
+            world.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+import msgspec
 import trio
 from lightkube.models.core_v1 import Container, Pod, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -192,7 +193,7 @@ class PodRegistry:
         # As with the Go kubelet: a static pod runs again after the node's shutdown, and a rejected
         # static pod is admitted or rejected anew.
         if is_static(record.pod):
-            return None
+            return _allocation(record)
         if ended.reason is EndReason.REJECTED:
             return record
         # The controller replaces other pods. While the API server is unreachable, it cannot know
@@ -322,6 +323,14 @@ class PodRegistry:
             # Without a record its grace period is not certain: upstream gives 1 s.
             grace = None if record is not None else ORPHAN_GRACE
             worker.remove(TerminationRequest(uid, EndReason.DELETED, grace_period=grace))
+
+
+def _allocation(record: PodRecord) -> PodRecord | None:
+    """Return the record of a pod that starts as a new one, with the resources that it has had."""
+    if not record.admitted:
+        return None
+    pod = msgspec.structs.replace(record.pod, status=None)
+    return PodRecord(record.uid, pod, start_time=0.0, admitted=True, allocates=True)
 
 
 def _never_ran(worker: PodWorker) -> bool:
