@@ -1,23 +1,26 @@
 """The whole agent, on a node where anything may happen in any order.
 
-Manifests come, change and go, containers die, the runtime fails in every way it can, and
-the agent is killed and started in the middle of it. What must always be so is checked after
-every step; what must be so once faults stop is checked in the end, and whenever
-`calm_down` is drawn.
+Manifests come, change, ask for other amounts of CPU and memory, and go, containers die, the
+runtime fails in every way it can, and the agent is killed and started in the middle of it. What
+must always be so is checked after every step; what must be so once faults stop is checked in the
+end, and whenever `calm_down` is drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import metadata, pod_uid
+from kubelet_trio.model import PodUid, metadata, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeSandbox, FaultKind
-from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, wishes
+from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, resizes, wishes
+from tests.simulation.resizes import wanted_pod, was_rejected
+from tests.simulation.sizes import CPU, LARGE, MEMORY, MI
 from tests.simulation.stepper import Stepper
 from tests.simulation.steps import step
 from tests.simulation.world import NODE, WitnessRuntime, World
@@ -37,11 +40,14 @@ CALLS = (
     "PullImage",
     "ImageStatus",
     "Status",
+    *("UpdateContainerResources",) * 3,
+    "UpdatePodSandboxResources",
     "",
 )
 # What was tried for the last time just before the faults stopped is tried again by then
 # (300 s is the longest back-off), and has come to its end.
 CALM = 340.0
+Sizes = dict[str, tuple[int, int]]
 LONGEST_BACK_OFF = 320.0
 
 
@@ -61,6 +67,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.disturbed: set[str] = set()  # others have interfered with their containers
         self.lost_sandbox: set[str] = set()
         self.forgotten: set[str] = set()  # the runtime has lost one of their records
+        self.broken: set[str] = set()  # names of manifests that do not parse
 
     def make_world(self) -> World:
         return World(self.run, type(self).make_runtime)
@@ -97,8 +104,11 @@ class AgentMachine(RuleBasedStateMachine):
         self.write_wish(name, replace(wish, note=wish.note + 1) if before is None else before)
 
     def write_wish(self, name: str, wish: Wish, *, nudge: bool = True) -> None:
-        if self.wanted.get(name) != wish and wish.uid(name) in self.written:
+        before = self.wanted.get(name)
+        is_other = before is None or before.uid(name) != wish.uid(name)
+        if is_other and wish.uid(name) in self.written:
             self.returned.add(wish.uid(name))
+        self.broken.discard(name)
         self.written.add(wish.uid(name))
         self.wanted[name] = wish
         self.world.write(name, wish, nudge=nudge)
@@ -109,6 +119,7 @@ class AgentMachine(RuleBasedStateMachine):
         if name in self.wanted and self.world.agent is not None and self.keeps_records():
             self.run.sleep(21)  # the good edit before is seen, even if nobody told of it
             self.world.write(name, None)
+            self.broken.add(name)
 
     def keeps_records(self) -> bool:
         """Whether what the agent has seen is on disk: all that tells of a pod but its manifest."""
@@ -125,9 +136,99 @@ class AgentMachine(RuleBasedStateMachine):
         """The same content is the same UID: it comes back when the old one is gone."""
         if name in self.wanted:
             self.returned.add(self.wanted[name].uid(name))
+            self.broken.discard(name)
             self.world.remove(name)
             self.run.sleep(pause)
             self.world.write(name, self.wanted[name])
+
+    # Resizes
+
+    @step(name=st.sampled_from(NAMES), sizes=resizes(), nudge=st.sampled_from((True, True, False)))
+    def pod_is_resized(self, name: str, sizes: Sizes, nudge: bool) -> None:
+        if name in self.wanted:
+            self.write_wish(name, self.wanted[name].resized(sizes), nudge=nudge)
+
+    @step(
+        name=st.sampled_from(NAMES),
+        sizes=resizes(),
+        pause=st.sampled_from((0.02, 0.1, 0.4, 1.5, 15.0)),
+        again=st.one_of(st.none(), resizes()),
+    )
+    def pod_is_resized_twice(
+        self, name: str, sizes: Sizes, pause: float, again: Sizes | None
+    ) -> None:
+        """The first resize is in progress when the second comes, or (None) the way back."""
+        if name in self.wanted:
+            before = self.wanted[name]
+            self.write_wish(name, before.resized(sizes))
+            self.run.sleep(pause)
+            self.write_wish(name, before if again is None else before.resized(again))
+
+    @step(
+        name=st.sampled_from(NAMES),
+        sizes=resizes(),
+        after=st.sampled_from((0.003, 0.011, 0.02, 0.03, 0.05, 0.08, 0.15, 0.4)),
+        kills=st.sampled_from((1, 1, 3)),
+    )
+    def agent_is_killed_in_a_resize(
+        self, name: str, sizes: Sizes, after: float, kills: int
+    ) -> None:
+        if name in self.wanted and self.world.agent is not None:
+            self.write_wish(name, self.wanted[name].resized(sizes))
+            for _ in range(kills):
+                self.run.sleep(after)
+                self.world.kill()
+                self.world.start()
+
+    @step(
+        names=st.permutations(NAMES),
+        containers=st.sampled_from((("m0",), ("m0", SIDECAR))),
+        pause=st.sampled_from((0.1, 2.0, 30.0)),
+        ends=st.sampled_from(("shrinks", "goes", "stays", "stays")),
+    )
+    def pods_compete(
+        self, names: list[str], containers: tuple[str, ...], pause: float, ends: str
+    ) -> None:
+        """Two pods want to be large, for which there is no room, until one gives way."""
+        first, second = names[:2]
+        if first not in self.wanted or second not in self.wanted:
+            return
+        for name in (first, second):
+            large = dict.fromkeys(containers, (CPU[LARGE], MEMORY[LARGE]))
+            self.write_wish(name, self.wanted[name].resized(large))
+            self.run.sleep(pause)
+        if ends == "shrinks":
+            small = dict.fromkeys(containers, (CPU[0], MEMORY[0]))
+            self.write_wish(first, self.wanted[first].resized(small))
+        elif ends == "goes":
+            del self.wanted[first]
+            self.world.remove(first)
+
+    @step(name=st.sampled_from(NAMES), sizes=resizes(), after=st.sampled_from((0.0, 0.03, 0.1)))
+    def pod_is_removed_in_a_resize(self, name: str, sizes: Sizes, after: float) -> None:
+        if name in self.wanted:
+            self.write_wish(name, self.wanted[name].resized(sizes))
+            self.run.sleep(after)
+            del self.wanted[name]
+            self.world.remove(name)
+
+    @step(pick=st.integers(0, 9), mebibytes=st.sampled_from((1, 40, 150, 500)))
+    def container_uses_memory(self, pick: int, mebibytes: int) -> None:
+        if container := self.pick(self.world.runtime.alive(), pick):
+            self.world.runtime.wants[container.id] = mebibytes * MI
+
+    @step(
+        below_usage=st.sampled_from(("refused", "reclaimed")),
+        resizes_sandboxes=st.booleans(),
+        refusals=st.sampled_from((0, 0, 1, 3)),
+    )
+    def resizes_are_taken_otherwise(
+        self, below_usage: Any, resizes_sandboxes: bool, refusals: int
+    ) -> None:
+        """By the kernel, the runtime, or the file system of cgroups."""
+        self.world.runtime.below_usage = below_usage
+        self.world.runtime.resizes_sandboxes = resizes_sandboxes
+        self.world.cgroups.refusals = refusals
 
     # Containers
 
@@ -226,7 +327,7 @@ class AgentMachine(RuleBasedStateMachine):
     @invariant()
     def contract_with_the_runtime_is_kept(self) -> None:
         """Containers stop before their sandbox, one live instance, no start doubled, ..."""
-        assert not self.world.runtime.violations
+        assert not self.world.runtime.violations, self.world.runtime.violations
 
     @invariant()
     def no_restart_count_is_used_twice(self) -> None:
@@ -235,8 +336,35 @@ class AgentMachine(RuleBasedStateMachine):
 
     @invariant()
     def sidecars_outlive_main_containers(self) -> None:
-        """A pod that lost its sandbox is the exception: there all goes down at once."""
-        assert self.world.runtime.sidecars_stopped_early <= self.lost_sandbox
+        """Exceptions: without its sandbox all of a pod goes down at once; a resize restarts one."""
+        resized = {uid for uid, name in self.world.resizes.restarts if name == SIDECAR}
+        assert self.world.runtime.sidecars_stopped_early <= self.lost_sandbox | resized
+
+    @invariant()
+    def no_container_is_limited_above_its_pod(self) -> None:
+        self.world.cgroups.check()
+        assert not self.world.cgroups.exceeded, self.world.cgroups.exceeded
+
+    @invariant()
+    def resources_are_told_as_they_are(self) -> None:
+        """Never a value that a container has not had, and never another QoS class."""
+        agent = self.world.agent
+        pods = agent.pods.value.values() if agent is not None else ()
+        self.world.resizes.look([pod for pod in pods if self.is_recorded(pod_uid(pod))])
+        assert not self.world.resizes.broken, self.world.resizes.broken
+
+    @invariant()
+    def no_more_is_allocated_than_there_is(self) -> None:
+        self.world.resizes.check_sum(self.uids())
+
+    def uids(self) -> set[str]:
+        """Return the pods that are wanted, and were never given up."""
+        wanted = {wish.uid(name) for name, wish in self.wanted.items()} - self.returned
+        return {uid for uid in wanted if self.is_recorded(PodUid(uid))}
+
+    def is_recorded(self, uid: PodUid) -> bool:
+        """Whether the agent knows what it has allocated to a pod."""
+        return True
 
     @invariant()
     def nothing_crashes(self) -> None:
@@ -269,12 +397,17 @@ class AgentMachine(RuleBasedStateMachine):
             self.world.runtime.faults.clear()
             self.world.runtime.restart()
             self.world.runtime.exit_waiter.deaf = False
+            self.world.runtime.wants.clear()
+            self.world.cgroups.refusals = 0
 
         self.run.call(mend)
 
     def check_pod(self, name: str, wish: Wish, pod: Pod) -> None:
         """The pod of a manifest is what its policy makes of it."""
         assert (metadata(pod).labels or {}).get("note") == str(wish.note)
+        if was_rejected(pod):
+            assert not self.alive(pod)
+            return
         alive = {container.name for container in self.alive(pod)}
         phase = pod.status.phase if pod.status else None
         if phase in ("Succeeded", "Failed"):
@@ -288,6 +421,7 @@ class AgentMachine(RuleBasedStateMachine):
             self.check_nothing_started_again(wish, pod)
         if phase in ("Succeeded", "Failed"):
             return
+        self.check_resources(name, wish, pod)
         assert [s.ready for s in self.sandboxes(pod)].count(True) == 1
         if wish.init is None or fate(wish.init) is Fate.SUCCEEDS:
             runs = {f"m{n}" for n, image in enumerate(wish.mains) if fate(image) is Fate.RUNS}
@@ -295,6 +429,14 @@ class AgentMachine(RuleBasedStateMachine):
             assert alive >= runs, f"{name}: {sorted(alive)} run, {sorted(runs)} should"
         else:
             assert not any(container.startswith("m") for container in alive)
+
+    def check_resources(self, name: str, wish: Wish, pod: Pod) -> None:
+        """A resize that was feasible is done, and any other is said to wait."""
+        world, uid = self.world, pod_uid(pod)
+        world.resizes.check_done(pod, world.node, world.cgroups.of_pod(uid))
+        if name not in self.broken:
+            others = {wish.uid(n) for n, wish in self.wanted.items()} - {uid}
+            world.resizes.check_decision(pod, wanted_pod(name, wish, NODE), others)
 
     def check_nothing_started_again(self, wish: Wish, pod: Pod) -> None:
         """What runs, or has run to its end, was started once, whatever went on around it."""
@@ -304,7 +446,9 @@ class AgentMachine(RuleBasedStateMachine):
         if wish.init is not None and fate(wish.init) is Fate.SUCCEEDS:
             once.add(INIT)
         for name in once:
-            assert self.world.runtime.starts.get((pod_uid(pod), name), 0) <= 1
+            starts = self.world.runtime.starts.get((pod_uid(pod), name), 0)
+            resizes = self.world.resizes.restarts[pod_uid(pod), name]
+            assert starts <= 1 + resizes, f"{name} was started {starts} times, {resizes} resizes"
 
     def check_progress(self) -> None:
         """What is to be tried again is tried again within the longest back-off."""
@@ -319,7 +463,7 @@ class AgentMachine(RuleBasedStateMachine):
         """Return pod, container and image of what fails for ever."""
         found = []
         for name, wish in self.wanted.items():
-            if wish.uid(name) in self.disturbed:
+            if wish.uid(name) in self.disturbed or was_rejected(self.world.pods()[name]):
                 continue
             if wish.init is not None and fate(wish.init) is not Fate.SUCCEEDS:
                 if fate(wish.init) is Fate.BLOCKED or wish.policy != "Never":

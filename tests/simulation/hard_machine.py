@@ -202,3 +202,10 @@ class HardMachine(AgentMachine):
         if PodUid(wish.uid(name)) in self.excused and wish.policy != "Always":
             return
         super().check_pod(name, wish, pod)
+
+    def is_recorded(self, uid: PodUid) -> bool:
+        return uid not in self.excused
+
+    def check_resources(self, name: str, wish: Wish, pod: Pod) -> None:
+        if self.is_recorded(pod_uid(pod)):
+            super().check_resources(name, wish, pod)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.simulation.sizes import NOTHING, Asks, sizes
+from tests.simulation.sizes import NOTHING, Asks, asks, sizes
 
 NAMES = ("alpha", "beta", "gamma")
 
@@ -161,6 +161,7 @@ def wishes() -> st.SearchStrategy[Wish]:
         grace=st.sampled_from((None, 0, 2, 5)),
         medium=st.sampled_from((None, "", "Memory")),
         note=st.integers(0, 3),
+        asks=asks(CONTAINERS),
     )
 
 

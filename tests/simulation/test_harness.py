@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
@@ -15,8 +16,10 @@ import trio
 from kubelet_trio.agent import Agent
 from kubelet_trio.cri import GuardedRuntime, RuntimeCallError
 from kubelet_trio.model import ContainerId
+from kubelet_trio.pods.plan import Change, order_changes, planner
+from kubelet_trio.pods.steps import resize
 from kubelet_trio.pods.types import TerminationRequest
-from kubelet_trio.pods.worker import worker
+from kubelet_trio.pods.worker import admitter, worker
 from tests.simulation.agent_machine import AgentMachine
 from tests.simulation.profile import run_machine
 from tests.simulation.world import WitnessRuntime
@@ -126,3 +129,23 @@ def test_a_task_that_is_left_behind_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Agent, "run", run_and_leave_a_task)
     assert "tasks are left behind" in fails()
+
+
+def test_a_container_that_is_limited_above_its_pod_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def backwards(*given: Any) -> list[Change]:
+        return order_changes(*given)[::-1]
+
+    monkeypatch.setattr(resize, "order_changes", backwards)
+    assert "of its pod" in fails()
+
+
+def test_a_resize_that_is_not_carried_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "plan_resize", lambda *_: ())
+    fails()
+
+
+def test_a_resize_for_which_there_is_no_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admitter, "decide_resize", lambda *_: None)
+    assert "'cpu'" in fails()
