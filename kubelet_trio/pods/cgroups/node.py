@@ -15,6 +15,7 @@ these limits: the runtime still limits containers as far as it can.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -151,7 +152,9 @@ class NodeCgroups:
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = False
         self._enforced: set[str] = set()
-        self._limited: set[PodUid] = set()
+        self._limited: set[PodUid] = set()  # pods whose limits this agent writes
+        # One write at a time: that of the take-over may have the limits of before a resize.
+        self._turns: defaultdict[PodUid, trio.Lock] = defaultdict(trio.Lock)
         self._missing: set[str] = set()
         self._trouble: dict[str, str] = {}  # by cgroup, as last logged
         self._wake = Bell()
@@ -174,14 +177,15 @@ class NodeCgroups:
             async with self._making:
                 if self._rooted != node.cgroup_driver:
                     await self._make_roots(node)
-            written = await self._tree().apply(self._name(pod), limits)
+            async with self._turns[uid]:
+                self._limited.add(uid)
+                written = await self._tree().apply(self._name(pod), limits)
         except CgroupsDeniedError as exc:
             self._deny(exc)
             return
         self._log_missing(written)
         if written.failures:
             raise CgroupError("; ".join(written.failures))
-        self._limited.add(uid)
         # The CPU weight of the pod's class follows the requests of its pods.
         self._wake.ring()
 
@@ -199,12 +203,13 @@ class NodeCgroups:
         """
         if self._denied:
             return
-        path = cgroup_path(self._name(pod), self._node().cgroup_driver)
-        written = await self._tree().limit(path, limits)
+        path, uid = cgroup_path(self._name(pod), self._node().cgroup_driver), pod_uid(pod)
+        async with self._turns[uid]:
+            self._limited.add(uid)
+            written = await self._tree().limit(path, limits)
         self._log_missing(written)
         if written.failures:
             raise CgroupError("; ".join(written.failures))
-        self._limited.add(pod_uid(pod))
         self._wake.ring()  # the weight of the pod's class
 
     async def memory_usage(self, pod: Pod) -> int | None:
@@ -214,6 +219,7 @@ class NodeCgroups:
     async def remove(self, uid: PodUid) -> None:
         """Kill what still runs in the pod's cgroup and remove it, unless that is denied."""
         self._limited.discard(uid)
+        self._turns.pop(uid, None)
         try:
             await self._tree().remove(uid)
         except CgroupsDeniedError as exc:
@@ -347,17 +353,22 @@ class NodeCgroups:
             uid = pod_uid(pod)
             if uid not in found:
                 continue
-            self._limited.add(uid)
-            path = cgroup_path(self._name(pod), node.cgroup_driver)
-            # Without a record the QoS class is a guess: the cgroup may be in another class.
-            if not await self._tree().exists(path):
-                continue
-            limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
-            if uid in self._resizing or _is_resizing(pod):
-                # Its containers may still have higher limits: its worker applies these in order.
-                limits = replace(limits, cpu_quota=None, cpu_period=None, memory=None)
-            written = await self._tree().limit(path, limits)
-            self._log_failures(uid, written.failures)
+            async with self._turns[uid]:
+                if uid not in self._limited:  # its worker may have written them meanwhile
+                    self._limited.add(uid)
+                    await self._take_over_pod(node, pod)
+
+    async def _take_over_pod(self, node: NodeSettings, pod: Pod) -> None:
+        uid, path = pod_uid(pod), cgroup_path(self._name(pod), node.cgroup_driver)
+        # Without a record the QoS class is a guess: the cgroup may be in another class.
+        if not await self._tree().exists(path):
+            return
+        limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
+        if uid in self._resizing or _is_resizing(pod):
+            # Its containers may still have higher limits: its worker applies these in order.
+            limits = replace(limits, cpu_quota=None, cpu_period=None, memory=None)
+        written = await self._tree().limit(path, limits)
+        self._log_failures(uid, written.failures)
 
     def _name(self, pod: Pod) -> CgroupName:
         return pod_cgroup(pod_uid(pod), pod_qos(pod), parse_cgroup(self._node().cgroup_root))

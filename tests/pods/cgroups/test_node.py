@@ -295,6 +295,38 @@ async def test_the_take_over_of_a_pod_in_a_resize_leaves_the_limits_to_its_worke
         assert world.tree.there[names["none"]] == CgroupLimits(102, 100_000, 100_000, 1 << 20, 64)
 
 
+class SlowTree(FakeTree):
+    """Takes a second before it answers or writes."""
+
+    async def exists(self, path: str) -> bool:
+        await trio.sleep(1)
+        return await super().exists(path)
+
+    async def limit(self, path: str, limits: CgroupLimits) -> Written:
+        await trio.sleep(1)
+        return await super().limit(path, limits)
+
+
+@pytest.mark.parametrize("after", [0.5, 1.5, 2.5])
+async def test_the_take_over_never_writes_over_what_the_pods_worker_has_written(
+    after: float, autojump_clock: MockClock
+) -> None:
+    """A resize is granted and carried out before the take-over has reached the pod."""
+    world = World()
+    world.tree = SlowTree()
+    old = (*BURSTABLE, "podold")
+    world.tree.there = {KUBEPODS: CgroupLimits(), BURSTABLE: CgroupLimits(), old: CgroupLimits()}
+    world.show(limited_pod("old", "1", "1Mi"))
+    world.runtime.set()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(world.cgroups.run)
+        await trio.sleep(after)
+        await world.cgroups.ensure(limited_pod("old", "1", "2Mi"))
+        await trio.sleep(10)
+        assert world.tree.there[old].memory == 2 << 20
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_pods_cgroup_is_read_and_limited_and_its_class_weighed_anew(
     autojump_clock: MockClock,
 ) -> None:
