@@ -12,7 +12,7 @@ from kubelet_trio.model import PodUid, inline_offload, pod_uid, spec
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource, load_manifest
 from kubelet_trio.testing import TrioClock
-from tests.agent.node import Node, ready
+from tests.agent.node import Node, make_pod, ready
 from tests.sources.make import FakeWatcher
 
 MANIFEST = """
@@ -95,6 +95,28 @@ async def test_an_edit_of_amounts_resizes_the_pod_that_runs(
         assert machine.containers() == containers
         (container,) = machine.node.runtime.alive()
         assert container.resources.cpu_shares == 204
+
+
+async def test_an_edit_of_amounts_runs_a_pod_again_that_has_ended(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    def job(cpu: str) -> Pod:
+        requests = f"resources: {{requests: {{cpu: {cpu}}}}}"
+        return make_pod(
+            containers=f"- {{name: web, image: exit-0-after-5, {requests}}}",
+            spec=["restartPolicy: Never"],
+        )
+
+    node = Node(tmp_path)
+    async with node.running(job("100m")):
+        await trio.sleep(30)
+        assert node.status(job("100m")).phase == "Succeeded"
+        node.feed.put(job("100m"))
+        await trio.sleep(30)
+        node.feed.put(job("200m"))
+        await trio.sleep(30)
+        assert node.status(job("200m")).phase == "Succeeded"
+    assert len(node.calls("CreateContainer")) == 2
 
 
 async def test_an_upgrade_restarts_no_pod_and_the_next_edit_replaces_it_once(

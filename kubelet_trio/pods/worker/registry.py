@@ -152,8 +152,9 @@ class PodRegistry:
         if worker is None:
             worker = self._new_worker(pod, self._take_record(uid))
             self._start(worker)
-        if _never_ran(worker) and is_static(pod) and differs(worker.pod, pod):
-            # By its UID it is the pod that was rejected, but there is nothing to resize.
+        if _has_other_size(worker, pod):
+            # By its UID it is the pod that has ended, but there is nothing to resize: as any other
+            # edit of the manifest, this one runs it again.
             worker.remove(TerminationRequest(uid, EndReason.DELETED))
         if worker.is_wanted:
             worker.update(pod)
@@ -333,9 +334,10 @@ def _allocation(record: PodRecord) -> PodRecord | None:
     return PodRecord(record.uid, pod, start_time=0.0, admitted=True, allocates=True)
 
 
-def _never_ran(worker: PodWorker) -> bool:
-    """Whether a source wants a pod that has ended, and that never was admitted."""
-    return worker.is_wanted and worker.is_ending and not worker.is_admitted
+def _has_other_size(worker: PodWorker, pod: Pod) -> bool:
+    """Whether the manifest of a static pod that has ended asks for other CPU or memory."""
+    is_over = worker.is_wanted and worker.is_ending and is_static(pod)
+    return is_over and differs(worker.allocation.desired, pod)
 
 
 def _creation(entry: tuple[PodUid, Pod]) -> float:
