@@ -72,7 +72,6 @@ CHANGES = {
         [res("50m"), res("50m"), res("50m")],
         [res("50m/100m", "8Mi/32Mi"), res("50m"), res("20m")],
     ),
-    "less than the kernel can tell apart": ([res("2m/10m")], [res("1m/5m")]),
 }
 
 
@@ -110,6 +109,18 @@ def no_swap(now: Inside, resources: Sequence[Resources]) -> bool:
     """Whether a container with a memory limit may not swap, also after a change of the limit."""
     limited = [f"c{n}" for n, one in enumerate(resources) if amount(one, "limits", "memory")]
     return all(now.cgroups[name].swap() == 0 for name in limited)
+
+
+def test_amounts_that_the_kernel_cannot_tell_apart_are_shown_as_asked(
+    node: ApiNode, cri: CriClient
+) -> None:
+    # A container hardly starts with so little.
+    with node.running(pod_of("least", res("50m/100m"))), recorded(cri, "least"):
+        for least in (res("2m/10m"), res("1m/5m"), res("2m/10m")):
+            resized(
+                node, cri, "least", patch_of(least), {"c0": Limits(2, 1000), "": Limits(2, 1000)}
+            )
+        resized(node, cri, "least", patch_of(res("50m/100m")), wanted_of(res("50m/100m")))
 
 
 def test_a_best_effort_pod_keeps_its_class_and_its_cgroup(node: ApiNode, cri: CriClient) -> None:

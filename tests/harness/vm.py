@@ -57,8 +57,9 @@ SAME = (
     "tests/containerd/test_eviction.py",
     "tests/containerd/test_node_conditions.py",
 )
+ONCE = ("tests/containerd/test_stats.py", "tests/containerd/test_resize.py")
 SESSIONS = (
-    Session("stable", "systemd", ("tests/vm", *SAME, "tests/containerd/test_stats.py")),
+    Session("stable", "systemd", ("tests/vm", *SAME, *ONCE)),
     Session("stable", "cgroupfs", ("tests/vm/test_cgroups.py", SAME[0])),
     Session("newer", "systemd", ("tests/vm", *SAME)),
     Session("newer", "cgroupfs", ("tests/vm/test_cgroups.py", SAME[0])),
