@@ -56,6 +56,7 @@ class World:
             pod_logs_dir=self.host.base / "pods",
             container_logs_dir=self.host.base / "containers",
             host_ips=("192.0.2.7",),
+            allocatable=self.host.allocatable,
         )
         cluster = ApiServer(
             api,
