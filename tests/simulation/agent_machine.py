@@ -20,7 +20,7 @@ from kubelet_trio.model import PodUid, metadata, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeSandbox, FaultKind
 from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, resizes, wishes
 from tests.simulation.resizes import wanted_pod, was_rejected
-from tests.simulation.sizes import CPU, LARGE, MEMORY, MI
+from tests.simulation.sizes import ALIKE, CPU, LARGE, MEMORY, MI
 from tests.simulation.stepper import Stepper
 from tests.simulation.steps import step
 from tests.simulation.world import NODE, WitnessRuntime, World
@@ -48,6 +48,7 @@ CALLS = (
 # (300 s is the longest back-off), and has come to its end.
 CALM = 340.0
 Sizes = dict[str, tuple[int, int]]
+PLAIN = Wish(("run",), sidecar=True, asks=ALIKE)
 LONGEST_BACK_OFF = 320.0
 
 
@@ -184,25 +185,27 @@ class AgentMachine(RuleBasedStateMachine):
         names=st.permutations(NAMES),
         containers=st.sampled_from((("m0",), ("m0", SIDECAR))),
         pause=st.sampled_from((0.1, 2.0, 30.0)),
-        ends=st.sampled_from(("shrinks", "goes", "stays", "stays")),
+        ends=st.sampled_from(("shrinks", "goes", "stays", "calm")),
     )
     def pods_compete(
         self, names: list[str], containers: tuple[str, ...], pause: float, ends: str
     ) -> None:
         """Two pods want to be large, for which there is no room, until one gives way."""
-        first, second = names[:2]
-        if first not in self.wanted or second not in self.wanted:
-            return
-        for name in (first, second):
+        for name in names[:2]:
+            if name not in self.wanted:
+                self.write_wish(name, PLAIN)
+                self.run.sleep(1)  # it is admitted while it is small
             large = dict.fromkeys(containers, (CPU[LARGE], MEMORY[LARGE]))
             self.write_wish(name, self.wanted[name].resized(large))
             self.run.sleep(pause)
         if ends == "shrinks":
             small = dict.fromkeys(containers, (CPU[0], MEMORY[0]))
-            self.write_wish(first, self.wanted[first].resized(small))
+            self.write_wish(names[0], self.wanted[names[0]].resized(small))
         elif ends == "goes":
-            del self.wanted[first]
-            self.world.remove(first)
+            del self.wanted[names[0]]
+            self.world.remove(names[0])
+        elif ends == "calm":
+            self.calm()
 
     @step(name=st.sampled_from(NAMES), sizes=resizes(), after=st.sampled_from((0.0, 0.03, 0.1)))
     def pod_is_removed_in_a_resize(self, name: str, sizes: Sizes, after: float) -> None:

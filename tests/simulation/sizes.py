@@ -17,7 +17,7 @@ SHAPES = ("", "requests", "limits", "memory", "equal")
 CPU = (50, 100, 300, 600, 2000)
 MEMORY = (32, 64, 200, 500, 2000)
 SMALL, LARGE = 2, 3  # the first of them are small, the one at this place is large
-NODE_CPU, NODE_MEMORY = 1100, 900
+NODE_CPU, NODE_MEMORY = 1100, 1050
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Asks:
 
 
 NOTHING = Asks()
+ALIKE = Asks((("m0", Ask("limits")), ("s", Ask("limits"))))
 
 
 def asks(names: tuple[str, ...]) -> st.SearchStrategy[Asks]:
