@@ -149,6 +149,8 @@ class Inspector:
         except RuntimeObjectNotFoundError:
             state.mark_gone(container_id)
         else:
+            if status.id != container_id:
+                raise _wrong_id("ContainerStatus", container_id, status.id)
             state.learn_container(status, pid if verbose else None, ticket)
 
     async def _ask_sandbox(self, sandbox_id: SandboxId, errors: list[RuntimeCallError]) -> None:
@@ -161,6 +163,9 @@ class Inspector:
             except RuntimeCallError as exc:
                 errors.append(exc)
             else:
+                if status.id != sandbox_id:
+                    errors.append(_wrong_id("PodSandboxStatus", sandbox_id, status.id))
+                    return
                 self._state.learn_sandbox(status, ticket)
 
     async def _ask_container(
@@ -171,6 +176,11 @@ class Inspector:
                 await self.ask_container(container_id)
             except RuntimeCallError as exc:
                 errors.append(exc)
+
+
+def _wrong_id(call: str, asked: str, answered: str) -> RuntimeCallError:
+    """Return the error of a runtime that confuses its objects: such an answer proves nothing."""
+    return RuntimeCallError(call, f"the runtime returned the status of {answered!r} for {asked!r}")
 
 
 def _identities(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import trio
 
 from kubelet_trio.cri import RuntimeCallError, RuntimeUnavailableError, v1
-from kubelet_trio.model import ConfiguredResources, ContainerState
+from kubelet_trio.model import ConfiguredResources, ContainerId, ContainerState, SandboxId
 from kubelet_trio.testing import FakeRuntime, FaultKind
 from kubelet_trio.testing.fixtures import (
     container_config,
@@ -171,6 +172,40 @@ async def test_a_failed_refresh_raises_and_is_made_good_within_a_second(
         pod = await node.pleg.cache.wait_newer(WEB, trio.current_time())
         assert [c.id for c in pod.containers] == [container_id]
         assert node.woken_at() == trio.current_time() <= 2.1
+
+
+@pytest.mark.parametrize("call", ["ContainerStatus", "PodSandboxStatus"])
+async def test_the_status_of_another_object_is_no_answer(autojump_clock: object, call: str) -> None:
+    runtime, config = Confused(), sandbox_config()
+    async with watched(runtime) as node:
+        await trio.sleep(1)
+        sandbox_id = await runtime.run_pod_sandbox(config)
+        container_id = await start_container(runtime, sandbox_id, config)
+        runtime.confused = call
+        with pytest.raises(RuntimeCallError, match=f"{call}: the runtime returned the status of"):
+            await node.pleg.refresh(WEB, sandboxes=[sandbox_id], containers=[container_id])
+        assert not node.pleg.is_certain(WEB)
+        runtime.confused = ""
+        await trio.sleep(5)
+        assert node.pleg.is_certain(WEB)
+        assert node.pleg.get(WEB).containers[0].state is RUNNING
+
+
+class Confused(FakeRuntime):
+    """Returns the status of another object for `confused`, a call's name."""
+
+    confused = ""
+
+    async def container_status(
+        self, container_id: ContainerId, *, verbose: bool = False
+    ) -> tuple[v1.ContainerStatus, int]:
+        status, pid = await super().container_status(container_id, verbose=verbose)
+        is_other = self.confused == "ContainerStatus"
+        return (replace(status, id="other") if is_other else status), pid
+
+    async def pod_sandbox_status(self, sandbox_id: SandboxId) -> v1.PodSandboxStatus:
+        status = await super().pod_sandbox_status(sandbox_id)
+        return replace(status, id="other") if self.confused == "PodSandboxStatus" else status
 
 
 async def test_a_pod_in_doubt_is_woken_once_it_is_certain_even_if_nothing_changed(
