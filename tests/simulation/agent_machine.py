@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import PodUid, metadata, pod_uid
+from kubelet_trio.model import TERMINAL_PHASES, PodUid, metadata, pod_uid
 from kubelet_trio.testing import FakeContainer, FakeSandbox, FaultKind
 from tests.simulation.manifests import INIT, NAMES, SIDECAR, Fate, Wish, fate, resizes, wishes
 from tests.simulation.resizes import wanted_pod, was_rejected
@@ -107,7 +107,9 @@ class AgentMachine(RuleBasedStateMachine):
     def write_wish(self, name: str, wish: Wish, *, nudge: bool = True) -> None:
         before = self.wanted.get(name)
         is_other = before is None or before.uid(name) != wish.uid(name)
-        if is_other and wish.uid(name) in self.written:
+        # A pod that has ended runs again when its amounts change, as when it is written again.
+        may_have_ended = before != wish and wish.phase() in TERMINAL_PHASES
+        if wish.uid(name) in self.written and (is_other or may_have_ended):
             self.returned.add(wish.uid(name))
         self.broken.discard(name)
         self.written.add(wish.uid(name))
