@@ -296,14 +296,14 @@ class PodReporter:
     ) -> None:
         """Write the record if it has changed; if the disk refuses it, log that and go on."""
         try:
-            await self._write(pod, request, resize or self._allocation.resize)
+            await self._write(pod, request, resize)
         except OSError as exc:
             if self._problem != str(exc):
                 log.warning("pod.record_failed", error=str(exc))
             self._problem = str(exc)  # the next `publish` or `keep` tries again
 
     async def _write(
-        self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None
+        self, pod: Pod, request: TerminationRequest | None, resize: PodResize | None = None
     ) -> None:
         record = PodRecord(
             uid=pod_uid(pod),
@@ -315,7 +315,7 @@ class PodReporter:
             admitted=self.is_admitted,
             removed=self._is_removed,
             returns=self._returns,
-            resize=resize,
+            resize=resize or self._allocation.resize,
             allocates=True,
         )
         if record != self._record:  # an unchanged one costs no write
