@@ -39,8 +39,8 @@ def make_supplies(
     documents = LocalObjects(setup.links.changes.objects_changed)
     objects = cluster.objects(documents) if cluster is not None else documents
     access = _make_image_access(setup, runtime)
-    resizing = frozenset(uid for uid, record in records.items() if record.resize is not None)
-    cgroups = _make_cgroups(setup, runtime, reports, resizing)
+    settled = frozenset(u for u, r in records.items() if r.allocates and r.resize is None)
+    cgroups = _make_cgroups(setup, runtime, reports, settled)
     pods_dir, disk = settings.node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)
     services = PodServices(
         runtime=runtime.runtime,
@@ -132,7 +132,7 @@ def _make_volumes(
 
 
 def _make_cgroups(
-    setup: Setup, runtime: RuntimeParts, reports: Reports, resizing: frozenset[PodUid]
+    setup: Setup, runtime: RuntimeParts, reports: Reports, settled: frozenset[PodUid]
 ) -> NodeCgroups | PlainCgroups:
     seams, state = setup.seams, runtime.health.state
     if seams.cgroup_tree is None:
@@ -145,5 +145,5 @@ def _make_cgroups(
         reports.events,
         reports.statuses.pods,
         lambda: state.wait_value(lambda now: now.is_ready),
-        resizing,
+        settled,
     )

@@ -62,6 +62,7 @@ from kubelet_trio.containers.resources.allocation import (
     same_resources,
     with_allocated,
     with_larger,
+    with_resources,
 )
 from kubelet_trio.containers.resources.amounts import (
     RESIZABLE,
@@ -85,6 +86,7 @@ from kubelet_trio.containers.resources.container import (
     overhead_resources,
     pod_memory_limit,
 )
+from kubelet_trio.containers.resources.found import as_found
 from kubelet_trio.containers.resources.update import update_resources, update_sandbox_resources
 from kubelet_trio.containers.sandbox import dotted_sysctl, sandbox_config
 from kubelet_trio.containers.security import apparmor_profile
@@ -120,6 +122,7 @@ __all__ = [
     "SandboxConfigError",
     "amounts",
     "apparmor_profile",
+    "as_found",
     "container_amounts",
     "container_config",
     "container_env",
@@ -188,5 +191,6 @@ __all__ = [
     "update_sandbox_resources",
     "with_allocated",
     "with_larger",
+    "with_resources",
     "write_hosts",
 ]

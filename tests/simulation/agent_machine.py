@@ -364,11 +364,10 @@ class AgentMachine(RuleBasedStateMachine):
 
     def uids(self) -> set[str]:
         """Return the pods that are wanted, and were never given up."""
-        wanted = {wish.uid(name) for name, wish in self.wanted.items()} - self.returned
-        return {uid for uid in wanted if self.is_recorded(PodUid(uid))}
+        return {wish.uid(name) for name, wish in self.wanted.items()} - self.returned
 
     def is_recorded(self, uid: PodUid) -> bool:
-        """Whether the agent knows what it has allocated to a pod."""
+        """Whether the agent knows what a pod is to be."""
         return True
 
     @invariant()

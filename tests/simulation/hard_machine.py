@@ -204,8 +204,5 @@ class HardMachine(AgentMachine):
         super().check_pod(name, wish, pod)
 
     def is_recorded(self, uid: PodUid) -> bool:
+        """Without a record, and as long as its manifest is away, only the runtime tells of it."""
         return uid not in self.excused
-
-    def check_resources(self, name: str, wish: Wish, pod: Pod) -> None:
-        if self.is_recorded(pod_uid(pod)):
-            super().check_resources(name, wish, pod)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import metadata
+from kubelet_trio.model import metadata, pod_uid
 from tests.simulation.hard_world import HardWorld
 from tests.simulation.manifests import Wish
 from tests.simulation.resizes import PENDING, condition
@@ -208,3 +208,32 @@ def test_a_pod_has_no_more_after_a_shutdown_of_the_node_than_before() -> None:
             world.kill()
         finally:
             world.close()
+
+
+@pytest.mark.parametrize("shape", ["limits", "memory", "equal"])
+@pytest.mark.parametrize("level", ["", "limits"])
+@pytest.mark.parametrize(
+    ("before", "after"), [((300, 200), (100, 64)), ((100, 64), (300, 200)), ((100, 64), (100, 64))]
+)
+def test_a_pod_whose_record_is_lost_is_resized_from_what_it_has(
+    world: World, shape: str, level: str, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    """Its manifest was edited meanwhile: neither the manifest nor the disk says what it has."""
+    asks = Asks((("m0", Ask(shape, *before)), ("m1", Ask(shape, 50, 32))), level=level)
+    wish = Wish(("run", "run"), asks=asks)
+    world.write("alpha", wish)
+    world.run.sleep(5)
+    world.kill()
+    for path in (world.node.root_dir / "pods").glob("*/kubelet-trio.json"):
+        path.write_bytes(b"{")
+    world.write("alpha", wish.resized({"m0": after}))
+    world.start()
+    world.run.sleep(30)
+    (pod,) = _pods(world)
+    assert condition(pod, PENDING) is None
+    world.resizes.check_done(pod, world.node, world.cgroups.of_pod(pod_uid(pod)))
+    (resized,) = (c for c in world.runtime.alive() if c.name == "m0")
+    factor = 1 if shape == "equal" else 2
+    assert resized.resources.memory_limit_in_bytes == factor * after[1] << 20
+    assert world.runtime.starts[pod_uid(pod), "m0"] == 1
+    assert world.cgroups.exceeded == []

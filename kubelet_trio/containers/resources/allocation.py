@@ -28,6 +28,23 @@ def with_allocated(pod: Pod, allocated: Pod) -> Pod:
     return _merged(pod, allocated, _take)
 
 
+def with_resources(pod: Pod, resources: Mapping[str, ResourceRequirements]) -> Pod:
+    """Return a pod whose containers and init containers have these resources, by name."""
+
+    def of(container: Container) -> Container:
+        given = resources.get(container.name)
+        return container if given is None else replace(container, resources=given)
+
+    body = spec(pod)
+    inits = body.initContainers
+    new = replace(
+        body,
+        containers=[of(c) for c in body.containers],
+        initContainers=[of(c) for c in inits] if inits is not None else None,
+    )
+    return replace(pod, spec=new)
+
+
 def with_larger(pod: Pod, other: Pod) -> Pod:
     """Return `pod` with the larger CPU and memory of two states of one pod. Raises ValueError."""
     return _merged(pod, other, _larger)

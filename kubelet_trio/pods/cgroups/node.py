@@ -130,7 +130,7 @@ class NodeCgroups:
         events: EventSink,
         pods: AsyncValue[Mapping[PodUid, Pod]],
         wait_runtime: Callable[[], Awaitable[object]],
-        resizing: Set[PodUid] = frozenset(),
+        settled: Set[PodUid] = frozenset(),
     ) -> None:
         """Args:
         policy: the limits.
@@ -139,7 +139,7 @@ class NodeCgroups:
         events: the node's events.
         pods: the pods with their statuses.
         wait_runtime: waits until the runtime is ready; its driver is not known before.
-        resizing: the pods whose resize an earlier agent left incomplete.
+        settled: the pods on record of an earlier agent, without those that were being resized.
         """
         self._policy = policy
         self._make_tree = tree
@@ -147,7 +147,7 @@ class NodeCgroups:
         self._events = events
         self._pods = pods
         self._wait_runtime = wait_runtime
-        self._resizing = resizing
+        self._settled = settled
         self._making = trio.Lock()  # two workers may need the levels above pods at once
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = False
@@ -364,8 +364,8 @@ class NodeCgroups:
         if not await self._tree().exists(path):
             return
         limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
-        if uid in self._resizing or _is_resizing(pod):
-            # Its containers may still have higher limits: its worker applies these in order.
+        if uid not in self._settled:
+            # Its containers may have higher limits: its worker applies these, in order.
             limits = replace(limits, cpu_quota=None, cpu_period=None, memory=None)
         written = await self._tree().limit(path, limits)
         self._log_failures(uid, written.failures)
@@ -414,11 +414,6 @@ class NodeCgroups:
         elif text:
             self._enforced.discard(what)
             self._events.emit(ref, "Warning", _FAILED, f"{failed}: {text}")
-
-
-def _is_resizing(pod: Pod) -> bool:
-    conditions = (pod.status.conditions or ()) if pod.status is not None else ()
-    return any(c.type == "PodResizeInProgress" and c.status == "True" for c in conditions)
 
 
 def _is_active(pod: Pod) -> bool:

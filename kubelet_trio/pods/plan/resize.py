@@ -40,7 +40,6 @@ from kubelet_trio.pods.types import PodResize
 
 Resource = Literal["memory", "cpu"]
 RESOURCES: tuple[Resource, ...] = ("memory", "cpu")  # in the order of their changes
-_RESIZABLE = (ContainerKind.INIT, ContainerKind.MAIN)
 
 
 class Amount(NamedTuple):

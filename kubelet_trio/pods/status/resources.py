@@ -30,6 +30,7 @@ from kubelet_trio.containers import (
     declares_limit,
     pod_limits,
     pod_requests,
+    with_resources,
 )
 from kubelet_trio.model import (
     NANO,
@@ -37,6 +38,7 @@ from kubelet_trio.model import (
     ContainerState,
     RuntimePod,
     parse_quantity,
+    pod_containers,
     quantity_like,
     spec,
     to_milli,
@@ -136,24 +138,12 @@ def _applied(pod: Pod, wanted: Mapping[str, int]) -> ResourceRequirements:
 
 def _actuated(pod: Pod, observed: RuntimePod, resize: PodResize) -> Pod:
     """Return a pod with the resources that its cgroup has while it is being resized."""
-    body = spec(pod)
-
-    def of(container: Container) -> Container:
-        record = observed.latest(container.name)
-        if record is None or record.id not in resize.actuated:
-            return container
-        return replace(container, resources=resize.actuated[record.id])
-
-    inits = body.initContainers
-    return replace(
-        pod,
-        spec=replace(
-            body,
-            containers=[of(c) for c in body.containers],
-            initContainers=[of(c) for c in inits] if inits is not None else None,
-            resources=resize.pod_level if resize.pod_level is not None else body.resources,
-        ),
-    )
+    latest = (observed.latest(container.spec.name) for container in pod_containers(pod))
+    had = {r.name: resize.actuated[r.id] for r in latest if r and r.id in resize.actuated}
+    sized = with_resources(pod, had)
+    if resize.pod_level is None:
+        return sized
+    return replace(sized, spec=replace(spec(sized), resources=resize.pod_level))
 
 
 def _texts(pod: Pod, which: str, total: Mapping[str, int]) -> dict[str, str]:

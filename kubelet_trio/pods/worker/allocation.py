@@ -5,15 +5,14 @@
     allocated   what the record on disk says; each round of the worker uses it
     actuated    what containers and the pod's cgroup have
 
-The admitter grants or refuses; the worker's task then records a grant with `accept`, and reports
-with `actuated` and `finish` what it has applied.
+The admitter grants or refuses. The worker's task then records what `accepted` returns and uses it
+from `begin` on, and reports with `actuated` and `finish` what it has applied.
 """
 
 from __future__ import annotations
 
 import msgspec
 from lightkube.models.core_v1 import (
-    Container,
     ContainerStatus,
     Pod,
     PodStatus,
@@ -21,17 +20,19 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import (
+    NodeSettings,
+    as_found,
     differs,
-    same_resources,
     with_allocated,
     with_larger,
+    with_resources,
 )
 from kubelet_trio.model import (
     ContainerId,
+    ContainerState,
     RuntimePod,
     metadata,
     pod_containers,
-    spec,
 )
 from kubelet_trio.pods.admission import DEFERRED, INFEASIBLE
 from kubelet_trio.pods.plan import begin_resize
@@ -54,17 +55,16 @@ class PodAllocation:
         self.resize: PodResize | None = None
         self.error = ""  # why the last attempt to actuate failed
         self.pending_since = 0.0  # trio time at which the pod asked for the resize
+        # Earlier versions of this agent recorded what was desired, and did not allocate.
+        self.is_recorded = record is not None and record.allocates
         # The pod with what it had before the resize in progress: some of that is in use still.
         self._held: Pod | None = None
         if record is not None and record.admitted:
             self.allocated = with_allocated(desired, record.pod)
             self.resize = record.resize
-            if not record.allocates:
-                self.resize = _unfinished(record.pod)
         elif record is None and _resizes(desired.status):
             # The Go kubelet ran it: this node allocated what the status says.
             self.allocated = _as_shown(desired)
-            self.resize = _unfinished(self.allocated)
         if self.resize is not None:
             self._held = _as_shown(record.pod if record is not None else desired, actuated=True)
         if self.asked is not None:
@@ -98,6 +98,23 @@ class PodAllocation:
             return None
         return self.desired if differs(self.desired, self.allocated) else None
 
+    def adopt(self, observed: RuntimePod, node: NodeSettings) -> bool:
+        """Take what the instances of an unrecorded pod have for what is allocated to it.
+
+        Returns whether the pod asks for something else. Raises ValueError.
+        """
+        self.is_recorded = True  # from now on
+        latest = (observed.latest(c.spec.name) for c in pod_containers(self.desired))
+        found = {
+            record.name: record.resources
+            for record in latest
+            if record is not None
+            and record.state is ContainerState.RUNNING
+            and record.resources is not None  # not every runtime reports them
+        }
+        self.allocated = as_found(self.allocated, node, found)
+        return self.asked is not None
+
     def update(self, desired: Pod, *, is_admitted: bool, now: float) -> None:
         """Take the newest pod of the source; `now` is trio time."""
         if not is_admitted:
@@ -111,7 +128,7 @@ class PodAllocation:
             self.pending = None
 
     def grant(self) -> None:
-        """Allocate what is asked; `accept` is to record it."""
+        """Allocate what is asked; the worker is to record it."""
         self.granted, self.pending = self.desired, None
 
     def refuse(self, why: PendingResize) -> PendingResize | None:
@@ -158,24 +175,6 @@ class PodAllocation:
         return generation
 
 
-def _unfinished(pod: Pod) -> PodResize | None:
-    """Return the resize that a pod without record of one still needs; None if it needs none.
-
-    An earlier version of this agent recorded a resize as allocated, and did not carry it out.
-    """
-    specs = {c.spec.name: c.spec for c in pod_containers(pod)}
-    found = {
-        ContainerId((shown.containerID or "").partition("://")[2]): shown.resources
-        for shown in _shown(pod.status)
-        if shown.resources is not None
-        and shown.state is not None
-        and shown.state.running is not None
-        and shown.name in specs
-        and not same_resources(shown.resources, specs[shown.name].resources)
-    }
-    return PodResize(generation=metadata(pod).generation, actuated=found) if found else None
-
-
 def _resizes(status: PodStatus | None) -> bool:
     conditions = (status.conditions if status is not None else None) or ()
     return any(c.type in _CONDITIONS and c.status == "True" for c in conditions)
@@ -195,30 +194,14 @@ def _pending(status: PodStatus | None) -> PendingResize | None:
 
 def _as_shown(pod: Pod, *, actuated: bool = False) -> Pod:
     """Return a pod with the resources that its status shows as allocated, or as actuated."""
-    shown = {s.name: s for s in _shown(pod.status) if s.resources is not None}
-
-    def of(container: Container) -> Container:
-        status = shown.get(container.name)
-        if status is None or status.resources is None:
-            return container
-        requests = status.resources.requests
-        if not actuated:
-            requests = status.allocatedResources or requests
-        resources = msgspec.structs.replace(status.resources, requests=requests)
-        return msgspec.structs.replace(container, resources=resources)
-
-    body = spec(pod)
-    return with_allocated(
-        pod,
-        msgspec.structs.replace(
-            pod,
-            spec=msgspec.structs.replace(
-                body,
-                containers=[of(c) for c in body.containers],
-                initContainers=[of(c) for c in body.initContainers or ()],
-            ),
-        ),
-    )
+    shown = {}
+    for status in _shown(pod.status):
+        if status.resources is not None:
+            requests = status.resources.requests
+            if not actuated:
+                requests = status.allocatedResources or requests
+            shown[status.name] = msgspec.structs.replace(status.resources, requests=requests)
+    return with_allocated(pod, with_resources(pod, shown))
 
 
 def _shown(status: PodStatus | None) -> list[ContainerStatus]:

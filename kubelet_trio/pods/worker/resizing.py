@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 from lightkube.models.core_v1 import ResourceRequirements
 
-from kubelet_trio.model import ContainerId, pod_object_ref, pod_uid
+from kubelet_trio.cgroups import CgroupError
+from kubelet_trio.model import ContainerId, RuntimePod, get_logger, pod_object_ref, pod_uid
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import ResizeEvent, resize_completed, resize_started
 from kubelet_trio.pods.types import ResizeTrigger
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.reporter import PodReporter
+
+log = get_logger()
 
 
 class ResizeLedger:
@@ -34,7 +37,11 @@ class ResizeLedger:
         """Record the resources that the admitter has granted, and use them from now on."""
         allocation, observer = self._allocation, self._services.observer
         uid = pod_uid(allocation.allocated)
-        if allocation.granted is None or not observer.is_certain(uid):
+        if not observer.is_certain(uid):
+            return
+        if not allocation.is_recorded:
+            await self._adopt(observer.get(uid))
+        if allocation.granted is None:
             return
         pod, resize = allocation.accepted(observer.get(uid))
         if not await self._reporter.note_resize(pod, resize):
@@ -42,6 +49,19 @@ class ResizeLedger:
         allocation.begin(pod, resize)
         self._emit(resize_started(pod, resize.generation))
         self._reconsider(ResizeTrigger.POD_RESIZED)  # a smaller request leaves room for others
+
+    async def _adopt(self, observed: RuntimePod) -> None:
+        """Find out what a pod has whose record is lost, or that another kubelet has started."""
+        allocation, cgroups = self._allocation, self._services.cgroups
+        if allocation.adopt(observed, self._services.node()):
+            # The resize changes the pod's cgroup too, in the right order.
+            self._reconsider(ResizeTrigger.POD_UPDATED)
+            return
+        try:
+            if observed.exists and await cgroups.read(allocation.allocated) is not None:
+                await cgroups.ensure(allocation.allocated)
+        except CgroupError as exc:
+            log.warning("pod.not_limited", error=str(exc))
 
     async def note_actuated(
         self, container_id: ContainerId | None, resources: ResourceRequirements | None

@@ -12,7 +12,6 @@ import trio
 from lightkube.models.core_v1 import (
     Container,
     Pod,
-    PodCondition,
     PodSpec,
     PodStatus,
     ResourceRequirements,
@@ -151,7 +150,7 @@ class World:
         self,
         policy: CgroupPolicy | None = None,
         version: int = 2,
-        resizing: frozenset[PodUid] = frozenset(),
+        settled: frozenset[PodUid] = frozenset(),
     ) -> None:
         self.tree, self.events = FakeTree(), Events()
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
@@ -164,7 +163,7 @@ class World:
             self.events,
             self.pods,
             self.runtime.wait,
-            resizing,
+            settled,
         )
 
     def show(self, *pods: Pod) -> None:
@@ -185,9 +184,8 @@ async def settle() -> None:
     await wait_all_tasks_blocked()
 
 
-def limited_pod(uid: str, cpu: str, memory: str, **condition: str) -> Pod:
+def limited_pod(uid: str, cpu: str, memory: str) -> Pod:
     limits = {"cpu": cpu, "memory": memory}
-    conditions = [PodCondition(type=t, status=s) for t, s in condition.items()]
     return Pod(
         metadata=ObjectMeta(name=uid, namespace="default", uid=uid),
         spec=PodSpec(
@@ -200,7 +198,7 @@ def limited_pod(uid: str, cpu: str, memory: str, **condition: str) -> Pod:
                 )
             ]
         ),
-        status=PodStatus(phase="Running", conditions=conditions),
+        status=PodStatus(phase="Running"),
     )
 
 
@@ -274,25 +272,22 @@ async def test_a_pod_whose_class_nobody_knows_any_more_is_left_as_it_is(
     assert world.tree.there[old] == CgroupLimits()
 
 
-async def test_the_take_over_of_a_pod_in_a_resize_leaves_the_limits_to_its_worker(
+async def test_the_take_over_writes_the_limits_of_pods_that_are_certain(
     autojump_clock: MockClock,
 ) -> None:
-    # Its containers may still have the limits of before: below them the pod's would be too low.
-    world = World(resizing=frozenset({PodUid("recorded")}))
+    # The containers of the other may have larger limits: its worker looks before it writes.
+    world = World(settled=frozenset({PodUid("settled")}))
     before = CgroupLimits(2048, 400_000, 100_000, 1 << 30)
-    names = {uid: (*BURSTABLE, f"pod{uid}") for uid in ("recorded", "reported", "none")}
+    names = {uid: (*BURSTABLE, f"pod{uid}") for uid in ("settled", "other")}
     world.tree.there = {KUBEPODS: CgroupLimits(), BURSTABLE: CgroupLimits()}
     world.tree.there |= dict.fromkeys(names.values(), before)
-    world.show(
-        limited_pod("recorded", "1", "1Mi"),
-        limited_pod("reported", "1", "1Mi", PodResizeInProgress="True"),
-        limited_pod("none", "1", "1Mi"),
-    )
+    world.show(limited_pod("settled", "1", "1Mi"), limited_pod("other", "1", "1Mi"))
     async with world.running():
         kept = replace(before, cpu_shares=102, pids=64)
-        assert world.tree.there[names["recorded"]] == kept
-        assert world.tree.there[names["reported"]] == kept
-        assert world.tree.there[names["none"]] == CgroupLimits(102, 100_000, 100_000, 1 << 20, 64)
+        assert world.tree.there[names["other"]] == kept
+        assert world.tree.there[names["settled"]] == CgroupLimits(
+            102, 100_000, 100_000, 1 << 20, 64
+        )
 
 
 class SlowTree(FakeTree):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from lightkube.models.core_v1 import (
     ContainerResizePolicy,
@@ -26,10 +28,13 @@ from kubelet_trio.containers import (
     with_allocated,
     with_larger,
 )
-from kubelet_trio.model import ContainerId, RuntimePod, spec
+from kubelet_trio.containers.resources.container import container_resources
+from kubelet_trio.model import ContainerId, RuntimePod, pod_containers, spec
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.types import PendingResize, PodResize
 from kubelet_trio.pods.worker.allocation import PodAllocation
+from tests.containers.make import NODE
+from tests.containers.resources.test_update import had_of
 from tests.pods.make import EXITED, UID, container, pod, record, runtime
 
 RUNS = runtime(record("web"), record("log"))
@@ -178,20 +183,58 @@ def test_a_restarted_agent_keeps_a_resize_pending() -> None:
     assert PodAllocation(sized("1"), before).pending is None
 
 
-def test_what_an_earlier_version_recorded_as_done_is_done() -> None:
-    before = PodRecord(UID, _shown(sized("2"), "1"), 0.0, admitted=True)
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(None, id="no record"),
+        pytest.param(PodRecord(UID, sized("2"), 0.0, admitted=True), id="an earlier version's"),
+    ],
+)
+def test_without_a_word_on_what_is_allocated_it_is_what_the_containers_have(
+    before: PodRecord | None,
+) -> None:
+    # An earlier version recorded what was desired, and changed no container.
     allocation = PodAllocation(sized("2"), before)
-    assert allocation.resize is not None
-    assert allocation.resize.actuated == {record("web").id: resources("1")}
-    assert PodAllocation(sized("2"), msgspec.structs.replace(before, allocates=True)).resize is None
+    assert not allocation.is_recorded
+    assert allocation.adopt(running(sized("1")), NODE)
+    assert not differs(allocation.allocated, sized("1"))
+    assert allocation.asked is allocation.desired
+    assert allocation.is_recorded
+
+
+def test_a_pod_without_a_record_asks_for_nothing_if_its_containers_have_it() -> None:
+    for observed in (running(sized("2")), RUNS, runtime()):  # RUNS: the runtime does not say
+        allocation = PodAllocation(sized("2"), None)
+        assert not allocation.adopt(observed, NODE)
+        assert allocation.allocated is allocation.desired
+
+
+def test_what_an_ended_instance_had_says_nothing() -> None:
+    had = running(sized("1"))
+    observed = runtime(*(dataclasses.replace(c, state=EXITED) for c in had.containers))
+    assert not PodAllocation(sized("2"), None).adopt(observed, NODE)
 
 
 def test_a_go_kubelet_that_refused_a_resize_has_not_allocated_it() -> None:
     pending = PodCondition(type="PodResizePending", status="True", reason="Deferred")
     allocation = PodAllocation(_shown(sized("2"), "1", pending), None)
     assert not differs(allocation.allocated, sized("1"))
-    assert allocation.asked is not None
+    assert allocation.adopt(running(sized("1")), NODE)
+    assert not differs(allocation.allocated, sized("1"))
     assert PodAllocation(_shown(sized("2"), "1"), None).asked is None
+
+
+def test_a_go_kubelet_that_was_about_to_resize_has_it_done_by_this_agent() -> None:
+    doing = PodCondition(type="PodResizeInProgress", status="True")
+    allocation = PodAllocation(_shown(sized("2"), "2", doing), None)
+    assert allocation.asked is None
+    assert allocation.adopt(running(sized("1")), NODE)
+
+
+def running(body: Pod) -> RuntimePod:
+    """Return a pod whose containers run with its resources, as the runtime tells."""
+    made = {c.spec.name: had_of(container_resources(body, c, NODE)) for c in pod_containers(body)}
+    return runtime(*(record(name, resources=has) for name, has in made.items()))
 
 
 def _granted(desired: Pod, allocated: Pod) -> PodAllocation:
