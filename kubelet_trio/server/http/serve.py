@@ -54,17 +54,12 @@ async def serve_http(
     seats = Seats(limits.connections, limits.per_source if gate else limits.connections)
 
     async def serve_socket(stream: trio.SocketStream, seat: Seat) -> None:
-        peer = ClientPeer(seat.source)
         # Closes the socket even if the handshake or `serve_connection` is cancelled.
         async with stream:
-            secured: HalfCloseableStream = stream
-            if secure is not None:
-                found = await _secured(secure, stream, limits.secure_seconds)
-                if found is None:
-                    return
-                secured, tls_peer = found
-                peer = replace(tls_peer, address=peer.address)  # TLS does not know the address
-            await serve_connection(secured, handler, limits, peer, observe, gate=gate, seat=seat)
+            secured = await _secured(secure, stream, seat.source, limits.secure_seconds)
+            if secured is not None:
+                served, peer = secured
+                await serve_connection(served, handler, limits, peer, observe, gate=gate, seat=seat)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         seat = seats.take(_address(stream))
@@ -92,11 +87,14 @@ async def serve_http(
 
 
 async def _secured(
-    secure: Secure, stream: trio.SocketStream, seconds: float
+    secure: Secure | None, stream: trio.SocketStream, address: str, seconds: float
 ) -> tuple[HalfCloseableStream, ClientPeer] | None:
-    """Do the TLS handshake; return None if it fails or takes too long."""
+    """Do the TLS handshake, if any; return None if it fails or takes too long."""
+    if secure is None:
+        return stream, ClientPeer(address)
     with trio.move_on_after(seconds), contextlib.suppress(*DISCONNECTED):
-        return await secure(stream)
+        secured, peer = await secure(stream)
+        return secured, replace(peer, address=address)  # TLS does not know the address
     return None
 
 
