@@ -363,8 +363,9 @@ class AgentMachine(RuleBasedStateMachine):
         self.world.resizes.check_sum(self.uids())
 
     def uids(self) -> set[str]:
-        """Return the pods that are wanted, and were never given up."""
-        return {wish.uid(name) for name, wish in self.wanted.items()} - self.returned
+        """Return the pods that are wanted, were never given up, and whose records are not lost."""
+        wanted = {wish.uid(name) for name, wish in self.wanted.items()} - self.returned
+        return {uid for uid in wanted if self.is_recorded(PodUid(uid))}
 
     def is_recorded(self, uid: PodUid) -> bool:
         """Whether the agent knows what a pod is to be."""
