@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from lightkube.models.core_v1 import Pod, PodSecurityContext, Volume
+from lightkube.models.core_v1 import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodSecurityContext,
+    Volume,
+)
 
 from kubelet_trio.containers import PodFacts
 from kubelet_trio.model import metadata, pod_key
@@ -32,6 +38,9 @@ class VolumeSpec:
     facts: PodFacts = field(default_factory=PodFacts)
     is_for_one_pod: bool = False  # the access mode is ReadWriteOncePod
     deleting: str = ""  # an error text if its claim is being deleted
+    is_block: bool = False  # volumeMode Block: containers get a device, not a mount
+    claim: PersistentVolumeClaim | None = None  # of a persistent volume
+    persistent: PersistentVolume | None = None
 
     @property
     def namespace(self) -> str:
@@ -84,6 +93,57 @@ class VolumePlugin(Protocol):
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the volume's path on the host."""
+        ...
+
+
+class AsyncVolumePlugin(Protocol):
+    """One kind of volume that a driver, a server or a device provides; the manager runs it on Trio.
+
+    Each volume of a pod has a task of its own, so one that hangs delays no other. Calls for one
+    pod come from its worker, one at a time; those for two pods with the same volume may overlap.
+    Disk, mount table and drivers show what exists: an instance may be new at any time.
+    """
+
+    @property
+    def managed(self) -> bool:
+        """Whether SELinux may relabel the volume for its pod."""
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether containers may never write to it, whatever the pod's spec says."""
+        ...
+
+    def republishes(self, spec: VolumeSpec) -> bool:
+        """Whether a running pod needs another `set_up` from time to time."""
+        ...
+
+    async def set_up(self, spec: VolumeSpec) -> None:
+        """Mount the volume, or map its device (`spec.is_block`). Idempotent.
+
+        Raises OSError, ValueError or `ObjectError`; a FailedMount event shows the text.
+        """
+        ...
+
+    async def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether an earlier set-up made it usable for containers. Raises OSError."""
+        ...
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the volume's directory on the host, or the path of its device."""
+        ...
+
+    async def tear_down(self, pod_dir: Path) -> None:
+        """Undo all volumes of this kind that a pod has on disk, and what no other pod needs then.
+
+        Idempotent. Raises `VolumeError` for the first that failed, after the others.
+        """
+        ...
+
+    async def clean(self) -> None:
+        """Undo what no pod on disk needs: staged volumes, sessions. Called after every source
+        has delivered, and once a minute. Raises `VolumeError` for the first that failed.
+        """
         ...
 
 
