@@ -1,7 +1,11 @@
 """The errors of this room.
 
     VolumeError        a volume could not be set up, mounted or torn down; its text is for users
+    AttachLimitError   ... because a CSI driver attaches no more volumes to the node
     SubPathError       a subPath is refused; its text names host paths, so it is for the log
+    VolumeStepError    a step of a set-up failed; the pod's event names the step
+    DriverNotFoundError  ... because no CSI driver of that name is registered
+    CsiCallError       ... because a CSI driver answered with an error, or not in time
 
 `VolumeManager` turns every other error into a `VolumeError`. `VOLUME_ERRORS` is what the removal
 of a pod's volumes and its directory can raise.
@@ -25,13 +29,63 @@ class VolumeError(Exception):
         self.message = message
 
 
+class AttachLimitError(VolumeError):
+    """A CSI driver cannot attach more volumes to the node: the pod fails, it does not wait.
+
+    VolumeAttachmentLimitExceeded in pkg/kubelet/volumemanager.
+    """
+
+
+class VolumeStepError(Exception):
+    """A step of an asynchronous set-up failed.
+
+    `step` is the Go kubelet's name of it, such as `MountVolume.MountDevice` or
+    `MapVolume.SetUpDevice` (pkg/volume/util/operationexecutor); "": `MountVolume.SetUp`.
+    """
+
+    step = ""
+
+    def __init__(self, message: str, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class DriverNotFoundError(VolumeStepError):
+    """No CSI driver of that name is registered; it may register later."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"driver name {name} not found in the list of registered CSI drivers")
+        self.driver = name
+
+
+class CsiCallError(VolumeStepError):
+    """A CSI driver answered a call with an error, or did not answer."""
+
+    def __init__(self, code: str, description: str, *, is_final: bool) -> None:
+        """Describe the call's end.
+
+        Args:
+            code: the gRPC code by its name in Go, such as `DeadlineExceeded`.
+            description: the driver's text.
+            is_final: whether the driver surely does nothing for this call any more
+                (isFinalError in pkg/volume/csi).
+        """
+        super().__init__(f"rpc error: code = {code} desc = {description}")
+        self.code = code
+        self.description = description
+        self.is_final = is_final
+
+
 class SubPathError(Exception):
     """A subPath is refused. The text names host paths: for the log, not for the pod's owner."""
 
 
 def set_up_error(volume: str, cause: object) -> VolumeError:
     """Return the error for a failed set-up, in the words of a FailedMount event."""
-    return VolumeError(volume, f'MountVolume.SetUp failed for volume "{volume}" : {cause}')
+    step = cause.step if isinstance(cause, VolumeStepError) else ""
+    return VolumeError(
+        volume, f'{step or "MountVolume.SetUp"} failed for volume "{volume}" : {cause}'
+    )
 
 
 VOLUME_ERRORS = (VolumeError, OSError)

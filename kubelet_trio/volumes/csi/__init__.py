@@ -1,0 +1,31 @@
+"""CSI: volumes that a driver on this node stages and publishes.
+
+Only the seams of `types` are loaded with this package. Everything else is loaded when a driver
+registers, or when a pod first has a CSI volume: its messages cost memory that most nodes spare.
+"""
+
+from kubelet_trio.volumes.csi.types import (
+    CSI_PLUGIN,
+    CSI_TIMEOUT,
+    Attachments,
+    Capability,
+    CsiVolume,
+    Driver,
+    DriverDirectory,
+    NoAttachments,
+    NoVolumesInUse,
+    VolumesInUse,
+)
+
+__all__ = [
+    "CSI_PLUGIN",
+    "CSI_TIMEOUT",
+    "Attachments",
+    "Capability",
+    "CsiVolume",
+    "Driver",
+    "DriverDirectory",
+    "NoAttachments",
+    "NoVolumesInUse",
+    "VolumesInUse",
+]

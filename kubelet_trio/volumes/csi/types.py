@@ -1,0 +1,160 @@
+"""What CSI volumes need from other rooms, and the facts about drivers and volumes.
+
+Nothing in `volumes.csi` talks to the API server. `node` implements `Attachments` and `VolumesInUse`
+for a cluster; a node without an API server has `NoAttachments` and `NoVolumesInUse`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from trio_util import AsyncValue
+
+from kubelet_trio.model import sha256
+
+if TYPE_CHECKING:
+    from kubelet_trio.grpc import Channel
+
+CSI_PLUGIN = "kubernetes.io/csi"  # CSIPluginName in pkg/volume/csi
+CSI_TIMEOUT = 120.0  # seconds for a call of a driver: csiTimeout in pkg/volume/csi
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CsiVolume:
+    """A volume as its driver knows it."""
+
+    driver: str
+    handle: str  # CSI's volume_id
+
+    @property
+    def unique_name(self) -> str:
+        """Its name in a node's `volumesInUse` and `volumesAttached`."""
+        return f"{CSI_PLUGIN}/{self.driver}^{self.handle}"
+
+    def attachment_name(self, node: str) -> str:
+        """Return the name of its VolumeAttachment (getAttachmentName in pkg/volume/csi)."""
+        return f"csi-{sha256((self.handle + self.driver + node).encode()).hexdigest()}"
+
+
+class Capability(enum.IntEnum):
+    """What a driver can do on a node: `NodeServiceCapability.RPC.Type`, with its numbers."""
+
+    STAGE_UNSTAGE_VOLUME = 1
+    GET_VOLUME_STATS = 2
+    EXPAND_VOLUME = 3
+    VOLUME_CONDITION = 4
+    SINGLE_NODE_MULTI_WRITER = 5
+    VOLUME_MOUNT_GROUP = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A registered driver, as its NodeGetInfo and NodeGetCapabilities describe it."""
+
+    name: str
+    endpoint: str  # the path of its socket
+    node_id: str
+    max_volumes: int = 0  # the most volumes of a node; 0: no limit
+    topology: Mapping[str, str] = field(default_factory=dict)  # segments by key
+    capabilities: frozenset[Capability] = frozenset()
+
+    def can(self, capability: Capability) -> bool:
+        return capability in self.capabilities
+
+
+class DriverDirectory(Protocol):
+    """The registered drivers; `DriverTable` implements it."""
+
+    @property
+    def drivers(self) -> AsyncValue[Mapping[str, Driver]]:
+        """The registered drivers by name; replaced, never changed."""
+        ...
+
+    def driver(self, name: str) -> Driver:
+        """Return a registered driver. Raises `DriverNotFoundError`."""
+        ...
+
+    def channel(self, name: str) -> Channel:
+        """Return the channel to a registered driver. Raises `DriverNotFoundError`."""
+        ...
+
+    async def refresh(self, name: str) -> None:
+        """Ask a driver for its facts again, such as its limit of volumes.
+
+        Raises `DriverNotFoundError` or `CsiCallError`.
+        """
+        ...
+
+
+class Attachments(Protocol):
+    """Which volumes the attach controller has attached to this node."""
+
+    async def wait_attached(self, driver: str, handle: str) -> Mapping[str, str]:
+        """Wait until a volume is attached; return the publish context of its VolumeAttachment.
+
+        Called for each set-up, so it returns at once for a volume that is known as attached. It
+        has no deadline of its own: the caller limits it.
+
+        Raises `ObjectError` with the Go kubelet's text: the attachment cannot be read, is being
+        deleted, or carries an attach error.
+        """
+        ...
+
+    def is_attached(self, driver: str, handle: str) -> bool:
+        """Whether the node's `volumesAttached` lists a volume."""
+        ...
+
+    async def is_exhausted(self, driver: str, handle: str) -> bool:
+        """Whether attaching failed because the driver's limit of volumes is reached.
+
+        Raises `ObjectError`.
+        """
+        ...
+
+
+class VolumesInUse(Protocol):
+    """The node's `volumesInUse`: the attach controller detaches nothing that is listed there.
+
+    Names are `CsiVolume.unique_name`.
+    """
+
+    def note(self, name: str) -> None:
+        """List a volume, in the next status of the node. Never blocks; may be repeated."""
+        ...
+
+    async def wait_reported(self, name: str) -> None:
+        """Wait until the API server has a status of the node that lists the volume."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """Take a volume off the list, if it is there: no driver call for it can be in progress."""
+        ...
+
+
+class NoAttachments:
+    """The `Attachments` of a node without an API server: every volume counts as attached."""
+
+    async def wait_attached(self, driver: str, handle: str) -> Mapping[str, str]:
+        return {}
+
+    def is_attached(self, driver: str, handle: str) -> bool:
+        return True
+
+    async def is_exhausted(self, driver: str, handle: str) -> bool:
+        return False
+
+
+class NoVolumesInUse:
+    """The `VolumesInUse` of a node without an API server."""
+
+    def note(self, name: str) -> None:
+        """Do nothing: nobody attaches volumes."""
+
+    async def wait_reported(self, name: str) -> None:
+        """Return at once."""
+
+    def drop(self, name: str) -> None:
+        """Do nothing."""
