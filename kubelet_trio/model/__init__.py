@@ -80,7 +80,7 @@ from kubelet_trio.model.pods import (
     pod_uid,
     spec,
 )
-from kubelet_trio.model.protobuf import parse_message
+from kubelet_trio.model.protobuf import parse_message, redacted
 from kubelet_trio.model.quantity import (
     NANO,
     canonical_quantity,
@@ -183,6 +183,7 @@ __all__ = [
     "quantity_like",
     "read_limited",
     "read_regular",
+    "redacted",
     "remove_empty",
     "remove_entry",
     "remove_tree",

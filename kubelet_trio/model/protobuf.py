@@ -1,4 +1,4 @@
-"""Checks protobuf messages of a peer before they are decoded.
+"""Checks protobuf messages of a peer before they are decoded, and shows those with secrets.
 
 betterproto2 trusts the wire type of a field: a number in place of a string becomes a field with a
 number, or a KeyError in its decoder. It also keeps unknown fields, and copies all of them for each
@@ -7,6 +7,7 @@ further one (quadratic work). One pass over the bytes refuses both first.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ _WIRE_TYPES = {
     "message": _BYTES,
     "map": _BYTES,
 }
+_REDACTED = "***stripped***"  # as csi-lib-utils writes it (protosanitizer)
 _MOST_UNKNOWN = 256  # fields per message; a newer peer has a few
 
 _Known = tuple[int, bool, Any]  # wire type, whether it may be packed, class of what is inside
@@ -37,6 +39,23 @@ def parse_message(message_type: type[MessageT], data: bytes) -> MessageT:
         _check(message_type, data, 0, len(data))
     parsed: MessageT = message_type.parse(data)  # type: ignore[attr-defined]
     return parsed
+
+
+def redacted(message: Any, *names: str) -> str:
+    """Return the repr of a message whose fields of these names hold secrets: without their values.
+
+    The keys of a map are shown.
+    """
+    parts = []
+    for name in (field.name for field in dataclasses.fields(message)):
+        value = getattr(message, name)
+        if name in names and isinstance(value, dict):
+            value = dict.fromkeys(value, _REDACTED)
+        elif name in names and value:
+            value = _REDACTED
+        if value:
+            parts.append(f"{name}={value!r}")
+    return f"{type(message).__name__}({', '.join(parts)})"
 
 
 @functools.cache

@@ -13,7 +13,10 @@ from kubelet_trio.grpc._server import Servable
 from kubelet_trio.grpc._status import Cardinality
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GENERATED = (Path("kubelet_trio/cri/generated"), Path("kubelet_trio/probes/generated"))
+GENERATED = [
+    Path("kubelet_trio", *room, "generated")
+    for room in (("cri",), ("probes",), ("plugins",), ("volumes", "csi"))
+]
 
 
 def tree(root: Path) -> dict[str, bytes]:

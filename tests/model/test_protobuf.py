@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kubelet_trio.cri import v1
 from kubelet_trio.model import parse_message
 from kubelet_trio.probes.generated.grpc.health.v1 import HealthCheckResponse
+from kubelet_trio.volumes.csi.generated.csi import v1 as csi
 
 STATUS = v1.ContainerStatus(
     id="c",
@@ -65,3 +66,32 @@ def test_bytes_are_a_message_or_a_value_error(data: bytes) -> None:
     assert isinstance(status.id, str)
     assert isinstance(status.created_at, int)
     assert all(isinstance(mount, v1.Mount) for mount in status.mounts)
+
+
+def test_a_message_with_secrets_is_shown_without_them() -> None:
+    staging = csi.NodeStageVolumeRequest(
+        volume_id="vol-1",
+        publish_context={"device": "sda"},
+        secrets={"user": "someone", "password": "letmein"},
+    )
+    assert repr(staging) == (
+        "NodeStageVolumeRequest(volume_id='vol-1', publish_context={'device': 'sda'}, "
+        "secrets={'user': '***stripped***', 'password': '***stripped***'})"
+    )
+    pull = v1.PullImageRequest(
+        image=v1.ImageSpec(image="app:1"), auth=v1.AuthConfig(username="me", password="letmein")
+    )
+    assert "letmein" not in repr(pull)
+    assert "AuthConfig(username='me', password='***stripped***')" in repr(pull)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        csi.NodePublishVolumeRequest(secrets={"k": "letmein"}, volume_context={"token": "letmein"}),
+        csi.NodeExpandVolumeRequest(secrets={"k": "letmein"}),
+    ],
+)
+def test_csi_secrets_are_never_in_a_repr(message: object) -> None:
+    assert "letmein" not in repr(message)
+    assert "***stripped***" in repr(message)

@@ -197,6 +197,8 @@ from dataclasses import dataclass
 
 import betterproto2
 
+from kubelet_trio.model import redacted
+
 from ...message_pool import default_message_pool
 
 _COMPILER_VERSION = "0.10.1"
@@ -594,6 +596,9 @@ class AuthConfig(betterproto2.Message):
     identity_token: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
 
     registry_token: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+
+    def __repr__(self) -> str:
+        return redacted(self, "password", "auth", "identity_token", "registry_token")
 
 
 default_message_pool.register_message("runtime.v1", "AuthConfig", AuthConfig)
