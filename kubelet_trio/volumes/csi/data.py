@@ -1,0 +1,190 @@
+"""Records of CSI volumes on disk, `vol_data.json`, in the Go kubelet's layout and format.
+
+    pods/<uid>/volumes/kubernetes.io~csi/<name>/vol_data.json       of a published volume
+                                               /mount               its target path
+    plugins/kubernetes.io/csi/<driver>/<hash>/vol_data.json         of a staged volume
+                                             /globalmount           its staging path
+
+A record is written before the driver is called and removed after the driver has undone the call.
+So whatever a driver may have mounted has a record, and teardown needs nothing else.
+
+Source: saveVolumeData, loadVolumeData, makeDeviceMountPath and MountDevice in pkg/volume/csi.
+All of it blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kubelet_trio.containers import make_directories
+from kubelet_trio.model import JSON_ERRORS, read_regular, sha256, write_aside
+from kubelet_trio.volumes.csi.types import CSI_PLUGIN, CsiVolume
+from kubelet_trio.volumes.layout import volumes_dir
+
+CSI = "kubernetes.io~csi"
+RECORD = "vol_data.json"
+MOUNT = "mount"
+GLOBAL_MOUNT = "globalmount"
+EPHEMERAL, PERSISTENT = "Ephemeral", "Persistent"
+
+_MOST_BYTES = 64 << 10  # a handle has at most 128 bytes by the specification; drivers exceed it
+# The name of a driver by GetPluginInfo in the specification; it becomes a directory's name.
+_DRIVER = re.compile(r"[A-Za-z0-9]([-.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRecord:
+    """A `vol_data.json`."""
+
+    volume: CsiVolume
+    name: str = ""  # specVolID: the volume's name in the pod, or the persistent volume's
+    node: str = ""
+    lifecycle: str = ""  # volumeLifecycleMode: Ephemeral or Persistent
+    selinux: str = ""  # seLinuxMountContext
+
+    def to_json(self, *, is_published: bool) -> bytes:
+        """Return the file's content, with the keys that the Go kubelet writes there."""
+        data = {"volumeHandle": self.volume.handle, "driverName": self.volume.driver}
+        if is_published:
+            data |= {
+                "specVolID": self.name,
+                "nodeName": self.node,
+                "volumeLifecycleMode": self.lifecycle,
+                "attachmentID": self.volume.attachment_name(self.node),
+            }
+        if self.selinux:
+            data["seLinuxMountContext"] = self.selinux
+        # As encoding/json writes a map: sorted keys, no spaces, a newline at the end.
+        return msgspec.json.encode(dict(sorted(data.items()))) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A volume that is, or may be, published to a pod."""
+
+    directory: Path  # pods/<uid>/volumes/kubernetes.io~csi/<name>
+    record: VolumeRecord | None  # None: there is none, or it cannot be read
+    problem: str = ""  # why it cannot be read
+
+    @property
+    def target(self) -> Path:
+        return self.directory / MOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A volume that is, or may be, staged."""
+
+    directory: Path  # plugins/kubernetes.io/csi/<driver>/<hash>
+    record: VolumeRecord | None
+    problem: str = ""
+
+    @property
+    def path(self) -> Path:
+        return self.directory / GLOBAL_MOUNT
+
+
+def check_driver_name(name: str) -> None:
+    """Raise ValueError for a name that no driver may have, such as one with a slash."""
+    if not _DRIVER.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a CSI driver")
+
+
+def publish_dir(pod_dir: Path, name: str) -> Path:
+    """Return the directory of a pod's volume."""
+    # EscapeQualifiedName in k8s.io/utils/strings.
+    return volumes_dir(pod_dir) / CSI / name.replace("/", "~")
+
+
+def stage_dir(root_dir: Path, volume: CsiVolume) -> Path:
+    """Return the directory of a staged volume. Raises ValueError as `check_driver_name`."""
+    check_driver_name(volume.driver)
+    handle = sha256(volume.handle.encode()).hexdigest()
+    return _staged_dir(root_dir) / volume.driver / handle
+
+
+def inline_handle(uid: str, name: str) -> str:
+    """Return the handle of an inline volume (makeVolumeHandle in pkg/volume/csi)."""
+    return f"csi-{sha256((uid + name).encode()).hexdigest()}"
+
+
+def write_record(directory: Path, record: VolumeRecord, *, is_published: bool) -> None:
+    """Write a record, and its directory. Raises OSError."""
+    make_directories(directory)
+    content = record.to_json(is_published=is_published)
+    # `sync`: the driver's mount may survive where an unwritten record does not, such as a stage
+    # on a device that the driver reserves by itself.
+    write_aside(directory / RECORD, content, mode=0o644, sync=True)
+
+
+def read_record(directory: Path) -> VolumeRecord:
+    """Read a record. Raises FileNotFoundError, OSError, or ValueError if it is damaged."""
+    path = directory / RECORD
+    try:
+        data = msgspec.json.decode(read_regular(path, _MOST_BYTES), type=dict[str, Any])
+    except JSON_ERRORS as exc:
+        raise ValueError(f"{path} is damaged: {exc}") from exc
+    text = {key: value for key, value in data.items() if isinstance(value, str)}
+    driver, handle = text.get("driverName", ""), text.get("volumeHandle", "")
+    if not driver or not handle:
+        raise ValueError(f"{path} is damaged: it names no driver or no volume")
+    return VolumeRecord(
+        CsiVolume(driver, handle),
+        text.get("specVolID", ""),
+        text.get("nodeName", ""),
+        text.get("volumeLifecycleMode", ""),
+        text.get("seLinuxMountContext", ""),
+    )
+
+
+def published_of(pod_dir: Path) -> list[Published]:
+    """Return the volumes that a pod has on disk. Raises OSError."""
+    return [
+        Published(directory, *_read(directory)) for directory in _below(volumes_dir(pod_dir) / CSI)
+    ]
+
+
+def published_everywhere(pods_dir: Path) -> Iterator[Published]:
+    """Yield the volumes that pods have on disk. Raises OSError."""
+    for pod_dir in _below(pods_dir):
+        yield from published_of(pod_dir)
+
+
+def staged_volumes(root_dir: Path) -> list[Staged]:
+    """Return the staged volumes on disk. Raises OSError."""
+    return [
+        Staged(directory, *_read(directory))
+        for driver in _below(_staged_dir(root_dir))
+        # Block devices are elsewhere: plugins/kubernetes.io/csi/volumeDevices/<name>.
+        if driver.name != "volumeDevices"
+        for directory in _below(driver)
+    ]
+
+
+def _staged_dir(root_dir: Path) -> Path:
+    return root_dir / "plugins" / CSI_PLUGIN
+
+
+def _read(directory: Path) -> tuple[VolumeRecord | None, str]:
+    try:
+        return read_record(directory), ""
+    except FileNotFoundError:
+        return None, f"{directory / RECORD} does not exist"
+    except (OSError, ValueError) as exc:
+        return None, str(exc)
+
+
+def _below(directory: Path) -> list[Path]:
+    """Return the subdirectories of a directory, without links; none if it does not exist."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(Path(e.path) for e in entries if e.is_dir(follow_symlinks=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

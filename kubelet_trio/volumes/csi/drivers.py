@@ -1,0 +1,189 @@
+"""The CSI drivers that are registered on this node.
+
+Each plugin of type `CSIPlugin` has a supervised task, `DriverTable.run_plugin`. It owns the channel
+to the driver; the driver is registered while the task runs. So a driver whose socket is gone, or is
+replaced, is out of the table before its successor is in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import trio
+from trio_util import AsyncValue
+
+from kubelet_trio.grpc import Channel
+from kubelet_trio.model import Backoff, Meter, get_logger
+from kubelet_trio.volumes.csi.client import DriverClient
+from kubelet_trio.volumes.csi.data import check_driver_name
+from kubelet_trio.volumes.csi.types import CSI_TIMEOUT, Driver
+from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
+
+log = get_logger()
+
+_VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
+_MAJOR = 1  # of CSI; HighestSupportedVersion in k8s.io/apimachinery/pkg/util/version
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between attempts of NodeGetInfo
+
+Version = tuple[int, int, int]
+
+
+@dataclass(eq=False, slots=True)
+class _Entry:
+    """A registered driver, with its channel."""
+
+    version: Version
+    client: DriverClient
+    channel: Channel
+
+
+class DriverTable:
+    """The registered drivers; the handler of plugins of type `CSIPlugin`."""
+
+    plugin_type = "CSIPlugin"
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
+        self._meter = meter or Meter()
+        self._entries: dict[str, _Entry] = {}
+
+    def driver(self, name: str) -> Driver:
+        """Return a registered driver. Raises `DriverNotFoundError`."""
+        return self.client(name).driver
+
+    def channel(self, name: str) -> Channel:
+        """Return the channel to a registered driver. Raises `DriverNotFoundError`."""
+        return self._entry(name).channel
+
+    def client(self, name: str) -> DriverClient:
+        """Return the calls of a registered driver. Raises `DriverNotFoundError`."""
+        return self._entry(name).client
+
+    def validate(self, name: str, endpoint: str, versions: Sequence[str]) -> None:
+        """Check what a plugin says about itself.
+
+        Raises ValueError, with a text for the plugin: its name is none, it does not speak CSI 1.x,
+        or another driver has the name (validateVersions in pkg/volume/csi/csi_plugin.go).
+        """
+        try:
+            check_driver_name(name)
+            self._check_version(name, versions)
+        except ValueError as exc:
+            text = f"validation failed for CSI Driver {name} at endpoint {endpoint}: {exc}"
+            raise ValueError(text) from exc
+
+    async def run_plugin(
+        self,
+        name: str,
+        endpoint: str,
+        versions: Sequence[str],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Keep a driver registered until cancelled; ready once the driver has described itself.
+
+        Args:
+            name: of the driver.
+            endpoint: the path of its socket.
+            versions: those of CSI that it speaks.
+            task_status: started once it is registered.
+
+        Raises ValueError as `validate`, and `CsiCallError` if the driver does not answer
+        NodeGetInfo and NodeGetCapabilities within 2 min.
+        """
+        self.validate(name, endpoint, versions)
+        channel = Channel(endpoint)
+        async with trio.open_nursery() as connection:
+            await connection.start(channel.run)
+            driver = await self._describe(name, endpoint, channel)
+            entry = _Entry(_highest(versions), DriverClient(driver, channel, self._meter), channel)
+            self._entries[name] = entry
+            self._show()
+            log.info("csi.driver_registered", driver=name, endpoint=endpoint)
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                # Another socket may have registered the name with a higher version meanwhile.
+                if self._entries.get(name) is entry:
+                    del self._entries[name]
+                    self._show()
+                log.info("csi.driver_gone", driver=name, endpoint=endpoint)
+
+    async def refresh(self, name: str) -> None:
+        """Ask a driver for its facts again, such as its limit of volumes.
+
+        Raises `DriverNotFoundError` or `CsiCallError`.
+        """
+        entry = self._entry(name)
+        driver = await _facts(entry.client)
+        entry.client = DriverClient(driver, entry.channel, self._meter)
+        self._show()
+
+    async def _describe(self, name: str, endpoint: str, channel: Channel) -> Driver:
+        """Ask a new driver for its facts, again while it may still be starting."""
+        client = DriverClient(Driver(name, endpoint, ""), channel, self._meter)
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        failure = CsiCallError("DeadlineExceeded", "context deadline exceeded", is_final=False)
+        with trio.move_on_after(CSI_TIMEOUT):
+            while True:
+                try:
+                    return await _facts(client)
+                except CsiCallError as exc:
+                    if exc.is_final:
+                        raise
+                    failure = exc
+                await trio.sleep(backoff.next_delay())
+        raise failure
+
+    def _check_version(self, name: str, versions: Sequence[str]) -> None:
+        if not versions:
+            raise ValueError(
+                f'CSI driver "{name}": plugin returned an empty list for supported versions'
+            )
+        highest, known = _highest(versions), self._entries.get(name)
+        if known is not None and known.version >= highest:
+            have = ".".join(map(str, known.version))
+            raise ValueError(
+                f'CSI driver "{name}": another driver with the same name is already registered '
+                f'with a higher supported version: "{have}"'
+            )
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise DriverNotFoundError(name)
+        return entry
+
+    def _show(self) -> None:
+        self.drivers.value = {n: entry.client.driver for n, entry in sorted(self._entries.items())}
+
+
+async def _facts(client: DriverClient) -> Driver:
+    """Return what a driver says about itself. Raises `CsiCallError`."""
+    info = await client.info()
+    topology = info.accessible_topology
+    return replace(
+        client.driver,
+        node_id=info.node_id,
+        max_volumes=max(0, info.max_volumes_per_node),
+        topology=dict(topology.segments) if topology is not None else {},
+        capabilities=await client.capabilities(),
+    )
+
+
+def _highest(versions: Sequence[str]) -> Version:
+    """Return the highest version of CSI 1.x in a list. Raises ValueError if there is none."""
+    found = [_parse(version) for version in versions]
+    usable = [version for version in found if version is not None and version[0] == _MAJOR]
+    if not usable:
+        text = ", ".join(version[:40] for version in versions[:10])
+        raise ValueError(f"none of the versions specified [{text}] are supported")
+    return max(usable)
+
+
+def _parse(version: str) -> Version | None:
+    match = _VERSION.match(version)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match is not None else None
