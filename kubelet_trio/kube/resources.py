@@ -64,6 +64,7 @@ ROUTES = {
         Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False),
         Resource("CSINode", _STORAGE, "v1", "csinodes", namespaced=False),
         Resource("CSIDriver", _STORAGE, "v1", "csidrivers", namespaced=False),
+        Resource("StorageClass", _STORAGE, "v1", "storageclasses", namespaced=False),
         Resource("VolumeAttachment", _STORAGE, "v1", "volumeattachments", namespaced=False),
         Resource("ResourceClaim", "resource.k8s.io", "v1", "resourceclaims", namespaced=True),
         Resource("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),

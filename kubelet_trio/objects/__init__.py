@@ -4,6 +4,7 @@ from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeOb
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.kinds import (
     API_VERSIONS,
+    DOCUMENT_KINDS,
     KINDS,
     ApiObject,
     ObjectKey,
@@ -11,10 +12,12 @@ from kubelet_trio.objects.kinds import (
     claim_key,
     config_map_content,
     config_map_key,
+    csi_driver_key,
     object_key,
     runtime_class_key,
     secret_content,
     secret_key,
+    storage_class_key,
     volume_key,
 )
 from kubelet_trio.objects.local import LocalObjects
@@ -22,6 +25,7 @@ from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory, KnownToken, To
 from kubelet_trio.objects.references import (
     claim_name,
     container_references,
+    persistent_references,
     pod_references,
     volume_references,
 )
@@ -31,6 +35,7 @@ from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens, NoTokens
 
 __all__ = [
     "API_VERSIONS",
+    "DOCUMENT_KINDS",
     "KINDS",
     "NO_MEMORY",
     "NO_OBJECTS",
@@ -58,12 +63,15 @@ __all__ = [
     "config_map_content",
     "config_map_key",
     "container_references",
+    "csi_driver_key",
     "object_key",
+    "persistent_references",
     "pod_references",
     "read_objects",
     "runtime_class_key",
     "secret_content",
     "secret_key",
+    "storage_class_key",
     "volume_key",
     "volume_references",
 ]

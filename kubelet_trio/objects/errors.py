@@ -27,4 +27,6 @@ _RESOURCES = {
     "PersistentVolumeClaim": "persistentvolumeclaim",
     "PersistentVolume": "persistentvolume",
     "RuntimeClass": "runtimeclass.node.k8s.io",
+    "CSIDriver": "csidriver.storage.k8s.io",
+    "StorageClass": "storageclass.storage.k8s.io",
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lightkube.models.core_v1 import (
     ConfigMap,
@@ -17,18 +18,62 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.node_v1 import RuntimeClass
 
-ApiObject: TypeAlias = ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume | RuntimeClass
+if TYPE_CHECKING:
+    from lightkube.models.storage_v1 import CSIDriver, StorageClass
 
-KINDS: Mapping[str, type[ApiObject]] = {
-    "ConfigMap": ConfigMap,
-    "Secret": Secret,
-    "PersistentVolumeClaim": PersistentVolumeClaim,
-    "PersistentVolume": PersistentVolume,
-    "RuntimeClass": RuntimeClass,
-}
+ApiObject: TypeAlias = (
+    "ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume | RuntimeClass"
+    " | CSIDriver | StorageClass"
+)
+# Their module is loaded with the first of them: few nodes need it.
+_STORAGE_KINDS = ("CSIDriver", "StorageClass")
+
+
+class _Models(Mapping[str, "type[ApiObject]"]):
+    """The models by kind."""
+
+    _loaded: Mapping[str, type[ApiObject]] = {
+        "ConfigMap": ConfigMap,
+        "Secret": Secret,
+        "PersistentVolumeClaim": PersistentVolumeClaim,
+        "PersistentVolume": PersistentVolume,
+        "RuntimeClass": RuntimeClass,
+    }
+
+    def __getitem__(self, kind: str) -> type[ApiObject]:
+        if kind not in _STORAGE_KINDS:
+            return self._loaded[kind]
+        model: type[ApiObject] = getattr(importlib.import_module(_STORAGE_MODULE), kind)
+        return model
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._loaded
+        yield from _STORAGE_KINDS
+
+    def __len__(self) -> int:
+        return len(self._loaded) + len(_STORAGE_KINDS)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._loaded or kind in _STORAGE_KINDS
+
+
+_STORAGE_MODULE = "lightkube.models.storage_v1"
+KINDS: Mapping[str, type[ApiObject]] = _Models()
+# The kinds that a manifest may have beside pods.
+DOCUMENT_KINDS = (
+    "ConfigMap",
+    "Secret",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "RuntimeClass",
+)
 # The API versions of kinds outside the core group.
-API_VERSIONS: Mapping[str, str] = {"RuntimeClass": "node.k8s.io/v1"}
-_CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass")
+API_VERSIONS: Mapping[str, str] = {
+    "RuntimeClass": "node.k8s.io/v1",
+    "CSIDriver": "storage.k8s.io/v1",
+    "StorageClass": "storage.k8s.io/v1",
+}
+_CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass", *_STORAGE_KINDS)
 
 
 class ObjectKey(NamedTuple):
@@ -60,6 +105,14 @@ def volume_key(name: str | None) -> ObjectKey:
 
 def runtime_class_key(name: str | None) -> ObjectKey:
     return ObjectKey("RuntimeClass", "", name or "")
+
+
+def csi_driver_key(name: str | None) -> ObjectKey:
+    return ObjectKey("CSIDriver", "", name or "")
+
+
+def storage_class_key(name: str | None) -> ObjectKey:
+    return ObjectKey("StorageClass", "", name or "")
 
 
 def object_key(value: ApiObject) -> ObjectKey:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightkube.models.core_v1 import Container, Pod, Volume
+from lightkube.models.core_v1 import Container, PersistentVolume, Pod, Volume
 
 from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
 from kubelet_trio.objects.kinds import (
     ObjectKey,
     claim_key,
     config_map_key,
+    csi_driver_key,
     runtime_class_key,
     secret_key,
 )
@@ -48,11 +49,26 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
         yield secret_key(namespace, volume.secret.secretName)
     if claim is not None:
         yield claim_key(namespace, claim)
+    if volume.csi is not None:
+        yield csi_driver_key(volume.csi.driver)
+        if volume.csi.nodePublishSecretRef is not None:
+            yield secret_key(namespace, volume.csi.nodePublishSecretRef.name)
     for source in (volume.projected.sources or ()) if volume.projected is not None else ():
         if source.configMap is not None:
             yield config_map_key(namespace, source.configMap.name)
         if source.secret is not None:
             yield secret_key(namespace, source.secret.name)
+
+
+def persistent_references(volume: PersistentVolume) -> Iterator[ObjectKey]:
+    """Yield the objects that the node needs to mount a persistent volume."""
+    csi = volume.spec.csi if volume.spec is not None else None
+    if csi is None:
+        return
+    yield csi_driver_key(csi.driver)
+    for secret in (csi.nodeStageSecretRef, csi.nodePublishSecretRef, csi.nodeExpandSecretRef):
+        if secret is not None:
+            yield secret_key(secret.namespace or "", secret.name)
 
 
 def pod_references(pod: Pod) -> Iterator[ObjectKey]:

@@ -72,7 +72,6 @@ class Item(NamedTuple):
 
 SERVICES, NODE = Item("Services", ""), Item("Node", "")
 _MODELS: Mapping[str, Any] = {
-    **KINDS,
     "Pod": Pod,
     "Tokens": KnownTokens,
     "Services": tuple[ServiceFacts, ...],
@@ -116,13 +115,13 @@ def decode(content: bytes) -> tuple[Item, Any, bytes]:
     """
     first, _, rest = content.partition(b"\n")
     head = msgspec.json.decode(first, type=_Head)
-    if head.format != _FORMAT or head.kind not in _MODELS:
+    if head.format != _FORMAT or not (head.kind in _MODELS or head.kind in KINDS):
         raise ValueError(f"format {head.format} of kind {head.kind!r} is not known")
     body = rest.removesuffix(b"\n")
     digest = hashlib.sha256(body)
     if digest.hexdigest() != head.sha256:
         raise ValueError("it does not hold what was written")
-    value = msgspec.json.decode(body, type=_MODELS[head.kind])
+    value = msgspec.json.decode(body, type=_MODELS.get(head.kind) or KINDS[head.kind])
     item = Item(head.kind, head.name)
     if _item_of(item.kind, value) != item:
         raise ValueError(f"its first line is of {item}, its content of another item")

@@ -13,14 +13,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from lightkube.models.core_v1 import Node, NodeSpec, PersistentVolumeClaim, Pod
+from lightkube.models.core_v1 import (
+    Node,
+    NodeSpec,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.model import PodUid, is_terminal, metadata
-from kubelet_trio.objects import ApiObject, ObjectKey, pod_references, volume_key
+from kubelet_trio.objects import (
+    ApiObject,
+    ObjectKey,
+    persistent_references,
+    pod_references,
+    volume_key,
+)
 from kubelet_trio.offline.files import Item, KnownTokens, object_item, pod_item, tokens_item
 
 _CLAIM, _VOLUME = "PersistentVolumeClaim", "PersistentVolume"
+# The kinds through which an object of this kind may be needed.
+_NEEDS_UNREAD = {
+    _VOLUME: (_CLAIM,),
+    "CSIDriver": (_CLAIM, _VOLUME),
+    "Secret": (_CLAIM, _VOLUME),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +84,16 @@ def wanted_objects(state: ServerState) -> set[ObjectKey]:
         key for pod in state.pods.values() if not _has_ended(pod) for key in pod_references(pod)
     }
     claims = [state.objects.get(key) for key in keys if key.kind == _CLAIM]
-    return keys | {
+    volumes = {
         volume_key(claim.spec.volumeName)
         for claim in claims
         if isinstance(claim, PersistentVolumeClaim) and claim.spec and claim.spec.volumeName
     }
+    behind: set[ObjectKey] = set()  # what the node needs to mount them
+    for key in volumes:
+        if isinstance(volume := state.objects.get(key), PersistentVolume):
+            behind.update(persistent_references(volume))
+    return keys | volumes | behind
 
 
 def _is_gone(item: Item, state: ServerState, keys: Collection[ObjectKey]) -> bool:
@@ -82,8 +105,9 @@ def _is_gone(item: Item, state: ServerState, keys: Collection[ObjectKey]) -> boo
     if key in keys:
         # Only if the server has answered that it does not exist; it may not have been asked yet.
         return key in state.objects and state.objects[key] is None
-    unread = any(k.kind == _CLAIM and k not in state.objects for k in keys)
-    return not (item.kind == _VOLUME and unread)  # an unread claim may be bound to it
+    # An unread claim may be bound to the volume, and an unread volume may need the driver.
+    behind = _NEEDS_UNREAD.get(item.kind, ())
+    return not any(k.kind in behind and k not in state.objects for k in keys)
 
 
 def kept_pod(pod: Pod) -> Pod:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 from lightkube.models.core_v1 import (
     ConfigMap,
+    CSIPersistentVolumeSource,
+    CSIVolumeSource,
+    LocalObjectReference,
+    PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
     Secret,
+    SecretReference,
+    Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
 from trio.testing import MockClock
 
-from kubelet_trio.model import PodUid
+from kubelet_trio.kube import route_of
+from kubelet_trio.model import PodKey, PodUid
 from kubelet_trio.objects import (
+    API_VERSIONS,
+    DOCUMENT_KINDS,
+    KINDS,
     ChangeDetection,
     ClusterObjects,
     LocalObjects,
@@ -26,7 +39,11 @@ from kubelet_trio.objects import (
     ObjectNotFoundError,
     claim_key,
     config_map_key,
+    csi_driver_key,
+    object_key,
+    persistent_references,
     secret_key,
+    volume_references,
 )
 from kubelet_trio.testing import FakeKube
 
@@ -327,3 +344,68 @@ async def test_static_pods_have_the_documents_beside_them(
         local.apply({})
         with pytest.raises(ObjectNotFoundError):
             await both.get(KEY, ONE)
+
+
+async def test_a_driver_is_watched_for_the_pods_that_hold_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    key = csi_driver_key("disk.example.com")
+    async with world.running():
+        world.objects.hold(ONE, [key])
+        world.objects.hold(TWO, [key])
+        with pytest.raises(ObjectNotFoundError):
+            await world.objects.get(key)
+        spec = CSIDriverSpec(attachRequired=False)
+        world.kube.add(CSIDriver(metadata=ObjectMeta(name="disk.example.com"), spec=spec))
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.told == [ONE, TWO]
+        found = await world.objects.get(key)
+        assert isinstance(found, CSIDriver)
+        assert found.spec.attachRequired is False
+    assert world.asked("watch") == 1
+
+
+def test_what_a_pod_and_its_persistent_volume_need() -> None:
+    csi = CSIVolumeSource(driver="inline", nodePublishSecretRef=LocalObjectReference(name="s"))
+    volume = Volume(name="v", csi=csi)
+    assert list(volume_references(PodKey("ns", "p"), volume)) == [
+        csi_driver_key("inline"),
+        secret_key("ns", "s"),
+    ]
+    source = CSIPersistentVolumeSource(
+        driver="disk",
+        volumeHandle="1",
+        controllerPublishSecretRef=SecretReference(name="not-the-nodes", namespace="st"),
+        nodeStageSecretRef=SecretReference(name="stage", namespace="st"),
+        nodePublishSecretRef=SecretReference(name="publish", namespace="st"),
+    )
+    claimed = PersistentVolume(spec=PersistentVolumeSpec(csi=source))
+    assert list(persistent_references(claimed)) == [
+        csi_driver_key("disk"),
+        secret_key("st", "stage"),
+        secret_key("st", "publish"),
+    ]
+    assert list(persistent_references(PersistentVolume())) == []
+
+
+def test_kinds_and_their_models_agree() -> None:
+    for kind, model in KINDS.items():
+        assert model.__name__ == kind
+        assert kind in KINDS
+        assert route_of(model).api_version == API_VERSIONS.get(kind, "v1")
+        namespaced = route_of(model).namespaced
+        assert bool(object_key(model(**needed(kind))).namespace) is namespaced
+    assert set(DOCUMENT_KINDS) <= set(KINDS)
+    assert "Pod" not in KINDS
+    with pytest.raises(KeyError):
+        KINDS["Pod"]
+
+
+def needed(kind: str) -> dict[str, Any]:
+    """Return the fields without which a model cannot be made."""
+    fields: dict[str, dict[str, Any]] = {
+        "CSIDriver": {"spec": CSIDriverSpec()},
+        "StorageClass": {"provisioner": "disk"},
+        "RuntimeClass": {"handler": "runc"},
+    }
+    return fields.get(kind, {})

@@ -13,6 +13,7 @@ from lightkube.models.core_v1 import (
     ConfigMap,
     ConfigMapEnvSource,
     Container,
+    CSIPersistentVolumeSource,
     EnvFromSource,
     LocalObjectReference,
     Node,
@@ -22,13 +23,16 @@ from lightkube.models.core_v1 import (
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
     Pod,
     PodSpec,
     PodStatus,
     Secret,
+    SecretReference,
     Volume,
 )
 from lightkube.models.meta_v1 import ManagedFieldsEntry, ObjectMeta
+from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
 
 from kubelet_trio.model import PodKey, PodUid, metadata
 from kubelet_trio.objects import (
@@ -38,6 +42,7 @@ from kubelet_trio.objects import (
     TokenRequest,
     claim_key,
     config_map_key,
+    csi_driver_key,
     secret_key,
     volume_key,
 )
@@ -113,6 +118,41 @@ def test_what_is_there_and_has_not_changed_is_not_looked_at() -> None:
     wanted, gone = plan_pass(said(pod()), {object_item(CONFIG)}, there)
     assert wanted.keys() == {object_item(CONFIG)}
     assert gone == []
+
+
+def csi_objects() -> dict[ObjectKey, ApiObject | None]:
+    """A CSI volume behind the claim, with its driver and the secret to mount it."""
+    secret = SecretReference(name="stage", namespace="storage")
+    source = CSIPersistentVolumeSource(
+        driver="disk.example.com", volumeHandle="1", nodeStageSecretRef=secret
+    )
+    return {
+        **OBJECTS,
+        VOLUME: PersistentVolume(metadata=meta("pv", None), spec=PersistentVolumeSpec(csi=source)),
+        csi_driver_key("disk.example.com"): CSIDriver(
+            spec=CSIDriverSpec(attachRequired=False), metadata=meta("disk.example.com", None)
+        ),
+        secret_key("storage", "stage"): Secret(metadata=meta("stage", "storage")),
+    }
+
+
+def test_what_the_node_needs_to_mount_a_csi_volume_is_kept_with_it() -> None:
+    objects = csi_objects()
+    wanted, _ = plan_pass(said(pod(), objects=objects), set(), set())
+    assert wanted.keys() == {pod_item("1"), *(object_item(key) for key in objects)}
+    for item, value in wanted.items():
+        assert decode(encode(item, value)[0])[:2] == (item, value)
+
+
+def test_what_a_volume_needs_stays_until_the_volume_is_read() -> None:
+    objects = csi_objects()
+    there = {object_item(key) for key in objects}
+    unread = {key: value for key, value in objects.items() if key != VOLUME}
+    _, gone = plan_pass(said(pod(), objects=unread), set(), there)
+    assert gone == []
+    other = {**objects, VOLUME: PersistentVolume(metadata=meta("pv", None))}
+    _, gone = plan_pass(said(pod(), objects=other), set(), there)
+    assert set(gone) == there - ITEMS
 
 
 def test_what_no_pod_refers_to_is_not_kept() -> None:

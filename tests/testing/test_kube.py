@@ -16,14 +16,30 @@ from lightkube.models.core_v1 import (
     ConfigMap,
     ConfigMapVolumeSource,
     Container,
+    CSIPersistentVolumeSource,
     Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
     Pod,
     PodSpec,
     Secret,
+    SecretReference,
     ServiceAccount,
     Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.models.storage_v1 import (
+    CSIDriver,
+    CSIDriverSpec,
+    CSINode,
+    CSINodeSpec,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+)
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import (
@@ -228,6 +244,57 @@ async def test_a_node_reads_what_its_pods_use(autojump_clock: MockClock) -> None
     kube.remove(ConfigMap, "used")
     with pytest.raises(NotFoundError):
         await node.get(ConfigMap, "used", namespace="default")
+
+
+async def test_a_node_reads_what_mounts_the_volumes_of_its_pods(autojump_clock: MockClock) -> None:
+    kube = FakeKube(namespaces=("default", "storage"))
+    kube.add(CSIDriver(metadata=ObjectMeta(name="disk"), spec=CSIDriverSpec()))
+    for name in ("mine", "other"):
+        secret = SecretReference(name=name, namespace="storage")
+        csi = CSIPersistentVolumeSource(driver="disk", volumeHandle=name, nodeStageSecretRef=secret)
+        meta = ObjectMeta(name=name)
+        kube.add(PersistentVolume(metadata=meta, spec=PersistentVolumeSpec(csi=csi)))
+        kube.add(
+            PersistentVolumeClaim(metadata=meta, spec=PersistentVolumeClaimSpec(volumeName=name))
+        )
+        kube.add(Secret(metadata=ObjectMeta(name=name, namespace="storage")), namespace="storage")
+    claim = PersistentVolumeClaimVolumeSource(claimName="mine")
+    kube.add(pod(volumes=[Volume(name="v", persistentVolumeClaim=claim)]))
+    node = kube.node("n1")
+    await node.get(PersistentVolume, "mine")
+    await node.get(Secret, "mine", namespace="storage")
+    for kind, where in ((PersistentVolume, {}), (Secret, {"namespace": "storage"})):
+        assert "no relationship" in await refusal(node, "get", kind, "other", **where)
+    (driver,) = (await node.list(CSIDriver)).items
+    assert driver.spec.attachRequired is True  # the server's default
+
+
+async def test_a_node_reads_its_own_attachments_one_by_one(autojump_clock: MockClock) -> None:
+    kube = FakeKube()
+    source = VolumeAttachmentSource(persistentVolumeName="pv")
+    for name in ("n1", "n2"):
+        spec = VolumeAttachmentSpec(attacher="disk", nodeName=name, source=source)
+        kube.add(VolumeAttachment(metadata=ObjectMeta(name=f"for-{name}"), spec=spec))
+    node = kube.node("n1")
+    found = await node.get(VolumeAttachment, "for-n1")
+    assert found.status is not None
+    assert found.status.attached is False
+    assert "no relationship" in await refusal(node, "get", VolumeAttachment, "for-n2")
+    assert "individual resources" in await refusal(node, "list", VolumeAttachment)
+    await refusal(node, "patch", VolumeAttachment, "for-n1", {"status": {"attached": True}})
+    kube.change(VolumeAttachment, "for-n1", {"status": {"attached": True}}, subresource="status")
+    found = await node.get(VolumeAttachment, "for-n1")
+    assert found.status is not None
+    assert found.status.attached is True
+
+
+async def test_a_node_has_a_csi_node_of_its_own_name(autojump_clock: MockClock) -> None:
+    node = FakeKube().node("n1")
+    await node.create(CSINode(metadata=ObjectMeta(name="n1"), spec=CSINodeSpec(drivers=[])))
+    await node.get(CSINode, "n1")
+    told = await refusal(node, "get", CSINode, "n2")
+    assert "can only access CSINode with the same name as the requesting node" in told
+    await node.delete(CSINode, "n1")
 
 
 async def test_a_node_changes_itself_only(autojump_clock: MockClock) -> None:

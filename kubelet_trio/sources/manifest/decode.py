@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kubelet_trio.objects import API_VERSIONS, KINDS
+from kubelet_trio.objects import API_VERSIONS, DOCUMENT_KINDS
 from kubelet_trio.sources.errors import FieldError, ManifestError, YamlError, json_type, quote
 from kubelet_trio.sources.manifest.yaml_documents import yaml_documents
 
 MAX_MANIFEST_SIZE = 10 * 1024 * 1024  # bytes; the Go kubelet's limit for files and URLs
 
-_KINDS = ("Pod", *KINDS)
+_KINDS = ("Pod", *DOCUMENT_KINDS)
 _LISTS = ("List", "PodList")
 
 

@@ -76,7 +76,7 @@ def validate_object(value: ApiObject) -> list[FieldError]:
         _claim(errors, value.spec or PersistentVolumeClaimSpec())
     elif isinstance(value, ConfigMap):
         _config_map(errors, value)
-    else:
+    elif isinstance(value, Secret):
         _secret(errors, value)
     return errors.found
 

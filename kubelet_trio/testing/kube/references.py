@@ -33,6 +33,8 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
     for volume in spec.get("volumes") or ():
         if "secret" in volume:
             yield "Secret", volume["secret"].get("secretName", "")
+        if secret := (volume.get("csi") or {}).get("nodePublishSecretRef"):
+            yield "Secret", secret.get("name", "")
         if "persistentVolumeClaim" in volume:
             yield "PersistentVolumeClaim", volume["persistentVolumeClaim"].get("claimName", "")
         if "ephemeral" in volume:
@@ -42,6 +44,15 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
         yield from _refs(volume, secret="", config_map="configMap")
         for source in (volume.get("projected") or {}).get("sources") or ():
             yield from _refs(source, secret="secret", config_map="configMap")
+
+
+def volume_secrets(volume: Json) -> Iterator[tuple[str, str]]:
+    """Yield namespace and name of the secrets with which a node mounts a persistent volume."""
+    # VisitPVSecretNames in pkg/api/v1/persistentvolume; the controller's are not a node's to see.
+    csi = (volume.get("spec") or {}).get("csi") or {}
+    for field in ("nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"):
+        if secret := csi.get(field):
+            yield secret.get("namespace", ""), secret.get("name", "")
 
 
 def _containers(spec: Json) -> Iterator[Json]:

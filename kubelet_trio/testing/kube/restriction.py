@@ -7,7 +7,7 @@ from __future__ import annotations
 from kubelet_trio.kube import KubeError, Resource
 from kubelet_trio.testing.kube.faults import KubeRequest
 from kubelet_trio.testing.kube.kinds import forbidden
-from kubelet_trio.testing.kube.references import MIRROR, references
+from kubelet_trio.testing.kube.references import MIRROR, references, volume_secrets
 from kubelet_trio.testing.kube.store import Json, Store
 
 LEASES = "kube-node-lease"
@@ -104,6 +104,8 @@ class NodeUser(Anyone):
             return "can only access CSINode with the same name as the requesting node"
         if request.resource == "leases" and not (own and request.namespace == LEASES):
             return "can only access node lease with the same name as the requesting node"
+        if request.resource == "volumeattachments" and not self._attaches(name):
+            return self._unrelated()
         guarded = request.resource in _GUARDED and request.verb in ("get", "create")
         if guarded and not self._refers(route.kind, request.namespace, name):
             return self._unrelated()
@@ -249,6 +251,12 @@ class NodeUser(Anyone):
             problem = f"is not allowed to modify labels: {', '.join(refused)}"
             raise forbidden(route, name, problem)
 
+    def _attaches(self, name: str) -> bool:
+        """Whether a VolumeAttachment is for this node."""
+        # AddVolumeAttachment in plugin/pkg/auth/authorizer/node/graph.go.
+        found = self._store.get("VolumeAttachment", "", name)
+        return found is not None and found["spec"].get("nodeName") == self.node
+
     def _refers(self, kind: str, namespace: str, name: str) -> bool:
         """Whether a pod of this node refers to an object; to a volume through its claim."""
         if kind == "PersistentVolume":
@@ -258,6 +266,12 @@ class NodeUser(Anyone):
                 for claim in self._store.all("PersistentVolumeClaim")
                 if (claim.get("spec") or {}).get("volumeName") == name
             )  # fmt: skip
+        if kind == "Secret" and any(
+            (namespace, name) in set(volume_secrets(volume))
+            and self._refers("PersistentVolume", "", volume["metadata"]["name"])
+            for volume in self._store.all("PersistentVolume")
+        ):
+            return True
         return any(
             (kind, name) in set(references(pod))
             for pod in self._store.all("Pod", namespace)

@@ -30,6 +30,9 @@ from kubelet_trio.testing.kube.rules.others import (
     check_lease,
     check_request,
     check_token_request,
+    check_volume_attachment,
+    default_attachment,
+    default_csi_driver,
 )
 from kubelet_trio.testing.kube.rules.pod import (
     check_changed_pod,
@@ -69,6 +72,7 @@ _NEW: dict[str, Callable[[Problems, Json], None]] = {
     "Lease": check_lease,
     "Node": check_new_node,
     "Pod": check_new_pod,
+    "VolumeAttachment": check_volume_attachment,
 }
 _CHANGED: dict[str, Callable[[Problems, Json, Json], None]] = {
     "CSINode": check_changed_csi_node,
@@ -108,6 +112,10 @@ def default(route: Resource, obj: Json) -> None:
         default_node(obj)
     elif route.kind == "Pod":
         default_status(obj.setdefault("status", {}))
+    elif route.kind == "CSIDriver":
+        default_csi_driver(obj)
+    elif route.kind == "VolumeAttachment":
+        default_attachment(obj)
 
 
 def check_new(route: Resource, obj: Json) -> None:

@@ -1,11 +1,12 @@
-"""Rules of kinds with few rules: certificate requests, CSINode, Event, Lease, and the bodies that
-are posted to subresources (binding, eviction, token).
+"""Rules of kinds with few rules: certificate requests, kinds of storage.k8s.io, Event, Lease, and
+the bodies that are posted to subresources (binding, eviction, token).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import re
 
 from kubelet_trio.testing.kube.rules.formats import qualified_name, subdomain
@@ -19,6 +20,15 @@ USAGES = (
     "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime", "server auth", "signing",
     "timestamping",
 )  # fmt: skip
+_DRIVER_DEFAULTS = {
+    "attachRequired": True,
+    "podInfoOnMount": False,
+    "storageCapacity": False,
+    "fsGroupPolicy": "ReadWriteOnceWithFSType",
+    "volumeLifecycleModes": ["Persistent"],
+    "requiresRepublish": False,
+    "seLinuxMount": False,
+}
 _LEAST, _MOST = 600, 2**32  # seconds of validity
 _PEM = re.compile(rb"-----BEGIN (NEW )?CERTIFICATE REQUEST-----\s.*-----END ", re.DOTALL)
 
@@ -135,6 +145,30 @@ def _check_driver(problems: Problems, path: str, driver: Json) -> None:
         keys.add(key)
         for text in qualified_name(key):
             problems.invalid(path, key, text)
+
+
+def default_csi_driver(obj: Json) -> None:
+    """Set the defaults of a CSIDriver (SetDefaults_CSIDriver in pkg/apis/storage/v1)."""
+    spec = obj.setdefault("spec", {})
+    for name, value in _DRIVER_DEFAULTS.items():
+        if spec.get(name) is None:
+            spec[name] = copy.copy(value)
+
+
+def default_attachment(obj: Json) -> None:
+    """Set `status.attached`, which every VolumeAttachment has."""
+    obj.setdefault("status", {}).setdefault("attached", False)
+
+
+def check_volume_attachment(problems: Problems, obj: Json) -> None:
+    spec = obj.get("spec") or {}
+    if not spec.get("attacher"):
+        problems.required("spec.attacher")
+    source = spec.get("source") or {}
+    if not (source.get("persistentVolumeName") or source.get("inlineVolumeSpec")):
+        problems.required("spec.source")
+    if not spec.get("nodeName"):
+        problems.required("spec.nodeName")
 
 
 def check_event(problems: Problems, obj: Json) -> None:
