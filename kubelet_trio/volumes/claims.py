@@ -5,6 +5,7 @@ Checks and texts are the Go kubelet's (pkg/kubelet/volumemanager/populator).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,23 @@ from kubelet_trio.containers import make_directories
 from kubelet_trio.model import pod_key, pod_uid, remove_tree
 from kubelet_trio.objects import ObjectError, ObjectView, claim_key, claim_name, volume_key
 from kubelet_trio.volumes.layout import MARKER, ready_file
+from kubelet_trio.volumes.used import used_names
 
-# The kinds of persistent volume that have a plugin.
-_PERSISTENT = ("hostPath", "local", "nfs")
+# The kinds of persistent volume, and whether such a volume can be a device (volumeMode Block). The
+# manager refuses a kind without a plugin; all others of the API were removed from Kubernetes, or
+# are served by CSI drivers.
+_PERSISTENT: Mapping[str, bool] = {
+    "csi": True,
+    "fc": True,
+    "flexVolume": False,
+    "hostPath": False,
+    "iscsi": True,
+    "local": False,
+    "nfs": False,
+}
+_BLOCK = "Block"
+_FILESYSTEM = "Filesystem"
+_PROTECTION = "kubernetes.io/pvc-protection"
 _ONE_POD = "ReadWriteOncePod"
 _ONE_POD_PLUGIN = "kubelet-trio~read-write-once-pod"
 
@@ -36,7 +51,10 @@ class ClaimedVolume:
     name: str  # the persistent volume's
     kind: str  # the field of a PersistentVolumeSpec that is set
     source: Any  # that field's value
-    spec: PersistentVolumeSpec
+    claim: PersistentVolumeClaim
+    volume: PersistentVolume
+    spec: PersistentVolumeSpec  # the persistent volume's
+    is_block: bool  # volumeMode Block
     is_for_one_pod: bool  # ReadWriteOncePod
     deleting: str  # an error text if the claim is being deleted, so that no new pod may use it
 
@@ -51,27 +69,36 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
     where = f"error processing PVC {key.namespace}/{wanted}"
     try:
         claim = _claim(objects, key.namespace, wanted)
-        if volume.ephemeral is not None and not _is_owner(pod, claim):
-            raise ObjectError(
-                f"PVC {key.namespace}/{wanted} was not created for pod {key.namespace}/{key.name} "
-                "(pod is not owner)"
-            )
-        name, found = _bound(objects, claim, key.namespace, wanted)
-        _check_mode(volume.name, found)
-    except (ObjectError, ValueError) as exc:
+    except ObjectError as exc:
         raise ObjectError(f"{where}: {exc}") from exc
-    kind = next((kind for kind in _PERSISTENT if getattr(found, kind)), None)
+    if volume.ephemeral is not None and not _is_owner(pod, claim):
+        raise ObjectError(
+            f"PVC {key.namespace}/{wanted} was not created for pod {key.namespace}/{key.name} "
+            "(pod is not owner)"
+        )
+    try:
+        name, found = _bound(objects, claim, key.namespace, wanted)
+    except ObjectError as exc:
+        raise ObjectError(f"{where}: {exc}") from exc
+    behind = found.spec or PersistentVolumeSpec()
+    is_block = _is_block(pod, volume.name, behind)
+    kind = next((kind for kind in _PERSISTENT if getattr(behind, kind)), None)
     if kind is None:
         raise ValueError(f"{where}: volumes of the type of {name} are not supported")
+    if is_block and not _PERSISTENT[kind]:
+        raise ValueError(f"{where}: volumes of type {kind}, as {name}, cannot be block devices")
     return ClaimedVolume(
         name,
         kind,
-        getattr(found, kind),
+        getattr(behind, kind),
+        claim,
         found,
+        behind,
+        is_block,
         # Only as the sole mode: of several, nothing shows which one the pod uses
         # (GenerateMountVolumeFunc in pkg/volume/util/operationexecutor).
-        is_for_one_pod=list(found.accessModes or ()) == [_ONE_POD],
-        deleting=f"{where}: PVC is being deleted" if _meta(claim).deletionTimestamp else "",
+        is_for_one_pod=list(behind.accessModes or ()) == [_ONE_POD],
+        deleting=f"{where}: PVC is being deleted" if _is_going(claim) else "",
     )
 
 
@@ -89,16 +116,15 @@ def _claim(objects: ObjectView, namespace: str, name: str) -> PersistentVolumeCl
 
 def _bound(
     objects: ObjectView, claim: PersistentVolumeClaim, namespace: str, wanted: str
-) -> tuple[str, PersistentVolumeSpec]:
-    """Return name and spec of the volume bound to a claim; its claimRef must name the claim."""
+) -> tuple[str, PersistentVolume]:
+    """Return name and object of the volume bound to a claim; its claimRef must name the claim."""
     assert claim.spec is not None
     name = claim.spec.volumeName or ""
     try:
-        found = objects.get(volume_key(name), PersistentVolume).spec
+        found = objects.get(volume_key(name), PersistentVolume)
     except ObjectError as exc:
         raise ObjectError(f"failed to fetch PV {name}: {exc}") from exc
-    found = found or PersistentVolumeSpec()
-    uid, owner = _meta(claim).uid, found.claimRef
+    uid, owner = _meta(claim).uid, found.spec.claimRef if found.spec is not None else None
     if owner is None:
         if uid:
             raise ObjectError(
@@ -124,11 +150,26 @@ def _is_owner(pod: Pod, claim: PersistentVolumeClaim) -> bool:
     return any(owner.controller and owner.uid == pod_uid(pod) for owner in owners)
 
 
-def _check_mode(volume: str, found: PersistentVolumeSpec) -> None:
+def _is_block(pod: Pod, volume: str, found: PersistentVolumeSpec) -> bool:
+    """Whether a volume is a device. Raises ValueError if a container uses it as the other mode."""
     # The API server's default, which a volume from the manifests directory lacks.
-    mode = found.volumeMode or "Filesystem"
-    if mode != "Filesystem":
-        raise ValueError(f"volume {volume} has volumeMode {mode}, but is specified in volumeMounts")
+    mode = found.volumeMode or _FILESYSTEM
+    used = used_names(pod)
+    for names, field, wanted in (
+        (used.mounts, "volumeMounts", _FILESYSTEM),
+        (used.devices, "volumeDevices", _BLOCK),
+    ):
+        if volume in names and mode != wanted:
+            raise ValueError(f"volume {volume} has volumeMode {mode}, but is specified in {field}")
+    return mode == _BLOCK
+
+
+def _is_going(claim: PersistentVolumeClaim) -> bool:
+    """Whether a claim is being deleted, and nothing holds that up until its pods are gone."""
+    meta = _meta(claim)
+    # With the finalizer it stays until no pod uses it (getPVCExtractPV in the volume manager's
+    # populator).
+    return meta.deletionTimestamp is not None and _PROTECTION not in (meta.finalizers or ())
 
 
 def _meta(claim: PersistentVolumeClaim) -> ObjectMeta:

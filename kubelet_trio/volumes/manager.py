@@ -34,7 +34,6 @@ from kubelet_trio.model import (
     SystemClock,
     WallClock,
     get_logger,
-    pod_containers,
     pod_key,
     pod_uid,
 )
@@ -66,6 +65,7 @@ from kubelet_trio.volumes.payloads import token_requests
 from kubelet_trio.volumes.spec import VolumePlugin, VolumeSpec, is_claimed, volume_kind, volume_spec
 from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import tear_down
+from kubelet_trio.volumes.used import used_volumes
 
 log = get_logger()
 
@@ -154,7 +154,7 @@ class VolumeManager:
 
         Raises `VolumeError`; its text is for a FailedMount event.
         """
-        volumes = _used_volumes(pod)
+        volumes = used_volumes(pod)
         if volumes:
             await self._set_up(pod, volumes)
 
@@ -163,7 +163,7 @@ class VolumeManager:
 
         Raises `VolumeError` for the first volume that failed; it keeps its old content.
         """
-        volumes = [volume for volume in _used_volumes(pod) if self._follows_objects(volume)]
+        volumes = [volume for volume in used_volumes(pod) if self._follows_objects(volume)]
         if volumes:
             await self._set_up(pod, volumes, is_first=False)
 
@@ -404,9 +404,3 @@ class VolumeManager:
                 return frozenset(PodUid(e.name) for e in entries if e.is_dir())
         except FileNotFoundError:
             return frozenset()
-
-
-def _used_volumes(pod: Pod) -> list[Volume]:
-    # As upstream's populator: a volume that no container mounts is not set up.
-    names = {m.name for c in pod_containers(pod) for m in c.spec.volumeMounts or ()}
-    return [volume for volume in pod_spec(pod).volumes or () if volume.name in names]

@@ -19,7 +19,7 @@ from kubelet_trio.containers import PodFacts
 from kubelet_trio.model import metadata, pod_key
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import NO_OBJECTS, ObjectError, ObjectView, TokenRequest
-from kubelet_trio.volumes.claims import claimed_volume
+from kubelet_trio.volumes.claims import ClaimedVolume, claimed_volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +195,25 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         found.kind,
         found.source,
         found.name,
-        read_only=bool(_is_claimed_read_only(volume) or getattr(found.source, "readOnly", False)),
+        read_only=_is_claimed_read_only(volume) or _is_source_read_only(found),
         mount_options=tuple(found.spec.mountOptions or ()),
         facts=facts,
         is_for_one_pod=found.is_for_one_pod,
         deleting=found.deleting,
+        is_block=found.is_block,
+        claim=found.claim,
+        persistent=found.volume,
     )
 
 
 def _is_claimed_read_only(volume: Volume) -> bool:
     claim = volume.persistentVolumeClaim
     return claim is not None and bool(claim.readOnly)
+
+
+def _is_source_read_only(found: ClaimedVolume) -> bool:
+    # Of a CSI volume it is for ControllerPublishVolume alone (CSIPersistentVolumeSource).
+    return found.kind != "csi" and bool(getattr(found.source, "readOnly", False))
 
 
 def _security(pod: Pod) -> PodSecurityContext:

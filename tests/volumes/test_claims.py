@@ -15,6 +15,7 @@ from lightkube.models.core_v1 import (
     ConfigMapVolumeSource,
     Container,
     EphemeralVolumeSource,
+    FlexPersistentVolumeSource,
     HostPathVolumeSource,
     ImageVolumeSource,
     LocalVolumeSource,
@@ -58,13 +59,20 @@ def cluster_node(
     uid: str = "claim-1",
     phase: str = "Bound",
     deleted: bool = False,
+    finalizers: list[str] | None = None,
     owner: ObjectReference | None = None,
     **spec: Any,
 ) -> VolumeManager:
     """A manager with a claim and a volume as an API server has them."""
     objects = LocalObjects()
     going = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC) if deleted else None
-    meta = ObjectMeta(name="claim", namespace="default", uid=uid, deletionTimestamp=going)
+    meta = ObjectMeta(
+        name="claim",
+        namespace="default",
+        uid=uid,
+        deletionTimestamp=going,
+        finalizers=finalizers,
+    )
     claim = PersistentVolumeClaim(
         metadata=meta,
         spec=PersistentVolumeClaimSpec(volumeName="pv"),
@@ -100,10 +108,13 @@ OWNER = ObjectReference(namespace="default", name="claim", uid="claim-1")
         ),
         (
             {"volumeMode": "Block"},
-            "error processing PVC default/claim: volume data has volumeMode Block, "
-            "but is specified in volumeMounts",
+            "volume data has volumeMode Block, but is specified in volumeMounts",
         ),
         ({"deleted": True}, "error processing PVC default/claim: PVC is being deleted"),
+        (
+            {"deleted": True, "finalizers": ["example.com/backup"]},
+            "error processing PVC default/claim: PVC is being deleted",
+        ),
     ],
 )
 async def test_a_claim_that_is_not_the_pods_is_refused(
@@ -115,6 +126,14 @@ async def test_a_claim_that_is_not_the_pods_is_refused(
     with pytest.raises(VolumeError) as caught:
         await bad.mount(pod(claimed()))
     assert str(caught.value) == f"{UNPROCESSED}{message}"
+
+
+async def test_a_claim_in_deletion_is_usable_while_its_protection_holds_it(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    protected = ["kubernetes.io/pvc-protection"]
+    manager = cluster_node(tmp_path, mounter, owner=OWNER, deleted=True, finalizers=protected)
+    assert await host_paths(manager, pod(claimed())) == ["/opt"]
 
 
 @pytest.mark.parametrize("owner", ["u-1", "u-2", ""])
@@ -275,9 +294,15 @@ async def test_a_local_volume_gets_the_group_of_its_first_pod(
             f"{UNPROCESSED}error processing PVC default/claim: PV pv is bound to default/other",
         ),
         (
-            {"csi": "driver"},
+            {"rbd": "image"},
             f"{UNPROCESSED}error processing PVC default/claim: "
             "volumes of the type of pv are not supported",
+        ),
+        (
+            # A kind that the API server may hold, but for which the manager has no plugin.
+            {"flexVolume": FlexPersistentVolumeSource("example.com/driver")},
+            'MountVolume.SetUp failed for volume "data" : '
+            "volumes of type flexVolume are not supported",
         ),
     ],
 )
