@@ -8,7 +8,7 @@ from functools import partial
 from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
 from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.model import PodUid, Purpose
-from kubelet_trio.objects import LocalObjects, ObjectStore
+from kubelet_trio.objects import LocalObjects, NoTokens, ObjectStore
 from kubelet_trio.pods import (
     BackOffTable,
     ImagePuller,
@@ -25,6 +25,7 @@ from kubelet_trio.pods import (
     UserNamespaceManager,
 )
 from kubelet_trio.volumes import VolumeManager
+from kubelet_trio.volumes.csi import CsiServices
 
 
 def make_supplies(
@@ -113,12 +114,18 @@ def _make_volumes(
     setup: Setup, runtime: RuntimeParts, reports: Reports, objects: ObjectStore
 ) -> VolumeManager:
     seams, node, state = setup.seams, setup.settings.node, runtime.health.state
+    offload = seams.offload_for(Purpose.VOLUMES)
+    tokens = setup.cluster.tokens if setup.cluster is not None else NoTokens()
+    csi = CsiServices(
+        node.root_dir, node.node_name, seams.mounter, offload, tokens=tokens, meter=seams.meter
+    )
     return VolumeManager(
         node.root_dir,
         seams.mounter,
-        seams.offload_for(Purpose.VOLUMES),
+        offload,
         objects=objects,
-        tokens=setup.cluster.tokens if setup.cluster is not None else None,
+        tokens=tokens,
+        async_kinds=lambda walks, measured: [csi.kind(walks, measured)],
         clock=seams.clock,
         allocatable=node.allocatable,
         recursive_read_only=lambda handler: handler in state.value.recursive_read_only,

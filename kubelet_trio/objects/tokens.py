@@ -42,6 +42,10 @@ class TokenRequester(Protocol):
         """Return a valid token. Raises `ObjectError`."""
         ...
 
+    async def issue(self, request: TokenRequest) -> KnownToken:
+        """Return a valid token with its times. Raises `ObjectError`."""
+        ...
+
     def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""
         ...
@@ -51,6 +55,9 @@ class NoTokens:
     """The `TokenRequester` of a node without an API server: it has no tokens."""
 
     async def token(self, request: TokenRequest) -> str:
+        return (await self.issue(request)).text
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
         raise ObjectError(
             "service account tokens need an API server: "
             f'there is no token for service account "{request.service_account}"'
@@ -71,22 +78,26 @@ class ClusterTokens:
 
     async def token(self, request: TokenRequest) -> str:
         """Return a token, a new one if it is due for renewal. Raises `ObjectError`."""
+        return (await self.issue(request)).text
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
+        """Return a token with its times, as `token`. Raises `ObjectError`."""
         known = self._tokens.get(request)
         if known is None and self._memory.is_cut_off:
             known = self._memory.last_token(request)
         if known is not None and self._clock.time() < known.renew_at:
-            return known.text
+            return known
         try:
             fresh = await self._request_in_time(request)
         except API_ERRORS as exc:
             known = known or self._memory.last_token(request)
             if known is not None and self._may_use(known, exc):
                 log.warning("tokens.not_renewed", pod=str(request.pod), error=str(exc))
-                return known.text
+                return known
             raise ObjectError(_failure(request, exc, is_renewal=known is not None)) from exc
         self._tokens[request] = fresh
         self._memory.note_token(request, fresh)
-        return fresh.text
+        return fresh
 
     def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""

@@ -16,7 +16,7 @@ from kubelet_trio.volumes.errors import SubPathError, VolumeError
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import sub_path_target
 from kubelet_trio.volumes.mounter import Mounter
-from kubelet_trio.volumes.spec import VolumePlugin, VolumeSpec
+from kubelet_trio.volumes.spec import AsyncVolumePlugin, VolumePlugin, VolumeSpec
 from kubelet_trio.volumes.sub_path import bind_sub_path
 
 log = get_logger()
@@ -36,7 +36,7 @@ class MountContext:
     pods_dir: Path
     mounter: Mounter
     specs: Mapping[str, VolumeSpec]  # the pod's volumes by name
-    plugins: Mapping[str, VolumePlugin]
+    plugins: Mapping[str, VolumePlugin | AsyncVolumePlugin]
     variables: Mapping[str, str] = field(default_factory=dict)  # for subPathExpr
     hung: HungCalls = field(default_factory=HungCalls)
     selinux: bool = False

@@ -13,7 +13,7 @@ of a pod's volumes and its directory can raise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class VolumeError(Exception):
@@ -80,11 +80,19 @@ class SubPathError(Exception):
     """A subPath is refused. The text names host paths: for the log, not for the pod's owner."""
 
 
-def set_up_error(volume: str, cause: object) -> VolumeError:
+def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> VolumeError:
     """Return the error for a failed set-up, in the words of a FailedMount event."""
     step = cause.step if isinstance(cause, VolumeStepError) else ""
-    return VolumeError(
-        volume, f'{step or "MountVolume.SetUp"} failed for volume "{volume}" : {cause}'
+    step = step or ("MapVolume.MapPodDevice" if is_block else "MountVolume.SetUp")
+    return VolumeError(volume, f'{step} failed for volume "{volume}" : {cause}')
+
+
+def not_mounted_text(unmounted: Iterable[str], unattached: Iterable[str]) -> str:
+    """Return the text for volumes that a pod waited for in vain (WaitForAttachAndMount)."""
+    return (
+        f"Unable to attach or mount volumes: unmounted volumes=[{' '.join(unmounted)}], "
+        f"unattached volumes=[{' '.join(unattached)}], failed to process volumes=[]: "
+        "context deadline exceeded"
     )
 
 

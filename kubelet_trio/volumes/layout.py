@@ -22,6 +22,7 @@ PLUGINS = {
     "nfs": "kubernetes.io/nfs",
     "projected": "kubernetes.io/projected",
     "secret": "kubernetes.io/secret",
+    "csi": "kubernetes.io/csi",
 }
 
 # Names of directories: the slash becomes a tilde (EscapeQualifiedName in k8s.io/utils/strings).
@@ -46,6 +47,11 @@ MARKER = 0o644  # the mode of a marker file, as in the Go kubelet
 
 def volumes_dir(pod_dir: Path) -> Path:
     return pod_dir / "volumes"
+
+
+def devices_dir(pod_dir: Path) -> Path:
+    """Return the directory of the pod's block devices, by plugin as `volumes_dir`."""
+    return pod_dir / "volumeDevices"
 
 
 def volume_dir(pod_dir: Path, plugin: str, volume: str) -> Path:

@@ -1,6 +1,9 @@
 """Manage the volumes of the node's pods: set up before the sandbox, mounted into containers,
 refreshed while the pod runs, torn down after its containers.
 
+Plugins of quick kinds block: all such volumes of a pod take one hop to a thread. Those of the
+asynchronous kinds, which a driver or a server provides, are `async_volumes`.
+
 The manager keeps no state. Disk and mount table show what exists, so a restarted agent, or one that
 replaces the Go kubelet, continues where the other stopped, and every call may be repeated. Calls
 for one pod come from its worker, one at a time. All blocking work goes through `offload`.
@@ -15,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
+from lightkube.models.core_v1 import Pod, Volume
 
 from kubelet_trio.containers import (
     MAX_ENV_FILE,
@@ -34,7 +37,6 @@ from kubelet_trio.model import (
     SystemClock,
     WallClock,
     get_logger,
-    pod_key,
     pod_uid,
 )
 from kubelet_trio.model import spec as pod_spec
@@ -43,13 +45,9 @@ from kubelet_trio.objects import (
     NoTokens,
     ObjectError,
     ObjectStore,
-    ObjectView,
-    TokenRequest,
     TokenRequester,
-    read_objects,
-    volume_key,
-    volume_references,
 )
+from kubelet_trio.volumes.async_volumes import MOUNT_LIMIT, REPUBLISH_LIMIT, AsyncVolumes
 from kubelet_trio.volumes.claims import take_for_one_pod
 from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
@@ -58,13 +56,19 @@ from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error,
 from kubelet_trio.volumes.external import HostPath, LocalVolume, NfsVolume
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
-from kubelet_trio.volumes.measure import Operation, VolumeMeter, timed
+from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.ownership import Walks, report_progress
-from kubelet_trio.volumes.payloads import token_requests
-from kubelet_trio.volumes.spec import VolumePlugin, VolumeSpec, is_claimed, volume_kind, volume_spec
+from kubelet_trio.volumes.spec import (
+    AsyncKind,
+    VolumePlugin,
+    VolumeSpec,
+    is_claimed,
+    volume_kind,
+)
+from kubelet_trio.volumes.spec_reader import SpecReader
 from kubelet_trio.volumes.sub_path import read_inside
-from kubelet_trio.volumes.teardown import tear_down
+from kubelet_trio.volumes.teardown import plugin_directories, tear_down
 from kubelet_trio.volumes.used import used_volumes
 
 log = get_logger()
@@ -92,6 +96,7 @@ class VolumeManager:
         events: EventSink | None = None,
         recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
+        async_kinds: Callable[[Walks, VolumeMeter], Sequence[AsyncKind]] = lambda *_: (),
     ) -> None:
         """Create a manager; it does nothing before `prepare`.
 
@@ -111,13 +116,12 @@ class VolumeManager:
             recursive_read_only: whether a runtime handler ("": the default one) supports
                 recursive read-only mounts.
             no_image_volumes: why the runtime cannot mount images; "" if it can.
+            async_kinds: returns the kinds with asynchronous plugins, given what measures them.
         """
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
         self._offload = offload
-        self._objects = objects or LocalObjects()
         self._tokens = tokens or NoTokens()
-        self._facts = PodFacts(allocatable=allocatable or {})
         self._selinux = selinux
         self._one_pod = trio.Lock()
         self._hung = HungCalls()
@@ -134,6 +138,13 @@ class VolumeManager:
             "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
         }
+        self._async = AsyncVolumes(async_kinds(self._walks, self._volume_meter), offload, events)
+        self._specs = SpecReader(
+            objects or LocalObjects(),
+            self._tokens,
+            PodFacts(allocatable=allocatable or {}),
+            lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
+        )
 
     async def prepare(self) -> None:
         """Make the pods' directory, and share its mounts with containers. Once, at start.
@@ -150,38 +161,106 @@ class VolumeManager:
         await self._offload(self._release)
 
     async def mount(self, pod: Pod) -> None:
-        """Set up every volume that a container of the pod mounts.
+        """Set up every volume that a container of the pod uses.
 
-        Raises `VolumeError`; its text is for a FailedMount event.
+        With volumes of asynchronous kinds it tries again for 2m3s, and emits an event for each
+        failure. Raises `VolumeError`; its text is for a FailedMount event.
         """
         volumes = used_volumes(pod)
-        if volumes:
-            await self._set_up(pod, volumes)
+        if not volumes:
+            return
+        uid = pod_uid(pod)
+        # Before the objects are read, which can fail. Until then claims count as such.
+        self._volume_meter.note_desired(uid, [volume_kind(volume) for volume in volumes])
+        specs = await self._specs.read(pod, volumes)
+        self._volume_meter.note_desired(uid, [plugin_name(spec) for spec in specs])
+        await self._check_claims(specs)
+        if any(self._async.serves(spec.kind) for spec in specs):
+            await self._mount_all(pod, specs, {volume.name: volume for volume in volumes})
+        else:
+            await self._set_up(pod, specs)
 
     async def refresh(self, pod: Pod) -> None:
-        """Write changed objects into the volumes of a running pod.
+        """Write changed objects into the volumes of a running pod; publish volumes again whose
+        driver wants that.
 
         Raises `VolumeError` for the first volume that failed; it keeps its old content.
         """
         volumes = [volume for volume in used_volumes(pod) if self._follows_objects(volume)]
         if volumes:
-            await self._set_up(pod, volumes, is_first=False)
+            await self._set_up(pod, await self._specs.read(pod, volumes), is_first=False)
+        again = [spec async for spec in self._republished(pod)]
+        if again:
+            uid, rows = pod_uid(pod), list[Operation]()
+            try:
+                await self._async.set_up_all(uid, again, rows, REPUBLISH_LIMIT)
+            finally:
+                self._volume_meter.note_mounted(uid, rows, is_first=False)
 
-    async def _set_up(self, pod: Pod, volumes: list[Volume], *, is_first: bool = True) -> None:
-        uid = pod_uid(pod)
-        if is_first:
-            # Before the objects are read, which can fail. Until then claims count as such.
-            self._volume_meter.note_desired(uid, [volume_kind(volume) for volume in volumes])
-        specs = await self._specs(pod, volumes)
-        if is_first:
-            self._volume_meter.note_desired(uid, [spec.kind for spec in specs])
-            await self._check_claims(specs)
+    async def _set_up(
+        self, pod: Pod, specs: Sequence[VolumeSpec], *, is_first: bool = True
+    ) -> None:
+        """Set up volumes of quick kinds, in one hop to a thread. Raises `VolumeError`."""
         rows: list[Operation] = []
         try:
             async with self._progress_events(pod, specs):
                 await self._offload(self._set_up_all, specs, rows)
         finally:
-            self._volume_meter.note_mounted(uid, rows, is_first=is_first)
+            self._volume_meter.note_mounted(pod_uid(pod), rows, is_first=is_first)
+
+    async def _mount_all(
+        self, pod: Pod, specs: Sequence[VolumeSpec], volumes: Mapping[str, Volume]
+    ) -> None:
+        """Set up volumes of all kinds side by side, until they are or the time is over."""
+        uid, rows = pod_uid(pod), list[Operation]()
+        quick = [spec for spec in specs if not self._async.serves(spec.kind)]
+        unmounted: dict[str, VolumeSpec | None] = {spec.name: None for spec in quick}
+
+        async def set_up_quick() -> None:
+            # Read again for each attempt: a missing object may exist by now.
+            again = await self._specs.read(pod, [volumes[spec.name] for spec in quick])
+            await self._offload(self._set_up_all, again, rows)
+            for spec in quick:
+                unmounted.pop(spec.name, None)
+
+        async def set_up(name: str) -> None:
+            (spec,) = await self._specs.read(pod, [volumes[name]])
+            unmounted[name] = spec
+            await self._async.set_up(uid, spec, rows)
+            unmounted.pop(name, None)
+
+        try:
+            with trio.move_on_after(MOUNT_LIMIT):
+                async with self._progress_events(pod, specs), trio.open_nursery() as tasks:
+                    keep_trying = self._async.keep_trying
+                    if quick:
+                        tasks.start_soon(keep_trying, pod, uid, "", set_up_quick)
+                    for spec in specs:
+                        if self._async.serves(spec.kind):
+                            unmounted[spec.name] = spec
+                            attempt = partial(set_up, spec.name)
+                            tasks.start_soon(keep_trying, pod, uid, spec.name, attempt)
+        finally:
+            self._volume_meter.note_mounted(uid, rows)
+        if unmounted:
+            raise await self._async.timeout_error(unmounted)
+
+    async def _republished(self, pod: Pod) -> AsyncIterator[VolumeSpec]:
+        """Yield the volumes of a running pod whose driver wants them published from time to time.
+
+        What cannot be read now keeps what it has.
+        """
+        for volume in used_volumes(pod) if self._async.kinds else ():
+            if not (is_claimed(volume) or self._async.serves(volume_kind(volume))):
+                continue
+            try:
+                (spec,) = await self._specs.read(pod, [volume])
+                if not self._async.serves(spec.kind):
+                    continue
+                if self._async.plugin(spec.kind).republishes(spec):
+                    yield spec
+            except (VolumeError, ObjectError, ValueError) as exc:
+                log.debug("volume.not_republished", volume=volume.name, error=str(exc))
 
     @asynccontextmanager
     async def _progress_events(self, pod: Pod, specs: Sequence[VolumeSpec]) -> AsyncIterator[None]:
@@ -217,12 +296,27 @@ class VolumeManager:
                 raise set_up_error(spec.disk_name, exc) from exc
 
     async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
-        """Set up volumes that no container used so far: an ephemeral container can be the first."""
-        rows: list[Operation] = []
+        """Set up volumes that no container used so far: an ephemeral container can be the first.
+
+        After a restart of the agent this also completes what the last one may not have completed.
+        """
+        uid, rows = pod_uid(pod), list[Operation]()
+        quick = [spec for spec in specs if not self._async.serves(spec.kind)]
         try:
-            await self._offload(self._set_up_all, specs, rows, missing=True)
+            if quick:
+                await self._offload(self._set_up_all, quick, rows, missing=True)
+            slow = [
+                spec
+                for spec in specs
+                if self._async.serves(spec.kind)
+                and not await self._async.plugin(spec.kind).is_set_up(spec)
+            ]
+            if slow:
+                await self._async.set_up_all(uid, slow, rows, MOUNT_LIMIT)
+        except (OSError, ValueError, ObjectError) as exc:
+            raise VolumeError("", f"looking at the pod's volumes failed: {exc}") from exc
         finally:
-            self._volume_meter.note_mounted(pod_uid(pod), rows, is_first=False)
+            self._volume_meter.note_mounted(uid, rows, is_first=False)
 
     async def container_mounts(
         self,
@@ -253,13 +347,13 @@ class VolumeManager:
                 variables = container_env(pod, container.spec).variables
         except PodConfigError as exc:
             raise VolumeError("", str(exc)) from exc
-        specs = await self._specs(pod, wanted)
+        specs = await self._specs.read(pod, wanted)
         await self._set_up_missing(pod, specs)
         context = MountContext(
             self._pods_dir,
             self._mounter,
             {spec.name: spec for spec in specs},
-            self._plugins,
+            {**self._plugins, **self._async.plugins},
             variables,
             self._hung,
             selinux=self._selinux,
@@ -288,8 +382,22 @@ class VolumeManager:
         Raises `VolumeError` for the first that failed. A mount's content is never removed.
         """
         self._tokens.forget(uid)
+        pod_dir = self._pods_dir / uid
         with self._volume_meter.unmounting(uid):
-            await self._offload(partial(tear_down, self._pods_dir / uid, self._mounter))
+            others, failure = await self._offload(self._tear_down, pod_dir)
+            if others or self._async.is_user(uid):
+                # After the mounts of subPaths, which keep the volumes busy.
+                await self._async.tear_down(uid, pod_dir, others)
+                failure = await self._offload(self._finish, pod_dir)
+            if failure is not None:
+                raise failure
+
+    async def clean(self) -> None:
+        """Undo what no pod on disk needs any more, such as staged volumes.
+
+        Call it only when every source has delivered its pods. Raises `VolumeError`.
+        """
+        await self._async.clean()
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Return the number of desired and of actual volumes, by plugin and state."""
@@ -317,51 +425,22 @@ class VolumeManager:
         except OSError as exc:
             log.warning("volumes.root_not_released", path=str(root_dir), error=str(exc))
 
-    async def _specs(self, pod: Pod, volumes: Iterable[Volume]) -> list[VolumeSpec]:
-        """Read the objects, claims and tokens of volumes. Raises `VolumeError`."""
-        volumes = list(volumes)
-        objects = await self._read(pod, volumes)
-        specs: list[VolumeSpec] = []
-        unclaimed: dict[str, str] = {}
-        for volume in volumes:
-            try:
-                # Twice, because only the spec shows which tokens to request.
-                spec = volume_spec(pod, volume, self._facts, objects)
-                tokens = {r: await self._token(r) for r in token_requests(spec)}
-                if tokens:
-                    spec = volume_spec(pod, volume, self._facts, objects, tokens)
-            except (ObjectError, ValueError) as exc:
-                if not is_claimed(volume):
-                    raise set_up_error(volume.name, exc) from exc
-                unclaimed[volume.name] = str(exc)
-                continue
-            if spec.kind not in (*self._plugins, *_BY_RUNTIME):
-                raise set_up_error(volume.name, f"volumes of type {spec.kind} are not supported")
-            specs.append(spec)
-        if unclaimed:
-            raise unprocessed_error(unclaimed)
-        return specs
-
-    async def _read(self, pod: Pod, volumes: Iterable[Volume]) -> ObjectView:
-        keys = [key for volume in volumes for key in volume_references(pod_key(pod), volume)]
-        objects = await read_objects(self._objects, keys, pod_uid(pod))
-        # A second read, because only a claim names its volume.
-        bound = [
-            volume_key(claim.spec.volumeName)
-            for claim in objects.found.values()
-            if isinstance(claim, PersistentVolumeClaim) and claim.spec is not None
-        ]
-        if not bound:
-            return objects
-        self._objects.hold(pod_uid(pod), bound)
-        behind = await read_objects(self._objects, bound, pod_uid(pod))
-        return ObjectView({**objects.found, **behind.found})
-
-    async def _token(self, request: TokenRequest) -> str | ObjectError:
+    def _tear_down(self, pod_dir: Path) -> tuple[frozenset[str], VolumeError | None]:
+        """Tear down the volumes of quick kinds; return the plugins of other kinds on disk."""
         try:
-            return await self._tokens.token(request)
-        except ObjectError as exc:
+            names = plugin_directories(pod_dir)
+            others = frozenset(name for name in names if self._async.owns(name))
+        except OSError as exc:
+            return frozenset(), VolumeError("", f"reading {pod_dir} failed: {exc}")
+        return others, self._finish(pod_dir, others)
+
+    def _finish(self, pod_dir: Path, others: frozenset[str] = frozenset()) -> VolumeError | None:
+        """Tear down all but `others`, and what is left empty; return the first error."""
+        try:
+            tear_down(pod_dir, self._mounter, others)
+        except VolumeError as exc:
             return exc
+        return None
 
     def _follows_objects(self, volume: Volume) -> bool:
         return any(

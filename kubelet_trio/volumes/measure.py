@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from kubelet_trio.model import STORAGE, Meter, PodUid
 from kubelet_trio.volumes.layout import PLUGINS
+from kubelet_trio.volumes.spec import VolumeSpec
 
 _DURATION = "storage_operation_duration_seconds"
 
@@ -24,9 +25,11 @@ _DURATION = "storage_operation_duration_seconds"
 class Operation:
     """One operation, in seconds."""
 
-    kind: str
+    kind: str  # of the volume, or the name of its plugin
     took: float = 0.0
     is_done: bool = False
+    name: str = "volume_mount"
+    is_migrated: bool = False
 
 
 @dataclass(slots=True)
@@ -38,8 +41,9 @@ class VolumeMeter:
     _set_up: dict[PodUid, tuple[str, ...]] = field(default_factory=dict)
 
     def note_desired(self, uid: PodUid, kinds: Iterable[str]) -> None:
-        """Replace the kinds of volumes that a pod shall have."""
-        self._desired[uid] = tuple(PLUGINS[kind] for kind in kinds if kind in PLUGINS)
+        """Replace the kinds of volumes, or names of plugins, that a pod shall have."""
+        names = map(_plugin, kinds)
+        self._desired[uid] = tuple(name for name in names if "/" in name)  # else a claim
 
     def note_mounted(
         self, uid: PodUid, rows: Iterable[Operation], *, is_first: bool = True
@@ -47,7 +51,7 @@ class VolumeMeter:
         """Record set-ups; those of `is_first` replace the volumes that the pod has."""
         done = []
         for row in rows:
-            self._observe("volume_mount", row)
+            self._observe(row.name, row)
             if row.is_done:
                 done.append(_plugin(row.kind))
         if done and is_first:
@@ -68,6 +72,17 @@ class VolumeMeter:
                 self._set_up.pop(uid, None)
                 self._desired.pop(uid, None)
 
+    @contextmanager
+    def operation(self, name: str, plugin: str) -> Iterator[None]:
+        """Record the block as an operation: failed if it raises, or is cancelled."""
+        row, began = Operation(""), time.perf_counter()
+        try:
+            yield
+            row.is_done = True
+        finally:
+            row.took = time.perf_counter() - began
+            self._observe(name, row, plugin)
+
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Return the number of volumes, by plugin and state."""
         states = (
@@ -83,8 +98,8 @@ class VolumeMeter:
 
     def _observe(self, operation: str, row: Operation, plugin: str = "") -> None:
         status = "success" if row.is_done else "fail-unknown"
-        # `migrated` is false: no volume here is handed to a CSI driver.
-        labels = "false", operation, status, plugin or _plugin(row.kind)
+        migrated = "true" if row.is_migrated else "false"
+        labels = migrated, operation, status, plugin or _plugin(row.kind)
         self.meter.observe(_DURATION, row.took, labels, STORAGE)
 
 
@@ -92,10 +107,20 @@ def _plugin(kind: str) -> str:
     return PLUGINS.get(kind, kind)
 
 
+def plugin_name(spec: VolumeSpec) -> str:
+    """Return the name of a volume's plugin in metrics: of a CSI volume, with its driver.
+
+    GetFullQualifiedPluginNameForVolume in pkg/volume/util.
+    """
+    return f"{PLUGINS['csi']}:{spec.source.driver}" if spec.kind == "csi" else _plugin(spec.kind)
+
+
 @contextmanager
-def timed(rows: list[Operation], kind: str) -> Iterator[None]:
+def timed(
+    rows: list[Operation], kind: str, name: str = "volume_mount", *, is_migrated: bool = False
+) -> Iterator[None]:
     """Add a row for the block; if it raises, the row says that it failed."""
-    row, began = Operation(kind), time.perf_counter()
+    row, began = Operation(kind, name=name, is_migrated=is_migrated), time.perf_counter()
     rows.append(row)
     try:
         yield

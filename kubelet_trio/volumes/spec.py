@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lightkube.models.core_v1 import (
     PersistentVolume,
@@ -41,6 +41,7 @@ class VolumeSpec:
     is_block: bool = False  # volumeMode Block: containers get a device, not a mount
     claim: PersistentVolumeClaim | None = None  # of a persistent volume
     persistent: PersistentVolume | None = None
+    is_migrated: bool = False  # an in-tree volume of a cloud that a CSI driver serves
 
     @property
     def namespace(self) -> str:
@@ -147,6 +148,34 @@ class AsyncVolumePlugin(Protocol):
         ...
 
 
+@runtime_checkable
+class AttachablePlugin(Protocol):
+    """An `AsyncVolumePlugin` whose volumes a controller of the cluster attaches to the node."""
+
+    def is_attached(self, spec: VolumeSpec) -> bool:
+        """Whether a volume is attached, or nobody has to attach it."""
+        ...
+
+    async def is_exhausted(self, spec: VolumeSpec) -> bool:
+        """Whether attaching failed because no more volumes can be attached to the node.
+
+        Raises `ObjectError`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncKind:
+    """A kind of volume whose plugin is loaded when the first such volume appears."""
+
+    kind: str  # the field of a Volume or of a PersistentVolumeSpec
+    # Whether a directory of pods/<uid>/volumes or pods/<uid>/volumeDevices is of this kind.
+    owns: Callable[[str], bool]
+    # Whether the disk shows something for `clean`; blocks, and raises OSError.
+    has_remains: Callable[[], bool]
+    make: Callable[[], AsyncVolumePlugin]
+
+
 def is_claimed(volume: Volume) -> bool:
     """Whether a volume goes through a claim: a named one, or that of an ephemeral volume."""
     return volume_kind(volume) in ("persistentVolumeClaim", "ephemeral")
@@ -197,6 +226,7 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         found.name,
         read_only=_is_claimed_read_only(volume) or _is_source_read_only(found),
         mount_options=tuple(found.spec.mountOptions or ()),
+        objects=objects,
         facts=facts,
         is_for_one_pod=found.is_for_one_pod,
         deleting=found.deleting,

@@ -12,12 +12,32 @@ from pathlib import Path
 from kubelet_trio.model import remove_empty, remove_tree
 from kubelet_trio.volumes.claims import give_back
 from kubelet_trio.volumes.errors import VolumeError
-from kubelet_trio.volumes.layout import MOUNTED_PLUGINS, OWN_PLUGINS, sub_paths_dir, volumes_dir
+from kubelet_trio.volumes.layout import (
+    MOUNTED_PLUGINS,
+    OWN_PLUGINS,
+    devices_dir,
+    sub_paths_dir,
+    volumes_dir,
+)
 from kubelet_trio.volumes.mounter import Mounter
 
 
-def tear_down(pod_dir: Path, mounter: Mounter) -> None:
+def plugin_directories(pod_dir: Path) -> frozenset[str]:
+    """Return the names of the plugins that have a directory in a pod's. Raises OSError."""
+    found: set[str] = set()
+    for directory in (volumes_dir(pod_dir), devices_dir(pod_dir)):
+        try:
+            found.update(entry.name for entry in directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return frozenset(found)
+
+
+def tear_down(pod_dir: Path, mounter: Mounter, others: frozenset[str] = frozenset()) -> None:
     """Unmount and remove all volumes of a pod. Idempotent.
+
+    `others` are plugins that tear down their volumes themselves, and have not yet done so. The
+    pod's directories of volumes then stay, and the caller comes again.
 
     Raises `VolumeError` with the first path that is still mounted or could not be removed, after
     everything else is gone.
@@ -32,10 +52,10 @@ def tear_down(pod_dir: Path, mounter: Mounter) -> None:
     for plugin in sorted(MOUNTED_PLUGINS):
         if (volumes / plugin).is_dir():
             errors.extend(_unmount_below(volumes / plugin, mounter))
-    for directory in (sub_paths, volumes):
+    for directory in (sub_paths, volumes, devices_dir(pod_dir)):
         if directory.is_dir():
-            errors.extend(_remove_if_empty(directory))
-    if not errors:
+            errors.extend(_remove_if_empty(directory, others))
+    if not errors and not others:
         # Last: another pod may use the volume only once it is unmounted here.
         try:
             give_back(pod_dir)
@@ -90,7 +110,7 @@ def mounted_below(directory: Path, mounter: Mounter) -> list[str]:
     return [m.path for m in mounter.mounts() if m.path == path or m.path.startswith(path + "/")]
 
 
-def _remove_if_empty(directory: Path) -> list[VolumeError]:
+def _remove_if_empty(directory: Path, others: frozenset[str]) -> list[VolumeError]:
     try:
         for plugin in directory.iterdir():
             if plugin.is_dir():
@@ -99,7 +119,11 @@ def _remove_if_empty(directory: Path) -> list[VolumeError]:
     except OSError as exc:
         return [_error(directory, f"remove failed: {exc}")]
     left = list(directory.iterdir()) if directory.is_dir() else []
-    return [_error(entry, "a volume of an unsupported kind is left") for entry in left]
+    return [
+        _error(entry, "a volume of an unsupported kind is left")
+        for entry in left
+        if entry.name not in others
+    ]
 
 
 def _error(path: Path, cause: str) -> VolumeError:

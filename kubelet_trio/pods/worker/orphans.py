@@ -29,6 +29,7 @@ class OrphanDirectories:
     services: PodServices
     registry: PodRegistry
     _problems: dict[PodUid, str] = field(default_factory=dict)  # as last logged
+    _clean_problem: str = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sweep until cancelled, once it is known which pods are wanted and which exist."""
@@ -38,6 +39,7 @@ class OrphanDirectories:
         while True:
             with housekeeping_round("pod directories"):
                 await self.sweep()
+                await self._clean()
             await trio.sleep(_PERIOD)
 
     async def sweep(self) -> None:
@@ -53,6 +55,17 @@ class OrphanDirectories:
         self.services.meter.set("kubelet_orphan_pod_cleaned_volumes", cleaned)
         self.services.meter.set("kubelet_orphan_pod_cleaned_volumes_errors", failed)
         self._problems = {uid: text for uid, text in self._problems.items() if uid in on_disk}
+
+    async def _clean(self) -> None:
+        """Undo what volumes have left on the node and no pod needs, such as staged volumes."""
+        problem = ""
+        try:
+            await self.services.volumes.clean()
+        except VOLUME_ERRORS as exc:
+            problem = str(exc)
+            if problem != self._clean_problem:
+                log.warning("volumes.not_cleaned", error=problem)
+        self._clean_problem = problem
 
     async def _reclaim(self, uid: PodUid) -> bool:
         """Reclaim one; return whether it is gone."""

@@ -4,6 +4,7 @@ Only the seams of `types` are loaded with this package. Everything else is loade
 registers, or when a pod first has a CSI volume: its messages cost memory that most nodes spare.
 """
 
+from kubelet_trio.volumes.csi.services import CsiServices
 from kubelet_trio.volumes.csi.types import (
     CSI_PLUGIN,
     CSI_TIMEOUT,
@@ -22,6 +23,7 @@ __all__ = [
     "CSI_TIMEOUT",
     "Attachments",
     "Capability",
+    "CsiServices",
     "CsiVolume",
     "Driver",
     "DriverDirectory",

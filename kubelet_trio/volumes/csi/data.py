@@ -133,8 +133,9 @@ def read_record(directory: Path) -> VolumeRecord:
         raise ValueError(f"{path} is damaged: {exc}") from exc
     text = {key: value for key, value in data.items() if isinstance(value, str)}
     driver, handle = text.get("driverName", ""), text.get("volumeHandle", "")
-    if not driver or not handle:
-        raise ValueError(f"{path} is damaged: it names no driver or no volume")
+    if not handle:
+        raise ValueError(f"{path} is damaged: it names no volume")
+    check_driver_name(driver)
     return VolumeRecord(
         CsiVolume(driver, handle),
         text.get("specVolID", ""),

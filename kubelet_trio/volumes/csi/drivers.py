@@ -1,14 +1,14 @@
 """The CSI drivers that are registered on this node.
 
 Each plugin of type `CSIPlugin` has a supervised task, `DriverTable.run_plugin`. It owns the channel
-to the driver; the driver is registered while the task runs. So a driver whose socket is gone, or is
-replaced, is out of the table before its successor is in it.
+to the driver; the driver is registered while the task runs. Where a newer socket has the name of a
+registered driver, both tasks run for a moment, and the newer one's driver is in the table.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -43,10 +43,25 @@ class DriverTable:
     """The registered drivers; the handler of plugins of type `CSIPlugin`."""
 
     plugin_type = "CSIPlugin"
+    is_exclusive = True  # of two sockets with one driver, the newer one is used
+    errors: tuple[type[Exception], ...] = (ValueError, CsiCallError)  # of `run_plugin`
 
-    def __init__(self, meter: Meter | None = None) -> None:
-        self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
+    def __init__(
+        self,
+        meter: Meter | None = None,
+        drivers: AsyncValue[Mapping[str, Driver]] | None = None,
+        connect: Callable[[str], Channel] = Channel,
+    ) -> None:
+        """Begin without drivers.
+
+        Args:
+            meter: measures the calls.
+            drivers: will show the registered drivers.
+            connect: makes the channel to a driver's socket.
+        """
+        self.drivers: AsyncValue[Mapping[str, Driver]] = drivers or AsyncValue({})
         self._meter = meter or Meter()
+        self._connect = connect
         self._entries: dict[str, _Entry] = {}
 
     def driver(self, name: str) -> Driver:
@@ -65,7 +80,8 @@ class DriverTable:
         """Check what a plugin says about itself.
 
         Raises ValueError, with a text for the plugin: its name is none, it does not speak CSI 1.x,
-        or another driver has the name (validateVersions in pkg/volume/csi/csi_plugin.go).
+        or a driver of that name speaks a higher version (validateVersions in
+        pkg/volume/csi/csi_plugin.go).
         """
         try:
             check_driver_name(name)
@@ -94,7 +110,7 @@ class DriverTable:
         NodeGetInfo and NodeGetCapabilities within 2 min.
         """
         self.validate(name, endpoint, versions)
-        channel = Channel(endpoint)
+        channel = self._connect(endpoint)
         async with trio.open_nursery() as connection:
             await connection.start(channel.run)
             driver = await self._describe(name, endpoint, channel)
@@ -106,7 +122,7 @@ class DriverTable:
                 task_status.started()
                 await trio.sleep_forever()
             finally:
-                # Another socket may have registered the name with a higher version meanwhile.
+                # A newer socket may have registered the name meanwhile.
                 if self._entries.get(name) is entry:
                     del self._entries[name]
                     self._show()
@@ -144,7 +160,7 @@ class DriverTable:
                 f'CSI driver "{name}": plugin returned an empty list for supported versions'
             )
         highest, known = _highest(versions), self._entries.get(name)
-        if known is not None and known.version >= highest:
+        if known is not None and known.version > highest:
             have = ".".join(map(str, known.version))
             raise ValueError(
                 f'CSI driver "{name}": another driver with the same name is already registered '

@@ -1,0 +1,226 @@
+"""The volumes of asynchronous plugins: loaded when needed, set up side by side, retried.
+
+Each volume has a task, so that a driver that hangs holds up only the pods that wait for it. A
+volume that fails is tried again with a back-off of its own (500 ms, doubling to 2m2s, as in
+pkg/util/goroutinemap/exponentialbackoff); each failure is an event. Cancelling a task leaves what
+the plugin's `tear_down` undoes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+from lightkube.models.core_v1 import Pod
+
+from kubelet_trio.model import Backoff, EventSink, Offload, PodUid, get_logger, pod_object_ref
+from kubelet_trio.objects import ObjectError
+from kubelet_trio.volumes.errors import (
+    AttachLimitError,
+    VolumeError,
+    VolumeStepError,
+    not_mounted_text,
+    set_up_error,
+)
+from kubelet_trio.volumes.measure import Operation, plugin_name, timed
+from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, AttachablePlugin, VolumeSpec
+
+log = get_logger()
+
+MOUNT_LIMIT = 123.0  # seconds for all volumes of a pod: podAttachAndMountTimeout
+REPUBLISH_LIMIT = 30.0  # seconds for the volumes of a running pod, whose worker waits
+_EXHAUSTED_LIMIT = 10.0  # seconds for a look at an attachment
+_FIRST_DELAY, _LONGEST_DELAY = 0.5, 122.0
+
+
+@dataclass(slots=True)
+class _Retry:
+    """The back-off of one volume of a pod."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))
+    next_at: float = 0.0  # trio time
+
+
+@dataclass(slots=True)
+class AsyncVolumes:
+    """The asynchronous plugins of the node, and the retries of their volumes."""
+
+    kinds: Sequence[AsyncKind]
+    offload: Offload
+    events: EventSink | None = None
+    plugins: dict[str, AsyncVolumePlugin] = field(default_factory=dict)  # those in use, by kind
+    _users: dict[PodUid, set[str]] = field(default_factory=dict)  # kinds that a pod has tried
+    _retries: dict[tuple[PodUid, str], _Retry] = field(default_factory=dict)
+
+    def serves(self, kind: str) -> bool:
+        """Whether a kind of volume has a plugin here; it is loaded with the first volume."""
+        return any(known.kind == kind for known in self.kinds)
+
+    def plugin(self, kind: str) -> AsyncVolumePlugin:
+        """Return the plugin of a kind that is served."""
+        found = self.plugins.get(kind)
+        if found is None:
+            found = next(known for known in self.kinds if known.kind == kind).make()
+            self.plugins[kind] = found
+        return found
+
+    def owns(self, directory: str) -> bool:
+        """Whether a directory below a pod's `volumes` is torn down here, and not by the manager."""
+        return any(known.owns(directory) for known in self.kinds)
+
+    async def set_up(self, pod: PodUid, spec: VolumeSpec, rows: list[Operation]) -> None:
+        """Set up a volume once; add a row about it. Raises `VolumeError`."""
+        self._users.setdefault(pod, set()).add(spec.kind)
+        operation = "map_volume" if spec.is_block else "volume_mount"
+        try:
+            with timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated):
+                await self.plugin(spec.kind).set_up(spec)
+        except (VolumeStepError, OSError, ValueError, ObjectError) as exc:
+            raise set_up_error(spec.disk_name, exc, is_block=spec.is_block) from exc
+
+    async def set_up_all(
+        self, pod: PodUid, specs: Iterable[VolumeSpec], rows: list[Operation], limit: float
+    ) -> None:
+        """Set up volumes side by side, each once. Raises `VolumeError` for the first that failed.
+
+        Args:
+            pod: their pod.
+            specs: the volumes.
+            rows: gets a row for each.
+            limit: seconds for all of them; what is not done then has failed.
+        """
+        errors: dict[str, VolumeError] = {}
+
+        async def one(spec: VolumeSpec) -> None:
+            late = VolumeError(spec.name, "context deadline exceeded")
+            errors[spec.name] = set_up_error(spec.disk_name, late, is_block=spec.is_block)
+            try:
+                await self.set_up(pod, spec, rows)
+            except VolumeError as exc:
+                errors[spec.name] = exc
+            else:
+                del errors[spec.name]
+
+        with trio.move_on_after(limit):
+            async with trio.open_nursery() as volumes:
+                for spec in specs:
+                    volumes.start_soon(one, spec)
+        for exc in errors.values():
+            raise exc
+
+    async def keep_trying(
+        self, pod: Pod, uid: PodUid, name: str, attempt: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Repeat an attempt to set up a volume until it succeeds; emit an event for each failure.
+
+        Args:
+            pod: the pod.
+            uid: its UID.
+            name: of the volume, whose back-off survives a cancellation.
+            attempt: raises `VolumeError` if it fails.
+        """
+        retry = self._retries.setdefault((uid, name), _Retry())
+        while True:
+            await trio.sleep_until(retry.next_at)
+            try:
+                await attempt()
+            except VolumeError as exc:
+                retry.next_at = trio.current_time() + retry.backoff.next_delay()
+                log.warning("volume.set_up_failed", volume=name, error=str(exc))
+                if self.events is not None:
+                    self.events.emit(pod_object_ref(pod), "Warning", "FailedMount", str(exc))
+            else:
+                self._retries.pop((uid, name), None)
+                return
+
+    async def timeout_error(self, unmounted: Mapping[str, VolumeSpec | None]) -> VolumeError:
+        """Return the error for volumes that were not set up in time.
+
+        Args:
+            unmounted: their specs by their names in the pod; None: of a plugin that blocks.
+        """
+        unattached: list[VolumeSpec] = []
+        for _, spec in sorted(unmounted.items()):
+            plugin = self.plugins.get(spec.kind) if spec is not None else None
+            if spec is None or not isinstance(plugin, AttachablePlugin) or plugin.is_attached(spec):
+                continue
+            unattached.append(spec)
+        names = sorted(unmounted)
+        text = not_mounted_text(names, [spec.name for spec in unattached])
+        for spec in unattached:
+            if await self._is_exhausted(spec):
+                return AttachLimitError(spec.name, text)
+        return VolumeError(names[0] if names else "", text)
+
+    async def _is_exhausted(self, spec: VolumeSpec) -> bool:
+        plugin = self.plugins[spec.kind]
+        assert isinstance(plugin, AttachablePlugin)
+        with trio.move_on_after(_EXHAUSTED_LIMIT):
+            try:
+                return await plugin.is_exhausted(spec)
+            except ObjectError as exc:
+                log.info("volume.attachment_unknown", volume=spec.name, error=str(exc))
+        return False
+
+    async def tear_down(self, uid: PodUid, pod_dir: Path, directories: Iterable[str]) -> None:
+        """Undo the volumes of a pod, all kinds side by side.
+
+        Args:
+            uid: the pod.
+            pod_dir: its directory.
+            directories: the names of plugins below its `volumes` and `volumeDevices`.
+
+        Raises `VolumeError` for the first that failed, after the others.
+        """
+        names = list(directories)
+        kinds = self._users.get(uid, set()) | {
+            known.kind for known in self.kinds if any(map(known.owns, names))
+        }
+        async with _first_error() as (nursery, watched):
+            for kind in sorted(kinds):
+                nursery.start_soon(watched, self.plugin(kind).tear_down, pod_dir)
+        self._users.pop(uid, None)
+        for key in [key for key in self._retries if key[0] == uid]:
+            del self._retries[key]
+
+    def is_user(self, uid: PodUid) -> bool:
+        """Whether a pod has tried to set up such a volume, and has not been torn down since."""
+        return uid in self._users
+
+    async def clean(self) -> None:
+        """Undo what no pod needs. Raises `VolumeError` for the first that failed."""
+        try:
+            kinds = [
+                known.kind
+                for known in self.kinds
+                if known.kind in self.plugins or await self.offload(known.has_remains)
+            ]
+        except OSError as exc:
+            raise VolumeError("", f"looking for volumes without a pod failed: {exc}") from exc
+        async with _first_error() as (nursery, watched):
+            for kind in kinds:
+                nursery.start_soon(watched, _clean, self.plugin(kind))
+
+
+async def _clean(plugin: AsyncVolumePlugin) -> None:
+    await plugin.clean()
+
+
+@asynccontextmanager
+async def _first_error() -> AsyncIterator[tuple[trio.Nursery, Callable[..., Awaitable[None]]]]:
+    """Run tasks side by side, and raise the first `VolumeError` after all have ended."""
+    errors: list[VolumeError] = []
+
+    async def watched(run: Callable[..., Awaitable[None]], *args: object) -> None:
+        try:
+            await run(*args)
+        except VolumeError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        yield nursery, watched
+    if errors:
+        raise errors[0]

@@ -1,0 +1,273 @@
+"""CSI volumes as file systems: published to pods by their drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from kubelet_trio.model import get_logger
+from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest
+from kubelet_trio.volumes.csi.data import (
+    MOUNT,
+    RECORD,
+    Published,
+    Staged,
+    VolumeRecord,
+    publish_dir,
+    published_of,
+    write_record,
+)
+from kubelet_trio.volumes.csi.inputs import (
+    VolumeUse,
+    check_lifecycle,
+    pod_attributes,
+    secret_values,
+    sets_group,
+    token_requests_of,
+    token_values,
+    volume_use,
+)
+from kubelet_trio.volumes.csi.node import CsiNode, failing_step
+from kubelet_trio.volumes.csi.staging import (
+    Staging,
+    access_of,
+    forget,
+    node_client,
+    remove_mount_point,
+    undo_mounts,
+)
+from kubelet_trio.volumes.csi.types import CsiVolume
+from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.ownership import own_volume
+from kubelet_trio.volumes.spec import VolumeSpec
+
+log = get_logger()
+
+_NO_CLIENT = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: "
+
+
+@dataclass(slots=True)
+class CsiFilesystems:
+    """The plugin for CSI volumes that are file systems."""
+
+    node: CsiNode
+    staging: Staging
+    managed: bool = True
+    is_read_only: bool = False
+    # (UID, name) of volumes that this process has published completely. After a restart the
+    # driver is asked again: of what is on disk, nothing shows whether the call was answered.
+    _done: set[tuple[str, str]] = field(default_factory=set)
+
+    def republishes(self, spec: VolumeSpec) -> bool:
+        """Whether the driver wants another NodePublishVolume from time to time."""
+        return bool(volume_use(spec).driver.requiresRepublish)
+
+    async def set_up(self, spec: VolumeSpec) -> None:
+        """Publish a volume to its pod; stage it first if the driver does that.
+
+        Raises `VolumeStepError`, OSError, ValueError, `ObjectError`.
+        """
+        use = volume_use(spec)
+        if await self.is_set_up(spec) and not use.driver.requiresRepublish:
+            return
+        check_lifecycle(use)
+        node = self.node
+        node.users.add(spec.uid, use.volume)
+        await node.wait_attached(use)
+        async with node.locks.hold(use.volume.unique_name):
+            # Again: the teardown of another pod may have let go of the volume meanwhile.
+            context = await node.wait_attached(use)
+            staging_path = "" if use.is_inline else await self.staging.stage(use, context)
+            with failing_step("SetUp", use, _NO_CLIENT):
+                client = node.drivers.client(use.volume.driver)
+                await self._publish(use, client, staging_path, context)
+                await self._own(use, client)
+        self._done.add((spec.uid, spec.disk_name))
+
+    async def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether this process has published the volume, and given it to the fsGroup."""
+        return (spec.uid, spec.disk_name) in self._done
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the target path."""
+        return publish_dir(self.node.pods_dir / spec.uid, spec.disk_name) / MOUNT
+
+    async def tear_down(self, pod_dir: Path) -> None:
+        """Unpublish all volumes of a pod, and unstage those that no other pod uses.
+
+        Raises `VolumeError` for the first that is still published, after the others. What cannot
+        be unstaged holds up no pod; `clean` tries again.
+        """
+        try:
+            found = await self.node.offload(published_of, pod_dir)
+        except OSError as exc:
+            raise VolumeError("", f"reading {pod_dir} failed: {exc}") from exc
+        errors: dict[Path, VolumeError] = {}
+        async with trio.open_nursery() as volumes:
+            for published in found:
+                volumes.start_soon(self._end, pod_dir.name, published, errors)
+        kept = {p.record.volume for p in found if p.record is not None and p.directory in errors}
+        # What was tried without success has no record.
+        for volume in sorted(self.node.users.of_pod(pod_dir.name) - kept):
+            async with self.node.locks.hold(volume.unique_name):
+                await self._let_go(pod_dir.name, volume)
+        if errors:
+            raise errors[min(errors)]
+
+    async def clean(self) -> None:
+        """Unstage what no pod uses. Raises `VolumeError` for the first that failed."""
+        try:
+            found = await self.staging.unused()
+        except OSError as exc:
+            raise VolumeError("", f"reading the staged volumes failed: {exc}") from exc
+        errors: dict[Path, VolumeError] = {}
+        async with trio.open_nursery() as volumes:
+            for staged in found:
+                volumes.start_soon(self._clean, staged, errors)
+        if errors:
+            raise errors[min(errors)]
+
+    async def _clean(self, staged: Staged, errors: dict[Path, VolumeError]) -> None:
+        try:
+            if staged.record is None:
+                await self.node.offload(_remove_nameless, staged, self.node)
+                return
+            volume = staged.record.volume
+            async with self.node.locks.hold(volume.unique_name):
+                await self.staging.release(volume)
+        except OSError as exc:
+            text = f"{staged.problem}; removing {staged.directory} failed: {exc}"
+            errors[staged.directory] = VolumeError(staged.directory.name, text)
+        except VolumeError as exc:
+            errors[staged.directory] = exc
+
+    async def _publish(
+        self,
+        use: VolumeUse,
+        client: DriverClient,
+        staging_path: str,
+        context: Mapping[str, str],
+    ) -> None:
+        directory = publish_dir(self.node.pods_dir / use.spec.uid, use.spec.disk_name)
+        request = await self._request(use, client, directory / MOUNT, staging_path, context)
+        record = VolumeRecord(use.volume, use.spec.disk_name, self.node.node_name, use.lifecycle)
+        is_known = await self.node.offload(_prepare, directory, record)
+        try:
+            await client.publish(request, is_migrated=use.spec.is_migrated)
+        except CsiCallError as exc:
+            failure = exc
+        else:
+            return
+        # Known before: the pod may use it already (kubernetes/kubernetes#121271).
+        if failure.is_final and not is_known:
+            await self.node.offload(forget, directory, MOUNT, self.node.mounter)
+        raise failure
+
+    async def _request(
+        self,
+        use: VolumeUse,
+        client: DriverClient,
+        target: Path,
+        staging_path: str,
+        context: Mapping[str, str],
+    ) -> PublishRequest:
+        """Return the request for a publish. Raises ObjectError or ValueError."""
+        tokens = token_values(
+            {wanted: await self.node.tokens.issue(wanted) for wanted in token_requests_of(use)}
+        )
+        in_secrets = bool(use.driver.serviceAccountTokenInSecrets)
+        secrets = secret_values(use, use.publish_secret)
+        attributes = {**use.attributes, **pod_attributes(use)}
+        return PublishRequest(
+            use.volume,
+            str(target),
+            access_of(use, client),
+            staging_path,
+            read_only=use.spec.read_only,
+            publish_context=context,
+            volume_context=attributes if in_secrets else {**attributes, **tokens},
+            secrets={**secrets, **tokens} if in_secrets else secrets,
+        )
+
+    async def _own(self, use: VolumeUse, client: DriverClient) -> None:
+        """Give the volume to the fsGroup, unless the driver does that. Raises ValueError."""
+        if access_of(use, client).group is not None or not sets_group(use):
+            return
+        spec = use.spec
+        walk = partial(
+            own_volume,
+            self.path(spec),
+            spec.fs_group,
+            read_only=False,
+            policy=spec.change_policy,
+            walks=self.node.walks,
+        )
+        try:
+            with self.node.measured.operation("volume_apply_access_control", use.plugin):
+                await self.node.offload(walk)
+        except OSError as exc:
+            raise ValueError(f"applyFSGroup failed for vol {use.volume.handle}: {exc}") from exc
+
+    async def _end(self, uid: str, published: Published, errors: dict[Path, VolumeError]) -> None:
+        """Unpublish one volume; then unstage it, if it was the last use."""
+        name = published.directory.name
+        try:
+            if published.record is None:
+                await self.node.offload(_remove_unpublished, published, self.node)
+                self._done.discard((uid, name))
+                return
+            volume = published.record.volume
+            async with self.node.locks.hold(volume.unique_name):
+                await self._unpublish(uid, volume, published)
+                await self._let_go(uid, volume)
+        except (VolumeStepError, OSError, ValueError) as exc:
+            text = f'UnmountVolume.TearDown failed for volume "{name}" : {exc}'
+            errors[published.directory] = VolumeError(name, text)
+
+    async def _unpublish(self, uid: str, volume: CsiVolume, published: Published) -> None:
+        """Undo a publish, and remove its record last. Raises `VolumeStepError` or OSError."""
+        client = node_client(self.node, volume, "Unmounter.TearDownAt")
+        self._done.discard((uid, published.directory.name))
+        try:
+            await client.unpublish(volume, str(published.target))
+        except CsiCallError as exc:
+            text = f"kubernetes.io/csi: Unmounter.TearDownAt failed: {exc}"
+            raise VolumeStepError(text) from exc
+        await self.node.offload(_remove_unpublished, published, self.node)
+
+    async def _let_go(self, uid: str, volume: CsiVolume) -> None:
+        """Note that a pod does not use a volume any more; unstage it if it was the last one."""
+        self.node.users.remove(uid, volume)
+        try:
+            await self.staging.release(volume)
+        except (VolumeError, OSError) as exc:
+            log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
+
+
+def _prepare(directory: Path, record: VolumeRecord) -> bool:
+    """Write the record of a publish; return whether there was one. Raises OSError.
+
+    The driver creates the target path (NodePublishVolume in the specification).
+    """
+    is_known = (directory / RECORD).exists()
+    write_record(directory, record, is_published=True)
+    return is_known
+
+
+def _remove_unpublished(published: Published, node: CsiNode) -> None:
+    """Remove what a volume that is not published any more has on disk. Raises OSError."""
+    undo_mounts(published.target, node.mounter)
+    remove_mount_point(published.directory, MOUNT)
+    published.directory.rmdir()
+
+
+def _remove_nameless(staged: Staged, node: CsiNode) -> None:
+    """Remove a staging directory whose record is lost, so that no driver can be asked."""
+    log.warning("csi.record_lost", problem=staged.problem)
+    undo_mounts(staged.path, node.mounter)
+    remove_mount_point(staged.directory, staged.path.name)
+    staged.directory.rmdir()

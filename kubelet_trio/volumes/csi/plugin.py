@@ -1,0 +1,80 @@
+"""The plugin for CSI volumes: file systems and, if a part for them is given, block devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kubelet_trio.volumes.csi.filesystem import CsiFilesystems
+from kubelet_trio.volumes.csi.inputs import volume_use
+from kubelet_trio.volumes.csi.node import CsiNode
+from kubelet_trio.volumes.csi.staging import Staging
+from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.spec import AsyncVolumePlugin, VolumeSpec
+
+
+class CsiPlugin:
+    """Hands each volume to the part for its mode."""
+
+    managed = True
+    is_read_only = False
+
+    def __init__(self, node: CsiNode, blocks: AsyncVolumePlugin | None = None) -> None:
+        """Take what the parts share; `blocks` None: block devices are refused."""
+        self._node = node
+        self._files = CsiFilesystems(node, Staging(node))
+        self._blocks = blocks
+
+    def republishes(self, spec: VolumeSpec) -> bool:
+        return self._part(spec).republishes(spec)
+
+    async def set_up(self, spec: VolumeSpec) -> None:
+        await self._part(spec).set_up(spec)
+
+    async def is_set_up(self, spec: VolumeSpec) -> bool:
+        return await self._part(spec).is_set_up(spec)
+
+    def path(self, spec: VolumeSpec) -> Path:
+        return self._part(spec).path(spec)
+
+    async def tear_down(self, pod_dir: Path) -> None:
+        failure: VolumeError | None = None
+        for part in self._parts():
+            try:
+                await part.tear_down(pod_dir)
+            except VolumeError as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
+
+    async def clean(self) -> None:
+        failure: VolumeError | None = None
+        for part in self._parts():
+            try:
+                await part.clean()
+            except VolumeError as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
+
+    def is_attached(self, spec: VolumeSpec) -> bool:
+        """Whether the node's status lists a volume as attached, or nobody has to attach it."""
+        use = volume_use(spec)
+        attachments = self._node.attachments
+        return not use.is_attachable or attachments.is_attached(
+            use.volume.driver, use.volume.handle
+        )
+
+    async def is_exhausted(self, spec: VolumeSpec) -> bool:
+        """Whether attaching failed because the driver attaches no more volumes to the node."""
+        use = volume_use(spec)
+        return await self._node.attachments.is_exhausted(use.volume.driver, use.volume.handle)
+
+    def _parts(self) -> list[AsyncVolumePlugin]:
+        return [self._files, *([self._blocks] if self._blocks is not None else [])]
+
+    def _part(self, spec: VolumeSpec) -> AsyncVolumePlugin:
+        if not spec.is_block:
+            return self._files
+        if self._blocks is None:
+            raise ValueError("block volumes of CSI drivers are not supported")
+        return self._blocks

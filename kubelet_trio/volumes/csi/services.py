@@ -1,0 +1,109 @@
+"""CSI for an agent, loaded only when a driver registers or the first such volume appears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trio_util import AsyncValue
+
+from kubelet_trio.model import Meter, Offload
+from kubelet_trio.objects import TokenRequester
+from kubelet_trio.volumes.csi.types import (
+    CSI_PLUGIN,
+    Attachments,
+    Driver,
+    NoAttachments,
+    NoVolumesInUse,
+    VolumesInUse,
+)
+from kubelet_trio.volumes.measure import VolumeMeter
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.ownership import Walks
+from kubelet_trio.volumes.spec import AsyncKind
+
+if TYPE_CHECKING:
+    from kubelet_trio.grpc import Channel
+    from kubelet_trio.volumes.csi.drivers import DriverTable
+    from kubelet_trio.volumes.csi.plugin import CsiPlugin
+
+_DIRECTORY = "kubernetes.io~csi"
+
+
+class CsiServices:
+    """The drivers of a node, and the plugin for their volumes."""
+
+    def __init__(
+        self,
+        root_dir: Path,
+        node_name: str,
+        mounter: Mounter,
+        offload: Offload,
+        *,
+        tokens: TokenRequester,
+        attachments: Attachments | None = None,
+        in_use: VolumesInUse | None = None,
+        meter: Meter | None = None,
+        connect: Callable[[str], Channel] | None = None,
+    ) -> None:
+        """Take the seams; nothing is loaded yet.
+
+        Args:
+            root_dir: the agent's.
+            node_name: of the node, as in its VolumeAttachments.
+            mounter: the kernel's mounts.
+            offload: runs blocking work in threads.
+            tokens: issues the service account tokens that drivers want.
+            attachments: which volumes are attached; None: there is no attach controller.
+            in_use: the node's `volumesInUse`; None: nobody reads it.
+            meter: measures the calls of drivers.
+            connect: makes the channel to a driver's socket; None: as gRPC does.
+        """
+        self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
+        self._root_dir = root_dir
+        self._node_name = node_name
+        self._mounter = mounter
+        self._offload = offload
+        self._tokens = tokens
+        self._attachments = attachments or NoAttachments()
+        self._in_use = in_use or NoVolumesInUse()
+        self._meter = meter or Meter()
+        self._connect = connect
+
+    @cached_property
+    def table(self) -> DriverTable:
+        """The registered drivers, also the handler of plugins of type `CSIPlugin`."""
+        from kubelet_trio.grpc import Channel
+        from kubelet_trio.volumes.csi.drivers import DriverTable
+
+        return DriverTable(self._meter, self.drivers, self._connect or Channel)
+
+    def kind(self, walks: Walks, measured: VolumeMeter) -> AsyncKind:
+        """Return the kind of volume for a `VolumeManager`."""
+        return AsyncKind(
+            "csi",
+            _DIRECTORY.__eq__,
+            (self._root_dir / "plugins" / CSI_PLUGIN).is_dir,
+            lambda: self._plugin(walks, measured),
+        )
+
+    def _plugin(self, walks: Walks, measured: VolumeMeter) -> CsiPlugin:
+        from kubelet_trio.volumes.csi.node import CsiNode
+        from kubelet_trio.volumes.csi.plugin import CsiPlugin
+
+        return CsiPlugin(
+            CsiNode(
+                self._root_dir,
+                self._node_name,
+                self.table,
+                self._mounter,
+                self._offload,
+                self._attachments,
+                self._in_use,
+                self._tokens,
+                walks,
+                measured,
+            )
+        )

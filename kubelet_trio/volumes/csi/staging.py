@@ -1,0 +1,211 @@
+"""Stage volumes once on the node, and unstage them after the last pod that uses them.
+
+Every function needs the volume's lock (`CsiNode.locks`). The users of a volume are found on disk,
+and among the pods that this process is about to give it to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kubelet_trio.containers import make_directories
+from kubelet_trio.model import get_logger
+from kubelet_trio.volumes.csi.client import Access, DriverClient, StageRequest
+from kubelet_trio.volumes.csi.data import (
+    GLOBAL_MOUNT,
+    RECORD,
+    Staged,
+    VolumeRecord,
+    published_everywhere,
+    stage_dir,
+    staged_volumes,
+    write_record,
+)
+from kubelet_trio.volumes.csi.inputs import VolumeUse, secret_values
+from kubelet_trio.volumes.csi.node import CsiNode, failing_step
+from kubelet_trio.volumes.csi.types import Capability, CsiVolume
+from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.teardown import mounted_below
+
+log = get_logger()
+
+_NO_CLIENT = "kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: "
+
+
+@dataclass(slots=True)
+class Staging:
+    """The staged volumes of the node."""
+
+    node: CsiNode
+    # Staged by this process. After a restart each volume is staged again, before it is published
+    # to one more pod; drivers allow that, and a reboot may have undone it.
+    _done: set[CsiVolume] = field(default_factory=set)
+
+    async def stage(self, use: VolumeUse, context: Mapping[str, str]) -> str:
+        """Stage a volume, unless it is staged; return the staging path, "" if it has none.
+
+        Raises `VolumeStepError`.
+        """
+        with failing_step("MountDevice", use, _NO_CLIENT):
+            client = self.node.drivers.client(use.volume.driver)
+            if use.is_inline or not client.can(Capability.STAGE_UNSTAGE_VOLUME):
+                return ""
+            directory = stage_dir(self.node.root_dir, use.volume)
+            if use.volume not in self._done:
+                await self._stage(use, context, client, directory)
+            return str(directory / GLOBAL_MOUNT)
+
+    async def _stage(
+        self, use: VolumeUse, context: Mapping[str, str], client: DriverClient, directory: Path
+    ) -> None:
+        secrets = secret_values(use, use.stage_secret)
+        request = StageRequest(
+            use.volume,
+            str(directory / GLOBAL_MOUNT),
+            access_of(use, client),
+            context,
+            use.attributes,
+            secrets,
+        )
+        is_known = await self.node.offload(_prepare, directory, VolumeRecord(use.volume))
+        try:
+            await client.stage(request, is_migrated=use.spec.is_migrated)
+        except CsiCallError as exc:
+            failure = exc
+        else:
+            self._done.add(use.volume)
+            return
+        # Known before: another attempt, or an earlier agent, may have staged it.
+        if failure.is_final and not is_known:
+            await self.node.offload(forget, directory, GLOBAL_MOUNT, self.node.mounter)
+        raise failure
+
+    async def release(self, volume: CsiVolume) -> None:
+        """Unstage a volume if no pod uses it, and list it as in use no more.
+
+        Raises `VolumeError`; the volume then stays in use, and `unused` returns it again.
+        """
+        node = self.node
+        if node.users.uses(volume) or await node.offload(self._is_used, volume):
+            return
+        directory = stage_dir(node.root_dir, volume)
+        if await node.offload(directory.is_dir):
+            plugin = f"kubernetes.io/csi:{volume.driver}"
+            with node.measured.operation("unmount_device", plugin):
+                await self._unstage(volume, directory)
+        node.in_use.drop(volume.unique_name)
+
+    async def _unstage(self, volume: CsiVolume, directory: Path) -> None:
+        path = directory / GLOBAL_MOUNT
+        try:
+            # From here on it counts as not staged, whatever the driver answers.
+            self._done.discard(volume)
+            client = node_client(self.node, volume, "attacher.UnmountDevice")
+            if client.can(Capability.STAGE_UNSTAGE_VOLUME):
+                try:
+                    await client.unstage(volume, str(path))
+                except CsiCallError as exc:
+                    text = f"kubernetes.io/csi: attacher.UnmountDevice failed: {exc}"
+                    raise VolumeStepError(text) from exc
+            await self.node.offload(undo_mounts, path, self.node.mounter)
+            await self.node.offload(remove_mount_point, directory, GLOBAL_MOUNT)
+            await self.node.offload(directory.rmdir)
+        except FileNotFoundError:
+            return
+        except (VolumeStepError, OSError) as exc:
+            raise VolumeError(
+                volume.handle, f'UnmountDevice failed for volume "{volume.handle}" : {exc}'
+            ) from exc
+
+    async def unused(self) -> list[Staged]:
+        """Return what is staged on disk for no pod. Raises OSError."""
+        found = await self.node.offload(self._unused)
+        return [
+            staged
+            for staged in found
+            if staged.record is None or not self.node.users.uses(staged.record.volume)
+        ]
+
+    def _is_used(self, volume: CsiVolume) -> bool:
+        return any(
+            found.record is not None and found.record.volume == volume
+            for found in published_everywhere(self.node.pods_dir)
+        )
+
+    def _unused(self) -> list[Staged]:
+        used = {
+            stage_dir(self.node.root_dir, found.record.volume)
+            for found in published_everywhere(self.node.pods_dir)
+            if found.record is not None
+        }
+        return [
+            found for found in staged_volumes(self.node.root_dir) if found.directory not in used
+        ]
+
+
+def access_of(use: VolumeUse, client: DriverClient) -> Access:
+    """Return how a driver is to provide a volume."""
+    can_group = client.can(Capability.VOLUME_MOUNT_GROUP)
+    return Access(
+        use.access_mode,
+        use.fs_type,
+        use.spec.mount_options,
+        use.spec.fs_group if can_group else None,
+        is_block=use.spec.is_block,
+    )
+
+
+def node_client(node: CsiNode, volume: CsiVolume, where: str) -> DriverClient:
+    """Return the client for undoing something. Raises `VolumeStepError`, with the caller's name."""
+    try:
+        return node.drivers.client(volume.driver)
+    except VolumeStepError as exc:
+        what = "create newCsiDriverClient" if where.startswith("attacher") else "get CSI client"
+        raise VolumeStepError(f"kubernetes.io/csi: {where} failed to {what}: {exc}") from exc
+
+
+def undo_mounts(path: Path, mounter: Mounter) -> None:
+    """Unmount what a driver has left at a path although its call succeeded. Raises OSError."""
+    for left in reversed(mounted_below(path, mounter)):
+        log.warning("csi.left_mounted", path=left)
+        mounter.unmount(Path(left))
+
+
+def forget(directory: Path, name: str, mounter: Mounter) -> None:
+    """Remove mount point and record after a call that surely failed.
+
+    Both stay where something is mounted nevertheless: teardown asks the driver to undo it.
+    """
+    if mounted_below(directory / name, mounter):
+        return
+    try:
+        remove_mount_point(directory, name)
+    except OSError as exc:
+        log.warning("csi.mount_point_stays", path=str(directory / name), error=str(exc))
+
+
+def remove_mount_point(directory: Path, name: str) -> None:
+    """Remove a mount point and its record, but not their directory. Raises OSError.
+
+    The caller makes sure that nothing is mounted there; a directory with content stays, with
+    ENOTEMPTY.
+    """
+    try:
+        (directory / name).rmdir()
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        os.unlink(directory / name)  # a driver may publish a link or a file
+    (directory / RECORD).unlink(missing_ok=True)
+
+
+def _prepare(directory: Path, record: VolumeRecord) -> bool:
+    """Make a staging path and write its record; return whether it had one. Raises OSError."""
+    make_directories(directory / GLOBAL_MOUNT)
+    is_known = (directory / RECORD).exists()
+    write_record(directory, record, is_published=False)
+    return is_known

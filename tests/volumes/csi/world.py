@@ -1,0 +1,274 @@
+"""A node with one CSI driver that keeps the specification's rules, behind gRPC in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+from lightkube.models.core_v1 import (
+    CSIPersistentVolumeSource,
+    CSIVolumeSource,
+    ObjectReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
+    Pod,
+    Volume,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
+from trio.testing import memory_stream_pair
+
+from kubelet_trio.grpc import Channel, Server
+from kubelet_trio.model import Meter, ObjectRef, PodUid, inline_offload
+from kubelet_trio.model.events import EventType
+from kubelet_trio.objects import ApiObject, NoTokens, ObjectKey, ObjectNotFoundError, object_key
+from kubelet_trio.objects.tokens import TokenRequester
+from kubelet_trio.testing.csi import (
+    CsiRules,
+    FakeCsiDriver,
+    FakeStorage,
+    asked_capability,
+    calls,
+    csi_call,
+)
+from kubelet_trio.testing.mounts import FakeMounter
+from kubelet_trio.volumes import VolumeManager
+from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, VolumesInUse
+from kubelet_trio.volumes.csi.generated.csi import v1
+from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
+from tests.volumes.make import pod
+
+DRIVER = "fake.csi.example.org"
+
+
+class NodeService(NodeBase):
+    """The driver's node service."""
+
+    def __init__(self, driver: FakeCsiDriver) -> None:
+        self._driver = driver
+
+    async def _volume_call(self, method: str, request: Any) -> Any:
+        capability = getattr(request, "volume_capability", None)
+        asked = capability and asked_capability(capability, capability.block is not None)
+        return await self._driver.serve(csi_call(method, request, asked))
+
+    async def node_stage_volume(self, request: Any) -> v1.NodeStageVolumeResponse:
+        await self._volume_call(calls.STAGE, request)
+        return v1.NodeStageVolumeResponse()
+
+    async def node_unstage_volume(self, request: Any) -> v1.NodeUnstageVolumeResponse:
+        await self._volume_call(calls.UNSTAGE, request)
+        return v1.NodeUnstageVolumeResponse()
+
+    async def node_publish_volume(self, request: Any) -> v1.NodePublishVolumeResponse:
+        await self._volume_call(calls.PUBLISH, request)
+        return v1.NodePublishVolumeResponse()
+
+    async def node_unpublish_volume(self, request: Any) -> v1.NodeUnpublishVolumeResponse:
+        await self._volume_call(calls.UNPUBLISH, request)
+        return v1.NodeUnpublishVolumeResponse()
+
+    async def node_get_info(self, request: Any) -> v1.NodeGetInfoResponse:
+        facts = await self._driver.serve_facts(calls.GET_INFO)
+        return v1.NodeGetInfoResponse(
+            node_id=facts.node_id,
+            max_volumes_per_node=facts.max_volumes,
+            accessible_topology=v1.Topology(segments=dict(facts.topology)),
+        )
+
+    async def node_get_capabilities(self, request: Any) -> v1.NodeGetCapabilitiesResponse:
+        await self._driver.serve_facts(calls.GET_CAPABILITIES)
+        return v1.NodeGetCapabilitiesResponse(
+            capabilities=[
+                v1.NodeServiceCapability(
+                    rpc=v1.NodeServiceCapabilityRpc(
+                        type=v1.NodeServiceCapabilityRpcType(Capability[feature].value)
+                    )
+                )
+                for feature in sorted(self._driver.rules.features)
+            ]
+        )
+
+
+@dataclass
+class Objects:
+    """An `ObjectStore` of what a test puts in."""
+
+    known: dict[ObjectKey, ApiObject] = field(default_factory=dict)
+
+    def put(self, *values: ApiObject) -> None:
+        self.known.update({object_key(value): value for value in values})
+
+    def hold(self, uid: PodUid, keys: Iterable[ObjectKey]) -> None:
+        """Do nothing: everything is kept."""
+
+    def release(self, uid: PodUid) -> None:
+        """Do nothing: everything is kept."""
+
+    async def get(self, key: ObjectKey, uid: PodUid) -> ApiObject:
+        if key not in self.known:
+            raise ObjectNotFoundError(key)
+        return self.known[key]
+
+
+@dataclass
+class Events:
+    """An `EventSink` that keeps the texts, each once, in order."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        self.texts.append(f"{reason}: {message}")
+
+
+@dataclass
+class World:
+    """The node: what outlives an agent, and the agent's volumes."""
+
+    root: Path
+    features: tuple[str, ...] = ("STAGE_UNSTAGE_VOLUME",)
+    mounter: FakeMounter = field(default_factory=FakeMounter)
+    objects: Objects = field(default_factory=Objects)
+    events: Events = field(default_factory=Events)
+    meter: Meter = field(default_factory=Meter)
+    attachments: Attachments | None = None
+    in_use: VolumesInUse | None = None
+    tokens: TokenRequester = field(default_factory=NoTokens)
+
+    def __post_init__(self) -> None:
+        self.rules = CsiRules(self.features)
+        self.driver = FakeCsiDriver(self.rules, FakeStorage(self.mounter))
+        self.objects.put(driver_object())
+        self._serving: trio.Nursery | None = None
+        self.restart()
+
+    def reboot(self) -> None:
+        """Lose all mounts, and what driver and agent remember."""
+        for mount in reversed(self.mounter.mounts()):
+            self.mounter.unmount(Path(mount.path))
+        self.rules = CsiRules(self.features)
+        self.driver = FakeCsiDriver(self.rules, FakeStorage(self.mounter))
+        self.restart()
+
+    def restart(self) -> None:
+        """Replace the agent; nothing of its memory is left."""
+        self.csi = CsiServices(
+            self.root,
+            "node",
+            self.mounter,
+            inline_offload,
+            tokens=self.tokens,
+            attachments=self.attachments,
+            in_use=self.in_use,
+            meter=self.meter,
+            connect=lambda _: Channel(self._dial),
+        )
+        self.volumes = VolumeManager(
+            self.root,
+            self.mounter,
+            inline_offload,
+            objects=self.objects,
+            tokens=self.tokens,
+            meter=self.meter,
+            events=self.events,
+            async_kinds=lambda walks, measured: [self.csi.kind(walks, measured)],
+        )
+
+    async def _dial(self) -> trio.abc.Stream:
+        assert self._serving is not None, "the driver does not run"
+        near, far = memory_stream_pair()
+        self._serving.start_soon(Server([NodeService(self.driver)]).serve_stream, far)
+        return near
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.CancelScope]:
+        """Run the driver and register it with the agent; cancelling the scope deregisters it."""
+        async with trio.open_nursery() as nursery:
+            self._serving = nursery
+            await nursery.start(self.driver.run)
+            scope = trio.CancelScope()
+
+            async def plugin(*, task_status: trio.TaskStatus[None]) -> None:
+                with scope:
+                    run = self.csi.table.run_plugin
+                    await run(DRIVER, "/csi.sock", ["1.0.0"], task_status=task_status)
+
+            await nursery.start(plugin)
+            yield scope
+            nursery.cancel_scope.cancel()
+            self._serving = None
+
+    def left_on_disk(self) -> list[str]:
+        """Return what is left of volumes: directories and mounts."""
+        tops = [*self.root.glob("pods/*/volumes"), *self.root.glob("plugins/kubernetes.io/csi/*/*")]
+        return sorted(map(str, tops)) + [mount.path for mount in self.mounter.mounts()]
+
+
+def driver_object(**fields: Any) -> CSIDriver:
+    """A CSIDriver with attachRequired false, unless the fields say otherwise."""
+    fields.setdefault("attachRequired", False)
+    fields.setdefault("podInfoOnMount", True)  # the driver knows an inline volume by it
+    fields.setdefault("volumeLifecycleModes", ["Persistent", "Ephemeral"])
+    return CSIDriver(metadata=ObjectMeta(name=DRIVER), spec=CSIDriverSpec(**fields))
+
+
+def persistent(
+    name: str = "pv",
+    handle: str = "vol-1",
+    *,
+    modes: Iterable[str] = ("ReadWriteOnce",),
+    attributes: Mapping[str, str] | None = None,
+    mount_options: Iterable[str] = (),
+    **source: Any,
+) -> list[ApiObject]:
+    """A persistent volume and its claim `claim-<name>`."""
+    claim_name = f"claim-{name}"
+    csi = CSIPersistentVolumeSource(
+        driver=DRIVER, volumeHandle=handle, volumeAttributes=dict(attributes or {}), **source
+    )
+    return [
+        PersistentVolume(
+            metadata=ObjectMeta(name=name),
+            spec=PersistentVolumeSpec(
+                csi=csi,
+                accessModes=list(modes),
+                mountOptions=list(mount_options),
+                claimRef=ObjectReference(namespace="default", name=claim_name, uid=f"c-{name}"),
+            ),
+        ),
+        PersistentVolumeClaim(
+            metadata=ObjectMeta(name=claim_name, namespace="default", uid=f"c-{name}"),
+            spec=PersistentVolumeClaimSpec(volumeName=name),
+            status=PersistentVolumeClaimStatus(phase="Bound"),
+        ),
+    ]
+
+
+def claimed(name: str = "data", pv: str = "pv", **fields: Any) -> Volume:
+    """A volume of a pod through the claim of a persistent volume."""
+    claim = PersistentVolumeClaimVolumeSource(claimName=f"claim-{pv}", **fields)
+    return Volume(name=name, persistentVolumeClaim=claim)
+
+
+def inline(name: str = "data", **fields: Any) -> Volume:
+    return Volume(name=name, csi=CSIVolumeSource(driver=DRIVER, **fields))
+
+
+def pod_of(uid: str, *volumes: Volume, **fields: Any) -> Pod:
+    """A pod whose container mounts all its volumes."""
+    made = pod(*volumes)
+    assert made.metadata is not None
+    assert made.spec is not None
+    made.metadata.uid = uid
+    made.metadata.name = f"pod-{uid}"
+    for key, value in fields.items():
+        setattr(made.spec, key, value)
+    return made
