@@ -20,9 +20,8 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
-from kubelet_trio.model import inline_offload
+from kubelet_trio.model import FileChange, inline_offload
 from kubelet_trio.sources import FileSource
-from kubelet_trio.sources.files import FileChange
 from kubelet_trio.testing import TrioClock
 from tests.agent.node import Node, make_pod, ready
 from tests.agent.test_cluster import World

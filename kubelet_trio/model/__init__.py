@@ -99,6 +99,13 @@ from kubelet_trio.model.runtime_pod import (
 )
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tree import count_tree
+from kubelet_trio.model.watch import (
+    FileChange,
+    InotifyWatcher,
+    Watcher,
+    WatchPoints,
+    open_watcher,
+)
 
 __all__ = [
     "CALLS",
@@ -132,7 +139,9 @@ __all__ = [
     "Event",
     "EventSink",
     "EventType",
+    "FileChange",
     "Histogram",
+    "InotifyWatcher",
     "Latest",
     "Meter",
     "ObjectRef",
@@ -146,6 +155,8 @@ __all__ = [
     "SandboxRecord",
     "SystemClock",
     "WallClock",
+    "WatchPoints",
+    "Watcher",
     "backoff_delay",
     "blake2b",
     "busy_threads",
@@ -172,6 +183,7 @@ __all__ = [
     "offload_for",
     "open_directory",
     "open_regular",
+    "open_watcher",
     "parse_message",
     "parse_quantity",
     "pod_annotations",

@@ -21,10 +21,9 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
-from kubelet_trio.model import ContainerId, PodUid, inline_offload, pod_key
+from kubelet_trio.model import ContainerId, FileChange, PodUid, WatchPoints, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource
-from kubelet_trio.sources.files import FileChange, WatchPoints
 from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeContainer, FakeMounter, FakeRuntime, TrioClock
 from kubelet_trio.testing.objects import FakeUsage

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.model import FileChange, WatchPoints
 from kubelet_trio.sources import ManifestError
-from kubelet_trio.sources.files import FileChange, WatchPoints
 from tests.harness.pod_files import load_pods
 
 NODE = "Node1"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.model import WatchPoints
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.sources.errors import FieldError, ManifestError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
@@ -71,10 +72,6 @@ class PathKind(Enum):
     # More likely a missing mount than a removal.
     PARENT_MISSING = "parent missing"
     UNREADABLE = "unreadable"
-
-
-# Directory to the names in it to watch; None: all of them.
-WatchPoints = Mapping[str, frozenset[str] | None]
 
 
 @dataclass(frozen=True, slots=True)

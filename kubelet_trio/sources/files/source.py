@@ -25,11 +25,14 @@ from msgspec.structs import replace
 
 from kubelet_trio.model import (
     CONFIG_SOURCE,
+    FileChange,
     Latest,
     Offload,
     Purpose,
     SystemClock,
     WallClock,
+    Watcher,
+    open_watcher,
     pod_annotations,
     pod_uid,
     thread_offload,
@@ -44,7 +47,6 @@ from kubelet_trio.sources.files.scan import (
     read_manifests,
     scan,
 )
-from kubelet_trio.sources.files.watch import FileChange, Watcher, open_watcher
 from kubelet_trio.sources.manifest.static import MANIFEST, seen_now
 from kubelet_trio.sources.source import (
     SourceProblem,

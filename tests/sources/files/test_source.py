@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from kubelet_trio.model import pod_uid
+from kubelet_trio.model import InotifyWatcher, Watcher, pod_uid
 from kubelet_trio.pods import PodRecord, wanted_pods
 from kubelet_trio.sources import FileSource, load_manifest
-from kubelet_trio.sources.files import Watcher
-from kubelet_trio.sources.files.watch import InotifyWatcher
 from kubelet_trio.sources.manifest.static import mark_seen, seen_now
 from tests.sources.make import container, encoded, manifest, names
 

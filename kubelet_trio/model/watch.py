@@ -1,6 +1,6 @@
 """Notifications of file changes: the seam, and inotify behind it.
 
-An inotify watch belongs to an inode, not to a path. The source therefore passes the places to
+An inotify watch belongs to an inode, not to a path. The user therefore passes the places to
 watch after every scan, and a directory that was replaced gets a new watch then. `watch` returns
 True in that case: a scan after it finds changes that came between.
 """
@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
 
-from kubelet_trio.model import get_logger
-from kubelet_trio.sources.files.scan import WatchPoints
+from kubelet_trio.model.logger import get_logger
 
 if TYPE_CHECKING:
     from inotify_simple import Event
 
 log = get_logger()
+
+# Directory to the names in it to watch; None: all of them.
+WatchPoints = Mapping[str, frozenset[str] | None]
 
 
 class FileChange(NamedTuple):
@@ -32,7 +35,7 @@ class FileChange(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Reports changes of files. A lost one only delays: the source scans regularly anyway."""
+    """Reports changes of files. A lost one only delays: the user scans regularly anyway."""
 
     def watch(self, points: WatchPoints) -> bool:
         """Watch these places and no others; return whether a watch is new: then scan again."""
@@ -95,7 +98,7 @@ class InotifyWatcher:
                 if exc.errno not in (errno.ENOENT, errno.ENOTDIR):
                     failed.add(path)
                     if path not in self._failed:
-                        log.warning("source.watch_failed", path=path, error=exc.strerror)
+                        log.warning("files.watch_failed", path=path, error=exc.strerror)
         # Two paths may share a watch descriptor: inotify has one per inode.
         for wd in set(self._by_path.values()) - set(fresh.values()):
             with suppress(OSError):  # the kernel removed it together with its directory
@@ -139,5 +142,5 @@ def open_watcher() -> Watcher:
     try:
         return InotifyWatcher()
     except OSError as exc:
-        log.warning("source.no_inotify", error=str(exc))
+        log.warning("files.no_inotify", error=str(exc))
         return NoWatcher()
