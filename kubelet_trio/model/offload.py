@@ -36,6 +36,7 @@ class Purpose(enum.Enum):
     LOGS = "logs"  # reading logs for a client
     GARBAGE = "garbage"  # rotation and removal of logs, disk usage for image GC
     PROCESSES = "processes"
+    PLUGINS = "plugins"  # the directory of their sockets
     RUNTIME = "runtime"  # the process runtime's own files
 
 

@@ -59,6 +59,8 @@ BOUNDS = {
     Purpose.LOGS: Bounds(16, only_reads=True),
     Purpose.GARBAGE: Bounds(4),
     Purpose.PROCESSES: Bounds(4, only_reads=True, deadline=30.0),
+    # It only creates its directory: a late mkdir undoes nothing.
+    Purpose.PLUGINS: Bounds(2, only_reads=True, deadline=30.0),
     Purpose.RUNTIME: Bounds(16),
 }
 

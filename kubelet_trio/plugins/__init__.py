@@ -1,0 +1,9 @@
+"""Plugins of the node: found by their sockets, asked what they are, and registered.
+
+docs/plugins.md describes what a plugin and its author see.
+"""
+
+from kubelet_trio.plugins.registry import PluginRegistry
+from kubelet_trio.plugins.types import CSI_TYPE, PluginHandler
+
+__all__ = ["CSI_TYPE", "PluginHandler", "PluginRegistry"]
