@@ -2,13 +2,17 @@
 
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, VolumeError
+from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
 
 __all__ = [
     "VOLUME_ERRORS",
+    "BlockDevices",
+    "KernelBlockDevices",
     "KernelMounter",
+    "LoopUnavailableError",
     "MountPoint",
     "Mounter",
     "VolumeError",

@@ -10,6 +10,7 @@ import pytest
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, VolumeManager
+from kubelet_trio.volumes.loop import KernelBlockDevices
 
 
 @pytest.fixture
@@ -31,6 +32,19 @@ def mount_refusal() -> str:
             KernelMounter().unmount(Path(directory))
         except OSError as exc:
             return f"mounting is not permitted here: {exc}"
+    return ""
+
+
+@cache
+def loop_refusal() -> str:
+    """Why this machine gives us no loop devices; empty where it does."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(1 << 20)
+        try:
+            KernelBlockDevices().attach(Path(file.name))
+            KernelBlockDevices().detach(Path(file.name))
+        except OSError as exc:
+            return f"loop devices are not permitted here: {exc}"
     return ""
 
 
