@@ -32,6 +32,7 @@ class ContainerInputs:
     pod_ips: tuple[str, ...] = ()
     variables: Mapping[str, str] | None = None  # its environment; None: made from `pod` alone
     mounts: tuple[v1.Mount, ...] = ()  # volumes and the hosts file
+    devices: tuple[v1.Device, ...] = ()  # block volumes
     termination_log_host_path: str = ""  # the termination message file; empty: none is mounted
     target_container_id: ContainerId | None = None  # of an ephemeral container
     users: v1.UserNamespace | None = None  # the pod's own user namespace, if it has one
@@ -58,6 +59,7 @@ def container_config(
             v1.KeyValue(key=name, value=encode_value(value)) for name, value in variables.items()
         ],
         mounts=_mapped([*inputs.mounts, *_termination_log(container, node, inputs)], inputs.users),
+        devices=list(inputs.devices),
         labels=container_labels(pod, spec),
         annotations=container_annotations(pod, container, inputs.restart_count),
         log_path=container_log_path(spec.name, inputs.restart_count),

@@ -5,7 +5,6 @@ Checks and texts are the Go kubelet's (pkg/kubelet/volumemanager/populator).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,12 @@ from lightkube.models.meta_v1 import ObjectMeta
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import pod_key, pod_uid, remove_tree
 from kubelet_trio.objects import ObjectError, ObjectView, claim_key, claim_name, volume_key
-from kubelet_trio.volumes.layout import MARKER, ready_file
+from kubelet_trio.volumes.layout import BLOCK_PLUGINS, MARKER, ready_file
 from kubelet_trio.volumes.used import used_names
 
-# The kinds of persistent volume, and whether such a volume can be a device (volumeMode Block). The
-# manager refuses a kind without a plugin; all others of the API were removed from Kubernetes, or
-# are served by CSI drivers.
-_PERSISTENT: Mapping[str, bool] = {
-    "csi": True,
-    "fc": True,
-    "flexVolume": False,
-    "hostPath": False,
-    "iscsi": True,
-    "local": False,
-    "nfs": False,
-}
+# The kinds of persistent volume. The manager refuses one without a plugin; all others of the API
+# were removed from Kubernetes, or are served by CSI drivers.
+_PERSISTENT = ("csi", "fc", "flexVolume", "hostPath", "iscsi", "local", "nfs")
 _BLOCK = "Block"
 _FILESYSTEM = "Filesystem"
 _PROTECTION = "kubernetes.io/pvc-protection"
@@ -85,7 +75,7 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
     kind = next((kind for kind in _PERSISTENT if getattr(behind, kind)), None)
     if kind is None:
         raise ValueError(f"{where}: volumes of the type of {name} are not supported")
-    if is_block and not _PERSISTENT[kind]:
+    if is_block and kind not in BLOCK_PLUGINS:
         raise ValueError(f"{where}: volumes of type {kind}, as {name}, cannot be block devices")
     return ClaimedVolume(
         name,

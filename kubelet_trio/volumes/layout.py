@@ -3,6 +3,7 @@
     pods/<uid>/volumes/<plugin>/<volume>                     the volume
     pods/<uid>/plugins/<plugin>/<volume>/ready               marker: its set-up was completed
     pods/<uid>/volume-subpaths/<volume>/<container>/<index>  bind mounts of subPaths
+    pods/<uid>/volumeDevices/<plugin>/<volume>               link to a block volume's device
 
 So either agent finds the volumes of the other.
 """
@@ -70,3 +71,18 @@ def sub_paths_dir(pod_dir: Path) -> Path:
 def sub_path_target(pod_dir: Path, volume: str, container: str, index: int) -> Path:
     """Return the bind mount's path for the subPath of a container's `index`-th volume mount."""
     return sub_paths_dir(pod_dir) / volume / container / str(index)
+
+
+# Plugins whose volumes can be block devices, by the field of a PersistentVolumeSpec.
+BLOCK_PLUGINS = {
+    "csi": "kubernetes.io~csi",
+    "fc": "kubernetes.io~fc",
+    "iscsi": "kubernetes.io~iscsi",
+    "local": LOCAL,
+}
+VOLUME_DEVICES = "volumeDevices"  # the directory's name, of a pod and of a plugin
+
+
+def device_link(pod_dir: Path, kind: str, volume: str) -> Path:
+    """Return the path of a pod's link to the device of a block volume."""
+    return pod_dir / VOLUME_DEVICES / BLOCK_PLUGINS[kind] / volume

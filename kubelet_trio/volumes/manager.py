@@ -49,6 +49,7 @@ from kubelet_trio.objects import (
 )
 from kubelet_trio.volumes.async_volumes import MOUNT_LIMIT, REPUBLISH_LIMIT, AsyncVolumes
 from kubelet_trio.volumes.claims import take_for_one_pod
+from kubelet_trio.volumes.container_devices import container_devices
 from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
@@ -361,6 +362,20 @@ class VolumeManager:
             no_image_volumes=self._no_image_volumes(),
         )
         return await self._offload(container_mounts, container, context)
+
+    async def container_devices(self, pod: Pod, container: PodContainer) -> list[v1.Device]:
+        """Return the CRI devices for a container's `volumeDevices`, in their order.
+
+        Raises `VolumeError`. Its text is for the container's status and reveals nothing about the
+        host.
+        """
+        names = {device.name for device in container.spec.volumeDevices or ()}
+        if not names:
+            return []
+        wanted = [volume for volume in pod_spec(pod).volumes or () if volume.name in names]
+        specs = await self._specs.read(pod, wanted)
+        await self._set_up_missing(pod, specs)
+        return await self._offload(container_devices, container, specs, self._pods_dir)
 
     async def read_file(self, uid: PodUid, volume: str, path: str) -> bytes | None:
         """Return the content of a file in an emptyDir; None if it does not exist.

@@ -64,6 +64,12 @@ def test_the_message_file_is_mounted_after_the_volumes() -> None:
     assert config(inputs).mounts == [data]
 
 
+def test_block_volumes_are_devices_of_the_container() -> None:
+    device = v1.Device(container_path="/dev/xvda", host_path="/host/link", permissions="mrw")
+    assert config(ContainerInputs(devices=(device,))).devices == [device]
+    assert config().devices == []
+
+
 def test_defaults_of_the_security_context() -> None:
     made = security(config())
     assert made.seccomp == v1.SecurityProfile(profile_type=v1.SecurityProfileProfileType.Unconfined)

@@ -94,6 +94,12 @@ def make_spec(
             f"it has {given}: there are no images here whose entrypoint could be run, so "
             "expected `command` in its spec: a program of this host"
         )
+    if config.devices:
+        paths = ", ".join(device.container_path for device in config.devices)
+        raise RefusedError(
+            f"it has the devices {paths}: containers here are processes of this host, which get no "
+            "devices of their own, so block volumes need a container runtime"
+        )
     places = mount_variables(config)
     security = security_of(config)
     env = _environment(config, sandbox, account, places, environ)
@@ -227,7 +233,6 @@ def unapplied(config: v1.ContainerConfig) -> Iterable[str]:
         "an AppArmor profile": security.apparmor is not None
         and security.apparmor.profile_type != v1.SecurityProfileProfileType.Unconfined,
         "read-only mounts": any(mount.readonly for mount in config.mounts),
-        "devices": config.devices,
     }
     return (name for name, value in asked.items() if value)
 

@@ -1,7 +1,7 @@
 """Gather what a new container's config needs besides pod and node.
 
-These are its environment, its volume mounts and its own files. If one of them is missing, the
-container waits with CreateContainerConfigError.
+These are its environment, its volume mounts, its devices and its own files. If one of them is
+missing, the container waits with CreateContainerConfigError.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ async def container_inputs(
         environment.variables,
         handler=services.observer.get(pod_uid(pod)).handler,
     )
+    devices = await services.volumes.container_devices(pod, container)
     user = await _image_user(services, pod, container, image)
     files = PodFiles(pod, node)
     own = await services.offload(files.container_files, container.spec, tuple(ips))
@@ -61,6 +62,7 @@ async def container_inputs(
         pod_ips=tuple(ips),
         variables=environment.variables,
         mounts=(*mounts, *own.mounts),
+        devices=tuple(devices),
         termination_log_host_path=own.termination_log,
     )
 

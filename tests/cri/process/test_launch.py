@@ -68,6 +68,12 @@ def test_a_container_without_a_command_is_refused(fields: dict[str, object], wor
         spec(config(**fields))
 
 
+def test_a_container_with_devices_is_refused() -> None:
+    devices = [v1.Device(container_path=f"/dev/{name}", host_path="/h") for name in "ab"]
+    with pytest.raises(RefusedError, match="it has the devices /dev/a, /dev/b: "):
+        spec(config(devices=devices))
+
+
 def test_only_what_every_process_needs_is_taken_from_the_agent() -> None:
     made = spec(
         config(envs=[v1.KeyValue(key="A", value=b"1"), v1.KeyValue(key="PATH", value=b"/own")]),
