@@ -16,6 +16,7 @@ from kubelet_trio.node.capacity import (
     parse_reservation,
     with_reserved_cpus,
 )
+from kubelet_trio.node.errors import CsiNodeError
 from kubelet_trio.node.machine import Machine, go_arch, read_machine, system_info
 from kubelet_trio.node.pod_cidr import PodCidr
 from kubelet_trio.node.types import NodeIdentity, NodeResources, NodeView, Pressure, resources_of
@@ -28,16 +29,21 @@ if TYPE_CHECKING:
         awaited_certificate,
         serving_store,
     )
+    from kubelet_trio.node.csi_limits import CsiLimits
+    from kubelet_trio.node.csi_node import CsiNode
     from kubelet_trio.node.follower import NodeFollower
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
     from kubelet_trio.node.object import DEFAULT_TTL, object_ttl
     from kubelet_trio.node.observer import NodeObserver
     from kubelet_trio.node.registration import NodeObject, Registration
+    from kubelet_trio.node.volumes_in_use import ReportedVolumes
 
 # Loaded only on nodes of a cluster.
 _DEFERRED = {
     "ClientCertificate": "certificates",
+    "CsiLimits": "csi_limits",
+    "CsiNode": "csi_node",
     "ServingCertificate": "certificates",
     "ServingFiles": "certificates",
     "awaited_certificate": "certificates",
@@ -50,6 +56,7 @@ _DEFERRED = {
     "NodeLease": "lease",
     "NodeObject": "registration",
     "Registration": "registration",
+    "ReportedVolumes": "volumes_in_use",
     "object_ttl": "object",
 }
 
@@ -57,6 +64,9 @@ __all__ = [
     "DEFAULT_EVICTION_HARD",
     "DEFAULT_TTL",
     "ClientCertificate",
+    "CsiLimits",
+    "CsiNode",
+    "CsiNodeError",
     "HeartbeatPeriods",
     "Machine",
     "NodeCapacity",
@@ -71,6 +81,7 @@ __all__ = [
     "PodCidr",
     "Pressure",
     "Registration",
+    "ReportedVolumes",
     "ReservationError",
     "Reservations",
     "ServingCertificate",

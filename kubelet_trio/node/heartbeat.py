@@ -9,7 +9,7 @@ kubelet_node_status.go.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,20 @@ class NodeHeartbeat:
         events: EventSink,
         periods: HeartbeatPeriods | None = None,
         wake: Bell | None = None,
+        on_volumes: Callable[[Sequence[str]], None] = lambda _names: None,
     ) -> None:
-        """Take the seams; `wake` is rung when something in the status has changed."""
+        """Report the node's status, once `run` runs.
+
+        Args:
+            api: the API server.
+            identity: the node's settings.
+            node: its object.
+            observe: returns its current state.
+            events: of its conditions.
+            periods: None: the defaults.
+            wake: rung when something in the status has changed; None: nobody rings.
+            on_volumes: called with the `volumesInUse` that the API server has.
+        """
         self._api = api
         self._identity = identity
         self._node = node
@@ -58,6 +70,7 @@ class NodeHeartbeat:
         self._events = events
         self._periods = periods or HeartbeatPeriods()
         self._wake = wake or Bell()
+        self._on_volumes = on_volumes
         self._report_at = 0.0  # trio time
         self._backoff = Backoff(_RETRY_FIRST, self._periods.update)
         self._is_unschedulable = False  # as in the last event
@@ -97,6 +110,8 @@ class NodeHeartbeat:
         # A server that drops a part of each patch must not get the same patch for ever.
         is_changed = material_patch(before, status) != self._refused
         if not is_changed and trio.current_time() < self._report_at:
+            # An earlier agent has reported volumes that this one asks for now.
+            self._on_volumes(before.volumesInUse or ())
             return
         patch = status_patch(node, status)
         try:
@@ -105,6 +120,7 @@ class NodeHeartbeat:
             self._node.forget()
             raise
         self._node.put(after)
+        self._on_volumes((after.status.volumesInUse if after.status is not None else None) or ())
         self._refused = material_patch(after.status or NodeStatus(), status)
         # At random, so that the nodes of a cluster do not report at the same moment.
         self._report_at = trio.current_time() + self._periods.report * random.uniform(0.5, 1.5)

@@ -46,6 +46,7 @@ class NodeObserver:
         pressure: the node's pressures.
         problems: reasons for which the node is not ready, besides the runtime's.
         list_images: lists the images on the node.
+        volumes_in_use: returns the volumes to report as used; None: as in the last status.
     """
 
     identity: NodeIdentity
@@ -58,6 +59,7 @@ class NodeObserver:
     pressure: AsyncValue[Pressure]
     problems: Sequence[Callable[[], str | None]]
     list_images: Callable[[], Awaitable[list[v1.Image]]]
+    volumes_in_use: Callable[[], tuple[str, ...] | None] = lambda: None
     _watch: RuntimeWatch = field(default_factory=RuntimeWatch)
     _address_problem: str | None = None  # as last logged
     _images: tuple[ContainerImage, ...] | None = None
@@ -81,6 +83,7 @@ class NodeObserver:
             handlers=_handlers(runtime),
             features=_features(runtime),
             declared=self.declared,
+            volumes_in_use=self.volumes_in_use(),
         )
 
     def _check_node_ips(self) -> str | None:

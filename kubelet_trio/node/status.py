@@ -51,6 +51,7 @@ def node_status(identity: NodeIdentity, view: NodeView, before: NodeStatus) -> N
         features=view.features,
         # Replaces the features that a previous kubelet declared on this node.
         declaredFeatures=list(view.declared) or None,
+        volumesInUse=_volumes(view, before),
     )
 
 
@@ -74,6 +75,12 @@ def _addresses(
         ips = ()
     internal = [NodeAddress(type="InternalIP", address=ip) for ip in ips]
     return [*internal, NodeAddress(type="Hostname", address=identity.name)]
+
+
+def _volumes(view: NodeView, before: NodeStatus) -> list[str] | None:
+    if view.volumes_in_use is None:
+        return before.volumesInUse
+    return list(view.volumes_in_use) or None
 
 
 def _images(identity: NodeIdentity, view: NodeView) -> list[Any] | None:

@@ -72,6 +72,7 @@ class NodeView:
     handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: NodeFeatures | None = None
     declared: tuple[str, ...] = ()  # `declaredFeatures`, sorted
+    volumes_in_use: tuple[str, ...] | None = None  # sorted; None: as in the last status
 
 
 def resources_of(capacity: NodeCapacity) -> NodeResources:

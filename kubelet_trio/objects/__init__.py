@@ -1,5 +1,10 @@
 """API objects that pods refer to: config maps, secrets, claims and volumes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
 from kubelet_trio.objects.kinds import (
@@ -33,6 +38,12 @@ from kubelet_trio.objects.services import ClusterServices
 from kubelet_trio.objects.store import NO_OBJECTS, ObjectStore, ObjectView, read_objects
 from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens, NoTokens, TokenRequester
 
+if TYPE_CHECKING:
+    from kubelet_trio.objects.attachments import ClusterAttachments
+
+# Loaded only on nodes of a cluster.
+_DEFERRED = {"ClusterAttachments": "attachments"}
+
 __all__ = [
     "API_VERSIONS",
     "DOCUMENT_KINDS",
@@ -42,6 +53,7 @@ __all__ = [
     "ApiObject",
     "ChangeDetection",
     "ClusterAccounts",
+    "ClusterAttachments",
     "ClusterMemory",
     "ClusterObjects",
     "ClusterServices",
@@ -75,3 +87,5 @@ __all__ = [
     "volume_key",
     "volume_references",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)
