@@ -4,6 +4,7 @@
     the pods bound to it                sources/apiserver
     statuses, mirrors, events           status/manager, mirrors, events/api
     secrets, config maps, tokens, ...   objects/cluster, cluster_tokens, services
+    attached volumes, CSINode           objects/attachments, node/volumes_in_use, csi_node
 
 All of it may be built before there is a connection, and runs without one.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 from lightkube.models.core_v1 import Node, NodeSystemInfo, Pod
@@ -35,6 +37,9 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.node import (
     ClientCertificate,
+    CsiLimits,
+    CsiNodeObject,
+    DriverFacts,
     HeartbeatPeriods,
     NodeFollower,
     NodeHeartbeat,
@@ -46,6 +51,7 @@ from kubelet_trio.node import (
     PodCidr,
     Pressure,
     Registration,
+    ReportedVolumes,
     ServingCertificate,
     ServingFiles,
     object_ttl,
@@ -54,6 +60,7 @@ from kubelet_trio.objects import (
     NO_MEMORY,
     ChangeDetection,
     ClusterAccounts,
+    ClusterAttachments,
     ClusterObjects,
     ClusterServices,
     ClusterTokens,
@@ -64,10 +71,16 @@ from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import DECLARED, ClusterServiceVariables, PodWorker
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
-from kubelet_trio.supervision import ChildSpec, Restart, Strategy, Supervisor
+from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
 
 if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
+
+# As the Go kubelet, an agent ends whose API server keeps refusing the CSINode: one series of tries
+# takes more than two minutes, and the second failure within ten ends the process.
+_CSI_NODE_POLICY = RestartPolicy(limit=1, within=600.0)
+D = TypeVar("D", bound=DriverFacts)
+_LAST_CHANCE = RestartPolicy(limit=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +203,12 @@ class Cluster:
             serving = ServingCertificate(server.serving, name, clock, api, self.node.value, meter)
             certificates.append(serving)
         self._certificates = tuple(certificates)
+        self.volumes_in_use = ReportedVolumes(self.node_changed)
+        by_controller = settings.identity.attach_detach
+        self.attachments = ClusterAttachments(
+            api, name, self.node.value, by_controller=by_controller
+        )
+        self.csi_node = CsiNodeObject(api, name, self.node, self.node_changed)
 
     def objects(self, documents: LocalObjects) -> NodeObjects:
         """Return the objects of all pods; `documents` serve the static ones."""
@@ -273,6 +292,7 @@ class Cluster:
             pressure,
             problems,
             list_images,
+            self.volumes_in_use.listed,
         )
 
     def node_children(
@@ -301,7 +321,9 @@ class Cluster:
         )
         registration = Registration(api, identity, node, observer.observe)
         heartbeat = NodeHeartbeat(
-            api, identity, node, observer.observe, events, settings.periods, self.node_changed
+            *(api, identity, node, observer.observe, events, settings.periods),
+            wake=self.node_changed,
+            on_volumes=self.volumes_in_use.note_reported,
         )
         lease = NodeLease(api, node, self._clock, settings.lease_seconds)
         return Supervisor(
@@ -316,6 +338,29 @@ class Cluster:
             # Each child needs the ones before it: watch, registration, status.
             strategy=Strategy.REST_FOR_ONE,
             policy=TOP_POLICY,
+        )
+
+    def csi_children(
+        self,
+        drivers: AsyncValue[Mapping[str, D]],
+        refresh: Callable[[str], Awaitable[None]],
+    ) -> Supervisor:
+        """Return `csi-node`: what the API server knows of the node's CSI drivers.
+
+        It ends before the drivers do: those of an agent that ends stay registered.
+
+        Args:
+            drivers: the registered drivers by name.
+            refresh: asks one for its facts again; it logs a failure, and raises none.
+        """
+        limits = CsiLimits(self.server.api, self._features)
+        return Supervisor(
+            "csi-node",
+            [
+                ChildSpec("object", partial(self.csi_node.run, drivers), policy=_CSI_NODE_POLICY),
+                ChildSpec("limits", partial(limits.run, drivers, refresh)),
+            ],
+            policy=_LAST_CHANCE,
         )
 
     def report_start(self, events: EventRecorder) -> None:

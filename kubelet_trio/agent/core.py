@@ -91,6 +91,8 @@ class Agent:
             with root_lock(node.root_dir / LOCK_NAME):
                 has_lock = True
                 await volumes.prepare()
+                if self.parts.setup.cluster is not None:
+                    self.parts.setup.cluster.volumes_in_use.settle()
                 run = partial(self._root.run, task_status=task_status)
                 await _run_and_hurry(run, self.parts.runtime.calls.hurry)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio
+from trio_util import AsyncValue
 
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import TOP_POLICY
@@ -75,7 +76,7 @@ def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
 
 
 def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
-    """Return `node` and `certificates`; empty on a standalone node."""
+    """Return `node`, `csi-node` and `certificates`; empty on a standalone node."""
     cluster, links, runtime = parts.setup.cluster, parts.setup.links, parts.runtime
     if cluster is None:
         return ()
@@ -86,8 +87,13 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
     observer = cluster.observer(
         runtime.health.state,
         links.pressure,
-        (pleg_problem, links.not_ready),
+        (pleg_problem, cluster.csi_node.problem, links.not_ready),
         runtime.runtime.list_images,
     )
     node = cluster.node_children(observer, parts.reports.events, runtime.pleg, runtime.pod_cidr)
-    return node, *cluster.certificate_children()
+    csi = cluster.csi_children(AsyncValue({}), _ask_nobody)
+    return node, csi, *cluster.certificate_children()
+
+
+async def _ask_nobody(_driver: str) -> None:
+    """Refresh no driver: none can register yet."""

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         serving_store,
     )
     from kubelet_trio.node.csi_limits import CsiLimits
-    from kubelet_trio.node.csi_node import CsiNode
+    from kubelet_trio.node.csi_node import CsiNodeObject
+    from kubelet_trio.node.csi_object import DriverFacts
     from kubelet_trio.node.follower import NodeFollower
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 _DEFERRED = {
     "ClientCertificate": "certificates",
     "CsiLimits": "csi_limits",
-    "CsiNode": "csi_node",
+    "CsiNodeObject": "csi_node",
+    "DriverFacts": "csi_object",
     "ServingCertificate": "certificates",
     "ServingFiles": "certificates",
     "awaited_certificate": "certificates",
@@ -65,8 +67,9 @@ __all__ = [
     "DEFAULT_TTL",
     "ClientCertificate",
     "CsiLimits",
-    "CsiNode",
     "CsiNodeError",
+    "CsiNodeObject",
+    "DriverFacts",
     "HeartbeatPeriods",
     "Machine",
     "NodeCapacity",

@@ -1,8 +1,8 @@
 """Asks CSI drivers from time to time how many volumes the node can have.
 
 A driver's limit depends on what else the node has attached, such as network interfaces. Its
-CSIDriver says how often to ask (`nodeAllocatableUpdatePeriodSeconds`, KEP-4876); `CsiNode` writes
-the answer. Source: pkg/volume/csi/csi_node_updater.go.
+CSIDriver says how often to ask (`nodeAllocatableUpdatePeriodSeconds`, KEP-4876); `CsiNodeObject`
+writes the answer. Source: pkg/volume/csi/csi_node_updater.go.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 1.0, 60.0  # seconds between tries to write chang
 _INVALID = 422
 
 
-class CsiNode:
+class CsiNodeObject:
     """The CSINode of this node. One task runs it; registrations of drivers call `install`."""
 
     def __init__(self, api: KubeApi, name: str, node: NodeObject, changed: Bell) -> None:

@@ -12,17 +12,19 @@ import trio
 from lightkube.models import core_v1
 from lightkube.models.core_v1 import Container, Node, Pod, PodSpec, PodStatus
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import CSINode
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.kube import KubeError
 from kubelet_trio.model import metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
 from kubelet_trio.objects import ChangeDetection
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.pods import load_records
-from kubelet_trio.supervision import ChildState
+from kubelet_trio.supervision import ChildState, GaveUpError
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.agent.node import Cgroups, Feed, make_pod
 from tests.agent.node import Node as Host
@@ -117,6 +119,11 @@ class World:
         node = self.kube.find(Node, NAME)
         conditions = (node.status.conditions if node and node.status else None) or ()
         return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+    def ready_message(self) -> str:
+        node = self.kube.find(Node, NAME)
+        conditions = (node.status.conditions if node and node.status else None) or ()
+        return next((c.message or "" for c in conditions if c.type == "Ready"), "")
 
     async def wait(self, condition: Callable[[], bool], limit: float = 120.0) -> None:
         with trio.fail_after(limit):
@@ -339,6 +346,33 @@ async def test_a_node_is_ready_once_its_runtime_was_listed(
     world.host.runtime.latency = {"ListPodSandbox": 0.5}  # registered long before that
     async with world.running():
         await world.wait(world.is_node_ready, 2.0)
+
+
+async def test_a_node_is_ready_once_its_csi_node_exists(
+    world: World, autojump_clock: MockClock
+) -> None:
+    no = KubeError(500, "InternalError", "etcd is away")
+    fault = world.kube.faults.add(KubeFaultKind.ERROR, "create", "csinodes", times=None, error=no)
+    async with world.running():
+        await trio.sleep(60)
+        assert world.ready_message() == (
+            "failed to initialize CSINode: error updating CSINode annotation: timed out waiting "
+            "for the condition; caused by: etcd is away"
+        )
+        world.kube.faults.lift(fault)
+        await world.wait(world.is_node_ready)
+        assert world.kube.find(CSINode, NAME) is not None
+
+
+async def test_an_agent_ends_whose_server_refuses_its_csi_node(
+    world: World, autojump_clock: MockClock
+) -> None:
+    no = KubeError(422, "Invalid", "no")
+    world.kube.faults.add(KubeFaultKind.ERROR, "create", "csinodes", times=None, error=no)
+    with pytest.RaisesGroup(GaveUpError):
+        async with world.running():
+            await trio.sleep(600)
+    assert 280 < trio.current_time() < 320
 
 
 async def test_a_quiet_node_asks_little(world: World, autojump_clock: MockClock) -> None:

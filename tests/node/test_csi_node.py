@@ -18,7 +18,7 @@ from trio_util import AsyncValue
 from kubelet_trio.kube import KubeError, ServerFeatures
 from kubelet_trio.model import Bell
 from kubelet_trio.node.csi_limits import CsiLimits
-from kubelet_trio.node.csi_node import NOT_YET, CsiNode
+from kubelet_trio.node.csi_node import NOT_YET, CsiNodeObject
 from kubelet_trio.node.csi_object import NODE_ID, new_csi_node
 from kubelet_trio.node.errors import CsiNodeError
 from kubelet_trio.node.registration import NodeObject
@@ -37,7 +37,7 @@ class World:
         self.node = NodeObject()
         self.bell = Bell()
         self.drivers: AsyncValue[Mapping[str, Facts]] = AsyncValue({})
-        self.csi = CsiNode(self.kube.node("node-1"), "node-1", self.node, self.bell)
+        self.csi = CsiNodeObject(self.kube.node("node-1"), "node-1", self.node, self.bell)
         if is_registered:
             self.register()
 
