@@ -27,6 +27,7 @@ class Purpose(enum.Enum):
     CERTIFICATES = "certificates"  # and kubeconfigs
     SOURCES = "sources"
     VOLUMES = "volumes"
+    DEVICES = "devices"  # programs of the host, and disks of a network: any may hang for minutes
     VOLUME_STATS = "volume-stats"
     CGROUPS = "cgroups"
     SIGNALS = "signals"  # eviction signals

@@ -49,6 +49,8 @@ BOUNDS = {
     Purpose.CERTIFICATES: Bounds(4),
     Purpose.SOURCES: Bounds(4, only_reads=True),
     Purpose.VOLUMES: Bounds(16),
+    # One thread per volume at most; each ends at the latest with its program's limit.
+    Purpose.DEVICES: Bounds(64),
     # One thread per pod. A walk of a pod's volumes ends after 45 s: one that takes longer hangs.
     Purpose.VOLUME_STATS: Bounds(64, only_reads=True, deadline=60.0),
     Purpose.CGROUPS: Bounds(4),

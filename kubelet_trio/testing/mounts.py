@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kubelet_trio.volumes import MountPoint
@@ -37,6 +38,24 @@ class FakeMounter:
         _must_exist(target)
         self._mounts.append(MountPoint(str(target), "nfs4", source, super_options=tuple(options)))
 
+    def mount_device(
+        self, source: str, target: Path, fstype: str, options: Sequence[str] = ()
+    ) -> None:
+        _must_exist(Path(source))
+        _must_exist(target)
+        own = ("ro",) if "ro" in options else ("rw",)
+        # The source stands for the device number, which the kernel has.
+        self._mounts.append(
+            MountPoint(
+                str(target),
+                fstype,
+                source,
+                options=own,
+                super_options=tuple(options),
+                device=os.path.realpath(source),
+            )
+        )
+
     def bind(self, source: str, target: Path) -> None:
         # For a descriptor the kernel uses the opened file, whatever is at its path by now.
         is_open = source.startswith("/proc/self/fd/")
@@ -46,7 +65,21 @@ class FakeMounter:
         # mount(2): a file cannot be mounted on a directory, nor the other way round.
         if Path(source).is_dir() != target.is_dir():
             raise _os_error(errno.ENOTDIR, target)
-        self._mounts.append(MountPoint(str(target), "ext4", origin, root=origin))
+        whole = self._device_mount(origin)
+        if whole is None:
+            self._mounts.append(MountPoint(str(target), "ext4", origin, root=origin))
+            return
+        # A bind mount shows part of the same file system (proc_pid_mountinfo(5)).
+        inside = os.path.relpath(origin, whole.path)
+        root = os.path.normpath(os.path.join(whole.root, inside))
+        self._mounts.append(replace(whole, path=str(target), root=root))
+
+    def _device_mount(self, path: str) -> MountPoint | None:
+        """Return the mount of a device that a path is in, if it is in one."""
+        around = [m for m in self._mounts if path == m.path or path.startswith(m.path + "/")]
+        # Of equals the one mounted last, which is on top.
+        found = max(reversed(around), key=lambda m: len(m.path), default=None)
+        return found if found is not None and found.device else None
 
     def share(self, target: Path) -> None:
         _must_exist(target)

@@ -6,6 +6,8 @@
     VolumeStepError    a step of a set-up failed; the pod's event names the step
     DriverNotFoundError  ... because no CSI driver of that name is registered
     CsiCallError       ... because a CSI driver answered with an error, or not in time
+    MissingToolError   a program of the host is missing; the text names the packages to install
+    FilesystemMismatchError  a device has another file system than the volume asks for
 
 `VolumeManager` turns every other error into a `VolumeError`. `VOLUME_ERRORS` is what the removal
 of a pod's volumes and its directory can raise.
@@ -78,6 +80,18 @@ class CsiCallError(VolumeStepError):
 
 class SubPathError(Exception):
     """A subPath is refused. The text names host paths: for the log, not for the pod's owner."""
+
+
+class MissingToolError(OSError):
+    """A program of the host is missing or cannot be executed; the text says what to install."""
+
+
+class FilesystemMismatchError(OSError):
+    """A device could not be mounted, and has another file system than the volume asks for.
+
+    Its event has the reason FailedMountOnFilesystemMismatch (MountVolume in the Go kubelet's
+    operation executor).
+    """
 
 
 def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> VolumeError:

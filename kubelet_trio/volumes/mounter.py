@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.mountinfo import MountPoint, read_mountinfo
-
-if TYPE_CHECKING:
-    import subprocess
+from kubelet_trio.volumes.tools import HostTools, Tools, run_tool
 
 _MS_BIND = 0x1000
 _MS_REC = 0x4000
@@ -39,6 +36,15 @@ class Mounter(Protocol):
 
     def mount_nfs(self, source: str, target: Path, options: Sequence[str] = ()) -> None:
         """Mount an NFS export (`server:/path`). OSError also if the host has no mount.nfs."""
+        ...
+
+    def mount_device(
+        self, source: str, target: Path, fstype: str, options: Sequence[str] = ()
+    ) -> None:
+        """Mount the file system of a device; options as mount(8) has them.
+
+        OSError also if the host has no mount(8), or if it fails; the text has its output.
+        """
         ...
 
     def bind(self, source: str, target: Path) -> None:
@@ -89,6 +95,11 @@ class KernelMounter:
 
     def mount_nfs(self, source: str, target: Path, options: Sequence[str] = ()) -> None:
         run_mount_nfs(source, target, options)
+
+    def mount_device(
+        self, source: str, target: Path, fstype: str, options: Sequence[str] = ()
+    ) -> None:
+        run_mount(source, target, fstype, options)
 
     def bind(self, source: str, target: Path) -> None:
         self._mount(source, target, "", _MS_BIND | _MS_REC, "")
@@ -161,6 +172,30 @@ def is_bound_to_itself(target: Path, mounts: Sequence[MountPoint]) -> bool:
     return here[0].source == around.source and Path(here[0].root) == own
 
 
+def run_mount(
+    source: str,
+    target: Path,
+    fstype: str,
+    options: Sequence[str],
+    tools: Tools = HostTools(),  # noqa: B008  # it has no state
+) -> None:
+    """Mount a device with mount(8), which knows every file system's options.
+
+    Raises OSError with the text of the Go kubelet (doMount in k8s.io/mount-utils).
+    """
+    arguments = [
+        *(["-t", fstype] if fstype else []),
+        *(["-o", ",".join(options)] if options else []),
+    ]
+    arguments += [source, str(target)]
+    done = tools.run("mount", *arguments)
+    if done.code != 0:
+        raise OSError(
+            f"mount failed: {done.ending}\nMounting command: mount\n"
+            f"Mounting arguments: {' '.join(arguments)}\nOutput: {done.output}"
+        )
+
+
 def run_mount_nfs(
     source: str,
     target: Path,
@@ -172,30 +207,13 @@ def run_mount_nfs(
 
     Raises OSError with the helper's output, or if it is not installed.
     """
-    helper = next((path for path in helpers if os.access(path, os.X_OK)), None)
-    if helper is None:
-        text = f"{helpers[0]} is missing: install nfs-common (Debian) or nfs-utils (Fedora)"
-        raise OSError(text)
-    import subprocess  # deferred: it costs memory, and few nodes mount NFS
-
     # A helper, because mount(2) neither resolves the server's name nor negotiates the version.
-    command = [str(helper), source, str(target), *(["-o", ",".join(options)] if options else [])]
-    done = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    command = [source, str(target), *(["-o", ",".join(options)] if options else [])]
     try:
-        output, _ = done.communicate(timeout=limit)
-    except subprocess.TimeoutExpired as exc:
-        done.kill()
-        _reap_later(done)
-        raise OSError(f"{source} did not answer within {limit:g} s") from exc
-    if done.returncode != 0:
-        text = output.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
-        raise OSError(f"mounting {source} failed: {text}")
-
-
-def _reap_later(process: subprocess.Popen[bytes]) -> None:
-    """Reap a killed process in a daemon thread: in a hung mount(2) it does not die yet."""
-    if process.stdout is not None:
-        process.stdout.close()
-    threading.Thread(target=process.wait, name="mount.nfs", daemon=True).start()
+        done = run_tool(helpers, command, limit)
+    except OSError as exc:
+        if exc.errno == errno.ETIMEDOUT:
+            raise OSError(f"{source} did not answer within {limit:g} s") from exc
+        raise
+    if done.code != 0:
+        raise OSError(f"mounting {source} failed: {done.failure}")

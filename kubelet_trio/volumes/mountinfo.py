@@ -25,6 +25,7 @@ class MountPoint:
     options: tuple[str, ...] = ()  # of this mount: ro, noexec, ...
     super_options: tuple[str, ...] = ()  # of the file system: size=, ...
     shared: bool = False  # whether mounts below it propagate to other namespaces
+    device: str = ""  # the file system's device number, `major:minor`
 
 
 def read_mountinfo(path: Path = Path("/proc/self/mountinfo")) -> list[MountPoint]:
@@ -61,6 +62,7 @@ def _parse_line(line: str) -> MountPoint | None:
         options=tuple(fields[5].split(",")),
         super_options=tuple(source[2].split(",")) if len(source) > 2 else (),
         shared=any(tag.startswith("shared:") for tag in fields[6:]),
+        device=fields[2],
     )
 
 

@@ -13,13 +13,19 @@ not a line
 
 
 def test_a_table_is_parsed() -> None:
+    super_options = ("rw", "errors=continue")
     assert parse_mountinfo(TABLE) == [
-        MountPoint("/sys", "sysfs", "sysfs", "/", ("rw", "nosuid"), ("rw",), shared=True),
         MountPoint(
-            "/mnt2", "ext3", "/dev/root", "/mnt1", ("rw", "noatime"), ("rw", "errors=continue")
+            "/sys", "sysfs", "sysfs", "/", ("rw", "nosuid"), ("rw",), shared=True, device="0:21"
         ),
-        MountPoint("/a b\tc\\d\ne", "tmpfs", "tmp fs", "/", ("rw",), ("rw", "size=10k")),
-        MountPoint("/no-options", "overlay", "overlay", "/", ("rw",)),
+        MountPoint(
+            *("/mnt2", "ext3", "/dev/root", "/mnt1", ("rw", "noatime"), super_options),
+            device="98:0",
+        ),
+        MountPoint(
+            "/a b\tc\\d\ne", "tmpfs", "tmp fs", "/", ("rw",), ("rw", "size=10k"), device="0:40"
+        ),
+        MountPoint("/no-options", "overlay", "overlay", "/", ("rw",), device="0:41"),
     ]
 
 
