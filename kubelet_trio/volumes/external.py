@@ -46,6 +46,9 @@ class HostPath:
         Raises OSError, ValueError.
         """
         path, wanted = self.path(spec), spec.source.type or ""
+        # ValidatePathNoBacksteps: an API server refuses it, but not every volume is from one.
+        if ".." in spec.source.path.split("/"):
+            raise ValueError(f"invalid HostPath `{spec.source.path}`: must not contain '..'")
         # Without a type the API promises no check; containerd makes a missing directory
         # (WithMounts in its CRI plugin).
         if not wanted:
@@ -179,6 +182,7 @@ def _check(path: Path, wanted: str) -> str:
 
 def _create(path: Path, kind: str) -> None:
     if kind == "Directory":
-        path.mkdir(mode=0o755, parents=True)
+        # Also if another pod makes it at the same moment, and parents with the same mode.
+        make_directories(path, 0o755)
     else:
         path.touch(mode=0o644)  # its directory must exist, as in the Go kubelet

@@ -254,7 +254,7 @@ ALLOWED: dict[str, str] = {
         "volumes/block.py::DeviceMaps.is_mapped Path.exists",
         "volumes/block.py::DeviceMaps.map os.path.realpath",
         "volumes/external.py::_check Path.exists, Path.stat",
-        "volumes/external.py::_create Path.mkdir, Path.touch",
+        "volumes/external.py::_create Path.touch",
         "volumes/loop.py::KernelBlockDevices.attach Path.stat, os.open",
         "volumes/loop.py::KernelBlockDevices.number Path.stat",
         "volumes/loop.py::_attach os.open",

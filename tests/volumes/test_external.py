@@ -80,8 +80,24 @@ async def test_a_character_device(volumes: VolumeManager) -> None:
 
 
 async def test_missing_directories_are_made(volumes: VolumeManager, place: Path) -> None:
-    await volumes.mount(pod(host_path(place / "x" / "y", "DirectoryOrCreate")))
-    assert stat.S_IMODE((place / "x" / "y").stat().st_mode) == 0o755 & ~current_umask()
+    before = os.umask(0)
+    try:
+        await volumes.mount(pod(host_path(place / "x" / "y", "DirectoryOrCreate")))
+        await volumes.mount(pod(host_path(place / "new", "FileOrCreate")))
+    finally:
+        os.umask(before)
+    made = [place / "x", place / "x" / "y", place / "new"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o755, 0o755, 0o644]
+
+
+@pytest.mark.parametrize("type_", [None, "Directory", "DirectoryOrCreate"])
+async def test_a_path_that_leads_up_is_refused(
+    volumes: VolumeManager, place: Path, type_: str | None
+) -> None:
+    path = f"{place}/directory/../directory"
+    with pytest.raises(VolumeError, match="SetUp failed") as caught:
+        await volumes.mount(pod(host_path(path, type_)))
+    assert str(caught.value).endswith(f"invalid HostPath `{path}`: must not contain '..'")
 
 
 async def test_a_missing_file_is_made_but_not_its_directory(
@@ -91,9 +107,3 @@ async def test_a_missing_file_is_made_but_not_its_directory(
     assert (place / "new").read_bytes() == b""
     with pytest.raises(VolumeError, match="No such file"):
         await volumes.mount(pod(host_path(place / "x" / "new", "FileOrCreate")))
-
-
-def current_umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
