@@ -97,6 +97,7 @@ from kubelet_trio.model.runtime_pod import (
     RuntimePod,
     SandboxRecord,
 )
+from kubelet_trio.model.selectors import matches_label_selector, matches_node_selector
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tree import count_tree
 from kubelet_trio.model.watch import (
@@ -177,6 +178,8 @@ __all__ = [
     "is_terminal",
     "last_data",
     "make_directory",
+    "matches_label_selector",
+    "matches_node_selector",
     "metadata",
     "next_data",
     "node_ref",
