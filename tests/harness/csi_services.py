@@ -31,13 +31,20 @@ async def serve_csi(
 ) -> None:
     """Serve a driver and its registrar until cancelled, or until a fault kills the driver.
 
-    Both may share one socket: a caller asks for what it needs.
+    Both share the listeners: a caller asks for what it needs.
     """
     server = Server([_Identity(driver), _Node(driver), _Registrar(driver)])
     async with trio.open_nursery() as nursery:
         await nursery.start(_live, driver, nursery.cancel_scope)
         await nursery.start(server.serve, list(listeners))
         task_status.started()
+
+
+async def serve_registration(
+    driver: FakeCsiDriver, listeners: Iterable[trio.abc.Listener[Any]]
+) -> None:
+    """Serve a driver's registrar alone, until cancelled."""
+    await Server([_Registrar(driver)]).serve(list(listeners))
 
 
 async def _live(
