@@ -1,4 +1,4 @@
-"""Validates a config map, secret, claim, volume or runtime class from a manifest.
+"""Validates a config map, secret, claim, volume, driver or class from a manifest.
 
 Also refuses volume types that this node cannot mount: better the manifest now than the pod's
 mount later.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from lightkube.models.core_v1 import (
     ConfigMap,
@@ -23,13 +24,17 @@ from msgspec.structs import replace
 
 from kubelet_trio.objects import ApiObject, config_map_content, secret_content
 from kubelet_trio.sources.errors import FieldError
-from kubelet_trio.sources.validation import syntax
+from kubelet_trio.sources.validation import storage, syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
+
+if TYPE_CHECKING:
+    from lightkube.models.storage_v1 import CSIDriver, StorageClass
 
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
 VOLUME_SOURCES = ("hostPath", "local", "nfs")
+_PATHS = ("hostPath", "local", "nfs")  # those whose source is a path
 _NOT_SOURCES = frozenset(
     (
         "accessModes",
@@ -43,13 +48,22 @@ _NOT_SOURCES = frozenset(
         "volumeMode",
     )
 )
+# Kinds without a namespace, with their names in errors.
+_CLUSTER_WIDE = {
+    "CSIDriver": "a CSI driver",
+    "PersistentVolume": "a volume",
+    "RuntimeClass": "a runtime class",
+    "StorageClass": "a storage class",
+}
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
 def default_object(value: ApiObject) -> ApiObject:
-    """Return the object with its namespace set."""
-    meta = value.metadata or ObjectMeta()
-    if isinstance(value, PersistentVolume | RuntimeClass) or meta.namespace:
+    """Return the object with its namespace set, and a driver with the API server's defaults."""
+    meta, kind = value.metadata or ObjectMeta(), type(value).__name__
+    if kind == "CSIDriver":
+        return storage.default_driver(cast("CSIDriver", value))
+    if kind in _CLUSTER_WIDE or meta.namespace:
         return value
     defaulted: ApiObject = replace(value, metadata=replace(meta, namespace="default"))
     return defaulted
@@ -58,26 +72,29 @@ def default_object(value: ApiObject) -> ApiObject:
 def validate_object(value: ApiObject) -> list[FieldError]:
     """Return all errors of an object."""
     errors = FieldErrors()
-    meta = value.metadata or ObjectMeta()
-    errors.need("metadata.name", meta.name, syntax.dns_subdomain)
-    if isinstance(value, RuntimeClass):
-        if meta.namespace:
-            errors.forbidden("metadata.namespace", "a runtime class has none")
-        _runtime_class(errors, value)
-        return errors.found
-    if isinstance(value, PersistentVolume):
-        if meta.namespace:
-            errors.forbidden("metadata.namespace", "a volume has none")
-        _volume(errors, value.spec)
-        return errors.found
-    if meta.namespace:
+    meta, kind = value.metadata or ObjectMeta(), type(value).__name__
+    is_driver = kind == "CSIDriver"
+    errors.need(
+        "metadata.name", meta.name, storage.driver_name if is_driver else syntax.dns_subdomain
+    )
+    if meta.namespace and kind in _CLUSTER_WIDE:
+        errors.forbidden("metadata.namespace", f"{_CLUSTER_WIDE[kind]} has none")
+    elif meta.namespace:
         errors.check("metadata.namespace", meta.namespace, syntax.dns_label)
-    if isinstance(value, PersistentVolumeClaim):
+    if isinstance(value, RuntimeClass):
+        _runtime_class(errors, value)
+    elif isinstance(value, PersistentVolume):
+        _volume(errors, value.spec)
+    elif isinstance(value, PersistentVolumeClaim):
         _claim(errors, value.spec or PersistentVolumeClaimSpec())
     elif isinstance(value, ConfigMap):
         _config_map(errors, value)
     elif isinstance(value, Secret):
         _secret(errors, value)
+    elif is_driver:
+        storage.validate_driver(errors, cast("CSIDriver", value).spec)
+    else:
+        storage.validate_storage_class(errors, cast("StorageClass", value))
     return errors.found
 
 
@@ -130,8 +147,11 @@ def _size(errors: FieldErrors, content: Mapping[str, bytes], path: str) -> None:
 
 def _claim(errors: FieldErrors, spec: PersistentVolumeClaimSpec) -> None:
     if not spec.volumeName:
-        # The binder is a controller of the cluster; without one a claim would wait for ever.
-        errors.required("spec.volumeName", "nothing but the manifest binds claims on this node")
+        # Binder and provisioners are controllers of a cluster: such a claim would wait for ever.
+        errors.required(
+            "spec.volumeName",
+            "no controller binds claims on this node: give the name of a PersistentVolume document",
+        )
     _mode(errors, spec.volumeMode)
 
 
@@ -152,10 +172,12 @@ def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
             errors.forbidden(f"spec.{kind}", "volumes of this type are not supported by this agent")
     for kind in VOLUME_SOURCES:
         source = getattr(spec, kind)
-        if source is not None:
+        if source is not None and kind in _PATHS:
             errors.need(f"spec.{kind}.path", source.path, syntax.no_way_up)
     if spec.nfs is not None:
         nfs(errors, spec.nfs.server, spec.nfs.path, "spec.nfs")
+    if spec.csi is not None:
+        storage.csi_source(errors, spec.csi, "spec.csi")
 
 
 def nfs(errors: FieldErrors, server: str, path: str, where: str) -> None:

@@ -20,6 +20,7 @@ from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import resource_field
 from kubelet_trio.sources.validation.field_errors import FieldErrors
 from kubelet_trio.sources.validation.object import config_key, nfs
+from kubelet_trio.sources.validation.storage import csi_inline
 
 HOST_PATH_TYPES = (
     "",
@@ -189,6 +190,7 @@ _CHECKS: dict[str, Callable[[FieldErrors, object, str], None]] = {
     "nfs": _nfs,  # type: ignore[dict-item]
     "image": _image,  # type: ignore[dict-item]
     "persistentVolumeClaim": _claim,
+    "csi": csi_inline,  # type: ignore[dict-item]
 }
 
 
