@@ -41,6 +41,7 @@ from kubelet_trio.agent.settings import TOP_POLICY, AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.agent.supplies import make_supplies
 from kubelet_trio.agent.upkeep import make_upkeep
+from kubelet_trio.agent.volumes import VolumeNames
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import CallsInFlight, GuardedRuntime, RuntimeHealth, RuntimeState
 from kubelet_trio.events import EventRecorder, EventRing
@@ -82,8 +83,9 @@ def make_agent(
     supplies = make_supplies(setup, runtime, reports, started_at, records)
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
-    stats = AgentStats(settings, seams, runtime.runtime, runtime.pleg, reports.statuses)
-    parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats)
+    names = VolumeNames(supplies.objects)
+    stats = AgentStats(settings, seams, runtime.runtime, runtime.pleg, reports.statuses, names)
+    parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats, names)
     return Agent(parts, health_servers, node_api_children)
 
 

@@ -12,6 +12,7 @@ from kubelet_trio.agent.changes import PodChanges
 from kubelet_trio.agent.desired import DesiredPods
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.agent.volumes import VolumeNames
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import ImageAccess
 from kubelet_trio.cri import CallsInFlight, Runtime, RuntimeHealth
@@ -137,6 +138,7 @@ class Parts:
     pods: PodParts
     upkeep: Upkeep
     stats: AgentStats
+    volume_names: VolumeNames
 
     @property
     def workers(self) -> Mapping[PodUid, PodWorker]:

@@ -15,6 +15,7 @@ import trio
 from lightkube.models.core_v1 import Pod, PodSpec
 
 from kubelet_trio.agent.settings import AgentSettings, Seams
+from kubelet_trio.agent.volumes import VolumeNames
 from kubelet_trio.cgroups import (
     cgroup_host,
     cgroup_path,
@@ -50,12 +51,14 @@ class AgentStats:
         runtime: Runtime,
         pleg: Pleg,
         statuses: StatusStore,
+        names: VolumeNames,
     ) -> None:
         self._settings = settings
         self._seams = seams
         self._runtime = runtime
         self._pleg = pleg
         self._statuses = statuses
+        self._names = names
         self._asked = trio.Event()
         self._provider: StatsProvider | None = None
         self._volumes: VolumeUsage | None = None
@@ -87,15 +90,27 @@ class AgentStats:
         pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
         if not any(pod.claims for pod in pods):
             return []
-        await self.provider()
-        assert self._volumes is not None
-        measured = await self._volumes.usage(pods)
+        measured = await self.volumes(pods)
         return [
             (pod.namespace, pod.claims[name], fs)
             for pod in pods
             for name, fs in measured.get(pod.uid, {}).items()
             if name in pod.claims
         ]
+
+    async def volumes(
+        self, pods: tuple[PodSubject, ...] | None = None
+    ) -> Mapping[PodUid, Mapping[str, Filesystem]]:
+        """Return the last measured use of the volumes of pods (None: all), by name in the pod."""
+        await self.provider()
+        assert self._volumes is not None
+        if pods is None:
+            pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
+        return await self._volumes.usage(pods)
+
+    async def _volume_names(self, subject: PodSubject) -> Mapping[str, str]:
+        pod = self._statuses.pods.value.get(subject.uid)
+        return {} if pod is None else await self._names.of_pod(pod)
 
     async def log_usage(self) -> list[tuple[tuple[str, ...], int]]:
         """Return the bytes of each running container's logs, by pod UID, namespace and names."""
@@ -113,6 +128,7 @@ class AgentStats:
             seams.offload_for(Purpose.VOLUME_STATS),
             seams.clock,
             period=self._settings.volume_stats_period,
+            names=self._volume_names,
         )
         return StatsProvider(
             StatsSettings(

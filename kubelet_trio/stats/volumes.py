@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -29,17 +29,29 @@ _PATIENCE = 0.5  # seconds that a request waits for pods that are due
 _WALK_LIMIT = 30.0  # seconds for one volume; one that takes longer has no usage, only capacity
 _POD_LIMIT = 45.0  # seconds for all volumes of a pod: less than the offload's deadline
 _AT_A_TIME = 8  # pods
+_NAMES_LIMIT = 5.0  # seconds for the names of a pod's volumes: claims are objects
 _CSI = "kubernetes.io~csi"
+
+
+async def own_names(pod: PodSubject) -> Mapping[str, str]:
+    """Return the names of volumes that are on disk under their names in the pod."""
+    await trio.lowlevel.checkpoint()
+    return {name: name for name in pod.volumes if name not in pod.claims}
 
 
 @dataclass(slots=True)
 class VolumeUsage:
-    """The cache, and the task that fills it."""
+    """The cache, and the task that fills it.
+
+    `names` returns the names in the pod's spec of its volumes on disk, by the names there: a
+    claim's volume has the name of its persistent volume.
+    """
 
     root_dir: str
     offload: Offload
     clock: WallClock
     period: float = 60.0  # less than or equal to 0: volumes are not measured
+    names: Callable[[PodSubject], Awaitable[Mapping[str, str]]] = own_names
     _known: dict[PodUid, tuple[float, Mapping[str, Filesystem]]] = field(default_factory=dict)
     _due: dict[PodUid, PodSubject] = field(default_factory=dict)
     _in_threads: set[PodUid] = field(default_factory=set)
@@ -65,8 +77,11 @@ class VolumeUsage:
 
     async def _measure_pod(self, pod: PodSubject, turns: trio.Semaphore) -> None:
         async with turns:
+            names: Mapping[str, str] = {}
+            with trio.move_on_after(_NAMES_LIMIT):
+                names = await self.names(pod)
             try:
-                found = await self.offload(self._measure, pod, self.clock.time())
+                found = await self.offload(self._measure, pod, names, self.clock.time())
             except OSError as exc:
                 # The last values stay, so that one dead mount does not empty the page.
                 log.warning("stats.volumes_hang", pod=f"{pod.namespace}/{pod.name}", error=str(exc))
@@ -74,12 +89,14 @@ class VolumeUsage:
                 self._known[pod.uid] = (trio.current_time(), found)
             self._due.pop(pod.uid, None)
 
-    def _measure(self, pod: PodSubject, now: float) -> Mapping[str, Filesystem]:
+    def _measure(
+        self, pod: PodSubject, names: Mapping[str, str], now: float
+    ) -> Mapping[str, Filesystem]:
         # In the worker thread, which outlives its task on a dead mount: only the thread knows when
         # it is done.
         self._in_threads.add(pod.uid)
         try:
-            return measure_volumes(self.root_dir, pod, now)
+            return measure_volumes(self.root_dir, pod, names, now)
         finally:
             self._in_threads.discard(pod.uid)
 
@@ -102,17 +119,22 @@ class VolumeUsage:
         return entry is None or trio.current_time() - entry[0] >= self.period
 
 
-def measure_volumes(root_dir: str, pod: PodSubject, now: float) -> dict[str, Filesystem]:
-    """Return the usage of one pod's volumes that are on disk, by name. Blocks."""
+def measure_volumes(
+    root_dir: str, pod: PodSubject, names: Mapping[str, str], now: float
+) -> dict[str, Filesystem]:
+    """Return the usage of one pod's volumes that are on disk, by their names in the pod. Blocks.
+
+    `names` are these names, by those on disk; others are not measured.
+    """
     base = f"{root_dir}/pods/{pod.uid}/volumes"
     found: dict[str, Filesystem] = {}
     end = time.monotonic() + _POD_LIMIT
     for plugin in _names(base):
         for volume in _names(f"{base}/{plugin}"):
-            if volume in pod.volumes:
+            if volume in names:
                 measured = _measure(f"{base}/{plugin}/{volume}", plugin == _CSI, now, end)
                 if measured is not None:
-                    found[volume] = measured
+                    found[names[volume]] = measured
     return found
 
 

@@ -270,7 +270,8 @@ class Hostile(RuleBasedStateMachine):
     @rule(data=st.data())
     def measure(self, data: st.DataObject) -> None:
         subject = PodSubject(PodUid("u-1"), "web", "default", volumes=frozenset(("data", "config")))
-        self.do("data", data, lambda: measure_volumes(str(self.base / "root"), subject, NOON))
+        root, names = str(self.base / "root"), {name: name for name in subject.volumes}
+        self.do("data", data, lambda: measure_volumes(root, subject, names, NOON))
         self.do("content", data, lambda: tree_usage(str(self.grounds["content"])))
         self.do("logs", data, lambda: tree_usage(str(self.log.parent)))
 

@@ -5,11 +5,20 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import (
+    LocalVolumeSource,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    Pod,
+)
+from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
 from kubelet_trio.agent.pages import stats_pages
 from kubelet_trio.model import pod_uid
+from kubelet_trio.objects import ApiObject
 from kubelet_trio.server import Request
 from tests.agent.node import Node, make_pod, ready
 
@@ -79,3 +88,29 @@ async def test_every_page_answers(tmp_path: Path, autojump_clock: MockClock) -> 
             assert response.status == 200
             # Nothing has been probed, and no health been asked for.
             assert response.body or path in ("/metrics/probes", "/metrics/slis")
+
+
+async def test_a_claims_use_is_told_though_its_volume_has_another_name_on_disk(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    (tmp_path / "data").mkdir()
+    node = Node(tmp_path)
+    pod = make_pod(
+        containers="- {name: web, image: web, volumeMounts: [{name: store, mountPath: /store}]}",
+        spec=["volumes: [{name: store, persistentVolumeClaim: {claimName: web-data}}]"],
+    )
+    objects: list[ApiObject] = [
+        PersistentVolumeClaim(
+            metadata=ObjectMeta(name="web-data", namespace="default"),
+            spec=PersistentVolumeClaimSpec(volumeName="pv-7"),
+        ),
+        PersistentVolume(
+            metadata=ObjectMeta(name="pv-7"),
+            spec=PersistentVolumeSpec(local=LocalVolumeSource(str(tmp_path / "data"))),
+        ),
+    ]
+    async with node.running(pod, objects=objects) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        claimed = await agent.stats.claimed_volumes()
+    assert [(namespace, claim) for namespace, claim, _ in claimed] == [("default", "web-data")]

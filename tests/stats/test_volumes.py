@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from kubelet_trio.model import PodUid, Purpose, thread_offload
+from kubelet_trio.model import PodUid, Purpose, inline_offload, thread_offload
 from kubelet_trio.model.threads import BOUNDS
 from kubelet_trio.stats import PodSubject, VolumeUsage, volumes
 from kubelet_trio.stats.usage import Filesystem
@@ -37,7 +37,9 @@ class Disk:
         self.hung = {HUNG}
         self.asked: list[PodUid] = []
 
-    def measure(self, root: str, pod: PodSubject, now: float) -> dict[str, Filesystem]:
+    def measure(
+        self, root: str, pod: PodSubject, names: Mapping[str, str], now: float
+    ) -> dict[str, Filesystem]:
         self.asked.append(pod.uid)
         if pod.uid in self.hung:
             self.server.wait(60)
@@ -93,4 +95,32 @@ async def test_many_pods_on_a_dead_server_leave_threads_for_others(
     async with trio.open_nursery() as nursery:
         await nursery.start(usage.run)
         await measured(usage, pods, WELL, within=3600)
+        nursery.cancel_scope.cancel()
+
+
+def test_a_claims_volume_is_found_by_the_name_of_its_persistent_volume(tmp_path: Path) -> None:
+    pod = PodSubject(
+        uid=WELL,
+        name="web",
+        namespace="ns",
+        volumes=frozenset({"data", "tmp"}),
+        claims={"data": "web-data"},
+    )
+    for plugin, name in (("local-volume", "pv-1"), ("empty-dir", "tmp"), ("empty-dir", "old")):
+        (tmp_path / f"pods/{WELL}/volumes/kubernetes.io~{plugin}/{name}").mkdir(parents=True)
+    found = volumes.measure_volumes(str(tmp_path), pod, {"pv-1": "data", "tmp": "tmp"}, 1.0)
+    assert set(found) == {"data", "tmp"}
+
+
+async def test_names_that_do_not_come_do_not_stop_the_measuring(
+    disk: Disk, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async def names(pod: PodSubject) -> Mapping[str, str]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    usage = VolumeUsage(str(tmp_path), inline_offload, TrioClock(), names=names)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(usage.run)
+        await measured(usage, [subject(WELL)], WELL, within=60)
         nursery.cancel_scope.cancel()
