@@ -16,6 +16,7 @@ from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.agent.tree import make_tree
+from kubelet_trio.agent.volume_page import VolumePage
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import Runtime
 from kubelet_trio.events import EventRecorder, EventRing
@@ -72,6 +73,13 @@ class Agent:
         self.ports = Ports(self.seams.offload)
         self._root = make_tree(parts, health_servers(self), servers(self))
         self.metrics = AgentMetrics(parts, self.meter, self.tree)
+        self.volume_page = VolumePage(
+            self.settings.node,
+            self.seams,
+            parts.reports.statuses,
+            parts.volume_names,
+            parts.stats,
+        )
 
     # Lifecycle
 

@@ -201,6 +201,18 @@ def top(
 
 
 @cli.command()
+@click.option("--all", "every", is_flag=True, help="Also emptyDir, configMap and the like.")
+@click.option("-o", "--output", type=click.Choice(["wide", "json", "yaml"]), default=None)
+@_namespace
+@_reads
+def volumes(agent: AgentClient, every: bool, output: str | None, namespace: str) -> None:
+    """List the volumes of claims and drivers: published to pods, and staged on the node."""
+    from kubelet_trio.cli.volumes import volumes as list_volumes
+
+    list_volumes(agent, namespace, output, every=every)
+
+
+@cli.command()
 @_output
 @_reads
 def tree(agent: AgentClient, output: str | None) -> None:

@@ -61,6 +61,7 @@ from kubelet_trio.server import (
     Router,
     add_exec,
     add_stats,
+    add_volumes,
     control_router,
     health_router,
     serve_http,
@@ -257,6 +258,7 @@ def control_api(agent: Agent) -> Router:
     """Return the routes of the control socket."""
     router = control_router(agent)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
+    add_volumes(router, agent.volume_page.page)
     add_exec(router, agent)
     return router
 

@@ -16,6 +16,7 @@ from kubelet_trio.server.routes.control import (
     SOCKET_NAME,
     add_exec,
     add_stats,
+    add_volumes,
     control_router,
 )
 from kubelet_trio.server.routes.health import Check, health_router, is_healthy
@@ -94,6 +95,7 @@ __all__ = [
     "Upgrade",
     "add_exec",
     "add_stats",
+    "add_volumes",
     "allow_all",
     "control_router",
     "ensure_self_signed",

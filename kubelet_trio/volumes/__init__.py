@@ -1,11 +1,25 @@
 """Volumes: set up before a pod's containers, torn down after them, never removed while mounted."""
 
+from typing import TYPE_CHECKING
+
+from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, VolumeError
 from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
+
+if TYPE_CHECKING:
+    from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing
+
+# Loaded with the first `kubelet-trio volumes`.
+_DEFERRED = {
+    "VolumeFill": "inventory",
+    "VolumeRow": "inventory",
+    "list_volumes": "inventory",
+    "read_listing": "inventory",
+}
 
 __all__ = [
     "VOLUME_ERRORS",
@@ -16,8 +30,14 @@ __all__ = [
     "MountPoint",
     "Mounter",
     "VolumeError",
+    "VolumeFill",
     "VolumeManager",
+    "VolumeRow",
     "has_tmpfs_noswap",
+    "list_volumes",
     "parse_mountinfo",
+    "read_listing",
     "read_mountinfo",
 ]
+
+__getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -113,4 +113,20 @@ async def test_a_claims_use_is_told_though_its_volume_has_another_name_on_disk(
         with trio.fail_after(60):
             await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
         claimed = await agent.stats.claimed_volumes()
+        listed = msgspec.json.decode(await agent.volume_page.page())["items"]
     assert [(namespace, claim) for namespace, claim, _ in claimed] == [("default", "web-data")]
+    (row,) = listed
+    assert row["use"].pop("capacity_bytes") > 0
+    assert row == {
+        "state": "Mounted",
+        "kind": "local",
+        "path": f"{tmp_path}/root/pods/{pod_uid(pod)}/volumes/kubernetes.io~local-volume/pv-7",
+        "namespace": "default",
+        "pod": "web-node",
+        "uid": pod_uid(pod),
+        "volume": "store",
+        "claim": "web-data",
+        "persistent_volume": "pv-7",
+        "fs_type": "ext4",
+        "use": row["use"],
+    }

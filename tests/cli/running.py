@@ -14,6 +14,7 @@ from kubelet_trio.server import (
     SOCKET_NAME,
     add_exec,
     add_stats,
+    add_volumes,
     control_router,
     open_unix,
     serve_http,
@@ -29,6 +30,7 @@ class ServedView:
         self.view = view
         self.root = root
         self.summary = b"{}"  # what is used
+        self.volumes = b'{"items":[]}'
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve,))
@@ -49,11 +51,15 @@ class ServedView:
     async def _summary(self) -> bytes:
         return self.summary
 
+    async def _volumes(self) -> bytes:
+        return self.volumes
+
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
             add_stats(router, self._summary)
+            add_volumes(router, self._volumes)
             if isinstance(self.view, FakeKubeletApiView):
                 add_exec(router, self.view)
             await nursery.start(serve_http, router, [listener])

@@ -243,6 +243,7 @@ ALLOWED: dict[str, str] = {
         "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
         "volumes/sub_path.py::_make_target Path.is_dir, Path.is_file, Path.mkdir, Path.rmdir, "
         "Path.touch, Path.unlink",
+        "volumes/inventory.py::_names os.scandir",
         "volumes/teardown.py::_remove_if_empty Path.is_dir, Path.iterdir",
         "volumes/teardown.py::_unmount_below Path.exists, Path.iterdir",
         "volumes/teardown.py::plugin_directories Path.iterdir",

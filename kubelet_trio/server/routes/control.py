@@ -13,6 +13,7 @@ states, but never the last one.
     GET /version
     GET /logs/{namespace}/{pod}/{container}       the log; see `logs.container` for its query
     GET /stats                                    `/stats/summary` of CPU and memory alone
+    GET /volumes                                  the volumes on disk, published and staged
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
 """
 
@@ -69,6 +70,15 @@ def add_stats(router: Router, summary: Callable[[], Awaitable[bytes]]) -> None:
         return Response(body=await summary(), content_type=_JSON)
 
     router.add("GET", "/stats", stats)
+
+
+def add_volumes(router: Router, page: Callable[[], Awaitable[bytes]]) -> None:
+    """Add /volumes; `page` returns its JSON."""
+
+    async def volumes(_: Request) -> Response:
+        return Response(body=await page(), content_type=_JSON)
+
+    router.add("GET", "/volumes", volumes)
 
 
 def add_exec(router: Router, view: KubeletApiView) -> None:
