@@ -84,7 +84,9 @@ def make_agent(
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
     names = VolumeNames(supplies.objects)
-    stats = AgentStats(settings, seams, runtime.runtime, runtime.pleg, reports.statuses, names)
+    stats = AgentStats(
+        settings, seams, runtime.runtime, runtime.pleg, reports.statuses, names, reports.events
+    )
     parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats, names)
     return Agent(parts, health_servers, node_api_children)
 

@@ -169,6 +169,9 @@ class AgentMetrics:
             ):
                 if value is not None:
                     found[f"kubelet_volume_stats_{name}", (namespace, claim)] = value
+            if fs.abnormal is not None and self._parts.setup.settings.volume_health:
+                name = "kubelet_volume_stats_health_status_abnormal"
+                found[name, (namespace, claim)] = int(fs.abnormal)
         return [(name, labels, value) for (name, labels), value in found.items()]
 
     def _working(self, desired: Mapping[PodUid, Pod]) -> Iterator[Sample]:

@@ -70,6 +70,7 @@ class AgentSettings:
     # System containers of the stats summary (`runtime` and `misc`), with their cgroups.
     system_cgroups: tuple[tuple[str, str], ...] = ()
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
+    volume_health: bool = False  # the CSIVolumeHealth gate: metric and event of abnormal volumes
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     instance: str = ""  # mark of an embedded agent, which owns only pods with it; "": the daemon
 

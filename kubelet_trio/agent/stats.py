@@ -7,7 +7,7 @@ get one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,16 @@ from kubelet_trio.cgroups import (
     uid_of_pod_cgroup,
 )
 from kubelet_trio.cri import Runtime
-from kubelet_trio.model import ContainerRecord, ContainerState, PodUid, Purpose, RuntimePod
+from kubelet_trio.model import (
+    ContainerRecord,
+    ContainerState,
+    EventSink,
+    PodUid,
+    Purpose,
+    RuntimePod,
+    pod_key,
+    pod_ref,
+)
 from kubelet_trio.objects import claim_name
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.status import StatusStore
@@ -32,6 +41,8 @@ from kubelet_trio.status import StatusStore
 if TYPE_CHECKING:
     from kubelet_trio.stats import (
         ContainerSubject,
+        DriverStats,
+        DriverVolume,
         Filesystem,
         Host,
         MachineInfo,
@@ -52,13 +63,27 @@ class AgentStats:
         pleg: Pleg,
         statuses: StatusStore,
         names: VolumeNames,
+        events: EventSink | None = None,
+        drivers: Callable[[], DriverStats] | None = None,
     ) -> None:
+        """Args:
+        settings: the agent's.
+        seams: the world.
+        runtime: the container runtime.
+        pleg: the running containers.
+        statuses: the pods.
+        names: finds the pods' volumes on disk.
+        events: for abnormal volumes; None: no events.
+        drivers: returns the CSI drivers, at the first request; None: there are none.
+        """
         self._settings = settings
         self._seams = seams
         self._runtime = runtime
         self._pleg = pleg
         self._statuses = statuses
         self._names = names
+        self._events = events
+        self._drivers = drivers
         self._asked = trio.Event()
         self._provider: StatsProvider | None = None
         self._volumes: VolumeUsage | None = None
@@ -108,6 +133,19 @@ class AgentStats:
             pods = tuple(pod_subjects(self._pleg, self._statuses.pods.value))
         return await self._volumes.usage(pods)
 
+    def _tell_abnormal(self, volume: DriverVolume, message: str) -> None:
+        pod = self._statuses.pods.value.get(volume.uid)
+        if pod is None or self._events is None or not self._settings.volume_health:
+            return
+        key = pod_key(pod)
+        # calcAndStoreStats in pkg/kubelet/server/stats/volume_stat_calculator.go.
+        self._events.emit(
+            pod_ref(key.namespace, key.name, volume.uid),
+            "Warning",
+            "VolumeConditionAbnormal",
+            f"Volume {volume.name}: {message}",
+        )
+
     async def _volume_names(self, subject: PodSubject) -> Mapping[str, str]:
         pod = self._statuses.pods.value.get(subject.uid)
         return {} if pod is None else await self._names.of_pod(pod)
@@ -118,7 +156,7 @@ class AgentStats:
         return await self._seams.offload_for(Purpose.STATS)(_log_usage, pods)
 
     def _make(self, host: Host, machine: MachineInfo) -> StatsProvider:
-        from kubelet_trio.stats import StatsProvider, StatsSettings, VolumeUsage
+        from kubelet_trio.stats import NoDriverStats, StatsProvider, StatsSettings, VolumeUsage
 
         node, seams = self._settings.node, self._seams
         root = parse_cgroup(node.cgroup_root)
@@ -129,6 +167,8 @@ class AgentStats:
             seams.clock,
             period=self._settings.volume_stats_period,
             names=self._volume_names,
+            drivers=self._drivers() if self._drivers is not None else NoDriverStats(),
+            on_abnormal=self._tell_abnormal,
         )
         return StatsProvider(
             StatsSettings(
@@ -138,6 +178,7 @@ class AgentStats:
                 (cgroup_path(kubepods, "systemd"), cgroup_path(kubepods, "cgroupfs")),
                 machine,
                 self._settings.system_cgroups,
+                shows_health=self._settings.volume_health,
             ),
             seams.stats_host or host,
             self._runtime,

@@ -47,4 +47,12 @@ class VolumePage:
 def _fill(fs: Filesystem) -> VolumeFill:
     from kubelet_trio.volumes import VolumeFill
 
-    return VolumeFill(fs.capacity, fs.used, fs.available, fs.inodes, fs.inodes_used)
+    return VolumeFill(
+        fs.capacity,
+        fs.used,
+        fs.available,
+        fs.inodes,
+        fs.inodes_used,
+        abnormal=fs.abnormal,
+        message=fs.message,
+    )

@@ -116,7 +116,7 @@ GATES: Mapping[str, bool] = (
 # tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway.
 WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace"})
 EITHER = WITHOUT_EFFECT | {
-    "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
+    "CSIVolumeHealth", "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
     "PodLogsQuerySplitStreams", "QOSReserved",
 }  # fmt: skip
 

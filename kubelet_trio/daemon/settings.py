@@ -114,6 +114,7 @@ def agent_settings(
         ),
         system_cgroups=tuple(_system_cgroups(settings)),
         volume_stats_period=config.volume_stats_agg_period,
+        volume_health=config.feature_gates.get("CSIVolumeHealth", False),
         log_rotation=LogRotationPolicy(
             max_size=to_units(parse_quantity(config.container_log_max_size)),
             max_files=config.container_log_max_files,

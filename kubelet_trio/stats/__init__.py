@@ -1,6 +1,12 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
 from kubelet_trio.stats.cadvisor import MachineInfo
+from kubelet_trio.stats.driver_volumes import (
+    DriverStats,
+    DriverStatsError,
+    DriverVolume,
+    NoDriverStats,
+)
 from kubelet_trio.stats.families import FAMILIES
 from kubelet_trio.stats.metered import MetricPage, Sample
 from kubelet_trio.stats.process import build_info, process_samples
@@ -17,12 +23,16 @@ __all__ = [
     "CgroupUsage",
     "ContainerSubject",
     "DiskReading",
+    "DriverStats",
+    "DriverStatsError",
+    "DriverVolume",
     "Filesystem",
     "Host",
     "Interface",
     "MachineInfo",
     "Memory",
     "MetricPage",
+    "NoDriverStats",
     "PodSubject",
     "PsiLine",
     "Sample",

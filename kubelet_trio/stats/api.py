@@ -90,9 +90,14 @@ class PvcReference(_Shape):
     namespace: str
 
 
+class VolumeHealthStats(_Shape):
+    abnormal: bool
+
+
 class VolumeStats(FsStats):
     name: str = ""
     pvc_ref: PvcReference | None = None
+    volume_health_stats: VolumeHealthStats | None = None
 
 
 # Not a `_Shape`: Go's tag `process_count` is the only one in snake case.

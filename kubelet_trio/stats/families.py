@@ -109,6 +109,7 @@ FAMILIES: dict[str, Family] = {
     "kubelet_volume_stats_inodes": Family("gauge", "[ALPHA] Maximum number of inodes in the volume", ("namespace", "persistentvolumeclaim")),
     "kubelet_volume_stats_inodes_free": Family("gauge", "[ALPHA] Number of free inodes in the volume", ("namespace", "persistentvolumeclaim")),
     "kubelet_volume_stats_inodes_used": Family("gauge", "[ALPHA] Number of used inodes in the volume", ("namespace", "persistentvolumeclaim")),
+    "kubelet_volume_stats_health_status_abnormal": Family("gauge", "[ALPHA] Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy", ("namespace", "persistentvolumeclaim")),
     "kubernetes_healthcheck": Family("gauge", "[STABLE] This metric records the result of a single healthcheck.", ("name", "type")),
     "kubernetes_healthchecks_total": Family("counter", "[STABLE] This metric records the results of all healthcheck.", ("name", "status", "type")),
     "prober_probe_total": Family("counter", "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.", ("container", "namespace", "pod", "pod_uid", "probe_type", "result")),

@@ -51,6 +51,7 @@ class StatsSettings:
     pod_roots: tuple[str, ...]  # possible paths of the pods' cgroup: one for each driver
     machine: MachineInfo = field(default_factory=MachineInfo)
     system: tuple[tuple[str, str], ...] = ()  # `runtime` and `misc`, with their cgroups
+    shows_health: bool = False  # the CSIVolumeHealth gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class StatsProvider:
             places=find_places(reading.cgroups, ids, self.pod_of),
             networks=networks,
             system=self.settings.system,
+            shows_health=self.settings.shows_health,
         )
         # metrics-server scrapes often: no call of the runtime if the cgroups have everything.
         if kind == "cpu" and all(

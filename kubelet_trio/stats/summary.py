@@ -31,6 +31,7 @@ class Snapshot:
     disk: DiskReading = field(default_factory=DiskReading)
     reported: Mapping[str, CgroupUsage] = field(default_factory=dict)  # by the runtime, by id
     system: tuple[tuple[str, str], ...] = ()  # names and cgroups of further system containers
+    shows_health: bool = False  # whether volumes that their drivers report have their condition
 
     def of_container(self, container_id: str) -> CgroupUsage | None:
         """Return a container's usage: from its cgroup, else as the runtime reports it."""
@@ -199,6 +200,9 @@ def _volumes(snapshot: Snapshot, pod: PodSubject) -> Iterator[api.VolumeStats]:
             inodes_used=shape.inodes_used,
             name=name,
             pvc_ref=api.PvcReference(name=claim, namespace=pod.namespace) if claim else None,
+            volume_health_stats=api.VolumeHealthStats(abnormal=fs.abnormal)
+            if fs.abnormal is not None and snapshot.shows_health
+            else None,
         )
 
 

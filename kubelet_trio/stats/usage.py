@@ -120,3 +120,5 @@ class Filesystem:
     inodes_free: int | None = None
     inodes_used: int | None = None
     device: str = ""
+    abnormal: bool | None = None  # what a CSI driver says of the volume
+    message: str = ""  # and why

@@ -332,10 +332,10 @@ async def shown(base: Path, meter: Meter) -> Totals:
 async def claimed_volumes(base: Path) -> tuple[Totals, Totals]:
     async def measured() -> list[tuple[str, str, Filesystem]]:
         await trio.lowlevel.checkpoint()
-        room = Filesystem(1.0, 100, 60, 40, inodes=10, inodes_free=9, inodes_used=1)
+        room = Filesystem(1.0, 100, 60, 40, inodes=10, inodes_free=9, inodes_used=1, abnormal=True)
         return [("prod", "data", room)]
 
-    async with Host(base).running() as agent:
+    async with Host(base).running(volume_health=True) as agent:
         before = await totals(agent)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(agent.stats, "claimed_volumes", measured)
@@ -446,6 +446,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
     claimed_volumes: (
         "kubelet_volume_stats_available_bytes",
         "kubelet_volume_stats_capacity_bytes",
+        "kubelet_volume_stats_health_status_abnormal",
         "kubelet_volume_stats_inodes",
         "kubelet_volume_stats_inodes_free",
         "kubelet_volume_stats_inodes_used",

@@ -17,9 +17,11 @@ from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
 from kubelet_trio.agent.pages import stats_pages
+from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.model import pod_uid
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.server import Request
+from kubelet_trio.stats import Filesystem
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -130,3 +132,45 @@ async def test_a_claims_use_is_told_though_its_volume_has_another_name_on_disk(
         "fs_type": "ext4",
         "use": row["use"],
     }
+
+
+@pytest.mark.parametrize("gate", [True, False])
+async def test_an_abnormal_volume_is_told_if_the_gate_is_on(
+    tmp_path: Path, autojump_clock: MockClock, gate: bool
+) -> None:
+    class Drivers:
+        measuring = frozenset({"d"})
+
+        async def volume_stats(self, driver: str, handle: str, path: str) -> Filesystem:
+            await trio.lowlevel.checkpoint()
+            return Filesystem(0.0, capacity=10, abnormal=True, message="the disk is read-only")
+
+    node, pod = Node(tmp_path), make_pod(spec=["volumes: [{name: data, emptyDir: {}}]"])
+    async with node.running(pod, volume_health=gate) as agent:
+        with trio.fail_after(60):
+            await agent.pods.wait_value(lambda pods: is_ready(pods.get(pod_uid(pod))))
+        directory = tmp_path / f"root/pods/{pod_uid(pod)}/volumes/kubernetes.io~csi/data"
+        (directory / "mount").mkdir(parents=True)
+        (directory / "vol_data.json").write_text('{"driverName":"d","volumeHandle":"h"}')
+        parts = agent.parts
+        stats = AgentStats(
+            agent.settings,
+            agent.seams,
+            agent.runtime,
+            parts.runtime.pleg,
+            parts.reports.statuses,
+            parts.volume_names,
+            agent.events_recorder,
+            Drivers,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stats.run)
+            summary = msgspec.json.decode(await stats.summary())
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        told = [(e.reason, e.message) for e in agent.events.events(0, kind="Pod")]
+    (volume,) = summary["pods"][0]["volume"]
+    assert volume["capacityBytes"] == 10
+    assert volume.get("volumeHealthStats") == ({"abnormal": True} if gate else None)
+    event = ("VolumeConditionAbnormal", "Volume data: the disk is read-only")
+    assert (event in told) is gate
