@@ -27,6 +27,7 @@ from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.shutdown import NOT_READY, NodeShutdown
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Supervisor
+from kubelet_trio.volumes.csi import CsiServices
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
@@ -102,6 +103,7 @@ class Supplies:
     access: ImageAccess | None
     cgroups: NodeCgroups | PlainCgroups
     services: PodServices
+    csi: CsiServices  # loaded when a driver registers, or with the first such volume
 
 
 @dataclass(frozen=True, slots=True)

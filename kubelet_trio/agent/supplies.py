@@ -37,6 +37,7 @@ def make_supplies(
 ) -> Supplies:
     """Build what the pod workers share; `records` are those of an earlier agent."""
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
+    csi = _make_csi(setup)
     documents = LocalObjects(setup.links.changes.objects_changed)
     objects = cluster.objects(documents) if cluster is not None else documents
     access = _make_image_access(setup, runtime)
@@ -48,7 +49,7 @@ def make_supplies(
         runtime_state=runtime.health.state,
         observer=runtime.pleg,
         images=_make_images(setup, runtime, reports, objects, access),
-        volumes=_make_volumes(setup, runtime, reports, objects),
+        volumes=_make_volumes(setup, runtime, reports, objects, csi),
         objects=objects,
         cgroups=cgroups,
         records=PodRecords(pods_dir, disk),
@@ -71,7 +72,21 @@ def make_supplies(
         dead_kept=settings.container_gc.kept(),
         meter=seams.meter,
     )
-    return Supplies(documents, objects, access, cgroups, services)
+    return Supplies(documents, objects, access, cgroups, services, csi)
+
+
+def _make_csi(setup: Setup) -> CsiServices:
+    seams, node, cluster = setup.seams, setup.settings.node, setup.cluster
+    return CsiServices(
+        node.root_dir,
+        node.node_name,
+        seams.mounter,
+        seams.offload_for(Purpose.VOLUMES),
+        tokens=cluster.tokens if cluster is not None else NoTokens(),
+        attachments=cluster.attachments if cluster is not None else None,
+        in_use=cluster.volumes_in_use if cluster is not None else None,
+        meter=seams.meter,
+    )
 
 
 def _make_image_access(setup: Setup, runtime: RuntimeParts) -> ImageAccess | None:
@@ -111,20 +126,19 @@ def _make_images(
 
 
 def _make_volumes(
-    setup: Setup, runtime: RuntimeParts, reports: Reports, objects: ObjectStore
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    objects: ObjectStore,
+    csi: CsiServices,
 ) -> VolumeManager:
     seams, node, state = setup.seams, setup.settings.node, runtime.health.state
-    offload = seams.offload_for(Purpose.VOLUMES)
-    tokens = setup.cluster.tokens if setup.cluster is not None else NoTokens()
-    csi = CsiServices(
-        node.root_dir, node.node_name, seams.mounter, offload, tokens=tokens, meter=seams.meter
-    )
     return VolumeManager(
         node.root_dir,
         seams.mounter,
-        offload,
+        seams.offload_for(Purpose.VOLUMES),
         objects=objects,
-        tokens=tokens,
+        tokens=setup.cluster.tokens if setup.cluster is not None else None,
         async_kinds=lambda walks, measured: [csi.kind(walks, measured)],
         clock=seams.clock,
         allocatable=node.allocatable,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio
-from trio_util import AsyncValue
 
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import TOP_POLICY
@@ -91,9 +90,6 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
         runtime.runtime.list_images,
     )
     node = cluster.node_children(observer, parts.reports.events, runtime.pleg, runtime.pod_cidr)
-    csi = cluster.csi_children(AsyncValue({}), _ask_nobody)
+    drivers = parts.supplies.csi
+    csi = cluster.csi_children(drivers.drivers, drivers.refresh)
     return node, csi, *cluster.certificate_children()
-
-
-async def _ask_nobody(_driver: str) -> None:
-    """Refresh no driver: none can register yet."""

@@ -190,6 +190,16 @@ class AsyncVolumes:
         """Whether a pod has tried to set up such a volume, and has not been torn down since."""
         return uid in self._users
 
+    async def restore(self) -> None:
+        """Let each kind announce what an earlier agent has left, before the first pod."""
+        for known in self.kinds:
+            if known.restore is None:
+                continue
+            try:
+                await known.restore()
+            except OSError as exc:
+                log.warning("volumes.not_restored", kind=known.kind, error=str(exc))
+
     async def clean(self) -> None:
         """Undo what no pod needs. Raises `VolumeError` for the first that failed."""
         try:

@@ -153,6 +153,7 @@ class VolumeManager:
         Without the right to do so pods still run, but `mountPropagation` has no effect.
         """
         await self._offload(self._prepare)
+        await self._async.restore()
 
     async def release(self) -> None:
         """Undo the mount of `prepare`, unless a pod still has a directory.

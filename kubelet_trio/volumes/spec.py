@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -174,6 +174,8 @@ class AsyncKind:
     # Whether the disk shows something for `clean`; blocks, and raises OSError.
     has_remains: Callable[[], bool]
     make: Callable[[], AsyncVolumePlugin]
+    # Called before the first pod: announces what an earlier agent has left. Raises OSError.
+    restore: Callable[[], Awaitable[None]] | None = None
 
 
 def is_claimed(volume: Volume) -> bool:

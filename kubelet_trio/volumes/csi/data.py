@@ -169,6 +169,15 @@ def staged_volumes(root_dir: Path) -> list[Staged]:
     ]
 
 
+def volumes_on_disk(root_dir: Path) -> frozenset[CsiVolume]:
+    """Return the volumes that may be attached: all but inline ones. Raises OSError."""
+    records = [
+        *(found.record for found in published_everywhere(root_dir / "pods")),
+        *(found.record for found in staged_volumes(root_dir)),
+    ]
+    return frozenset(r.volume for r in records if r is not None and r.lifecycle != EPHEMERAL)
+
+
 def _staged_dir(root_dir: Path) -> Path:
     return root_dir / "plugins" / CSI_PLUGIN
 

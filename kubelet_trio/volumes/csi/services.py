@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trio_util import AsyncValue
 
-from kubelet_trio.model import Meter, Offload
+from kubelet_trio.model import Meter, Offload, get_logger
 from kubelet_trio.objects import TokenRequester
 from kubelet_trio.volumes.csi.types import (
     CSI_PLUGIN,
@@ -19,6 +19,7 @@ from kubelet_trio.volumes.csi.types import (
     NoVolumesInUse,
     VolumesInUse,
 )
+from kubelet_trio.volumes.errors import VolumeStepError
 from kubelet_trio.volumes.measure import VolumeMeter
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kubelet_trio.grpc import Channel
     from kubelet_trio.volumes.csi.drivers import DriverTable
     from kubelet_trio.volumes.csi.plugin import CsiPlugin
+
+log = get_logger()
 
 _DIRECTORY = "kubernetes.io~csi"
 
@@ -80,13 +83,35 @@ class CsiServices:
 
         return DriverTable(self._meter, self.drivers, self._connect or Channel)
 
+    async def refresh(self, name: str) -> None:
+        """Ask a driver for its facts again, such as its limit of volumes; log a failure."""
+        try:
+            await self.table.refresh(name)
+        except VolumeStepError as exc:
+            log.warning("csi.driver_not_refreshed", driver=name, error=str(exc))
+
+    async def restore(self) -> None:
+        """List the volumes that an earlier agent has left on disk as in use. Raises OSError."""
+        if await self._offload(self._has_any):
+            from kubelet_trio.volumes.csi.data import volumes_on_disk
+
+            for volume in await self._offload(volumes_on_disk, self._root_dir):
+                self._in_use.note(volume.unique_name)
+
+    def _has_any(self) -> bool:
+        return self._has_staged() or any(self._root_dir.glob(f"pods/*/volumes/{_DIRECTORY}"))
+
+    def _has_staged(self) -> bool:
+        return (self._root_dir / "plugins" / CSI_PLUGIN).is_dir()
+
     def kind(self, walks: Walks, measured: VolumeMeter) -> AsyncKind:
         """Return the kind of volume for a `VolumeManager`."""
         return AsyncKind(
             "csi",
             _DIRECTORY.__eq__,
-            (self._root_dir / "plugins" / CSI_PLUGIN).is_dir,
+            self._has_staged,
             lambda: self._plugin(walks, measured),
+            self.restore,
         )
 
     def _plugin(self, walks: Walks, measured: VolumeMeter) -> CsiPlugin:

@@ -6,14 +6,13 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
 from tests.volumes.csi.world import World, claimed, inline, persistent, pod_of
 from tests.volumes.make import empty_dir, main
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 A, B = PodUid("u-a"), PodUid("u-b")
 
@@ -29,7 +28,9 @@ def target(world: World, uid: str, name: str = "pv") -> Path:
     return world.root / "pods" / uid / "volumes" / "kubernetes.io~csi" / name / "mount"
 
 
-async def test_a_volume_is_staged_published_and_undone(world: World) -> None:
+async def test_a_volume_is_staged_published_and_undone(
+    world: World, autojump_clock: MockClock
+) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
         handle = hashlib.sha256(b"vol-1").hexdigest()
@@ -43,7 +44,7 @@ async def test_a_volume_is_staged_published_and_undone(world: World) -> None:
     world.rules.check()
 
 
-async def test_records_are_the_go_kubelets(world: World) -> None:
+async def test_records_are_the_go_kubelets(world: World, autojump_clock: MockClock) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
         published = (target(world, A).parent / "vol_data.json").read_text()
@@ -57,7 +58,9 @@ async def test_records_are_the_go_kubelets(world: World) -> None:
     assert staged == '{"driverName":"fake.csi.example.org","volumeHandle":"vol-1"}\n'
 
 
-async def test_pods_share_a_staged_volume_until_the_last(world: World) -> None:
+async def test_pods_share_a_staged_volume_until_the_last(
+    world: World, autojump_clock: MockClock
+) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
         await world.volumes.mount(pod_of(B, claimed()))
@@ -70,7 +73,9 @@ async def test_pods_share_a_staged_volume_until_the_last(world: World) -> None:
     world.rules.check()
 
 
-async def test_an_inline_volume_is_published_without_a_stage(world: World) -> None:
+async def test_an_inline_volume_is_published_without_a_stage(
+    world: World, autojump_clock: MockClock
+) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, inline("scratch")))
         (call,) = [call for call in world.rules.log if call.method == calls.PUBLISH]
@@ -84,7 +89,9 @@ async def test_an_inline_volume_is_published_without_a_stage(world: World) -> No
     world.rules.check()
 
 
-async def test_another_agent_tears_down_what_one_has_set_up(world: World) -> None:
+async def test_another_agent_tears_down_what_one_has_set_up(
+    world: World, autojump_clock: MockClock
+) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed(), inline("scratch"), empty_dir("tmp")))
     world.restart()
@@ -96,7 +103,9 @@ async def test_another_agent_tears_down_what_one_has_set_up(world: World) -> Non
     world.rules.check()
 
 
-async def test_a_reboot_undoes_mounts_and_the_next_agent_makes_them_again(world: World) -> None:
+async def test_a_reboot_undoes_mounts_and_the_next_agent_makes_them_again(
+    world: World, autojump_clock: MockClock
+) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
     world.reboot()
@@ -107,7 +116,7 @@ async def test_a_reboot_undoes_mounts_and_the_next_agent_makes_them_again(world:
     assert world.left_on_disk() == []
 
 
-async def test_containers_mount_the_target(world: World) -> None:
+async def test_containers_mount_the_target(world: World, autojump_clock: MockClock) -> None:
     async with world.running():
         made = pod_of(A, claimed())
         await world.volumes.mount(made)
@@ -116,7 +125,9 @@ async def test_containers_mount_the_target(world: World) -> None:
     assert not mount.readonly
 
 
-async def test_what_no_pod_needs_is_unstaged_by_a_sweep(world: World) -> None:
+async def test_what_no_pod_needs_is_unstaged_by_a_sweep(
+    world: World, autojump_clock: MockClock
+) -> None:
     """An agent that died between the unpublish and the unstage leaves a staged volume."""
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
@@ -130,7 +141,7 @@ async def test_what_no_pod_needs_is_unstaged_by_a_sweep(world: World) -> None:
     assert world.left_on_disk() == []
 
 
-async def test_a_sweep_spares_what_a_pod_uses(world: World) -> None:
+async def test_a_sweep_spares_what_a_pod_uses(world: World, autojump_clock: MockClock) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
     world.restart()
@@ -139,7 +150,7 @@ async def test_a_sweep_spares_what_a_pod_uses(world: World) -> None:
         assert "vol-1" in world.rules.staged()
 
 
-async def test_teardown_waits_for_the_driver(world: World) -> None:
+async def test_teardown_waits_for_the_driver(world: World, autojump_clock: MockClock) -> None:
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
     world.restart()

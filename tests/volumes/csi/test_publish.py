@@ -1,0 +1,279 @@
+"""What the driver is told: secrets, pod facts, tokens, access modes, groups."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.models.core_v1 import (
+    LocalObjectReference,
+    PodSecurityContext,
+    Secret,
+    SecretReference,
+)
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import TokenRequest as DriverToken
+from trio.testing import MockClock
+
+from kubelet_trio.model import PodUid
+from kubelet_trio.objects import KnownToken, NoTokens, TokenRequest
+from kubelet_trio.testing.csi import CsiCall, calls
+from kubelet_trio.volumes import VolumeError
+from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
+
+A, B = PodUid("u-a"), PodUid("u-b")
+
+
+class Tokens(NoTokens):
+    """Issues a token for each audience."""
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
+        return KnownToken(f"token-for-{request.audience}", 0.0, float(request.expiration_seconds))
+
+
+def secret(name: str, **values: str) -> Secret:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    return Secret(metadata=ObjectMeta(name=name, namespace="default"), data=data)
+
+
+def sent(world: World, method: str) -> CsiCall:
+    (found,) = [call for call in world.rules.log if call.method == method]
+    return found
+
+
+async def test_a_volume_is_asked_for_as_its_objects_say(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(
+        *persistent(
+            attributes={"tier": "fast"},
+            mount_options=["noatime"],
+            fsType="ext4",
+            nodeStageSecretRef=SecretReference(name="stage", namespace="default"),
+            nodePublishSecretRef=SecretReference(name="publish", namespace="default"),
+        ),
+        secret("stage", key="s3cret"),
+        secret("publish", other="hidden"),
+    )
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed(readOnly=True), serviceAccountName="robot"))
+    stage, publish = sent(world, calls.STAGE), sent(world, calls.PUBLISH)
+    assert stage.secrets == {"key": "s3cret"}
+    assert stage.volume_context == {"tier": "fast"}
+    assert stage.capability is not None
+    assert stage.capability.fs_type == "ext4"
+    assert stage.capability.mount_flags == ("noatime",)
+    assert publish.secrets == {"other": "hidden"}
+    assert publish.is_read_only
+    assert publish.volume_context == {
+        "tier": "fast",
+        "csi.storage.k8s.io/pod.name": "pod-u-a",
+        "csi.storage.k8s.io/pod.namespace": "default",
+        "csi.storage.k8s.io/pod.uid": "u-a",
+        "csi.storage.k8s.io/serviceAccount.name": "robot",
+        "csi.storage.k8s.io/ephemeral": "false",
+    }
+
+
+async def test_without_pod_info_the_pod_stays_unknown(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(driver_object(podInfoOnMount=False), *persistent())
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+    assert sent(world, calls.PUBLISH).volume_context == {}
+
+
+@pytest.mark.parametrize("in_secrets", [False, True])
+async def test_tokens_come_by_audience(
+    tmp_path: Path, in_secrets: bool, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, tokens=Tokens())
+    world.objects.put(
+        driver_object(
+            tokenRequests=[DriverToken(audience="vault", expirationSeconds=60)],
+            serviceAccountTokenInSecrets=in_secrets,
+        ),
+        *persistent(),
+    )
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+    publish = sent(world, calls.PUBLISH)
+    holder: Mapping[str, str] = publish.secrets if in_secrets else publish.volume_context
+    other: Mapping[str, str] = publish.volume_context if in_secrets else publish.secrets
+    key = "csi.storage.k8s.io/serviceAccount.tokens"
+    assert json.loads(holder[key]) == {
+        "vault": {"token": "token-for-vault", "expirationTimestamp": "1970-01-01T00:01:00Z"}
+    }
+    assert key not in other
+
+
+@pytest.mark.parametrize(
+    ("mode", "features", "wanted"),
+    [
+        ("ReadWriteOnce", (), "SINGLE_NODE_WRITER"),
+        ("ReadWriteOncePod", (), "SINGLE_NODE_WRITER"),
+        ("ReadOnlyMany", (), "MULTI_NODE_READER_ONLY"),
+        ("ReadWriteMany", (), "MULTI_NODE_MULTI_WRITER"),
+        ("ReadWriteOnce", ("SINGLE_NODE_MULTI_WRITER",), "SINGLE_NODE_MULTI_WRITER"),
+        ("ReadWriteOncePod", ("SINGLE_NODE_MULTI_WRITER",), "SINGLE_NODE_SINGLE_WRITER"),
+    ],
+)
+async def test_access_modes_follow_the_drivers_capabilities(
+    tmp_path: Path, mode: str, features: tuple[str, ...], wanted: str, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, features)
+    world.objects.put(*persistent(modes=[mode]))
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+    capability = sent(world, calls.PUBLISH).capability
+    assert capability is not None
+    assert capability.access_mode == wanted
+
+
+async def test_a_driver_without_stages_gets_no_staging_path(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, ())
+    world.objects.put(*persistent())
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        assert sent(world, calls.PUBLISH).staging_path == ""
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+GROUP = PodSecurityContext(fsGroup=4321)
+
+
+async def test_a_driver_that_can_sets_the_group(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(tmp_path, ("STAGE_UNSTAGE_VOLUME", "VOLUME_MOUNT_GROUP"))
+    world.objects.put(driver_object(fsGroupPolicy="File"), *persistent())
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed(), securityContext=GROUP))
+    for method in (calls.STAGE, calls.PUBLISH):
+        capability = sent(world, method).capability
+        assert capability is not None
+        assert capability.mount_group == "4321"
+
+
+@pytest.mark.parametrize(
+    ("policy", "source", "read_only", "is_owned"),
+    [
+        ("File", {}, False, True),
+        ("None", {"fsType": "ext4"}, False, False),
+        ("ReadWriteOnceWithFSType", {"fsType": "ext4"}, False, True),
+        ("ReadWriteOnceWithFSType", {}, False, False),
+        (None, {"fsType": "ext4"}, False, True),  # the API's default
+        ("File", {}, True, False),
+    ],
+)
+async def test_the_agent_sets_the_group_by_policy(
+    tmp_path: Path,
+    policy: str | None,
+    source: dict[str, Any],
+    read_only: bool,
+    is_owned: bool,
+    autojump_clock: MockClock,
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(driver_object(fsGroupPolicy=policy), *persistent(**source))
+    async with world.running():
+        volume = claimed(readOnly=read_only)
+        await world.volumes.mount(pod_of(A, volume, securityContext=GROUP))
+    target = tmp_path / "pods/u-a/volumes/kubernetes.io~csi/pv/mount"
+    assert (target.stat().st_gid == 4321) == is_owned
+
+
+async def test_an_inline_volume_gets_the_secret_of_its_namespace(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(secret("mine", key="value"))
+    async with world.running():
+        volume = inline(
+            nodePublishSecretRef=LocalObjectReference(name="mine"),
+            volumeAttributes={"size": "1Gi"},
+            readOnly=True,
+        )
+        await world.volumes.mount(pod_of(A, volume))
+    publish = sent(world, calls.PUBLISH)
+    assert publish.secrets == {"key": "value"}
+    assert publish.driver_context == {"size": "1Gi"}
+    assert publish.is_read_only
+
+
+@pytest.mark.parametrize(
+    ("modes", "volume", "text"),
+    [
+        (
+            ["Persistent"],
+            inline(),
+            'volume mode "Ephemeral" not supported by driver fake.csi.example.org '
+            '(only supports ["Persistent"])',
+        ),
+        (
+            ["Ephemeral"],
+            claimed(),
+            'volume mode "Persistent" not supported by driver fake.csi.example.org '
+            '(only supports ["Ephemeral"])',
+        ),
+    ],
+)
+async def test_a_lifecycle_that_the_driver_lacks_is_refused(
+    tmp_path: Path, modes: list[str], volume: Any, text: str, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(driver_object(volumeLifecycleModes=modes), *persistent())
+    async with world.running():
+        with pytest.raises(VolumeError, match="unmounted volumes=\\[data\\]"):
+            await world.volumes.mount(pod_of(A, volume))
+    assert text in world.events.texts[0]
+    assert world.rules.log == []
+
+
+async def test_a_missing_secret_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(tmp_path)
+    stage = SecretReference(name="gone", namespace="vault")
+    world.objects.put(*persistent(nodeStageSecretRef=stage))
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, claimed()))
+    assert world.events.texts[0] == (
+        'FailedMount: MountVolume.MountDevice failed for volume "pv" : fetching NodeStageSecretRef '
+        "vault/gone failed: kubernetes.io/csi: failed to find the secret gone in the namespace "
+        'vault with error: secret "gone" not found'
+    )
+
+
+async def test_a_driver_that_asks_for_it_publishes_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    world.objects.put(driver_object(requiresRepublish=True), *persistent())
+    made = pod_of(A, claimed())
+    async with world.running():
+        await world.volumes.mount(made)
+        await world.volumes.refresh(made)
+        published = [call for call in world.rules.log if call.method == calls.PUBLISH]
+        assert len(published) == 2
+        await world.volumes.unmount(A)
+    world.rules.check()
+
+
+async def test_others_are_published_once(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(tmp_path)
+    world.objects.put(*persistent())
+    made = pod_of(A, claimed())
+    async with world.running():
+        await world.volumes.mount(made)
+        await world.volumes.refresh(made)
+        await world.volumes.mount(made)
+    assert sent(world, calls.PUBLISH).volume_id == "vol-1"
