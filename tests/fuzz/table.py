@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import cluster, connections, documents, records, runtime, texts
+from tests.fuzz import cluster, connections, documents, plugins, records, runtime, texts
 
 TARGETS = [
     *texts.TARGETS,
@@ -11,4 +11,5 @@ TARGETS = [
     *runtime.TARGETS,
     *cluster.TARGETS,
     *connections.TARGETS,
+    *plugins.TARGETS,
 ]
