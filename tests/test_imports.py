@@ -40,6 +40,10 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     modules = loaded_by("import kubelet_trio.daemon")
     unwanted = {"httpx2", "yaml", "kubernetes_asyncio", "grpclib", "asyncio.events"}
     assert not (unwanted | {"importlib.metadata", "zipfile", "_ssl", "_hashlib"}) & modules
+    # Plugins are asked only when a socket appears.
+    assert {"kubelet_trio.plugins"} <= modules
+    assert not {"kubelet_trio.plugins.registrar", "kubelet_trio.plugins.generated"} & modules
+    assert "kubelet_trio.volumes.csi.generated" not in modules
     # Standalone needs nothing of a cluster.
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 

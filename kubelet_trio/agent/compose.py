@@ -7,6 +7,7 @@ it uses; no attribute is set on a part afterwards. Each step below takes the ste
     reports     events, statuses, pod start times
     runtime     calls in flight, health, PLEG
     supplies    objects, images, volumes, cgroups, records: what pods are made of
+    plugins     the registry of plugins
     pods        admission, the registry of pod workers, the pipeline of desired pods
     upkeep      garbage collection, eviction, OOM watchers, node shutdown: they act on pods
     stats       what is measured for those who ask
@@ -45,9 +46,10 @@ from kubelet_trio.agent.volumes import VolumeNames
 from kubelet_trio.containers import NodeSettings, owned_by
 from kubelet_trio.cri import CallsInFlight, GuardedRuntime, RuntimeHealth, RuntimeState
 from kubelet_trio.events import EventRecorder, EventRing
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
+from kubelet_trio.plugins import PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import (
@@ -81,13 +83,16 @@ def make_agent(
     runtime = _make_runtime(setup)
     records = records or {}
     supplies = make_supplies(setup, runtime, reports, started_at, records)
+    plugins = _make_plugins(setup)
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
     names = VolumeNames(supplies.objects)
     stats = AgentStats(
         settings, seams, runtime.runtime, runtime.pleg, reports.statuses, names, reports.events
     )
-    parts = Parts(setup, started_at, reports, runtime, supplies, pods, upkeep, stats, names)
+    parts = Parts(
+        setup, started_at, reports, runtime, supplies, plugins, pods, upkeep, stats, names
+    )
     return Agent(parts, health_servers, node_api_children)
 
 
@@ -144,6 +149,22 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
 
     pod_cidr = PodCidr(runtime.update_runtime_config, settings.pod_cidr)
     return RuntimeParts(calls, runtime, health, pleg, pod_cidr, node)
+
+
+def _make_plugins(setup: Setup) -> PluginRegistry | None:
+    seams = setup.seams
+    if seams.plugin_watcher is None:
+        return None
+
+    def handler_of(plugin_type: str) -> PluginHandler | None:
+        return None  # no room uses plugins yet: each is told so
+
+    return PluginRegistry(
+        setup.settings.node.root_dir / "plugins_registry",
+        handler_of,
+        open_watcher=seams.plugin_watcher,
+        offload=seams.offload_for(Purpose.PLUGINS),
+    )
 
 
 def _make_pods(

@@ -146,9 +146,12 @@ class AgentMetrics:
             yield "kubelet_graceful_shutdown_end_time_seconds", (), shutdown.ended_at
 
     def _set_up(self) -> Iterator[Sample]:
-        """Yield the numbers of desired and of mounted volumes."""
+        """Yield the numbers of desired and of mounted volumes, and of plugins."""
         for labels, count in sorted(self._parts.supplies.services.volumes.totals().items()):
             yield "volume_manager_total_volumes", labels, count
+        if self._parts.plugins is not None:
+            for labels in self._parts.plugins.totals():
+                yield "plugin_manager_total_plugins", labels, 1
 
     async def _logs(self) -> list[Sample]:
         """Return the sizes of the running containers' logs."""

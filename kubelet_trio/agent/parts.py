@@ -22,6 +22,7 @@ from kubelet_trio.model import PodUid
 from kubelet_trio.node import PodCidr, Pressure
 from kubelet_trio.objects import LocalObjects, ObjectStore
 from kubelet_trio.pleg import Pleg
+from kubelet_trio.plugins import PluginRegistry
 from kubelet_trio.pods import NodeCgroups, PlainCgroups, PodRegistry, PodServices, PodWorker
 from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.shutdown import NOT_READY, NodeShutdown
@@ -137,6 +138,7 @@ class Parts:
     reports: Reports
     runtime: RuntimeParts
     supplies: Supplies
+    plugins: PluginRegistry | None  # None: the agent has no plugins
     pods: PodParts
     upkeep: Upkeep
     stats: AgentStats

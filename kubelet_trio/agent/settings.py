@@ -20,6 +20,7 @@ from kubelet_trio.model import (
     Purpose,
     SystemClock,
     WallClock,
+    Watcher,
     disk_space,
     offload_for,
     thread_offload,
@@ -132,6 +133,7 @@ class Seams:
     disk_space: Callable[[str], DiskSpace] = disk_space
     kernel_log: Path | None = None  # names the processes killed for memory; None: not read
     memory_events: Callable[[], MemoryEvents] | None = None  # of containers; None: not watched
+    plugin_watcher: Callable[[], Watcher] | None = None  # of plugins' sockets; None: no plugins
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
     tmpfs_noswap: bool = False

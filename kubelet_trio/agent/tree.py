@@ -38,6 +38,8 @@ def make_tree(
             # After `api`, which sends the last statuses once the workers have ended.
             _runtime(parts),
             *_cgroups(parts),
+            # Before the pods: their volumes need drivers until the last worker has ended.
+            *_plugins(parts),
             parts.pods.supervisor,
             parts.pods.sources,
             *_cluster_node(parts),
@@ -72,6 +74,13 @@ def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
     if not isinstance(cgroups, NodeCgroups):
         return ()
     return (ChildSpec("cgroups", cgroups.run, policy=TOP_POLICY),)
+
+
+def _plugins(parts: Parts) -> tuple[Supervisor, ...]:
+    """Return `plugins`; empty if the agent has none."""
+    if parts.plugins is None:
+        return ()
+    return (Supervisor("plugins", parts.plugins.children(), policy=TOP_POLICY),)
 
 
 def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:

@@ -39,6 +39,7 @@ from kubelet_trio.model import (
     Meter,
     PodUid,
     Purpose,
+    open_watcher,
     pod_uid,
     thread_offload,
 )
@@ -139,6 +140,7 @@ def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
         exec_orphans=ProcOrphans(thread_offload.of(Purpose.PROCESSES)),
         kernel_log=KMSG,
         memory_events=lambda: open_memory_events(host),
+        plugin_watcher=open_watcher,
         node_api=node_api_settings(settings),
         memory_allocatable=node.allocatable["memory"] // NANO,
         tmpfs_noswap=has_tmpfs_noswap(),

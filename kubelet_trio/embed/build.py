@@ -133,6 +133,7 @@ def build_agent(
             offload=world.offload,
             memory_allocatable=node.memory_capacity,
             tmpfs_noswap=world.tmpfs_noswap,
+            plugin_watcher=world.plugin_watcher if config.plugins else None,
         ),
         records,
         lambda agent: (*companions(agent), *_control(agent, config)),

@@ -41,6 +41,8 @@ class KubeletConfig:
         cluster_domain: their search domain.
         control_socket: whether `kubelet-trio --root-dir … pods` and the other commands can
             connect to this kubelet (a unix socket in `root_dir`, for the same user only).
+        plugins: whether plugins, such as CSI drivers, may register by a socket below
+            `root_dir/plugins_registry`.
     """
 
     root_dir: Path | str
@@ -59,6 +61,7 @@ class KubeletConfig:
     cluster_dns: tuple[str, ...] = ()
     cluster_domain: str = ""
     control_socket: bool = False
+    plugins: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields. Raises ValueError naming the field."""

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from kubelet_trio.containers import LogWatch, inotify_watch
 from kubelet_trio.cri import Runtime
 from kubelet_trio.embed.config import KubeletConfig
-from kubelet_trio.model import Offload, SystemClock, WallClock, thread_offload
+from kubelet_trio.model import (
+    Offload,
+    SystemClock,
+    WallClock,
+    Watcher,
+    open_watcher,
+    thread_offload,
+)
 
 if TYPE_CHECKING:
     from kubelet_trio.agent import PodCgroupRemover
@@ -42,6 +49,7 @@ class World:
     offload: Offload = thread_offload
     log_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]] = inotify_watch
     tmpfs_noswap: bool = False
+    plugin_watcher: Callable[[], Watcher] = open_watcher
 
 
 def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:

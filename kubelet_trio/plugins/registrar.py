@@ -24,6 +24,7 @@ from kubelet_trio.plugins.names import MOST_SHOWN
 
 DIAL_TIMEOUT = 10.0  # s: dialTimeoutDuration in pluginmanager/operationexecutor
 CALL_TIMEOUT = 5.0  # s: notifyTimeoutDuration; for GetInfo upstream has 1 s
+_LISTEN_TIMEOUT = 2.0  # s that a socket may exist before its program listens
 _REDIAL = 0.2  # s
 _MOST_RECEIVED = 256 * 1024  # bytes; an answer has some hundred
 T = TypeVar("T")
@@ -71,14 +72,14 @@ async def _within(socket: str, method: str, call: Callable[[Channel], Awaitable[
 
 async def _dial(socket: str) -> _BoundedStream:
     """Connect to a socket. Raises `RegistrationError`."""
-    deadline = trio.current_time() + DIAL_TIMEOUT
-    with trio.move_on_at(deadline):
+    listens_by = trio.current_time() + _LISTEN_TIMEOUT
+    with trio.move_on_after(DIAL_TIMEOUT):
         while True:
             try:
                 return _BoundedStream(await trio.open_unix_socket(socket))
             except ConnectionRefusedError as exc:
                 # Between bind(2), which makes the socket, and listen(2).
-                if trio.current_time() + _REDIAL >= deadline:
+                if trio.current_time() >= listens_by:
                     raise RegistrationError("no program serves the socket") from exc
             except OSError as exc:
                 raise RegistrationError(f"cannot connect: {exc.strerror or exc}") from exc

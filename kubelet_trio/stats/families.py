@@ -98,6 +98,7 @@ FAMILIES: dict[str, Family] = {
     "rest_client_requests_total": Family("counter", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", ("code", "host", "method")),
     "rest_client_request_duration_seconds": Family("histogram", "[ALPHA] Request latency in seconds. Broken down by verb, and host.", _WHERE),
     "rest_client_rate_limiter_duration_seconds": Family("histogram", "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.", _WHERE),
+    "plugin_manager_total_plugins": Family("gauge", "[ALPHA] Number of plugins in Plugin Manager", ("socket_path", "state")),
     "volume_manager_total_volumes": Family("gauge", "[ALPHA] Number of volumes in Volume Manager", ("plugin_name", "state")),
     "storage_operation_duration_seconds": Family("histogram", "[ALPHA] Storage operation duration", ("migrated", "operation_name", "status", "volume_plugin")),
     "kubelet_orphan_pod_cleaned_volumes": Family("gauge", "[ALPHA] The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep."),

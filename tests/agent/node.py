@@ -20,6 +20,7 @@ from kubelet_trio.model import (
     Latest,
     Offload,
     PodUid,
+    Watcher,
     disk_space,
     inline_offload,
     pod_uid,
@@ -80,6 +81,7 @@ class Node:
         self.cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
         self.source: Source | None = None  # None: the feed
+        self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
 
     @asynccontextmanager
     async def running(
@@ -119,6 +121,7 @@ class Node:
                 signals=self.signals,
                 cgroup_tree=self.cgroup_tree,
                 logind=self.logind,
+                plugin_watcher=self.plugin_watcher,
             ),
             load_records(self.base / "root" / "pods"),
         )

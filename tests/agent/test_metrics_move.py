@@ -475,6 +475,7 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
 # What tests/node/test_certificates.py lets happen to certificates.
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
+    "plugin_manager_total_plugins": "tests/agent/test_plugins.py",
     "kubernetes_healthcheck": "tests/server/routes/test_health.py",
     "kubernetes_healthchecks_total": "tests/server/routes/test_health.py",
     "kubelet_credential_provider_plugin_duration": "tests/credentials/test_plugins.py",

@@ -1,0 +1,82 @@
+"""Plugins of a whole agent: a CSI driver registers by its socket, and pods use it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.agent import Agent
+from kubelet_trio.model import open_watcher
+from tests.agent.node import Node, below, make_pod, ready
+from tests.plugins.fakes import FakePlugin
+
+DRIVER = "fake.csi.example.org"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(tmp_path)
+    node.plugin_watcher = open_watcher
+    return node
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        await trio.sleep(0.1)
+    raise AssertionError("not within 100 s")
+
+
+def sockets(agent: Agent) -> dict[str, str]:
+    """Return the notes of the sockets in the tree."""
+    tree = below(agent.tree(), "plugins", "sockets")
+    return {child.name: child.note for child in tree.children}
+
+
+async def test_a_plugin_without_a_handler_is_told_so(node: Node, autojump_clock: MockClock) -> None:
+    path = node.base / "root" / "plugins_registry" / "disk-reg.sock"
+    plugin = FakePlugin(path, type="DevicePlugin")
+    async with node.running() as agent:
+        async with plugin.serving():
+            assert await plugin.wait_told() == (
+                False,
+                "RegisterPlugin error -- no handler registered for plugin type: "
+                f"'DevicePlugin' at socket {path}",
+            )
+            assert list(sockets(agent)) == ["disk-reg.sock"]
+            labels = f'socket_path="{path}",state="desired_state_of_world"'
+            assert f"plugin_manager_total_plugins{{{labels}}} 1" in await agent.metrics.page()
+        await eventually(lambda: not sockets(agent))
+
+
+async def test_an_agent_without_plugins_has_no_registry(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.plugin_watcher = None
+    async with node.running() as agent:
+        plugin = FakePlugin(node.base / "root" / "plugins_registry" / "disk.sock")
+        async with plugin.serving():
+            await trio.sleep(100)
+            assert plugin.asked == 0
+        assert "plugins" not in [child.name for child in agent.tree().children]
+
+
+async def test_a_flood_of_bad_plugins_disturbs_no_pod(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        registry = node.base / "root" / "plugins_registry"
+        for number in range(30):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(str(registry / f"{number}.sock"))
+        await eventually(lambda: ready(node.status(pod)))
+        await trio.sleep(60)
+        assert len(sockets(agent)) == 30
+        assert ready(node.status(pod))
