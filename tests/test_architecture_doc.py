@@ -20,11 +20,13 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio.testing import MockClock
 
-from kubelet_trio.model import FileChange, inline_offload
+from kubelet_trio.model import FileChange, inline_offload, open_watcher
 from kubelet_trio.sources import FileSource
 from kubelet_trio.testing import TrioClock
+from kubelet_trio.testing.csi import CsiDriverFacts, FakeCsiDriver
 from tests.agent.node import Node, make_pod, ready
 from tests.agent.test_cluster import World
+from tests.agent.test_plugins import serving
 from tests.simulation.world import NudgedWatcher
 
 ROOT = Path(__file__).parents[1]
@@ -151,6 +153,18 @@ async def deletion_to_gone(base: Path, trace: Trace) -> None:
         assert not world.host.runtime.sandboxes
 
 
+async def socket_to_driver(base: Path, trace: Trace) -> None:
+    node = Node(base)
+    node.plugin_watcher = open_watcher
+    driver = FakeCsiDriver(facts=CsiDriverFacts(endpoint=""))
+    async with node.running():
+        await trio.sleep(30)
+        with trace.recording():
+            async with serving(driver, base / "root" / "plugins_registry" / "driver.sock"):
+                await driver.registered.wait()
+        assert driver.registrations == [""]
+
+
 def is_ready(pod: Pod) -> bool:
     return pod.status is not None and ready(pod.status)
 
@@ -160,6 +174,7 @@ WALKS: Mapping[str, Walk] = {
     "From a manifest to a running container": manifest_to_container,
     "From an exit to the restart": exit_to_restart,
     "From an API deletion to the object gone": deletion_to_gone,
+    "From a socket to a registered driver": socket_to_driver,
 }
 
 

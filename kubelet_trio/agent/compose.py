@@ -7,7 +7,7 @@ it uses; no attribute is set on a part afterwards. Each step below takes the ste
     reports     events, statuses, pod start times
     runtime     calls in flight, health, PLEG
     supplies    objects, images, volumes, cgroups, records: what pods are made of
-    plugins     the registry of plugins
+    plugins     the registry of plugins, which hands drivers to the volumes
     pods        admission, the registry of pod workers, the pipeline of desired pods
     upkeep      garbage collection, eviction, OOM watchers, node shutdown: they act on pods
     stats       what is measured for those who ask
@@ -49,7 +49,7 @@ from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.plugins import PluginHandler, PluginRegistry
+from kubelet_trio.plugins import CSI_TYPE, PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import (
@@ -83,7 +83,7 @@ def make_agent(
     runtime = _make_runtime(setup)
     records = records or {}
     supplies = make_supplies(setup, runtime, reports, started_at, records)
-    plugins = _make_plugins(setup)
+    plugins = _make_plugins(setup, supplies)
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
     names = VolumeNames(supplies.objects)
@@ -151,13 +151,14 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
     return RuntimeParts(calls, runtime, health, pleg, pod_cidr, node)
 
 
-def _make_plugins(setup: Setup) -> PluginRegistry | None:
+def _make_plugins(setup: Setup, supplies: Supplies) -> PluginRegistry | None:
     seams = setup.seams
     if seams.plugin_watcher is None:
         return None
 
     def handler_of(plugin_type: str) -> PluginHandler | None:
-        return None  # no room uses plugins yet: each is told so
+        # The table's module, and gRPC, are imported with the first driver.
+        return supplies.csi.table if plugin_type == CSI_TYPE else None
 
     return PluginRegistry(
         setup.settings.node.root_dir / "plugins_registry",

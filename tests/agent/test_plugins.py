@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
 from kubelet_trio.model import open_watcher
+from kubelet_trio.testing.csi import CsiDriverFacts, FakeCsiDriver
 from tests.agent.node import Node, below, make_pod, ready
+from tests.harness.csi_services import serve_csi
 from tests.plugins.fakes import FakePlugin
 
 DRIVER = "fake.csi.example.org"
@@ -23,6 +26,21 @@ def node(tmp_path: Path) -> Node:
     node = Node(tmp_path)
     node.plugin_watcher = open_watcher
     return node
+
+
+@asynccontextmanager
+async def serving(driver: FakeCsiDriver, path: Path) -> AsyncIterator[None]:
+    """Serve a driver and its registration on one socket, removed at the end of the block."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_csi, driver, [listener])
+            yield
+            nursery.cancel_scope.cancel()
+    path.unlink(missing_ok=True)
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:
@@ -53,6 +71,41 @@ async def test_a_plugin_without_a_handler_is_told_so(node: Node, autojump_clock:
             labels = f'socket_path="{path}",state="desired_state_of_world"'
             assert f"plugin_manager_total_plugins{{{labels}}} 1" in await agent.metrics.page()
         await eventually(lambda: not sockets(agent))
+
+
+async def test_a_driver_is_known_while_its_socket_exists(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    driver = FakeCsiDriver(facts=CsiDriverFacts(name=DRIVER, node_id="n-7", endpoint=""))
+    path = node.base / "root" / "plugins_registry" / "driver-reg.sock"
+    async with node.running() as agent:
+        drivers = agent.parts.supplies.csi.drivers
+        async with serving(driver, path):
+            await eventually(lambda: DRIVER in drivers.value)
+            assert drivers.value[DRIVER].node_id == "n-7"
+            await driver.registered.wait()
+            assert driver.registrations == [""]
+            registered = {"driver-reg.sock": f"CSIPlugin {DRIVER}: registered"}
+            await eventually(lambda: sockets(agent) == registered)
+            page = await agent.metrics.page()
+            for state in ("actual", "desired"):
+                labels = f'socket_path="{path}",state="{state}_state_of_world"'
+                assert f"plugin_manager_total_plugins{{{labels}}} 1" in page
+        await eventually(lambda: not sockets(agent))
+        assert drivers.value == {}
+
+
+async def test_the_next_agent_finds_the_driver_again(node: Node, autojump_clock: MockClock) -> None:
+    driver = FakeCsiDriver(facts=CsiDriverFacts(name=DRIVER, endpoint=""))
+    path = node.base / "root" / "plugins_registry" / "driver-reg.sock"
+    path.parent.mkdir(parents=True)
+    async with serving(driver, path):
+        for _ in range(2):
+            async with node.running() as agent:
+                drivers = agent.parts.supplies.csi.drivers
+                await eventually(lambda drivers=drivers: list(drivers.value) == [DRIVER])  # type: ignore[misc]
+                await trio.sleep(1)
+        assert driver.registrations == ["", ""]
 
 
 async def test_an_agent_without_plugins_has_no_registry(
