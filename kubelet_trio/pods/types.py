@@ -118,7 +118,7 @@ class EndReason(enum.Enum):
     ASKED = "asked"  # the API server has its deletionTimestamp: the object goes last
     FINISHED = "finished"  # its containers have all ended by themselves
     DEADLINE = "deadline"  # its activeDeadlineSeconds have passed
-    REJECTED = "rejected"  # the node did not admit it: it never ran
+    REJECTED = "rejected"  # the node did not admit it, or cannot attach its volumes: it never ran
     PREEMPTED = "preempted"  # a critical pod needed its room
     EVICTED = "evicted"  # the node is under pressure, or the pod used more than its limits
     SHUTDOWN = "shutdown"  # the node is shutting down

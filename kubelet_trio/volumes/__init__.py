@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
-from kubelet_trio.volumes.errors import VOLUME_ERRORS, VolumeError
+from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
 from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
@@ -23,6 +23,7 @@ _DEFERRED = {
 
 __all__ = [
     "VOLUME_ERRORS",
+    "AttachLimitError",
     "BlockDevices",
     "KernelBlockDevices",
     "KernelMounter",

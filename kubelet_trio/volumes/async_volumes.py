@@ -19,10 +19,9 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.model import Backoff, EventSink, Offload, PodUid, get_logger, pod_object_ref
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.volumes.errors import (
-    AttachLimitError,
     VolumeError,
     VolumeStepError,
-    not_mounted_text,
+    not_mounted_error,
     set_up_error,
 )
 from kubelet_trio.volumes.measure import Operation, plugin_name, timed
@@ -148,12 +147,11 @@ class AsyncVolumes:
             if spec is None or not isinstance(plugin, AttachablePlugin) or plugin.is_attached(spec):
                 continue
             unattached.append(spec)
-        names = sorted(unmounted)
-        text = not_mounted_text(names, [spec.name for spec in unattached])
+        names, without = sorted(unmounted), [spec.name for spec in unattached]
         for spec in unattached:
             if await self._is_exhausted(spec):
-                return AttachLimitError(spec.name, text)
-        return VolumeError(names[0] if names else "", text)
+                return not_mounted_error(names, without, spec.name)
+        return not_mounted_error(names, without)
 
     async def _is_exhausted(self, spec: VolumeSpec) -> bool:
         plugin = self.plugins[spec.kind]

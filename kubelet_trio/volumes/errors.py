@@ -15,7 +15,7 @@ of a pod's volumes and its directory can raise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class VolumeError(Exception):
@@ -101,13 +101,26 @@ def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> Volum
     return VolumeError(volume, f'{step} failed for volume "{volume}" : {cause}')
 
 
-def not_mounted_text(unmounted: Iterable[str], unattached: Iterable[str]) -> str:
-    """Return the text for volumes that a pod waited for in vain (WaitForAttachAndMount)."""
-    return (
-        f"Unable to attach or mount volumes: unmounted volumes=[{' '.join(unmounted)}], "
+def not_mounted_error(
+    unmounted: Sequence[str], unattached: Iterable[str], exhausted: str = ""
+) -> VolumeError:
+    """Return the error for volumes that a pod waited for in vain (WaitForAttachAndMount).
+
+    Args:
+        unmounted: their names in the pod.
+        unattached: those among them that are not attached.
+        exhausted: one whose driver attaches no more volumes to the node; "": none.
+    """
+    text = (
+        f"unmounted volumes=[{' '.join(unmounted)}], "
         f"unattached volumes=[{' '.join(unattached)}], failed to process volumes=[]: "
         "context deadline exceeded"
     )
+    if exhausted:
+        why = "Node has reached its volume attachment limit, rejecting pod."
+        return AttachLimitError(exhausted, f"{why} {text}")
+    first = unmounted[0] if unmounted else ""
+    return VolumeError(first, f"Unable to attach or mount volumes: {text}")
 
 
 VOLUME_ERRORS = (VolumeError, OSError)

@@ -1,5 +1,6 @@
 """The errors of the steps.
 
+PodRejectedError           the node turns out to be unable to run the pod: it fails
 StepError                  a step for the whole pod failed
 └── ResizeFailedError      its resize failed; all else of the plan was executed
 ContainerStartError        one container did not start
@@ -15,6 +16,15 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import pod_key
 from kubelet_trio.pods.types import WaitingReason
+
+
+class PodRejectedError(Exception):
+    """The node cannot run the pod; `reason` and `message` are those of a rejection."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
 
 
 class StepError(Exception):

@@ -21,8 +21,10 @@ from kubelet_trio.pods.plan import PodPlan
 from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.records.userns import UserNamespaceError
 from kubelet_trio.pods.services import PodServices
-from kubelet_trio.pods.steps.errors import StepError
-from kubelet_trio.volumes import VolumeError
+from kubelet_trio.pods.steps.errors import PodRejectedError, StepError
+from kubelet_trio.volumes import AttachLimitError, VolumeError
+
+ATTACH_LIMIT = "VolumeAttachmentLimitExceeded"  # of pkg/kubelet/volumemanager
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ async def _handler(services: PodServices, pod: Pod) -> str:
 async def create_sandbox(
     services: PodServices, pod: Pod, node: NodeSettings, plan: PodPlan, observed: RuntimePod
 ) -> tuple[SandboxId, SandboxSpec]:
-    """Create a pod's sandbox and read its status, which has its addresses. Raises `StepError`."""
+    """Create a pod's sandbox and read its status, which has its addresses.
+
+    Raises `StepError`, and `PodRejectedError` if the node can attach no more volumes.
+    """
     _emit_events(services, pod, node, observed)
     try:
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
@@ -96,6 +101,8 @@ async def create_sandbox(
     except CgroupError as exc:
         message = f"unable to ensure pod container exists: {exc}"
         raise StepError("FailedCreatePodContainer", message) from exc
+    except AttachLimitError as exc:
+        raise PodRejectedError(ATTACH_LIMIT, str(exc)) from exc
     except VolumeError as exc:
         raise StepError("FailedMount", str(exc)) from exc
     except OSError as exc:

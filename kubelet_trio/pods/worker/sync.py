@@ -33,11 +33,11 @@ from kubelet_trio.pods.records.files import PodFiles
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import resize_failed
 from kubelet_trio.pods.steps.concurrency import GracefulScope
-from kubelet_trio.pods.steps.errors import ResizeFailedError, StepError
+from kubelet_trio.pods.steps.errors import PodRejectedError, ResizeFailedError, StepError
 from kubelet_trio.pods.steps.executor import FailedStarts, PodExecutor
 from kubelet_trio.pods.steps.resize import OnActuated
 from kubelet_trio.pods.steps.stops import ContainerStopper
-from kubelet_trio.pods.types import EndReason, TerminationRequest
+from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
 from kubelet_trio.pods.worker.reporter import PodReporter
@@ -115,7 +115,11 @@ class PodSync:
             return self._idle_delay(pod, plan)
         if plan.create_sandbox and not self._turn.is_free():
             return min(self._idle_delay(pod, plan), RETRY_CAP)
-        if not await self._execute(pod, plan, observed):
+        try:
+            has_succeeded = await self._execute(pod, plan, observed)
+        except PodRejectedError as exc:
+            return self._reject(pod, exc)
+        if not has_succeeded:
             self._last_step = None
             return 0.0  # the next round holds back what failed, and publishes it
         step = plan, replace(observed, observed_at=0.0)
@@ -173,7 +177,10 @@ class PodSync:
         await self._publish(self._services.observer.get(pod_uid(pod)), plan)
 
     async def _execute(self, pod: Pod, plan: PodPlan, observed: RuntimePod) -> bool:
-        """Execute a plan; return whether all of it succeeded. What failed has to wait."""
+        """Execute a plan; return whether all of it succeeded. What failed has to wait.
+
+        Raises `PodRejectedError`.
+        """
         is_resized = True
         try:
             with self._scope.step():
@@ -190,6 +197,14 @@ class PodSync:
         tried = [start.container.spec.name for start in plan.start]
         self._holds.note(tried, failed, self._services.clock.time())
         return is_resized and not failed
+
+    def _reject(self, pod: Pod, error: PodRejectedError) -> TerminationRequest:
+        """Return the request to end a pod that the node cannot run (rejectPod in kubelet.go)."""
+        log.warning("pod.rejected", reason=error.reason, error=error.message)
+        self._services.meter.count("kubelet_admission_rejections_total", (error.reason,))
+        self._event(pod, "Warning", error.reason, error.message)
+        failure = PodFailure(error.reason, f"Pod was rejected: {error.message}")
+        return TerminationRequest(pod_uid(pod), EndReason.REJECTED, failure=failure)
 
     def _note_failed_resize(self, pod: Pod, error: ResizeFailedError) -> None:
         log.warning("pod.resize_failed", error=error.message)
