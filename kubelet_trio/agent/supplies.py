@@ -86,6 +86,7 @@ def _make_csi(setup: Setup) -> CsiServices:
         attachments=cluster.attachments if cluster is not None else None,
         in_use=cluster.volumes_in_use if cluster is not None else None,
         meter=seams.meter,
+        install=cluster.csi_node.install if cluster is not None else None,
     )
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.volumes.csi import CsiServices
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
 from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
@@ -25,6 +26,7 @@ __all__ = [
     "VOLUME_ERRORS",
     "AttachLimitError",
     "BlockDevices",
+    "CsiServices",
     "KernelBlockDevices",
     "KernelMounter",
     "LoopUnavailableError",

@@ -8,7 +8,7 @@ registered driver, both tasks run for a moment, and the newer one's driver is in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -28,6 +28,7 @@ _MAJOR = 1  # of CSI; HighestSupportedVersion in k8s.io/apimachinery/pkg/util/ve
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 10.0  # seconds between attempts of NodeGetInfo
 
 Version = tuple[int, int, int]
+Install = Callable[[Driver], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
@@ -51,6 +52,7 @@ class DriverTable:
         meter: Meter | None = None,
         drivers: AsyncValue[Mapping[str, Driver]] | None = None,
         connect: Callable[[str], Channel] = Channel,
+        install: Install | None = None,
     ) -> None:
         """Begin without drivers.
 
@@ -58,10 +60,13 @@ class DriverTable:
             meter: measures the calls.
             drivers: will show the registered drivers.
             connect: makes the channel to a driver's socket.
+            install: tells the API server of a driver; raises ValueError if that refuses the
+                driver. None: there is no API server.
         """
         self.drivers: AsyncValue[Mapping[str, Driver]] = drivers or AsyncValue({})
         self._meter = meter or Meter()
         self._connect = connect
+        self._install = install
         self._entries: dict[str, _Entry] = {}
 
     def driver(self, name: str) -> Driver:
@@ -106,14 +111,17 @@ class DriverTable:
             versions: those of CSI that it speaks.
             task_status: started once it is registered.
 
-        Raises ValueError as `validate`, and `CsiCallError` if the driver does not answer
-        NodeGetInfo and NodeGetCapabilities within 2 min.
+        Raises ValueError as `validate`, or if the API server refuses what the driver says about
+        the node; and `CsiCallError` if the driver does not answer NodeGetInfo and
+        NodeGetCapabilities within 2 min.
         """
         self.validate(name, endpoint, versions)
         channel = self._connect(endpoint)
         async with trio.open_nursery() as connection:
             await connection.start(channel.run)
             driver = await self._describe(name, endpoint, channel)
+            if self._install is not None:
+                await self._install(driver)
             entry = _Entry(_highest(versions), DriverClient(driver, channel, self._meter), channel)
             self._entries[name] = entry
             self._show()

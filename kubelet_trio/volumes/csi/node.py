@@ -33,6 +33,10 @@ class Clients(Protocol):
         """Return the calls of a driver. Raises `DriverNotFoundError`."""
         ...
 
+    async def refresh(self, name: str) -> None:
+        """Ask a driver for its facts again. Raises `DriverNotFoundError` or `CsiCallError`."""
+        ...
+
 
 @dataclass(slots=True)
 class VolumeUsers:

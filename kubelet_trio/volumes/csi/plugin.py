@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import trio
+
+from kubelet_trio.model import get_logger
 from kubelet_trio.volumes.csi.filesystem import CsiFilesystems
 from kubelet_trio.volumes.csi.inputs import volume_use
 from kubelet_trio.volumes.csi.node import CsiNode
 from kubelet_trio.volumes.csi.staging import Staging
-from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
 from kubelet_trio.volumes.spec import AsyncVolumePlugin, VolumeSpec
+
+log = get_logger()
+
+_REFRESH_LIMIT = 5.0  # seconds: the pod's failure does not wait for the driver any longer
 
 
 class CsiPlugin:
@@ -66,8 +73,16 @@ class CsiPlugin:
 
     async def is_exhausted(self, spec: VolumeSpec) -> bool:
         """Whether attaching failed because the driver attaches no more volumes to the node."""
-        use = volume_use(spec)
-        return await self._node.attachments.is_exhausted(use.volume.driver, use.volume.handle)
+        volume = volume_use(spec).volume
+        if not await self._node.attachments.is_exhausted(volume.driver, volume.handle):
+            return False
+        # The scheduler knows the new limit from the node's CSINode (VerifyExhaustedResource).
+        with trio.move_on_after(_REFRESH_LIMIT):
+            try:
+                await self._node.drivers.refresh(volume.driver)
+            except VolumeStepError as exc:
+                log.warning("csi.driver_not_refreshed", driver=volume.driver, error=str(exc))
+        return True
 
     def _parts(self) -> list[AsyncVolumePlugin]:
         return [self._files, *([self._blocks] if self._blocks is not None else [])]

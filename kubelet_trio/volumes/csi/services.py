@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,7 @@ class CsiServices:
         in_use: VolumesInUse | None = None,
         meter: Meter | None = None,
         connect: Callable[[str], Channel] | None = None,
+        install: Callable[[Driver], Awaitable[None]] | None = None,
     ) -> None:
         """Take the seams; nothing is loaded yet.
 
@@ -63,6 +64,7 @@ class CsiServices:
             in_use: the node's `volumesInUse`; None: nobody reads it.
             meter: measures the calls of drivers.
             connect: makes the channel to a driver's socket; None: as gRPC does.
+            install: tells the API server of a driver that registers; None: there is none.
         """
         self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
         self._root_dir = root_dir
@@ -74,6 +76,7 @@ class CsiServices:
         self._in_use = in_use or NoVolumesInUse()
         self._meter = meter or Meter()
         self._connect = connect
+        self._install = install
 
     @cached_property
     def table(self) -> DriverTable:
@@ -81,7 +84,7 @@ class CsiServices:
         from kubelet_trio.grpc import Channel
         from kubelet_trio.volumes.csi.drivers import DriverTable
 
-        return DriverTable(self._meter, self.drivers, self._connect or Channel)
+        return DriverTable(self._meter, self.drivers, self._connect or Channel, self._install)
 
     async def refresh(self, name: str) -> None:
         """Ask a driver for its facts again, such as its limit of volumes; log a failure."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +41,7 @@ from kubelet_trio.testing.csi import (
 )
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeManager
-from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, VolumesInUse
+from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver, VolumesInUse
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
 from tests.volumes.make import pod
@@ -142,6 +142,7 @@ class World:
     attachments: Attachments | None = None
     in_use: VolumesInUse | None = None
     tokens: TokenRequester = field(default_factory=NoTokens)
+    install: Callable[[Driver], Awaitable[None]] | None = None
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
@@ -170,6 +171,7 @@ class World:
             in_use=self.in_use,
             meter=self.meter,
             connect=lambda _: Channel(self._dial),
+            install=self.install,
         )
         self.volumes = VolumeManager(
             self.root,
