@@ -22,6 +22,9 @@ T = TypeVar("T")
 SLICE = 20  # objects decoded between two checkpoints: a few milliseconds at most
 # Fields of type MicroTime. Older servers refuse any other number of digits than six.
 _MICRO_TIMES = frozenset({"renewTime", "acquireTime", "eventTime", "lastObservedTime"})
+# Lists that the models require, and that the server sends as `null` if they are empty: Go's
+# encoding of a nil slice without `omitempty`.
+_NULL_LISTS: Mapping[str, tuple[str, str]] = {"CSINode": ("spec", "drivers")}
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
@@ -73,12 +76,25 @@ def decode(data: bytes | msgspec.Raw, model: type[T], what: str = "") -> T:
         KubeUnavailableError: the answer is not such an object.
     """
     try:
+        if model.__name__ in _NULL_LISTS:
+            return msgspec.convert(_without_null(msgspec.json.decode(data), model), model)
         result: T = _decoder(cast("Any", model)).decode(data)
     except JSON_ERRORS as exc:
         raise KubeUnavailableError(
             f"{what or model.__name__}: the answer is no {model.__name__}: {exc}"
         ) from exc
     return result
+
+
+def _without_null(value: Any, model: type) -> Any:
+    """Return an object with an empty list where the server's Go has sent `null`."""
+    if model.__name__ not in _NULL_LISTS or not isinstance(value, dict):
+        return value
+    part, field = _NULL_LISTS[model.__name__]
+    inner = value.get(part)
+    if not isinstance(inner, dict) or inner.get(field) is not None:
+        return value
+    return {**value, part: {**inner, field: []}}
 
 
 async def decode_items(
@@ -121,7 +137,7 @@ def encode(obj: Any) -> bytes:
 def from_json(value: Any, model: type[T]) -> T:
     """Return the object of plain JSON values. Raises `KubeUnavailableError`."""
     try:
-        return msgspec.convert(value, model)
+        return msgspec.convert(_without_null(value, model), model)
     except msgspec.MsgspecError as exc:
         raise KubeUnavailableError(f"no {model.__name__}: {exc}") from exc
 

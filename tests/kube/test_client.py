@@ -15,6 +15,7 @@ import trio
 from lightkube.models.coordination_v1 import Lease
 from lightkube.models.core_v1 import ConfigMap, Pod
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import CSINode
 from trio.testing import MockClock
 
 from kubelet_trio.kube import (
@@ -28,8 +29,10 @@ from kubelet_trio.kube import (
     NotFoundError,
     PatchKind,
     WatchEvent,
+    from_json,
     open_client,
 )
+from kubelet_trio.kube.codec import decode
 from kubelet_trio.kube.kubeconfig import DataOrFile
 from kubelet_trio.kube.request import RequestAttempt
 from kubelet_trio.model import inline_offload
@@ -678,3 +681,15 @@ async def test_a_list(autojump_clock: MockClock) -> None:
     }
     async with asking(answering(200, b'{"metadata":{},"items":null}')) as (client, _):
         assert (await client.list(Pod)).items == ()
+
+
+@pytest.mark.parametrize("spec", ['{"drivers": null}', '{"drivers": []}', "{}"])
+def test_a_server_sends_no_drivers_as_null(spec: str) -> None:
+    """Go's encoding of an empty list; seen on API servers of every version."""
+    text = f'{{"kind": "CSINode", "metadata": {{"name": "n"}}, "spec": {spec}}}'
+    for found in (decode(text.encode(), CSINode), from_json(json.loads(text), CSINode)):
+        assert found.spec.drivers == []
+    with pytest.raises(KubeUnavailableError):
+        decode(b'{"spec": {"drivers": "none"}}', CSINode)
+    with pytest.raises(KubeUnavailableError):
+        decode(b"null", CSINode)

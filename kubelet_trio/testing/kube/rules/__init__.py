@@ -33,6 +33,7 @@ from kubelet_trio.testing.kube.rules.others import (
     check_volume_attachment,
     default_attachment,
     default_csi_driver,
+    default_csi_node,
 )
 from kubelet_trio.testing.kube.rules.pod import (
     check_changed_pod,
@@ -112,6 +113,8 @@ def default(route: Resource, obj: Json) -> None:
         default_node(obj)
     elif route.kind == "Pod":
         default_status(obj.setdefault("status", {}))
+    elif route.kind == "CSINode":
+        default_csi_node(obj)
     elif route.kind == "CSIDriver":
         default_csi_driver(obj)
     elif route.kind == "VolumeAttachment":

@@ -155,6 +155,13 @@ def default_csi_driver(obj: Json) -> None:
             spec[name] = copy.copy(value)
 
 
+def default_csi_node(obj: Json) -> None:
+    """Send no drivers as `null`, as the server does: Go's encoding of a nil slice."""
+    spec = obj.setdefault("spec", {})
+    if not spec.get("drivers"):
+        spec["drivers"] = None
+
+
 def default_attachment(obj: Json) -> None:
     """Set `status.attached`, which every VolumeAttachment has."""
     obj.setdefault("status", {}).setdefault("attached", False)
