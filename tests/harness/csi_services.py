@@ -33,11 +33,16 @@ async def serve_csi(
 
     Both share the listeners: a caller asks for what it needs.
     """
-    server = Server([_Identity(driver), _Node(driver), _Registrar(driver)])
+    server = csi_server(driver)
     async with trio.open_nursery() as nursery:
         await nursery.start(_live, driver, nursery.cancel_scope)
         await nursery.start(server.serve, list(listeners))
         task_status.started()
+
+
+def csi_server(driver: FakeCsiDriver) -> Server:
+    """Return a server of a driver, which must run, and its registrar."""
+    return Server([_Identity(driver), _Node(driver), _Registrar(driver)])
 
 
 async def serve_registration(

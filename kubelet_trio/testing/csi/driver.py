@@ -53,6 +53,7 @@ class FakeCsiDriver:
         storage: CsiStorage | None = None,
         facts: CsiDriverFacts | None = None,
         *,
+        latency: float = 0.0,
         save: Callable[[CsiRules], None] = lambda _rules: None,
         die: Callable[[], None] | None = None,
     ) -> None:
@@ -62,6 +63,7 @@ class FakeCsiDriver:
             rules: the state that callers must respect.
             storage: mounts; None: in memory.
             facts: its name, and what NodeGetInfo answers.
+            latency: seconds of each call, half of them before its effect.
             save: called before and after each effect, to keep `rules` beyond the process.
             die: ends the process for DIE_BEFORE and DIE_AFTER; None: `run` returns.
         """
@@ -71,6 +73,7 @@ class FakeCsiDriver:
         self.faults = CsiFaults()
         self.registrations: list[str] = []  # "" for OK, else the error that the agent told
         self.registered = trio.Event()
+        self.latency = latency
         self._save = save
         self._die = die or self._stop
         self._life: trio.CancelScope | None = None
@@ -180,7 +183,7 @@ class FakeCsiDriver:
         return await by_method[call.method](call)
 
     async def _before(self, fault: CsiFault | None) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.latency / 2)
         if fault is None:
             return
         if fault.kind is CsiFaultKind.HANG:
@@ -193,6 +196,7 @@ class FakeCsiDriver:
             raise GRPCError(fault.status, fault.message)
 
     async def _after(self, fault: CsiFault | None) -> None:
+        await trio.sleep(self.latency / 2)
         if fault is None:
             return
         if fault.kind is CsiFaultKind.DIE_AFTER:

@@ -47,10 +47,18 @@ class CsiStorage(Protocol):
         ...
 
 
+DATA = "data"
+
+
 class FakeStorage:
-    """Mounts in a `FakeMounter`'s table, on real directories; no data."""
+    """Mounts in a `FakeMounter`'s table, on real directories.
+
+    While a file system is mounted, its directory holds a file `DATA`, which is the volume's:
+    `destroyed` lists the mount points where somebody removed it.
+    """
 
     def __init__(self, mounter: Mounter | None = None) -> None:
+        self.destroyed: list[str] = []
         self.mounter = mounter if mounter is not None else FakeMounter()
         self.reported = StorageUsage(1 << 30, 1 << 20, (1 << 30) - (1 << 20), 1000, 10, 990)
 
@@ -84,6 +92,7 @@ class FakeStorage:
         path.mkdir(exist_ok=True)
         if not self._is_mounted(path):
             self.mounter.mount_tmpfs(path)
+            (path / DATA).touch()
 
     def _bind_device(self, path: Path) -> None:
         path.touch()
@@ -91,8 +100,15 @@ class FakeStorage:
             self.mounter.bind("/dev/null", path)
 
     def _unmount(self, path: Path) -> None:
-        if self._is_mounted(path):
+        if not self._is_mounted(path):
+            return
+        if path.is_file():
             self.mounter.unmount(path)
+            return
+        if not (path / DATA).exists():
+            self.destroyed.append(str(path))
+        self.mounter.unmount(path)
+        (path / DATA).unlink(missing_ok=True)
 
 
 def _remove(target: Path) -> None:
