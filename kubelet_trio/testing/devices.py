@@ -28,12 +28,17 @@ class FakeBlockDevices:
         path.touch()
         self._numbers[str(path)] = number
 
+    def forget(self, path: Path) -> None:
+        """Let a path be no device any more."""
+        del self._numbers[str(path)]
+
     def number(self, path: Path) -> int:
         real = os.path.realpath(path, strict=True)
-        for mount in reversed(self._mounter.mounts()):
-            if mount.path == real:
-                real = mount.root
-                break
+        # A bind mount of a bind mount shows the same device.
+        mounts = self._mounter.mounts()
+        mounted = {mount.path: mount.root for mount in mounts if mount.path != mount.root}
+        while real in mounted:
+            real = mounted[real]
         if real not in self._numbers:
             raise ValueError(f'path "{path}" is no block device')
         return self._numbers[real]

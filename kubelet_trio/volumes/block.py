@@ -64,13 +64,21 @@ class DeviceMaps:
 
         Raises OSError.
         """
-        self._devices.detach(entry)
+        self.release(entry)
+        entry.unlink(missing_ok=True)
         if link.is_symlink():
             link.unlink()
             for parent in (link.parent, link.parent.parent):
                 remove_empty(parent)
+
+    def release(self, entry: Path) -> None:
+        """Let go of the device, so that it can be detached; an empty entry and the link stay.
+
+        For callers to whom these show that the pod may still have the volume. Idempotent.
+        Raises OSError.
+        """
+        # It detaches the loop device first: that one keeps the mount busy.
         self._unbind(entry)
-        entry.unlink(missing_ok=True)
 
     def _hold(self, entry: Path) -> None:
         """Hold the device at an entry open, where the host can do so. Raises OSError."""

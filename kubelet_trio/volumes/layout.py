@@ -10,6 +10,7 @@ So either agent finds the volumes of the other.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # By the field of a Volume or of a PersistentVolumeSpec.
@@ -78,7 +79,7 @@ BLOCK_PLUGINS = {
     "csi": "kubernetes.io~csi",
     "fc": "kubernetes.io~fc",
     "iscsi": "kubernetes.io~iscsi",
-    "local": LOCAL,
+    "local": "kubernetes.io~local-volume",
 }
 VOLUME_DEVICES = "volumeDevices"  # the directory's name, of a pod and of a plugin
 
@@ -86,3 +87,11 @@ VOLUME_DEVICES = "volumeDevices"  # the directory's name, of a pod and of a plug
 def device_link(pod_dir: Path, kind: str, volume: str) -> Path:
     """Return the path of a pod's link to the device of a block volume."""
     return pod_dir / VOLUME_DEVICES / BLOCK_PLUGINS[kind] / volume
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory, in order; none if it does not exist. Raises OSError."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []

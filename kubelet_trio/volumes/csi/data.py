@@ -56,9 +56,10 @@ class VolumeRecord:
             data |= {
                 "specVolID": self.name,
                 "nodeName": self.node,
-                "volumeLifecycleMode": self.lifecycle,
                 "attachmentID": self.volume.attachment_name(self.node),
             }
+        if is_published and self.lifecycle:  # not of block devices
+            data["volumeLifecycleMode"] = self.lifecycle
         if self.selinux:
             data["seLinuxMountContext"] = self.selinux
         # As encoding/json writes a map: sorted keys, no spaces, a newline at the end.

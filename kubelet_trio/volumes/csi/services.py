@@ -20,6 +20,7 @@ from kubelet_trio.volumes.csi.types import (
     VolumesInUse,
 )
 from kubelet_trio.volumes.errors import VolumeStepError
+from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices
 from kubelet_trio.volumes.measure import VolumeMeter
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
@@ -51,6 +52,7 @@ class CsiServices:
         meter: Meter | None = None,
         connect: Callable[[str], Channel] | None = None,
         install: Callable[[Driver], Awaitable[None]] | None = None,
+        devices: BlockDevices | None = None,
     ) -> None:
         """Take the seams; nothing is loaded yet.
 
@@ -65,6 +67,7 @@ class CsiServices:
             meter: measures the calls of drivers.
             connect: makes the channel to a driver's socket; None: as gRPC does.
             install: tells the API server of a driver that registers; None: there is none.
+            devices: the host's block devices; None: the kernel's.
         """
         self.drivers: AsyncValue[Mapping[str, Driver]] = AsyncValue({})
         self._root_dir = root_dir
@@ -77,6 +80,7 @@ class CsiServices:
         self._meter = meter or Meter()
         self._connect = connect
         self._install = install
+        self._devices = devices or KernelBlockDevices()
 
     @cached_property
     def table(self) -> DriverTable:
@@ -118,20 +122,21 @@ class CsiServices:
         )
 
     def _plugin(self, walks: Walks, measured: VolumeMeter) -> CsiPlugin:
+        from kubelet_trio.volumes.block import DeviceMaps
+        from kubelet_trio.volumes.csi.block import CsiBlocks
         from kubelet_trio.volumes.csi.node import CsiNode
         from kubelet_trio.volumes.csi.plugin import CsiPlugin
 
-        return CsiPlugin(
-            CsiNode(
-                self._root_dir,
-                self._node_name,
-                self.table,
-                self._mounter,
-                self._offload,
-                self._attachments,
-                self._in_use,
-                self._tokens,
-                walks,
-                measured,
-            )
+        node = CsiNode(
+            self._root_dir,
+            self._node_name,
+            self.table,
+            self._mounter,
+            self._offload,
+            self._attachments,
+            self._in_use,
+            self._tokens,
+            walks,
+            measured,
         )
+        return CsiPlugin(node, CsiBlocks(node, DeviceMaps(self._mounter, self._devices)))

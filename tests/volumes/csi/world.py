@@ -39,6 +39,7 @@ from kubelet_trio.testing.csi import (
     calls,
     csi_call,
 )
+from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeManager
 from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver, VolumesInUse
@@ -146,6 +147,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
+        self.devices = FakeBlockDevices(self.mounter)
+        self.devices.add(Path("/dev/null"), 7)  # what the driver's storage publishes
         self.driver = FakeCsiDriver(self.rules, FakeStorage(self.mounter))
         self.objects.put(driver_object())
         self._serving: trio.Nursery | None = None
@@ -172,6 +175,7 @@ class World:
             meter=self.meter,
             connect=lambda _: Channel(self._dial),
             install=self.install,
+            devices=self.devices,
         )
         self.volumes = VolumeManager(
             self.root,

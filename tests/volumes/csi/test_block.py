@@ -1,0 +1,356 @@
+"""CSI volumes as block devices: mapped in the Go kubelet's layout, shared, undone, found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightkube.models.core_v1 import PersistentVolume, Pod, VolumeDevice
+
+from kubelet_trio.cri import v1
+from kubelet_trio.model import PodUid
+from kubelet_trio.objects import ApiObject
+from kubelet_trio.testing.csi import CsiFaultKind, CsiRules, FakeCsiDriver, FakeStorage, calls
+from kubelet_trio.volumes import VolumeError
+from tests.volumes.csi.world import World, claimed, persistent, pod_of
+from tests.volumes.make import main
+
+A, B = PodUid("u-a"), PodUid("u-b")
+BASE = "plugins/kubernetes.io/csi/volumeDevices"
+
+
+def block(name: str = "pv", handle: str = "vol-1", **fields: Any) -> list[ApiObject]:
+    """A block volume and its claim."""
+    found = persistent(name, handle, **fields)
+    for each in found:
+        if isinstance(each, PersistentVolume):
+            assert each.spec is not None
+            each.spec.volumeMode = "Block"
+    return found
+
+
+def user_of(uid: str, *, read_only: bool = False, **devices: str) -> Pod:
+    """A pod whose container has block volumes as devices: volume name to path."""
+    volumes = [claimed(name, name, readOnly=read_only or None) for name in devices or ("pv",)]
+    made = pod_of(uid, *volumes)
+    assert made.spec is not None
+    (container,) = made.spec.containers
+    container.volumeMounts = None
+    container.volumeDevices = [
+        VolumeDevice(devicePath=path, name=name)
+        for name, path in (devices or {"pv": "/dev/xvda"}).items()
+    ]
+    return made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.objects.put(*block())
+    return made
+
+
+def link(world: World, uid: str, name: str = "pv") -> Path:
+    return world.root / f"pods/{uid}/volumeDevices/kubernetes.io~csi/{name}"
+
+
+def is_clean(world: World) -> bool:
+    """Whether driver, disk, mount table and loop devices show no volume; the rules are kept."""
+    world.rules.check()
+    kept = (world.rules.staged(), world.rules.published(), world.devices.loops)
+    return not any(kept) and left_by(world) == []
+
+
+def left_by(world: World) -> list[str]:
+    """Return what is left of block volumes: files, links, their own directories, and mounts."""
+    shared = ("staging", "publish")
+    tops = [
+        *world.root.glob("pods/*/volumeDevices"),
+        *(path for path in (world.root / BASE).glob("*") if path.name not in shared),
+        *(path for name in shared for path in (world.root / BASE / name).glob("*")),
+    ]
+    return sorted(map(str, tops)) + [mount.path for mount in world.mounter.mounts()]
+
+
+async def test_a_device_is_staged_published_mapped_and_undone(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    base = world.root / BASE
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        assert world.rules.staged() == {"vol-1": [str(base / "staging/pv")]}
+        assert world.rules.published() == {"vol-1": [str(base / "publish/pv/u-a")]}
+        assert os.readlink(link(world, A)) == str(base / "publish/pv/u-a")
+        assert str(base / "pv/dev/u-a") in {mount.path for mount in world.mounter.mounts()}
+        assert set(world.devices.loops) == {str(base / "pv/dev/u-a")}
+        record = json.loads((base / "pv/data/vol_data.json").read_text())
+        assert record | {"attachmentID": ""} == {
+            "attachmentID": "",
+            "driverName": "fake.csi.example.org",
+            "nodeName": "node",
+            "specVolID": "pv",
+            "volumeHandle": "vol-1",
+        }
+        assert all(call.capability.is_block for call in world.rules.log if call.capability)
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+    assert not (world.root / "pods/u-a/volumeDevices").exists()
+    assert not (base / "pv").exists()
+
+
+async def test_containers_get_the_link_as_a_device(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    world.objects.put(*block("second", "vol-2"))
+    async with world.running():
+        made = user_of(A, second="/dev/b", pv="/dev/a")
+        await world.volumes.mount(made)
+        assert await world.volumes.container_devices(made, main(made)) == [
+            v1.Device(container_path=path, host_path=str(link(world, A, name)), permissions="mrw")
+            for name, path in (("second", "/dev/b"), ("pv", "/dev/a"))
+        ]
+        reader = user_of(B, read_only=True, pv="/dev/a")
+        await world.volumes.mount(reader)
+        (device,) = await world.volumes.container_devices(reader, main(reader))
+        assert device.permissions == "r"
+        published = [call for call in world.rules.log if call.method == calls.PUBLISH]
+        assert [call.is_read_only for call in published] == [False, False, True]
+
+
+async def test_pods_share_a_staged_device_until_the_last(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        await world.volumes.mount(user_of(B))
+        assert [call.method for call in world.rules.log].count(calls.STAGE) == 1
+        await world.volumes.unmount(A)
+        assert link(world, B).exists()
+        assert "vol-1" in world.rules.staged()
+        await world.volumes.unmount(B)
+    assert is_clean(world)
+
+
+async def test_a_driver_that_does_not_stage_only_publishes(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    world = World(tmp_path, features=())
+    world.objects.put(*block())
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        (call,) = world.rules.log
+        assert (call.method, call.staging_path) == (calls.PUBLISH, "")
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_another_agent_undoes_what_one_has_mapped(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+    world.restart()
+    async with world.running():
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_restarted_agent_goes_on_with_what_is_mapped(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    made = user_of(A)
+    async with world.running():
+        await world.volumes.mount(made)
+    world.restart()
+    async with world.running():
+        await world.volumes.clean()
+        (device,) = await world.volumes.container_devices(made, main(made))
+        assert Path(device.host_path).exists()
+        assert len(world.devices.loops) == 1
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_after_a_reboot_the_device_is_mapped_again(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+    for path in list(world.devices.loops):
+        world.devices.detach(Path(path))
+    for mount in reversed(world.mounter.mounts()):
+        world.mounter.unmount(Path(mount.path))
+    # The driver's state was in memory, too.
+    world.rules = CsiRules(world.features)
+    world.driver = FakeCsiDriver(world.rules, FakeStorage(world.mounter))
+    world.restart()
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        assert link(world, A).exists()
+        assert len(world.devices.loops) == 1
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_failed_unpublish_holds_the_teardown_and_no_device(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNPUBLISH)
+        with pytest.raises(VolumeError, match=r"UnmapVolume.UnmapPodDevice failed for volume .pv."):
+            await world.volumes.unmount(A)
+        # The driver could not unpublish a device that is still open.
+        assert not world.devices.loops
+        world.restart()
+    async with world.running():
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_failed_unstage_is_left_to_the_sweep(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE)
+        await world.volumes.unmount(A)
+        assert "vol-1" in world.rules.staged()
+    world.restart()
+    async with world.running():
+        await world.volumes.clean()
+    assert is_clean(world)
+
+
+async def test_the_sweep_undoes_what_a_lost_pod_had(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        await world.volumes.mount(user_of(B))
+        shutil.rmtree(world.root / "pods/u-a")
+        world.restart()
+    async with world.running():
+        await world.volumes.clean()
+        assert [Path(path).name for path in world.rules.published()["vol-1"]] == ["u-b"]
+        assert link(world, B).exists()
+        await world.volumes.unmount(B)
+    assert is_clean(world)
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (calls.STAGE, 'MapVolume.SetUpDevice failed for volume "pv" : rpc error: code = '),
+        (calls.PUBLISH, 'MapVolume.MapPodDevice failed for volume "pv" : rpc error: code = '),
+    ],
+)
+async def test_a_failed_step_is_an_event_and_is_tried_again(
+    world: World, autojump_clock: trio.testing.MockClock, method: str, text: str
+) -> None:
+    async with world.running():
+        world.driver.faults.add(CsiFaultKind.ERROR, method)
+        await world.volumes.mount(user_of(A))
+        assert any(text in event for event in world.events.texts)
+        assert link(world, A).exists()
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_driver_that_publishes_no_device_is_told_so(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    world.devices.forget(Path("/dev/null"))
+    async with world.running():
+        with pytest.raises(VolumeError, match=r"unmounted volumes=.pv."):
+            await world.volumes.mount(user_of(A))
+        assert any("is no block device" in event for event in world.events.texts)
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_name_that_still_has_another_volume_waits_for_its_end(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        world.objects.put(*block("pv", "vol-2"))
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(user_of(B))
+        assert any("vol-1 of driver" in event for event in world.events.texts)
+        await world.volumes.unmount(A)
+        await world.volumes.mount(user_of(B))
+        assert "vol-2" in world.rules.published()
+        await world.volumes.unmount(B)
+    assert is_clean(world)
+
+
+async def test_a_lost_record_is_cleaned_up_without_the_driver(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        (world.root / BASE / "pv/data/vol_data.json").write_text("{")
+        await world.volumes.unmount(A)
+        await world.volumes.clean()
+    assert left_by(world) == []
+    assert not world.devices.loops
+
+
+FAULTS = st.tuples(
+    st.sampled_from([CsiFaultKind.ERROR, CsiFaultKind.LOST_REPLY, CsiFaultKind.REFUSE]),
+    st.sampled_from([calls.STAGE, calls.PUBLISH, calls.UNPUBLISH, calls.UNSTAGE]),
+)
+ACTIONS = st.one_of(
+    st.tuples(st.sampled_from(["mount", "unmount"]), st.sampled_from([A, B])),
+    st.tuples(st.just("fault"), FAULTS),
+    st.tuples(st.sampled_from(["restart", "clean"]), st.none()),
+)
+
+
+@given(st.lists(ACTIONS, max_size=10))
+@settings(max_examples=40)
+def test_whatever_fails_everything_is_undone_in_order(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, Any]]
+) -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(_live_through, tmp_path_factory.mktemp("node"), actions, clock=clock)
+
+
+async def _live_through(root: Path, actions: list[tuple[str, Any]]) -> None:
+    world = World(root)
+    world.objects.put(*block())
+    for kind, what in actions:
+        if kind == "restart":
+            world.restart()
+        elif kind == "fault":
+            world.driver.faults.add(what[0], what[1])
+        else:
+            async with world.running():
+                if kind == "mount":
+                    await world.volumes.mount(user_of(what))
+                    assert link(world, what).exists()
+                else:
+                    await _ignoring_failures(world, kind, what)
+        world.rules.check()
+    world.driver.faults.clear()
+    async with world.running():
+        for uid in (A, B):
+            await world.volumes.unmount(uid)
+        await world.volumes.clean()
+    assert is_clean(world)
+
+
+async def _ignoring_failures(world: World, kind: str, uid: PodUid) -> None:
+    # What failed wrongly is found at the end: then nothing may fail.
+    with suppress(VolumeError):
+        await (world.volumes.clean() if kind == "clean" else world.volumes.unmount(uid))
