@@ -68,8 +68,12 @@ def test_objects_are_loaded_beside_pods() -> None:
         (document("Secret", stringData={"a": "x" * 2**20}), "data: Forbidden: larger than"),
         (document("PersistentVolumeClaim"), "spec.volumeName: Required value"),
         (
-            document("PersistentVolumeClaim", spec={"volumeName": "x", "volumeMode": "Block"}),
-            'spec.volumeMode: Unsupported value: "Block"',
+            document("PersistentVolumeClaim", spec={"volumeName": "x", "volumeMode": "Raw"}),
+            'spec.volumeMode: Unsupported value: "Raw"',
+        ),
+        (
+            volume(volumeMode="Block", hostPath={"path": "/a"}),
+            'spec.volumeMode: Invalid value: "Block": hostPath volumes are no block devices',
         ),
         (volume(), "spec: Required value: must specify a volume type"),
         (volume(nfs={"server": "", "path": "/a"}), "spec.nfs.server: Required value"),

@@ -64,7 +64,6 @@ def _of_handlers(
 NOT_YET: Mapping[str, Refusal] = {
     **_of_handlers("httpGet.protocol", _not_yet("protocols other than HTTP/1.1 are")),
     **_of_handlers("grpc.mode", _not_yet("gRPC probes over TLS are", "Plaintext"), _PROBES),
-    "spec.<c>[].volumeDevices": _not_yet("block devices are", *_EMPTY),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
     "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),

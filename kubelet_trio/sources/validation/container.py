@@ -49,12 +49,18 @@ def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[s
     main = [(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers)]
     seen: set[str] = set()
     # The only volumes that `fileKeyRef` may read from (KEP-3721).
+    claimed = frozenset(
+        v.name
+        for v in spec.volumes or ()
+        if v.persistentVolumeClaim is not None or v.ephemeral is not None
+    )
     empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
     for path, container in [*init, *main]:
         if container.name and container.name in seen:
             errors.duplicate(f"{path}.name", container.name)
         seen.add(container.name)
         _container(errors, container, path, volumes)
+        _devices(errors, container, path, volumes, claimed)
         validate_env(errors, container, path, empty_dirs)
         own_users = spec.hostUsers is False
         validate_container_security(errors, container, path, own_users=own_users)
@@ -146,6 +152,50 @@ def _mounts(errors: FieldErrors, container: Container, path: str, volumes: froze
             errors.invalid(f"{where}.mountPath", mount.mountPath, "must be unique")
         places.add(mount.mountPath)
         _mount_options(errors, mount, where, privileged)
+
+
+def _devices(
+    errors: FieldErrors,
+    container: Container,
+    path: str,
+    volumes: frozenset[str],
+    claimed: frozenset[str],
+) -> None:
+    """Check a container's block volumes (ValidateVolumeDevices in pkg/apis/core/validation)."""
+    mounts = container.volumeMounts or ()
+    mounted, mount_paths = {m.name for m in mounts}, {m.mountPath for m in mounts}
+    names: set[str] = set()
+    paths: set[str] = set()
+    for index, device in enumerate(container.volumeDevices or ()):
+        where, name, place = f"{path}.volumeDevices[{index}]", device.name, device.devicePath
+        if not name:
+            errors.required(f"{where}.name")
+        elif name not in volumes:
+            errors.not_found(f"{where}.name", name)
+        elif name not in claimed:
+            text = "can only use volume source type of PersistentVolumeClaim or Ephemeral for "
+            errors.invalid(f"{where}.name", name, f"{text}block mode")
+        if name in names:
+            errors.invalid(f"{where}.name", name, "must be unique")
+        if name in mounted:
+            errors.invalid(f"{where}.name", name, "must not already exist in volumeMounts")
+        if not place:
+            errors.required(f"{where}.devicePath")
+            continue
+        errors.check(f"{where}.devicePath", place, _device_path)
+        if place in paths:
+            errors.invalid(f"{where}.devicePath", place, "must be unique")
+        if place in mount_paths:
+            text = "must not already exist as a path in volumeMounts"
+            errors.invalid(f"{where}.devicePath", place, text)
+        names.add(name)
+        paths.add(place)
+
+
+def _device_path(text: str) -> str | None:
+    if not text.startswith("/"):
+        return "must be an absolute path"  # makeBlockVolumes refuses it later
+    return "can not contain backsteps ('..')" if ".." in text.split("/") else None
 
 
 def _mount_options(errors: FieldErrors, mount: VolumeMount, path: str, privileged: bool) -> None:

@@ -34,6 +34,8 @@ MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
 VOLUME_SOURCES = ("hostPath", "local", "nfs")
+VOLUME_MODES = ("Filesystem", "Block")
+_BLOCK_SOURCES = ("csi", "fc", "iscsi", "local")
 _PATHS = ("hostPath", "local", "nfs")  # those whose source is a path
 _NOT_SOURCES = frozenset(
     (
@@ -170,6 +172,8 @@ def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
     for kind in sources[:1]:
         if kind not in VOLUME_SOURCES:
             errors.forbidden(f"spec.{kind}", "volumes of this type are not supported by this agent")
+        elif spec.volumeMode == "Block" and kind not in _BLOCK_SOURCES:
+            errors.invalid("spec.volumeMode", "Block", f"{kind} volumes are no block devices")
     for kind in VOLUME_SOURCES:
         source = getattr(spec, kind)
         if source is not None and kind in _PATHS:
@@ -189,5 +193,4 @@ def nfs(errors: FieldErrors, server: str, path: str, where: str) -> None:
 
 
 def _mode(errors: FieldErrors, mode: str | None) -> None:
-    if mode not in (None, "Filesystem"):
-        errors.unsupported("spec.volumeMode", mode, ("Filesystem",))
+    errors.one_of("spec.volumeMode", mode, VOLUME_MODES)
