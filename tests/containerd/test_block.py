@@ -79,7 +79,7 @@ def read(cri: CriClient, pod_name: str) -> str:
 
 def write(cri: CriClient, pod_name: str, text: str) -> None:
     main = live_containers(cri, f"{pod_name}-node")["main"]
-    cri.run(main, "sh", "-c", f"printf '{text}' | dd of=/dev/xvda conv=notrunc,fsync 2>&1")
+    cri.run(main, "sh", "-c", f"printf '{text}' | dd of=/dev/xvda conv=notrunc,fsync")
 
 
 def test_a_device_is_read_and_written_and_outlives_the_agent(
