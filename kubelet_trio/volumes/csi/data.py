@@ -26,7 +26,7 @@ import msgspec
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import JSON_ERRORS, read_regular, sha256, write_aside
 from kubelet_trio.volumes.csi.types import CSI_PLUGIN, CsiVolume
-from kubelet_trio.volumes.layout import volumes_dir
+from kubelet_trio.volumes.layout import VOLUME_DEVICES, volumes_dir
 
 CSI = "kubernetes.io~csi"
 RECORD = "vol_data.json"
@@ -164,8 +164,8 @@ def staged_volumes(root_dir: Path) -> list[Staged]:
     return [
         Staged(directory, *_read(directory))
         for driver in _below(_staged_dir(root_dir))
-        # Block devices are elsewhere: plugins/kubernetes.io/csi/volumeDevices/<name>.
-        if driver.name != "volumeDevices"
+        # Block devices have a layout of their own: see csi/block.py.
+        if driver.name != VOLUME_DEVICES
         for directory in _below(driver)
     ]
 
@@ -175,6 +175,8 @@ def volumes_on_disk(root_dir: Path) -> frozenset[CsiVolume]:
     records = [
         *(found.record for found in published_everywhere(root_dir / "pods")),
         *(found.record for found in staged_volumes(root_dir)),
+        # Of block devices: both what is staged and what is published has this record.
+        *(_read(found / "data")[0] for found in _below(_staged_dir(root_dir) / VOLUME_DEVICES)),
     ]
     return frozenset(r.volume for r in records if r is not None and r.lifecycle != EPHEMERAL)
 

@@ -21,7 +21,7 @@ from kubelet_trio.model import PodUid
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.testing.csi import CsiFaultKind, CsiRules, FakeCsiDriver, FakeStorage, calls
 from kubelet_trio.volumes import VolumeError
-from tests.volumes.csi.world import World, claimed, persistent, pod_of
+from tests.volumes.csi.world import World, claimed, driver_object, persistent, pod_of
 from tests.volumes.make import main
 
 A, B = PodUid("u-a"), PodUid("u-b")
@@ -354,3 +354,38 @@ async def _ignoring_failures(world: World, kind: str, uid: PodUid) -> None:
     # What failed wrongly is found at the end: then nothing may fail.
     with suppress(VolumeError):
         await (world.volumes.clean() if kind == "clean" else world.volumes.unmount(uid))
+
+
+class InUse:
+    """A node's `volumesInUse`."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def note(self, name: str) -> None:
+        self.names.add(name)
+
+    async def wait_reported(self, name: str) -> None:
+        assert name in self.names
+
+    def drop(self, name: str) -> None:
+        self.names.discard(name)
+
+
+async def test_a_device_is_in_use_until_it_is_unstaged(world: World) -> None:
+    world.objects.put(driver_object(attachRequired=True))
+    name = "kubernetes.io/csi/fake.csi.example.org^vol-1"
+    world.in_use = in_use = InUse()
+    world.restart()
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        assert in_use.names == {name}
+    # The next agent announces it before it reports its first status.
+    world.in_use = in_use = InUse()
+    world.restart()
+    await world.volumes.prepare()
+    assert in_use.names == {name}
+    async with world.running():
+        await world.volumes.unmount(A)
+    assert in_use.names == set()
+    assert is_clean(world)
