@@ -25,6 +25,9 @@ PLUGINS = {
     "projected": "kubernetes.io/projected",
     "secret": "kubernetes.io/secret",
     "csi": "kubernetes.io/csi",
+    "fc": "kubernetes.io/fc",
+    "flexVolume": "kubernetes.io/flexvolume",
+    "iscsi": "kubernetes.io/iscsi",
 }
 
 # Names of directories: the slash becomes a tilde (EscapeQualifiedName in k8s.io/utils/strings).

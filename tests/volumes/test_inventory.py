@@ -168,7 +168,7 @@ def test_volumes_of_other_kinds_are_listed(disk: Disk) -> None:
     rows = disk.rows()
     assert sorted((row.kind, row.state) for row in rows) == [
         ("emptyDir", "Present"),
-        ("kubernetes.io~iscsi", "Staged"),
+        ("iscsi", "Staged"),
         ("kubernetes.io~unheard-of", "Mounted"),
         ("local", "Mounted"),
         ("nfs", "NotMounted"),

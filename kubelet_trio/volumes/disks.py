@@ -1,0 +1,408 @@
+"""Volumes on disks: attached and mounted once on the node, bind-mounted into each pod.
+
+    plugins/kubernetes.io/<kind>/.../<disk>                    the disk's file system, its *place*
+    plugins/kubernetes.io/<kind>/volumeDevices/.../<disk>/<uid>  its device, bind-mounted for a pod
+    pods/<uid>/volumes/kubernetes.io~<kind>/<volume>           the pod's bind mount
+    pods/<uid>/volumeDevices/kubernetes.io~<kind>/<volume>     the pod's link to the device
+
+The layout is the Go kubelet's. No state is kept: a place is in use as long as the mount table shows
+its file system somewhere else, or as a pod has an entry in it. A place exists before its disk is
+attached and until it is detached, so after a crash at any step `clean` finds what to undo. A lock
+for each place covers the time between attaching and the pod's bind mount.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+from typing import Protocol
+
+import trio
+
+from kubelet_trio.containers import make_directories
+from kubelet_trio.model import remove_empty
+from kubelet_trio.volumes.block import DeviceMaps
+from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
+from kubelet_trio.volumes.format import format_and_mount
+from kubelet_trio.volumes.keyed import KeyedLocks
+from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
+from kubelet_trio.volumes.mountinfo import MountPoint
+from kubelet_trio.volumes.ownership import own_volume
+from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.spec import VolumeSpec
+
+MAPS = "volumeDevices"  # the directory of raw block volumes, of pods and of plugins
+
+
+class DiskKind(Protocol):
+    """How the disks of one kind of volume are named, attached and detached."""
+
+    @property
+    def plugin(self) -> str:
+        """The plugin's name below `kubernetes.io/`."""
+        ...
+
+    @property
+    def places(self) -> str:
+        """The pattern of places below the plugin's directory, such as `iface-*/*`."""
+        ...
+
+    @property
+    def map_places(self) -> str:
+        """The pattern of places of raw devices below `volumeDevices`."""
+        ...
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names of the files that `attach` writes into a place."""
+        ...
+
+    @property
+    def owned_once(self) -> bool:
+        """Whether only the first pod on the node sets the group of the files."""
+        ...
+
+    def name(self, spec: VolumeSpec) -> PurePath:
+        """Return the disk's place, relative. Raises ValueError."""
+        ...
+
+    def map_name(self, spec: VolumeSpec) -> PurePath:
+        """Return the place of its raw device, relative to `volumeDevices`. Raises ValueError."""
+        ...
+
+    def directory(self, spec: VolumeSpec) -> Path | None:
+        """Return the directory that the volume is, if it is no disk. Raises OSError, ValueError."""
+        ...
+
+    async def attach(self, spec: VolumeSpec, place: Path) -> Path:
+        """Attach the disk, and return its device. Idempotent.
+
+        Raises OSError, ValueError or `ObjectError`.
+        """
+        ...
+
+    def devices(self, place: Path) -> list[Path]:
+        """Return the devices of an attached disk: a multipath device and the disks below it."""
+        ...
+
+    async def detach(self, place: Path) -> None:
+        """Detach the disk, which nothing uses any more. Idempotent. Raises OSError."""
+        ...
+
+
+class DiskVolumes:
+    """The `AsyncVolumePlugin` of one kind of disk."""
+
+    managed = True
+    is_read_only = False
+
+    def __init__(self, context: PluginContext, kind: DiskKind) -> None:
+        self._context = context
+        self._mounter = context.mounter
+        self._kind = kind
+        self._escaped = f"kubernetes.io~{kind.plugin}"
+        self._base = context.root_dir / "plugins/kubernetes.io" / kind.plugin
+        self._maps = DeviceMaps(context.mounter, context.devices)
+        self._locks = KeyedLocks()
+
+    def republishes(self, spec: VolumeSpec) -> bool:
+        """Never: a disk stays as it is."""
+        return False
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the pod's mount point, or its link to the device."""
+        pod_dir = self._context.pods_dir / spec.uid
+        if spec.is_block:
+            return pod_dir / MAPS / self._escaped / spec.disk_name
+        return volume_dir(pod_dir, self._escaped, spec.disk_name)
+
+    async def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether it is mounted and its group is set, or its device is mapped."""
+        return await self._context.run(self._is_set_up, spec)
+
+    async def set_up(self, spec: VolumeSpec) -> None:
+        """Attach the disk, mount it for the node and for the pod; format it if it is empty.
+
+        Raises OSError, ValueError, `ObjectError` or `VolumeStepError`.
+        """
+        run = self._context.run
+        if await run(self._is_set_up, spec):
+            return
+        if spec.is_block:
+            await self._map(spec)
+            return
+        directory = await run(self._kind.directory, spec)
+        source = directory or self._base / self._kind.name(spec)
+        async with self._locks.hold(str(source)):
+            if directory is None:
+                await self._mount_disk(spec, source)
+            is_first = await run(self._bind, spec, source)
+        # Not under the lock: the walk over a large volume takes long, and from now on the mount
+        # table shows that the disk is in use.
+        await run(self._finish, spec, is_first=is_first)
+
+    async def tear_down(self, pod_dir: Path) -> None:
+        """Unmount and unmap the pod's volumes, and detach the disks that no other pod uses.
+
+        Raises `VolumeError` for the first that failed.
+        """
+        places, errors = await self._context.run(self._tear_down, pod_dir)
+        await self._release_all(places, errors)
+
+    async def clean(self) -> None:
+        """Unmount and detach every disk that no pod uses. Raises `VolumeError`."""
+        places, errors = await self._context.run(self._unused)
+        # A set-up is under way in the others.
+        await self._release_all([p for p in places if not self._locks.is_held(str(p))], errors)
+
+    async def _mount_disk(self, spec: VolumeSpec, place: Path) -> None:
+        run = self._context.run
+        if await run(self._mounts_at, place):
+            return
+        await run(make_directories, place)
+        with _step("MountVolume.WaitForAttach"):
+            device = await self._kind.attach(spec, place)
+        options = {*spec.mount_options, *(["ro"] if spec.read_only else [])}
+        tools, fstype = self._context.tools, spec.source.fsType or ""
+        wanted = sorted(options - {""})
+        with _step("MountVolume.MountDevice"):
+            await run(format_and_mount, tools, self._mounter, device, place, fstype, wanted)
+
+    async def _map(self, spec: VolumeSpec) -> None:
+        place = self._base / MAPS / self._kind.map_name(spec)
+        async with self._locks.hold(str(place)):
+            await self._context.run(_touch, place / spec.uid)
+            with _step("MapVolume.WaitForAttach"):
+                device = await self._kind.attach(spec, place)
+            with _step("MapVolume.MapBlockVolume"):
+                entry, link = place / spec.uid, self.path(spec)
+                await self._context.run(self._maps.map, device, entry, link)
+
+    async def _release_all(self, places: list[Path], errors: list[VolumeError]) -> None:
+        """Release places side by side: one that hangs delays no other. Raises `VolumeError`."""
+        async with trio.open_nursery() as nursery:
+            for place in places:
+                nursery.start_soon(self._release, place, errors)
+        if errors:
+            raise errors[0]
+
+    async def _release(self, place: Path, errors: list[VolumeError]) -> None:
+        run = self._context.run
+        async with self._locks.hold(str(place)):
+            try:
+                if await run(self._is_used, place):
+                    return
+                await run(self._unmount_place, place)
+                if not await run(self._is_disk_used, place):
+                    await self._kind.detach(place)
+                await run(self._remove_place, place)
+            except OSError as exc:
+                text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
+                errors.append(VolumeError(place.name, text))
+
+    # What follows blocks.
+
+    def _is_set_up(self, spec: VolumeSpec) -> bool:
+        path = self.path(spec)
+        if spec.is_block:
+            entry = self._base / MAPS / self._kind.map_name(spec) / spec.uid
+            return self._maps.is_mapped(entry, path)
+        return self._ready(spec).exists() and bool(self._mounts_at(path))
+
+    def _ready(self, spec: VolumeSpec) -> Path:
+        return ready_file(self._context.pods_dir / spec.uid, self._escaped, spec.disk_name)
+
+    def _bind(self, spec: VolumeSpec, source: Path) -> bool:
+        """Bind-mount the volume into the pod; return whether the pod is the first to have it."""
+        path = self.path(spec)
+        self._ready(spec).unlink(missing_ok=True)  # a reboot leaves it
+        make_directories(path)
+        # An attempt that failed later left its mount; a second one would cover it.
+        if not self._mounts_at(path):
+            self._mounter.bind(str(source), path)
+        return not self._is_shared(path)
+
+    def _finish(self, spec: VolumeSpec, *, is_first: bool) -> None:
+        if not spec.read_only and (is_first or not self._kind.owned_once):
+            own_volume(
+                self.path(spec),
+                spec.fs_group,
+                read_only=False,
+                policy=spec.change_policy,
+                walks=self._context.walks,
+            )
+        ready = self._ready(spec)
+        make_directories(ready.parent)
+        ready.touch(MARKER)
+
+    def _is_shared(self, path: Path) -> bool:
+        """Whether another pod mounts the same directory."""
+        # Bind mounts of one directory have the same file system and root (proc_pid_mountinfo(5)).
+        own = self._mounts_at(path)[-1]
+        pods, part = f"{self._context.pods_dir}/", f"/{self._escaped}/"
+        return any(
+            (mount.root, mount.source) == (own.root, own.source)
+            for mount in self._mounter.mounts()
+            if mount.path != own.path and mount.path.startswith(pods) and part in mount.path
+        )
+
+    def _tear_down(self, pod_dir: Path) -> tuple[list[Path], list[VolumeError]]:
+        """Unmount and unmap everything; return the places that the pod has used."""
+        places: list[Path] = []
+        errors: list[VolumeError] = []
+        for target in _entries(volumes_dir(pod_dir) / self._escaped):
+            try:
+                devices = {m.device for m in self._mounts_at(target) if m.device}
+                for _ in self._mounts_at(target):
+                    self._mounter.unmount(target)
+                remove_empty(target)
+                ready_file(pod_dir, self._escaped, target.name).unlink(missing_ok=True)
+                places += [p for p in self._places() if devices & self._devices_at(p)]
+            except OSError as exc:
+                errors.append(_error("UnmountVolume.TearDown", target, exc))
+        # Their names differ from those of the places.
+        for link in _entries(pod_dir / MAPS / self._escaped):
+            link.unlink(missing_ok=True)
+        for place in self._map_places():
+            try:
+                if os.path.lexists(place / pod_dir.name):
+                    self._maps.unmap(place / pod_dir.name, pod_dir / MAPS / self._escaped)
+                    places.append(place)
+            except OSError as exc:
+                errors.append(_error("UnmapVolume.TearDownDevice", place, exc))
+        for parent in (volumes_dir(pod_dir), pod_dir / MAPS):
+            remove_empty(parent / self._escaped)
+            remove_empty(parent)
+        return places, errors
+
+    def _unused(self) -> tuple[list[Path], list[VolumeError]]:
+        errors: list[VolumeError] = []
+        for place in self._map_places():
+            # Entries of pods that lost their directory, with the link in it.
+            gone = [
+                e for e in self._pods_in(place) if not (self._context.pods_dir / e.name).is_dir()
+            ]
+            for entry in gone:
+                try:
+                    self._maps.unmap(entry, self._context.pods_dir / entry.name / MAPS)
+                except OSError as exc:
+                    errors.append(_error("UnmapVolume.TearDownDevice", place, exc))
+        places = [p for p in (*self._places(), *self._map_places()) if not self._is_used(p)]
+        return places, errors
+
+    def _is_used(self, place: Path) -> bool:
+        if self._is_map(place):
+            return bool(self._pods_in(place))
+        devices = self._devices_at(place)
+        return any(m.device in devices and m.path != str(place) for m in self._mounter.mounts())
+
+    def _is_disk_used(self, place: Path) -> bool:
+        """Whether something else uses the disk: raw and mounted, or an administrator."""
+        inside = place.relative_to(self._base)
+        if self._is_map(place):
+            other = self._base / inside.relative_to(MAPS)
+        else:
+            other = self._base / MAPS / inside
+        if os.path.lexists(other):
+            return True
+        devices = self._kind.devices(place)
+        names = {name for d in devices for name in (str(d), os.path.realpath(d), _number(d))}
+        return any({m.device, m.source} & names for m in self._mounter.mounts())
+
+    def _unmount_place(self, place: Path) -> None:
+        for _ in self._mounts_at(place):
+            self._mounter.unmount(place)
+
+    def _remove_place(self, place: Path) -> None:
+        """Remove a place and its empty parents. Raises OSError if anything else is in it."""
+        for name in self._kind.files:
+            (place / name).unlink(missing_ok=True)
+        if place.is_dir():
+            place.rmdir()
+        for parent in place.relative_to(self._base).parents:
+            if parent.name and not _entries(self._base / parent):
+                remove_empty(self._base / parent)
+
+    def _places(self) -> list[Path]:
+        found = directories(self._base, self._kind.places)
+        return [place for place in found if not self._is_map(place)]
+
+    def _map_places(self) -> list[Path]:
+        return directories(self._base / MAPS, self._kind.map_places)
+
+    def _is_map(self, place: Path) -> bool:
+        return MAPS in place.relative_to(self._base).parts[:1]
+
+    def _pods_in(self, place: Path) -> list[Path]:
+        return [entry for entry in _entries(place) if entry.name not in self._kind.files]
+
+    def _mounts_at(self, path: Path) -> list[MountPoint]:
+        return [mount for mount in self._mounter.mounts() if mount.path == str(path)]
+
+    def _devices_at(self, place: Path) -> set[str]:
+        return {mount.device for mount in self._mounts_at(place) if mount.device}
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    """Name the step of the set-up that the block is, for the event of a failure."""
+    try:
+        yield
+    except (OSError, ValueError) as exc:
+        raise VolumeStepError(str(exc), name) from exc
+
+
+def _touch(entry: Path) -> None:
+    make_directories(entry.parent)
+    entry.touch(0o640)
+
+
+def directories(base: Path, pattern: str) -> list[Path]:
+    """Return the directories at a pattern, without a look at them: a lost disk answers with EIO."""
+    found = [base]
+    for part in pattern.split("/"):
+        found = [
+            Path(entry.path)
+            for parent in found
+            for entry in _scan(parent)
+            if entry.is_dir(follow_symlinks=False) and fnmatchcase(entry.name, part)
+        ]
+    return sorted(found)
+
+
+def _scan(directory: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _number(device: Path) -> str:
+    """Return a device's number as in the mount table; "" if it is gone."""
+    try:
+        found = device.stat().st_rdev
+    except OSError:
+        return ""
+    return f"{os.major(found)}:{os.minor(found)}"
+
+
+def _error(operation: str, path: Path, cause: OSError) -> VolumeError:
+    return VolumeError(path.name, f'{operation} failed for volume "{path.name}" : {cause}')
+
+
+def safe_name(what: str, name: str) -> str:
+    """Return a name that becomes part of a path. Raises ValueError if it would leave its place."""
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise ValueError(f'{what} "{name}" cannot be part of a path')
+    return name

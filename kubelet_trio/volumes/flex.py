@@ -1,0 +1,422 @@
+"""FlexVolumes: volumes of drivers that are programs on the host.
+
+The driver `vendor/driver` is the program `<volumePluginDir>/vendor~driver/driver`. It is looked for
+whenever a volume needs it, not watched: one that is installed, replaced or removed counts from its
+next use on. Each call is `driver <command> <arguments>`, and answers with a JSON object.
+
+    init, attach, waitforattach, mountdevice, mount    set-up
+    unmount, unmountdevice, detach                     teardown
+
+A driver that answers "Not supported" leaves the step to the agent: it mounts the attached device,
+or binds the device's mount. In a cluster the attach controller calls `attach` and `detach`. As
+pkg/volume/flexvolume in the Go kubelet.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightkube.models.core_v1 import Secret
+
+from kubelet_trio.containers import make_directories
+from kubelet_trio.model import get_logger, pod_key, remove_empty
+from kubelet_trio.model import spec as pod_spec
+from kubelet_trio.objects import ObjectError, secret_content, secret_key
+from kubelet_trio.volumes.disks import directories, safe_name
+from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.format import format_and_mount
+from kubelet_trio.volumes.keyed import KeyedLocks
+from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
+from kubelet_trio.volumes.mountinfo import MountPoint
+from kubelet_trio.volumes.ownership import own_volume
+from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.tools import LIMIT, ToolResult, run_tool
+
+log = get_logger()
+
+_SUCCESS = "Success"
+_NOT_SUPPORTED = "Not supported"
+_OWN = "kubernetes.io~"  # directories of the kinds that are built in
+_OPTION = "kubernetes.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class FlexAnswer:
+    """A driver's successful answer; None instead of it says that a call is not supported."""
+
+    device: str = ""
+    capabilities: Mapping[str, object] = field(default_factory=dict)
+
+    def can(self, capability: str) -> bool:
+        """Whether the driver has a capability, such as `attach` or `fsgroup`."""
+        # The default of all that the agent uses (defaultCapabilities in pkg/volume/flexvolume).
+        return self.capabilities.get(capability, True) is True
+
+
+@dataclass(frozen=True, slots=True)
+class FlexDriver:
+    """A driver and its calls. They block."""
+
+    name: str  # vendor/driver, or driver
+    program: Path
+    limit: float = LIMIT  # seconds for one call
+
+    def call(self, command: str, *arguments: str) -> FlexAnswer | None:
+        """Call the driver; return its answer, or None if it does not support the command.
+
+        Raises OSError if it fails, cannot be run, or answers with anything else.
+        """
+        done = run_tool([self.program], (command, *arguments), self.limit)
+        return _answer(self, command, done)
+
+
+def _answer(driver: FlexDriver, command: str, done: ToolResult) -> FlexAnswer | None:
+    # An answer counts whatever the exit status, as in the Go kubelet (DriverCall.Run).
+    found = _decode(done.output)
+    if found is None:
+        raise OSError(
+            f"{command} command of FlexVolume driver {driver.name} failed: {done.ending}, "
+            f"and its output is no answer: {done.output.strip()[:200]}"
+        )
+    status, message = found.get("status"), found.get("message")
+    if status == _NOT_SUPPORTED:
+        return None
+    if status != _SUCCESS:
+        raise OSError(f"{command} command failed, status: {status}, reason: {message or ''}")
+    if done.code != 0:
+        raise OSError(f"{command} command of FlexVolume driver {driver.name}: {done.ending}")
+    device, capabilities = found.get("device"), found.get("capabilities")
+    return FlexAnswer(
+        device=device if isinstance(device, str) else "",
+        capabilities=_lower(capabilities) if isinstance(capabilities, dict) else {},
+    )
+
+
+def _decode(output: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(output)
+    except (ValueError, RecursionError):
+        return None
+    return _lower(found) if isinstance(found, dict) else None
+
+
+def _lower(found: dict[str, Any]) -> dict[str, Any]:
+    # Go's decoder takes names in any case, and drivers rely on it.
+    return {name.lower(): value for name, value in found.items()}
+
+
+class FlexVolumes:
+    """The `AsyncVolumePlugin` of FlexVolumes, of all drivers."""
+
+    managed = True
+    is_read_only = False
+
+    def __init__(
+        self,
+        context: PluginContext,
+        attached_device: Callable[[str], str] | None = None,
+    ) -> None:
+        """Create the plugin.
+
+        Args:
+            context: root directory, mounts, threads and the directory of the drivers.
+            attached_device: returns the device path that the attach controller has for a volume,
+                by its unique name; None: no controller, so the drivers attach from here.
+        """
+        self._context = context
+        self._mounter = context.mounter
+        self._attached_device = attached_device
+        self._base = context.root_dir / "plugins/kubernetes.io/flexvolume"
+        self._locks = KeyedLocks()
+
+    def republishes(self, spec: VolumeSpec) -> bool:
+        """Never: drivers are called once."""
+        return False
+
+    def path(self, spec: VolumeSpec) -> Path:
+        """Return the volume's directory in the pod. Raises ValueError for a driver's bad name."""
+        pod_dir = self._context.pods_dir / spec.uid
+        return volume_dir(pod_dir, _escaped(spec.source.driver), spec.disk_name)
+
+    async def is_set_up(self, spec: VolumeSpec) -> bool:
+        """Whether the driver has mounted it for the pod."""
+        return await self._context.run(self._is_set_up, spec)
+
+    async def set_up(self, spec: VolumeSpec) -> None:
+        """Have the driver mount the volume.
+
+        Raises OSError, ValueError, `ObjectError` or `VolumeStepError`.
+        """
+        if spec.is_block:
+            raise ValueError("FlexVolumes cannot be used as block devices")
+        if await self.is_set_up(spec):
+            return
+        driver = self.driver(spec.source.driver)
+        abilities = await self._context.run(driver.call, "init")
+        if abilities is None:
+            raise ValueError(f"FlexVolume driver {driver.name} does not support init")
+        place = self._place(spec)
+        async with self._locks.hold(str(place)):
+            if abilities.can("attach"):
+                try:
+                    await self._context.run(self._mount_device, spec, driver, place)
+                except OSError as exc:
+                    raise VolumeStepError(str(exc), "MountVolume.MountDevice") from exc
+            await self._context.run(self._mount, spec, driver, place)
+        await self._context.run(self._finish, spec, has_group=abilities.can("fsgroup"))
+
+    async def tear_down(self, pod_dir: Path) -> None:
+        """Have the drivers unmount the pod's volumes, and the devices that no other pod uses.
+
+        Raises `VolumeError` for the first that failed.
+        """
+        errors: list[VolumeError] = []
+        for target in await self._context.run(_targets, pod_dir):
+            name = target.parent.name.replace("~", "/")
+            place = self._base / name / "mounts" / target.name
+            try:
+                async with self._locks.hold(str(place)):
+                    await self._context.run(self._tear_down, name, pod_dir, target)
+                    await self._context.run(self._release, name, place)
+            except (OSError, ValueError) as exc:
+                errors.append(_teardown_error(target, exc))
+        await self._context.run(_remove_parents, pod_dir)
+        if errors:
+            raise errors[0]
+
+    async def clean(self) -> None:
+        """Have the drivers unmount every device that no pod uses. Raises `VolumeError`."""
+        errors: list[VolumeError] = []
+        for name, place in await self._context.run(self._places):
+            if self._locks.is_held(str(place)):
+                continue  # a set-up is under way
+            try:
+                async with self._locks.hold(str(place)):
+                    await self._context.run(self._release, name, place)
+            except (OSError, ValueError) as exc:
+                text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
+                errors.append(VolumeError(place.name, text))
+        if errors:
+            raise errors[0]
+
+    def driver(self, name: str) -> FlexDriver:
+        """Return a driver by its name. Raises ValueError for a name that is none."""
+        directory = _escaped(name)
+        program = self._context.flex_dir / directory / name.rpartition("/")[2]
+        return FlexDriver(name, program)
+
+    # What follows blocks.
+
+    def _is_set_up(self, spec: VolumeSpec) -> bool:
+        # A driver need not mount anything: it may write files.
+        path, ready = self.path(spec), self._ready(spec)
+        if not ready.exists():
+            return False
+        return bool(self._mounts_at(path)) or ready.read_text() == _FILES
+
+    def _ready(self, spec: VolumeSpec) -> Path:
+        escaped = _escaped(spec.source.driver)
+        return ready_file(self._context.pods_dir / spec.uid, escaped, spec.disk_name)
+
+    def _place(self, spec: VolumeSpec) -> Path:
+        """Return where the volume's device is mounted for the node (getDeviceMountPath)."""
+        name = safe_name("volume", spec.disk_name)
+        return self._base.joinpath(spec.source.driver, "mounts", name)
+
+    def _mount_device(self, spec: VolumeSpec, driver: FlexDriver, place: Path) -> None:
+        """Wait for the device, and mount it for the node, unless it is mounted. Raises OSError."""
+        if self._mounts_at(place):
+            return
+        make_directories(place)
+        options = _options(spec)
+        device = self._attach(spec, driver, options)
+        waited = driver.call("waitforattach", device, options)
+        device = waited.device if waited is not None else device
+        if driver.call("mountdevice", str(place), device, options) is not None or not device:
+            return
+        mode, fstype = "ro" if spec.read_only else "rw", spec.source.fsType or ""
+        tools = self._context.tools
+        format_and_mount(tools, self._mounter, Path(device), place, fstype, [mode])
+
+    def _attach(self, spec: VolumeSpec, driver: FlexDriver, options: str) -> str:
+        """Return the device's path; "" if the driver has none. Raises OSError."""
+        if self._attached_device is not None:
+            return self._attached_device(flex_unique_name(spec))
+        done = driver.call("attach", options, self._context.node_name)
+        return done.device if done is not None else ""
+
+    def _mount(self, spec: VolumeSpec, driver: FlexDriver, place: Path) -> None:
+        path, options = self.path(spec), _options(spec, _pod_options(spec))
+        if self._mounts_at(path):
+            return
+        make_directories(path)
+        try:
+            if driver.call("mount", str(path), options) is not None:
+                return
+            if not self._mounts_at(place):
+                raise OSError(f"FlexVolume driver {driver.name} supports no way to mount")
+            self._mounter.bind(str(place), path)
+        except OSError as exc:
+            # After a timeout the driver may still mount: teardown then calls its unmount.
+            if exc.errno != errno.ETIMEDOUT and not self._mounts_at(path):
+                remove_empty(path)
+            raise
+
+    def _finish(self, spec: VolumeSpec, *, has_group: bool) -> None:
+        path = self.path(spec)
+        if has_group and not spec.read_only:
+            walks, policy = self._context.walks, spec.change_policy
+            own_volume(path, spec.fs_group, read_only=False, policy=policy, walks=walks)
+        ready = self._ready(spec)
+        make_directories(ready.parent)
+        ready.write_text("" if self._mounts_at(path) else _FILES)
+        ready.chmod(MARKER)
+
+    def _tear_down(self, name: str, pod_dir: Path, target: Path) -> None:
+        """Have the driver unmount a volume of a pod. Raises OSError, ValueError."""
+        try:
+            if self.driver(name).call("unmount", str(target)) is None:
+                self._unmount(target)
+        except MissingToolError:
+            # Without its driver only what is not mounted can go.
+            if self._mounts_at(target):
+                raise
+        if self._mounts_at(target):
+            raise OSError(f"the driver's unmount left a mount at {target}")
+        ready_file(pod_dir, target.parent.name, target.name).unlink(missing_ok=True)
+        if target.exists():  # drivers may remove it
+            target.rmdir()
+
+    def _release(self, name: str, place: Path) -> None:
+        """Have the driver unmount a device, unless a pod uses it. Raises OSError, ValueError."""
+        is_mounted = bool(self._mounts_at(place))
+        # Not a look at the directory itself: a file system whose server died does not answer.
+        if (not is_mounted and not os.path.lexists(place)) or self._is_used(place):
+            return
+        driver = self.driver(name)
+        if is_mounted:
+            if driver.call("unmountdevice", str(place)) is None:
+                self._unmount(place)
+            if self._mounts_at(place):
+                raise OSError(f"the driver's unmountdevice left a mount at {place}")
+        if self._attached_device is None and os.access(driver.program, os.X_OK):
+            driver.call("detach", place.name, self._context.node_name)
+        remove_empty(place)
+
+    def _is_used(self, place: Path) -> bool:
+        own = self._mounts_at(place)
+        others = [m for m in self._mounter.mounts() if m.path != str(place)]
+        return any((m.device or m.source) == (o.device or o.source) for m in own for o in others)
+
+    def _places(self) -> list[tuple[str, Path]]:
+        """Return the places of devices, with their drivers' names."""
+        # The driver's name has a slash or none.
+        found = [p for depth in ("*", "*/*") for p in directories(self._base, f"{depth}/mounts/*")]
+        return [(str(p.parent.parent.relative_to(self._base)), p) for p in found]
+
+    def _unmount(self, target: Path) -> None:
+        for _ in self._mounts_at(target):
+            self._mounter.unmount(target)
+
+    def _mounts_at(self, path: Path) -> list[MountPoint]:
+        return [mount for mount in self._mounter.mounts() if mount.path == str(path)]
+
+
+_FILES = "files\n"  # in the marker of a volume whose driver has mounted nothing
+
+
+def _escaped(driver: str) -> str:
+    """Return the name of a driver's directories: `vendor~driver`. Raises ValueError."""
+    parts = driver.split("/")
+    if len(parts) > 2 or any(part.startswith(".") for part in parts) or "~" in driver:
+        raise ValueError(f'"{driver}" is no name of a FlexVolume driver')
+    for part in parts:
+        safe_name("FlexVolume driver", part)
+    if parts[0] == "kubernetes.io":
+        raise ValueError(f'"{driver}" is no name of a FlexVolume driver: that vendor is reserved')
+    return "~".join(parts)
+
+
+def _options(spec: VolumeSpec, extra: Mapping[str, str] | None = None) -> str:
+    """Return a volume's options as JSON, its own last (NewOptionsForDriver)."""
+    options = {
+        f"{_OPTION}fsType": spec.source.fsType or "",
+        f"{_OPTION}readwrite": "ro" if spec.read_only else "rw",
+        f"{_OPTION}pvOrVolumeName": spec.disk_name,
+        **(extra or {}),
+        **(spec.source.options or {}),
+    }
+    # Sorted and without spaces, as Go writes a map.
+    return json.dumps(options, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _pod_options(spec: VolumeSpec) -> dict[str, str]:
+    """Return the options that tell a driver about the pod. Raises `ObjectError`, ValueError."""
+    key = pod_key(spec.pod)
+    options = {
+        f"{_OPTION}pod.name": key.name,
+        f"{_OPTION}pod.namespace": key.namespace,
+        f"{_OPTION}pod.uid": spec.uid,
+        f"{_OPTION}serviceAccount.name": pod_spec(spec.pod).serviceAccountName or "",
+        **dict(_secret_options(spec)),
+    }
+    if spec.fs_group is not None:
+        options[f"{_OPTION}mounterArgs.FsGroup"] = str(spec.fs_group)
+    return options
+
+
+def _secret_options(spec: VolumeSpec) -> Iterator[tuple[str, str]]:
+    found = spec.source.secretRef
+    if found is None or not found.name:
+        return
+    namespace = getattr(found, "namespace", None) or spec.namespace
+    secret = spec.objects.get(secret_key(namespace, found.name), Secret)
+    if secret.type != spec.source.driver:
+        # GetSecretForPV: only secrets that were made for the driver.
+        raise ObjectError(
+            f"couldn't get secret {namespace}/{found.name} err: cannot get secret of type "
+            f"{spec.source.driver}"
+        )
+    for name, value in secret_content(secret).items():
+        yield f"{_OPTION}secret/{name}", base64.b64encode(value).decode()
+
+
+def _targets(pod_dir: Path) -> list[Path]:
+    """Return the directories of a pod's FlexVolumes."""
+    found = directories(volumes_dir(pod_dir), "*/*")
+    return [target for target in found if is_flex_directory(target.parent.name)]
+
+
+def _remove_parents(pod_dir: Path) -> None:
+    for driver in directories(volumes_dir(pod_dir), "*"):
+        if is_flex_directory(driver.name):
+            remove_empty(driver)
+
+
+def _teardown_error(target: Path, cause: Exception) -> VolumeError:
+    return VolumeError(
+        target.name, f'UnmountVolume.TearDown failed for volume "{target.name}" : {cause}'
+    )
+
+
+def is_flex_directory(name: str) -> bool:
+    """Whether a directory of a pod's volumes is that of a FlexVolume driver."""
+    return not name.startswith(_OWN)
+
+
+def flex_unique_name(spec: VolumeSpec) -> str:
+    """Return the volume's name in a node's `volumesInUse` and `volumesAttached`."""
+    return f"{spec.source.driver}/{spec.disk_name}"
+
+
+def make_flex(context: PluginContext) -> FlexVolumes:
+    """Return the plugin of FlexVolumes."""
+    return FlexVolumes(context, context.attached_device)

@@ -1,0 +1,105 @@
+"""The kinds of volume that work through programs of the host, each imported when it is first used.
+
+Most nodes have none of them, and their modules cost memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+from kubelet_trio.model import Offload, Purpose, offload_for
+from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.ownership import Walks
+from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, VolumeSpec
+from kubelet_trio.volumes.tools import HostTools, Tools
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_BUILT_IN = "kubernetes.io~"  # a FlexVolume driver's directory has its vendor's name instead
+
+
+@dataclass(frozen=True, slots=True)
+class PluginContext:
+    """What plugins of disks and drivers are made from."""
+
+    root_dir: Path
+    mounter: Mounter
+    offload: Offload
+    tools: Tools = field(default_factory=HostTools)
+    devices: BlockDevices = field(default_factory=KernelBlockDevices)
+    walks: Walks = field(default_factory=Walks)
+    node_name: str = ""
+    flex_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")  # volumePluginDir
+    # The device path of a volume by its unique name, from the node's `volumesAttached`; None
+    # without an attach controller.
+    attached_device: Callable[[str], str] | None = None
+
+    @property
+    def pods_dir(self) -> Path:
+        return self.root_dir / "pods"
+
+    async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work of a volume, which may hang for minutes. Raises what `fn` raises."""
+        return await offload_for(self.offload, Purpose.DEVICES)(fn, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class HostKind:
+    """A kind of volume: where its code is, and what it leaves on disk."""
+
+    module: str  # of kubelet_trio.volumes
+    factory: str  # of an `AsyncVolumePlugin`, from a `PluginContext`
+    plugin: str  # the name of its directory below `plugins/kubernetes.io`
+    unique_name: str = ""  # the function that names it for the attach controller; "": not attached
+
+    def owns(self, directory: str) -> bool:
+        """Whether a directory of a pod's volumes, or of its devices, is of this kind."""
+        if self.plugin == "flexvolume":  # has a directory for each driver
+            return not directory.startswith(_BUILT_IN)
+        return directory == f"{_BUILT_IN}{self.plugin}"
+
+
+# By the field of a Volume or of a PersistentVolumeSpec.
+HOST_KINDS: Mapping[str, HostKind] = {
+    "fc": HostKind("fibre_channel", "make_fibre_channel", "fc", "fc_unique_name"),
+    "flexVolume": HostKind("flex", "make_flex", "flexvolume", "flex_unique_name"),
+    "iscsi": HostKind("iscsi", "make_iscsi", "iscsi", "iscsi_unique_name"),
+    "local": HostKind("local", "make_local", "local-volume"),
+}
+
+
+def host_kinds(context: PluginContext) -> list[AsyncKind]:
+    """Return the kinds for a `VolumeManager`."""
+    base = context.root_dir / "plugins/kubernetes.io"
+    return [
+        AsyncKind(kind, facts.owns, (base / facts.plugin).is_dir, partial(_make, kind, context))
+        for kind, facts in HOST_KINDS.items()
+    ]
+
+
+def unique_name(spec: VolumeSpec) -> str | None:
+    """Return a volume's name in `volumesInUse` and `volumesAttached`; None if it is not attached.
+
+    Raises ValueError.
+    """
+    facts = HOST_KINDS.get(spec.kind)
+    if facts is None or not facts.unique_name:
+        return None
+    return cast("str", _function(facts, facts.unique_name)(spec))
+
+
+def _make(kind: str, context: PluginContext) -> AsyncVolumePlugin:
+    facts = HOST_KINDS[kind]
+    return cast("AsyncVolumePlugin", _function(facts, facts.factory)(context))
+
+
+def _function(facts: HostKind, name: str) -> Callable[[Any], object]:
+    module = importlib.import_module(f"kubelet_trio.volumes.{facts.module}")
+    return cast("Callable[[Any], object]", getattr(module, name))
