@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
@@ -24,7 +25,7 @@ from kubelet_trio.pods import (
     Remains,
     UserNamespaceManager,
 )
-from kubelet_trio.volumes import VolumeManager
+from kubelet_trio.volumes import PluginContext, VolumeManager, host_kinds
 from kubelet_trio.volumes.csi import CsiServices
 
 
@@ -134,13 +135,18 @@ def _make_volumes(
     csi: CsiServices,
 ) -> VolumeManager:
     seams, node, state = setup.seams, setup.settings.node, runtime.health.state
+    offload = seams.offload_for(Purpose.VOLUMES)
+    host = PluginContext(node.root_dir, seams.mounter, offload, node_name=node.node_name)
     return VolumeManager(
         node.root_dir,
         seams.mounter,
-        seams.offload_for(Purpose.VOLUMES),
+        offload,
         objects=objects,
         tokens=setup.cluster.tokens if setup.cluster is not None else None,
-        async_kinds=lambda walks, measured: [csi.kind(walks, measured)],
+        async_kinds=lambda walks, measured: [
+            csi.kind(walks, measured),
+            *host_kinds(replace(host, walks=walks)),
+        ],
         clock=seams.clock,
         allocatable=node.allocatable,
         recursive_read_only=lambda handler: handler in state.value.recursive_read_only,

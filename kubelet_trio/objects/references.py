@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lightkube.models.core_v1 import Container, PersistentVolume, Pod, Volume
+from lightkube.models.core_v1 import (
+    Container,
+    PersistentVolume,
+    PersistentVolumeSpec,
+    Pod,
+    Volume,
+)
 
 from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
 from kubelet_trio.objects.kinds import (
@@ -53,6 +59,9 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
         yield csi_driver_key(volume.csi.driver)
         if volume.csi.nodePublishSecretRef is not None:
             yield secret_key(namespace, volume.csi.nodePublishSecretRef.name)
+    for own in (volume.iscsi, volume.flexVolume):
+        if own is not None and own.secretRef is not None and own.secretRef.name:
+            yield secret_key(namespace, own.secretRef.name)
     for source in (volume.projected.sources or ()) if volume.projected is not None else ():
         if source.configMap is not None:
             yield config_map_key(namespace, source.configMap.name)
@@ -62,7 +71,13 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
 
 def persistent_references(volume: PersistentVolume) -> Iterator[ObjectKey]:
     """Yield the objects that the node needs to mount a persistent volume."""
-    csi = volume.spec.csi if volume.spec is not None else None
+    facts = volume.spec or PersistentVolumeSpec()
+    # The pod's namespace: its claim is in the same.
+    namespace = (facts.claimRef.namespace if facts.claimRef is not None else None) or "default"
+    for own in (facts.iscsi, facts.flexVolume):
+        if own is not None and own.secretRef is not None and own.secretRef.name:
+            yield secret_key(own.secretRef.namespace or namespace, own.secretRef.name)
+    csi = facts.csi
     if csi is None:
         return
     yield csi_driver_key(csi.driver)

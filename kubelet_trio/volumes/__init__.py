@@ -10,6 +10,7 @@ from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnav
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
+from kubelet_trio.volumes.plugins import PluginContext, host_kinds
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing
@@ -32,11 +33,13 @@ __all__ = [
     "LoopUnavailableError",
     "MountPoint",
     "Mounter",
+    "PluginContext",
     "VolumeError",
     "VolumeFill",
     "VolumeManager",
     "VolumeRow",
     "has_tmpfs_noswap",
+    "host_kinds",
     "list_volumes",
     "parse_mountinfo",
     "read_listing",

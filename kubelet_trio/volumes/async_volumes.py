@@ -16,9 +16,18 @@ from pathlib import Path
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Backoff, EventSink, Offload, PodUid, get_logger, pod_object_ref
+from kubelet_trio.model import (
+    Backoff,
+    EventSink,
+    ObjectRef,
+    Offload,
+    PodUid,
+    get_logger,
+    pod_object_ref,
+)
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.volumes.errors import (
+    FilesystemMismatchError,
     VolumeError,
     VolumeStepError,
     not_mounted_error,
@@ -78,7 +87,17 @@ class AsyncVolumes:
             with timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated):
                 await self.plugin(spec.kind).set_up(spec)
         except (VolumeStepError, OSError, ValueError, ObjectError) as exc:
+            self._report_mismatch(spec, exc)
             raise set_up_error(spec.disk_name, exc, is_block=spec.is_block) from exc
+
+    def _report_mismatch(self, spec: VolumeSpec, cause: Exception) -> None:
+        """Tell the owner of a persistent volume of a wrong file system (checkForFailedMount)."""
+        is_mismatch = isinstance(cause.__cause__, FilesystemMismatchError)
+        if is_mismatch and spec.persistent is not None and self.events is not None:
+            meta = spec.persistent.metadata
+            volume = ObjectRef("PersistentVolume", spec.disk_name, uid=(meta and meta.uid) or "")
+            text = f'MountVolume failed for volume "{spec.disk_name}" {cause}'
+            self.events.emit(volume, "Warning", "FailedMountOnFilesystemMismatch", text)
 
     async def set_up_all(
         self, pod: PodUid, specs: Iterable[VolumeSpec], rows: list[Operation], limit: float

@@ -1,7 +1,6 @@
-"""Volumes whose data exists without the pod: hostPath, local and NFS.
+"""Volumes whose data exists without the pod: hostPath and NFS.
 
-local and NFS are unmounted with the pod, a hostPath is not mounted at all. Nothing in them is
-ever removed.
+NFS is unmounted with the pod, a hostPath is not mounted at all. Nothing in them is ever removed.
 """
 
 from __future__ import annotations
@@ -9,17 +8,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import remove_empty
 from kubelet_trio.volumes.hung import PATIENCE, HungCalls
-from kubelet_trio.volumes.layout import LOCAL, MARKER, NFS, ready_file, volume_dir
+from kubelet_trio.volumes.layout import NFS, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
-from kubelet_trio.volumes.ownership import Walks, own_volume
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
@@ -67,67 +65,6 @@ class HostPath:
     def path(self, spec: VolumeSpec) -> Path:
         """Return the path on the host."""
         return Path(spec.source.path)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalVolume:
-    """The plugin for `local` persistent volumes: a directory of the node, bind-mounted."""
-
-    pods_dir: Path
-    mounter: Mounter
-    walks: Walks = field(default_factory=Walks)
-    managed: bool = True
-    follows_objects: bool = False
-    is_read_only: bool = False
-
-    def set_up(self, spec: VolumeSpec) -> None:
-        """Bind-mount the directory, and give it to the pod's fsGroup. Raises OSError, ValueError.
-
-        A marker file says that both are done; without it the set-up is repeated.
-        """
-        path, ready = self.path(spec), self._ready(spec)
-        if not self.is_set_up(spec):
-            ready.unlink(missing_ok=True)  # a reboot removes the mount and leaves the marker
-            source = Path(spec.source.path)
-            if not source.is_dir():
-                raise ValueError(f'path "{source}" does not exist or is no directory')
-            make_directories(path)
-            # An attempt that failed later left its mount; a second one would cover it.
-            if _find(self.mounter, path) is None:
-                self.mounter.bind(str(source), path)
-            # Only the first mount on the node sets the group: SetUpAt in pkg/volume/local.
-            if not spec.read_only and not self._is_shared(path):
-                own_volume(
-                    path,
-                    spec.fs_group,
-                    read_only=False,
-                    policy=spec.change_policy,
-                    walks=self.walks,
-                )
-            make_directories(ready.parent)
-            ready.touch(MARKER)
-
-    def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether it is mounted and its group is set."""
-        return self._ready(spec).exists() and _find(self.mounter, self.path(spec)) is not None
-
-    def path(self, spec: VolumeSpec) -> Path:
-        """Return the mount point."""
-        return volume_dir(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
-
-    def _ready(self, spec: VolumeSpec) -> Path:
-        return ready_file(self.pods_dir / spec.uid, LOCAL, spec.disk_name)
-
-    def _is_shared(self, path: Path) -> bool:
-        """Whether another pod mounts the same directory: the first pod's fsGroup then stays."""
-        # Bind mounts of one directory have the same file system and root (proc_pid_mountinfo(5)).
-        own = _find(self.mounter, path)
-        pods = f"{self.pods_dir}/"
-        return own is not None and any(
-            (mount.root, mount.source) == (own.root, own.source)
-            for mount in self.mounter.mounts()
-            if mount.path != own.path and mount.path.startswith(pods) and f"/{LOCAL}/" in mount.path
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ CONFIG_MAP = "kubernetes.io~configmap"
 DOWNWARD_API = "kubernetes.io~downward-api"
 PROJECTED = "kubernetes.io~projected"
 SECRET = "kubernetes.io~secret"
-LOCAL = "kubernetes.io~local-volume"
 NFS = "kubernetes.io~nfs"
 
 # Plugins whose volumes exist only for the pod (a directory or a tmpfs): teardown unmounts and
@@ -45,7 +44,7 @@ OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET)
 
 # Plugins whose data exists without the pod: teardown unmounts it, and removes only the empty
 # mount point.
-MOUNTED_PLUGINS = frozenset((LOCAL, NFS))
+MOUNTED_PLUGINS = frozenset((NFS,))
 
 MARKER = 0o644  # the mode of a marker file, as in the Go kubelet
 

@@ -54,7 +54,7 @@ from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error, unprocessed_error
-from kubelet_trio.volumes.external import HostPath, LocalVolume, NfsVolume
+from kubelet_trio.volumes.external import HostPath, NfsVolume
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
@@ -135,7 +135,6 @@ class VolumeManager:
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
             "hostPath": HostPath(self._hung),
-            "local": LocalVolume(self._pods_dir, mounter, self._walks),
             "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
         }

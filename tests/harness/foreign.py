@@ -248,8 +248,6 @@ ALLOWED: dict[str, str] = {
         "volumes/flex.py::FlexVolumes._is_set_up Path.exists, Path.read_text",
         "volumes/flex.py::FlexVolumes._tear_down Path.exists, Path.rmdir, Path.unlink",
         "volumes/manager.py::VolumeManager._list_pods Path.is_dir, os.scandir",
-        "volumes/external.py::LocalVolume.is_set_up Path.exists",
-        "volumes/external.py::LocalVolume.set_up Path.is_dir, Path.touch, Path.unlink",
         "volumes/block.py::DeviceMaps.map Path.symlink_to, Path.touch, Path.unlink, os.readlink",
         "volumes/block.py::DeviceMaps.unmap Path.unlink",
         "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",

@@ -12,7 +12,10 @@ from lightkube.models.core_v1 import (
     ConfigMap,
     CSIPersistentVolumeSource,
     CSIVolumeSource,
+    FlexVolumeSource,
+    ISCSIVolumeSource,
     LocalObjectReference,
+    ObjectReference,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
@@ -23,6 +26,7 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from kubelet_trio.kube import route_of
@@ -386,6 +390,25 @@ def test_what_a_pod_and_its_persistent_volume_need() -> None:
         secret_key("st", "publish"),
     ]
     assert list(persistent_references(PersistentVolume())) == []
+
+
+@pytest.mark.parametrize("kind", ["iscsi", "flexVolume"])
+def test_what_disks_and_drivers_of_the_host_need(kind: str) -> None:
+    own, other = SecretReference(name="a"), SecretReference(name="b", namespace="st")
+    sources: dict[str, Any] = {
+        "iscsi": ISCSIVolumeSource(iqn="iqn.2001-04.x:y", lun=0, targetPortal="10.0.0.1"),
+        "flexVolume": FlexVolumeSource(driver="v/d"),
+    }
+    inline = Volume(name="v", **{kind: replace(sources[kind], secretRef=own)})
+    assert list(volume_references(PodKey("ns", "p"), inline)) == [secret_key("ns", "a")]
+    claim = ObjectReference(namespace="ns", name="c")
+    for secret, wanted in ((own, secret_key("ns", "a")), (other, secret_key("st", "b"))):
+        spec = PersistentVolumeSpec(
+            claimRef=claim, **{kind: replace(sources[kind], secretRef=secret)}
+        )
+        assert list(persistent_references(PersistentVolume(spec=spec))) == [wanted]
+    bare = PersistentVolume(spec=PersistentVolumeSpec(**{kind: sources[kind]}))
+    assert list(persistent_references(bare)) == []
 
 
 def test_kinds_and_their_models_agree() -> None:

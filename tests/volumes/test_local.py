@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from lightkube.models.core_v1 import LocalVolumeSource
+from lightkube.models.core_v1 import LocalVolumeSource, PersistentVolume
+from lightkube.models.meta_v1 import ObjectMeta
 
-from kubelet_trio.model import inline_offload, thread_offload
+from kubelet_trio.model import EventType, ObjectRef, PodUid, inline_offload, thread_offload
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import KernelMounter, Mounter
+from kubelet_trio.volumes import KernelMounter, Mounter, host_kinds
+from kubelet_trio.volumes.async_volumes import AsyncVolumes
 from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
 from kubelet_trio.volumes.local import make_local
@@ -140,6 +142,35 @@ async def test_pods_share_a_formatted_device(
     await plugin.set_up(one)
     assert (plugin.path(one) / "data").read_text() == "x"
     await plugin.tear_down(root / "pods/u-1")
+
+
+class Told:
+    """Keeps kind, reason and text of events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        self.events.append((involved.kind, reason, message))
+
+
+async def test_another_file_system_is_told_to_the_volumes_owner(
+    tmp_path: Path, kernel: KernelMounter, loop: Path
+) -> None:
+    await trio.run_process(["mkfs.ext4", "-q", str(loop)])
+    told, root = Told(), tmp_path / "root"
+    volume = PersistentVolume(metadata=ObjectMeta(name="pv", uid="v-1"))
+    spec = disk_spec("local", LocalVolumeSource(str(loop), fsType="vfat"), persistent=volume)
+    kinds = host_kinds(PluginContext(root, kernel, thread_offload))
+    volumes = AsyncVolumes(kinds, thread_offload, told)
+    with pytest.raises(VolumeError, match=r"MountVolume\.MountDevice failed for"):
+        await volumes.set_up(PodUid("u-1"), spec, [])
+    ((kind, reason, text),) = told.events
+    assert (kind, reason) == ("PersistentVolume", "FailedMountOnFilesystemMismatch")
+    assert text.startswith('MountVolume failed for volume "pv" mount failed: exit status')
+    await volumes.tear_down(PodUid("u-1"), root / "pods/u-1", [])
+    await volumes.clean()
+    assert mounted(root, kernel) == []
 
 
 async def test_a_busy_device_stays_until_it_is_free(

@@ -9,6 +9,13 @@ from kubelet_trio.testing.kube.store import Json
 
 MIRROR = "kubernetes.io/config.mirror"
 
+# The fields of secrets by the kind of an inline volume.
+_VOLUME_SECRETS = (
+    ("csi", "nodePublishSecretRef"),
+    ("flexVolume", "secretRef"),
+    ("iscsi", "secretRef"),
+)
+
 
 def references(pod: Json) -> Iterator[tuple[str, str]]:
     """Yield kind and name of the objects that a pod refers to."""
@@ -33,8 +40,9 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
     for volume in spec.get("volumes") or ():
         if "secret" in volume:
             yield "Secret", volume["secret"].get("secretName", "")
-        if secret := (volume.get("csi") or {}).get("nodePublishSecretRef"):
-            yield "Secret", secret.get("name", "")
+        for kind, field in _VOLUME_SECRETS:
+            if secret := (volume.get(kind) or {}).get(field):
+                yield "Secret", secret.get("name", "")
         if "persistentVolumeClaim" in volume:
             yield "PersistentVolumeClaim", volume["persistentVolumeClaim"].get("claimName", "")
         if "ephemeral" in volume:
@@ -49,7 +57,12 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
 def volume_secrets(volume: Json) -> Iterator[tuple[str, str]]:
     """Yield namespace and name of the secrets with which a node mounts a persistent volume."""
     # VisitPVSecretNames in pkg/api/v1/persistentvolume; the controller's are not a node's to see.
-    csi = (volume.get("spec") or {}).get("csi") or {}
+    spec = volume.get("spec") or {}
+    claimed_from = (spec.get("claimRef") or {}).get("namespace", "")
+    for kind in ("iscsi", "flexVolume"):
+        if secret := (spec.get(kind) or {}).get("secretRef"):
+            yield secret.get("namespace") or claimed_from, secret.get("name", "")
+    csi = spec.get("csi") or {}
     for field in ("nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"):
         if secret := csi.get(field):
             yield secret.get("namespace", ""), secret.get("name", "")
