@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.parts import Reports, RuntimeParts, Setup, Supplies
 from kubelet_trio.credentials import ImageAccess
@@ -27,6 +28,9 @@ from kubelet_trio.pods import (
 )
 from kubelet_trio.volumes import PluginContext, VolumeManager, host_kinds
 from kubelet_trio.volumes.csi import CsiServices
+
+if TYPE_CHECKING:
+    from kubelet_trio.agent.cluster import Cluster
 
 
 def make_supplies(
@@ -137,18 +141,20 @@ def _make_volumes(
     seams, node, state = setup.seams, setup.settings.node, runtime.health.state
     offload = seams.offload_for(Purpose.VOLUMES)
     host = PluginContext(node.root_dir, seams.mounter, offload, node_name=node.node_name)
+    cluster = setup.cluster
     return VolumeManager(
         node.root_dir,
         seams.mounter,
         offload,
         objects=objects,
-        tokens=setup.cluster.tokens if setup.cluster is not None else None,
+        tokens=cluster.tokens if cluster is not None else None,
         async_kinds=lambda walks, measured: [
             csi.kind(walks, measured),
             *host_kinds(replace(host, walks=walks)),
         ],
         clock=seams.clock,
         allocatable=node.allocatable,
+        node_labels=lambda: _node_labels(cluster),
         recursive_read_only=lambda handler: handler in state.value.recursive_read_only,
         no_image_volumes=lambda: state.value.no_image_volumes,
         memory_allocatable=seams.memory_allocatable,
@@ -157,6 +163,13 @@ def _make_volumes(
         meter=seams.meter,
         events=reports.events,
     )
+
+
+def _node_labels(cluster: Cluster | None) -> Mapping[str, str] | None:
+    node = cluster.known_node() if cluster is not None else None
+    if node is None or node.metadata is None:
+        return None
+    return node.metadata.labels or {}
 
 
 def _make_cgroups(

@@ -36,6 +36,7 @@ class ContainerInputs:
     termination_log_host_path: str = ""  # the termination message file; empty: none is mounted
     target_container_id: ContainerId | None = None  # of an ephemeral container
     users: v1.UserNamespace | None = None  # the pod's own user namespace, if it has one
+    volume_groups: tuple[int, ...] = ()  # supplemental groups that the pod's volumes add
 
 
 def container_config(
@@ -107,5 +108,6 @@ def _linux(
         image_username=inputs.image_username,
         target=inputs.target_container_id,
         users=inputs.users,
+        volume_groups=inputs.volume_groups,
     )
     return v1.LinuxContainerConfig(resources=resources, security_context=security)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lightkube.models.core_v1 import Container, ContainerPort, Pod
 
@@ -22,12 +22,18 @@ from kubelet_trio.model import spec as pod_spec
 
 
 def sandbox_config(
-    pod: Pod, node: NodeSettings, *, attempt: int, users: v1.UserNamespace | None = None
+    pod: Pod,
+    node: NodeSettings,
+    *,
+    attempt: int,
+    users: v1.UserNamespace | None = None,
+    volume_groups: Sequence[int] = (),
 ) -> v1.PodSandboxConfig:
     """Return the config of a pod's sandbox; it is equal for equal arguments.
 
-    `users` is the pod's own user namespace, if it has one. `pod_dns(...).warnings` reports what is
-    cut from its resolver settings. Raises `SandboxConfigError` for an invalid name or quantity.
+    `users` is the pod's own user namespace, if it has one, and `volume_groups` are the groups that
+    its volumes add. `pod_dns(...).warnings` reports what is cut from its resolver settings. Raises
+    `SandboxConfigError` for an invalid name or quantity.
     """
     key, spec = pod_key(pod), pod_spec(pod)
     return v1.PodSandboxConfig(
@@ -41,7 +47,7 @@ def sandbox_config(
         port_mappings=list(port_mappings(pod)),
         labels=sandbox_labels(pod),
         annotations=sandbox_annotations(pod),
-        linux=_linux(pod, node, users),
+        linux=_linux(pod, node, users, volume_groups),
     )
 
 
@@ -63,12 +69,12 @@ def _hostname(pod: Pod, node: NodeSettings) -> str:
 
 
 def _linux(
-    pod: Pod, node: NodeSettings, users: v1.UserNamespace | None
+    pod: Pod, node: NodeSettings, users: v1.UserNamespace | None, volume_groups: Sequence[int]
 ) -> v1.LinuxPodSandboxConfig:
     try:
         return v1.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_parent(pod, node),
-            security_context=sandbox_security(pod, users),
+            security_context=sandbox_security(pod, users, volume_groups),
             sysctls=_sysctls(pod),
             overhead=overhead_resources(pod, node),
             resources=sandbox_resources(pod, node),

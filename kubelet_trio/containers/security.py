@@ -7,6 +7,8 @@ what it asks for is not decided here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lightkube.models.core_v1 import (
     AppArmorProfile,
     Capabilities,
@@ -69,7 +71,7 @@ def namespace_options(
 
 
 def sandbox_security(
-    pod: Pod, users: v1.UserNamespace | None = None
+    pod: Pod, users: v1.UserNamespace | None = None, volume_groups: Sequence[int] = ()
 ) -> v1.LinuxSandboxSecurityContext:
     """Return the sandbox's security context."""
     context = pod_spec(pod).securityContext or PodSecurityContext()
@@ -78,7 +80,7 @@ def sandbox_security(
         selinux_options=_selinux(context.seLinuxOptions),
         run_as_user=_int64(context.runAsUser),
         run_as_group=_int64(context.runAsGroup),
-        supplemental_groups=_groups(context),
+        supplemental_groups=_groups(context, volume_groups),
         supplemental_groups_policy=_groups_policy(context),
         privileged=any(_is_privileged(c) for c in pod_containers(pod)),
         # Whatever the pod asks for, so that containers' profiles need not allow what the sandbox's
@@ -96,6 +98,7 @@ def container_security(
     image_username: str = "",
     target: ContainerId | None = None,
     users: v1.UserNamespace | None = None,
+    volume_groups: Sequence[int] = (),
 ) -> v1.LinuxContainerSecurityContext:
     """Return a container's security context. Raises `ContainerConfigError` if it must not run.
 
@@ -107,6 +110,7 @@ def container_security(
         image_username: the image's user, if it is given by name.
         target: the container whose PID namespace this one joins.
         users: the pod's own user namespace, if it has one.
+        volume_groups: the groups that the pod's volumes add.
     """
     pod_context = pod_spec(pod).securityContext or PodSecurityContext()
     own = container.spec.securityContext or SecurityContext()
@@ -123,7 +127,7 @@ def container_security(
         run_as_group=_int64(group),
         run_as_username=image_username if user is None else "",
         readonly_rootfs=bool(own.readOnlyRootFilesystem),
-        supplemental_groups=_groups(pod_context),
+        supplemental_groups=_groups(pod_context, volume_groups),
         supplemental_groups_policy=_groups_policy(pod_context),
         # None means allowed: only an explicit false sets no_new_privs.
         no_new_privs=own.allowPrivilegeEscalation is False,
@@ -217,10 +221,10 @@ def _seccomp(profile: SeccompProfile | None, node: NodeSettings) -> v1.SecurityP
     return v1.SecurityProfile(profile_type=types.Unconfined)
 
 
-def _groups(context: PodSecurityContext) -> list[int]:
+def _groups(context: PodSecurityContext, volume_groups: Sequence[int]) -> list[int]:
     # fsGroup is a supplementary group of every container, so that they can use the volumes.
     groups = [] if context.fsGroup is None else [context.fsGroup]
-    return [*groups, *(context.supplementalGroups or ())]
+    return [*groups, *(context.supplementalGroups or ()), *volume_groups]
 
 
 def _groups_policy(context: PodSecurityContext) -> v1.SupplementalGroupsPolicy:

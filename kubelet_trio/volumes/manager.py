@@ -60,6 +60,7 @@ from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
 from kubelet_trio.volumes.ownership import Walks, report_progress
+from kubelet_trio.volumes.persistent import check_node, check_options, volume_groups
 from kubelet_trio.volumes.spec import (
     AsyncKind,
     VolumePlugin,
@@ -95,6 +96,7 @@ class VolumeManager:
         selinux: bool = False,
         meter: Meter | None = None,
         events: EventSink | None = None,
+        node_labels: Callable[[], Mapping[str, str] | None] = lambda: None,
         recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
         async_kinds: Callable[[Walks, VolumeMeter], Sequence[AsyncKind]] = lambda *_: (),
@@ -114,6 +116,7 @@ class VolumeManager:
             selinux: whether the node labels files for containers.
             meter: counts operations and their durations.
             events: for volumes that take long; None: no events.
+            node_labels: the labels of the node's object; None: there is no object.
             recursive_read_only: whether a runtime handler ("": the default one) supports
                 recursive read-only mounts.
             no_image_volumes: why the runtime cannot mount images; "" if it can.
@@ -129,6 +132,7 @@ class VolumeManager:
         self._walks = Walks()
         self._events = events
         self._volume_meter = VolumeMeter(meter or Meter())
+        self._node_labels = node_labels
         self._recursive_read_only = recursive_read_only
         self._no_image_volumes = no_image_volumes
         empty_dir = EmptyDir(self._pods_dir, mounter, memory_allocatable, tmpfs_noswap)
@@ -287,6 +291,7 @@ class VolumeManager:
         deleting = {spec.name: spec.deleting for spec in specs if spec.deleting}
         if deleting:
             raise unprocessed_error(deleting)
+        self._check_persistent(specs)
         for spec in specs:
             if not spec.is_for_one_pod:
                 continue
@@ -295,6 +300,22 @@ class VolumeManager:
                     await self._offload(take_for_one_pod, self._pods_dir, spec.uid, spec.disk_name)
             except (OSError, ValueError) as exc:
                 raise set_up_error(spec.disk_name, exc) from exc
+
+    def _check_persistent(self, specs: Iterable[VolumeSpec]) -> None:
+        """Check that volumes may be mounted on this node. Raises `VolumeError` for the first."""
+        for spec in specs:
+            if spec.persistent is not None:
+                check_node(spec.persistent, self._node_labels(), is_block=spec.is_block)
+                check_options(spec.persistent, spec.kind)
+
+    async def groups(self, pod: Pod) -> tuple[int, ...]:
+        """Return the supplemental groups that volumes add to all containers of a pod.
+
+        Raises `VolumeError` if the volume of a claim cannot be read.
+        """
+        claimed = [volume for volume in used_volumes(pod) if is_claimed(volume)]
+        specs = await self._specs.read(pod, claimed) if claimed else ()
+        return volume_groups(pod, (s.persistent for s in specs if s.persistent is not None))
 
     async def _set_up_missing(self, pod: Pod, specs: Sequence[VolumeSpec]) -> None:
         """Set up volumes that no container used so far: an ephemeral container can be the first.

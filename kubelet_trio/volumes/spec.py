@@ -20,6 +20,7 @@ from kubelet_trio.model import metadata, pod_key
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import NO_OBJECTS, ObjectError, ObjectView, TokenRequest
 from kubelet_trio.volumes.claims import ClaimedVolume, claimed_volume
+from kubelet_trio.volumes.persistent import mount_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         found.source,
         found.name,
         read_only=_is_claimed_read_only(volume) or _is_source_read_only(found),
-        mount_options=tuple(found.spec.mountOptions or ()),
+        mount_options=mount_options(found.volume),
         objects=objects,
         facts=facts,
         is_for_one_pod=found.is_for_one_pod,

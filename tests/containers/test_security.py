@@ -62,6 +62,17 @@ def test_the_pods_groups_are_every_containers() -> None:
     assert made.supplemental_groups_policy == v1.SupplementalGroupsPolicy.Strict
 
 
+def test_the_groups_of_volumes_are_every_containers_too() -> None:
+    groups, of_pod = (8, 9), PodSecurityContext(fsGroup=1, supplementalGroups=[2])
+    made = context(None, of_pod, ContainerInputs(volume_groups=groups))
+    assert made.supplemental_groups == [1, 2, 8, 9]
+    assert context(None, None, ContainerInputs(volume_groups=groups)).supplemental_groups == [8, 9]
+    linux = sandbox_config(pod(), NODE, attempt=0, volume_groups=groups).linux
+    assert linux is not None
+    assert linux.security_context is not None
+    assert linux.security_context.supplemental_groups == [8, 9]
+
+
 def test_privileges_are_passed_on_as_given() -> None:
     made = context(
         SecurityContext(

@@ -38,6 +38,7 @@ from kubelet_trio.pods.steps.sandbox import (
     sandbox_spec,
 )
 from kubelet_trio.pods.steps.stops import ContainerStopper, stop_message
+from kubelet_trio.volumes import VolumeError
 
 # Containers that did not start, by name.
 FailedStarts = dict[str, ContainerStartError]
@@ -159,7 +160,7 @@ class PodExecutor:
             try:
                 # CRI: CreateContainer needs the config that the sandbox was created with.
                 made = await sandbox_spec(self._services, pod, node, attempt)
-            except SandboxConfigError as exc:
+            except (SandboxConfigError, VolumeError) as exc:
                 raise StepError("FailedSync", str(exc)) from exc
         sandbox = RunningSandbox(sandbox_id, made, record.ips if record is not None else ())
         for start in plan.start:

@@ -63,6 +63,7 @@ async def container_inputs(
         variables=environment.variables,
         mounts=(*mounts, *own.mounts),
         devices=tuple(devices),
+        volume_groups=await services.volumes.groups(pod),
         termination_log_host_path=own.termination_log,
     )
 

@@ -48,12 +48,17 @@ class RunningSandbox:
 async def sandbox_spec(
     services: PodServices, pod: Pod, node: NodeSettings, attempt: int
 ) -> SandboxSpec:
-    """Return how a pod's sandbox is run. Raises `SandboxConfigError`, in upstream's words."""
+    """Return how a pod's sandbox is run.
+
+    Raises `SandboxConfigError`, in upstream's words, and `VolumeError`.
+    """
     handler = await _handler(services, pod)
     users = None
     if spec(pod).hostUsers is False:
         users = await _user_namespace(services, pod, handler)
-    return SandboxSpec(handler, users, sandbox_config(pod, node, attempt=attempt, users=users))
+    groups = await services.volumes.groups(pod)
+    config = sandbox_config(pod, node, attempt=attempt, users=users, volume_groups=groups)
+    return SandboxSpec(handler, users, config)
 
 
 async def _user_namespace(services: PodServices, pod: Pod, handler: str) -> v1.UserNamespace:
