@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         Certificate,
         CertificateRequest,
         CertificateStore,
+        ProvenKey,
+        proven_key,
     )
     from kubelet_trio.kube.client import KubeClient, open_client
     from kubelet_trio.kube.credentials import AwaitedCertificate
@@ -63,6 +65,7 @@ _DEFERRED = {
     "ClientAccess": "bootstrap",
     "ClientConfig": "kubeconfig",
     "KubeClient": "client",
+    "ProvenKey": "certificates",
     "RenewalHooks": "rotation",
     "RequestAttempt": "request",
     "Rotation": "rotation",
@@ -72,6 +75,7 @@ _DEFERRED = {
     "client_store": "bootstrap",
     "load_kubeconfig": "kubeconfig",
     "open_client": "client",
+    "proven_key": "certificates",
     "write_kubeconfig": "bootstrap",
 }
 
@@ -101,6 +105,7 @@ __all__ = [
     "ObjectList",
     "PatchError",
     "PatchKind",
+    "ProvenKey",
     "Reflector",
     "RenewalHooks",
     "RequestAttempt",
@@ -121,6 +126,7 @@ __all__ = [
     "load_kubeconfig",
     "make_strategic",
     "open_client",
+    "proven_key",
     "route_of",
     "to_json",
     "write_kubeconfig",

@@ -87,6 +87,13 @@ class Signed(NamedTuple):
     certificate: Certificate
 
 
+class ProvenKey(NamedTuple):
+    """A private key, and a request for a certificate that proves its possession."""
+
+    key: str  # PKCS#8, PEM
+    request: str  # PKCS#10, DER in base64; without a subject
+
+
 async def pki(**asked: Any) -> dict[str, Any]:
     """Run `kube.pki` in a process of its own. Raises `CertificateError`."""
     command = [sys.executable, "-m", "kubelet_trio.kube.pki"]
@@ -118,6 +125,15 @@ async def describe(make: Pki, certificate: bytes, key: bytes = b"") -> Certifica
         "key": key.decode(errors="replace"),
     }
     return msgspec.convert(await make(do="describe", **text), Certificate)
+
+
+async def proven_key(key_type: str, make: Pki = pki) -> ProvenKey:
+    """Make a private key for a pod's certificate. Raises `CertificateError`.
+
+    `key_type` is that of a podCertificate source: RSA3072, ECDSAP256, ED25519, ...
+    """
+    made = await make(do="stub", key_type=key_type)
+    return ProvenKey(made["key"], made["request"])
 
 
 async def sign(api: KubeApi, wanted: CertificateRequest, make: Pki = pki) -> Signed:

@@ -6,12 +6,14 @@ it. It runs `python -m kubelet_trio.kube.pki`, which reads one JSON object and p
     {"do": "request", "name", "groups", "hosts", "addresses"} -> {"key", "request"}
     {"do": "describe", "certificate", "key"}                  -> {"name", "groups", "hosts",
                                      "addresses", "not_before", "not_after", "ends"}
+    {"do": "stub", "key_type"}                                -> {"key", "request"}
 
-Keys, requests and certificates are PEM, dates Unix seconds.
+Keys, requests and certificates are PEM, dates Unix seconds. The request of a stub is DER in base64.
 """
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import json
 import sys
@@ -20,10 +22,19 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 
 _PEM = serialization.Encoding.PEM
+_PUBLIC_EXPONENT = 65537
+# By the key type of a pod's certificate: an RSA key's bits, or a curve and the hash that goes
+# with it (signingParamsForKey in Go's crypto/x509).
+_RSA = {"RSA3072": 3072, "RSA4096": 4096}
+_CURVES: dict[str, tuple[type[ec.EllipticCurve], type[hashes.HashAlgorithm]]] = {
+    "ECDSAP256": (ec.SECP256R1, hashes.SHA256),
+    "ECDSAP384": (ec.SECP384R1, hashes.SHA384),
+    "ECDSAP521": (ec.SECP521R1, hashes.SHA512),
+}
 _PUBLIC = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -61,6 +72,33 @@ def request(asked: dict[str, Any]) -> dict[str, Any]:
     return {"key": text, "request": signed.public_bytes(_PEM).decode()}
 
 
+def stub(asked: dict[str, Any]) -> dict[str, Any]:
+    """Make a key of a type, and an empty request that proves its possession.
+
+    Raises ValueError for an unknown type.
+    """
+    kind = asked["key_type"]
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+    algorithm: hashes.HashAlgorithm | None = hashes.SHA256()
+    if kind in _RSA:
+        key = rsa.generate_private_key(_PUBLIC_EXPONENT, _RSA[kind])
+    elif kind in _CURVES:
+        curve, digest = _CURVES[kind]
+        key, algorithm = ec.generate_private_key(curve()), digest()
+    elif kind == "ED25519":
+        key, algorithm = ed25519.Ed25519PrivateKey.generate(), None
+    else:
+        raise ValueError(f'unknown key type "{kind}"')
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    # The two types of hashes that the signature of an elliptic key may have are narrower here.
+    signed = builder.sign(key, algorithm)  # type: ignore[arg-type]
+    text = key.private_bytes(
+        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    der = signed.public_bytes(serialization.Encoding.DER)
+    return {"key": text, "request": base64.b64encode(der).decode()}
+
+
 def describe(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the contents of the first certificate of a PEM text.
 
@@ -96,7 +134,7 @@ def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralNa
         return ()
 
 
-_OPERATIONS = {"request": request, "describe": describe}
+_OPERATIONS = {"request": request, "describe": describe, "stub": stub}
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:

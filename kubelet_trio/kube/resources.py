@@ -60,6 +60,11 @@ ROUTES = {
         Resource("SubjectAccessReview", _AUTHORIZATION, "v1", "subjectaccessreviews", False),
         Resource("CertificateSigningRequest", "certificates.k8s.io", "v1",
               "certificatesigningrequests", namespaced=False),
+        # Gates that are off by default; upstream's kubelet reads this version of both.
+        Resource("ClusterTrustBundle", "certificates.k8s.io", "v1beta1",
+              "clustertrustbundles", namespaced=False),
+        Resource("PodCertificateRequest", "certificates.k8s.io", "v1beta1",
+              "podcertificaterequests", namespaced=True),
         Resource("RuntimeClass", "node.k8s.io", "v1", "runtimeclasses", namespaced=False),
         Resource("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False),
         Resource("CSINode", _STORAGE, "v1", "csinodes", namespaced=False),

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.issued import (
+    CredentialBundle,
+    NoPodCertificates,
+    NoTrustBundles,
+    PodCertificates,
+    TrustBundles,
+)
 from kubelet_trio.objects.kinds import (
     API_VERSIONS,
     DOCUMENT_KINDS,
@@ -40,9 +47,15 @@ from kubelet_trio.objects.tokens import ClusterAccounts, ClusterTokens, NoTokens
 
 if TYPE_CHECKING:
     from kubelet_trio.objects.attachments import ClusterAttachments
+    from kubelet_trio.objects.pod_certificates import ClusterPodCertificates
+    from kubelet_trio.objects.trust_bundles import ClusterTrustBundles
 
-# Loaded only on nodes of a cluster.
-_DEFERRED = {"ClusterAttachments": "attachments"}
+# Loaded only on nodes of a cluster, and the last two only with their feature gates.
+_DEFERRED = {
+    "ClusterAttachments": "attachments",
+    "ClusterPodCertificates": "pod_certificates",
+    "ClusterTrustBundles": "trust_bundles",
+}
 
 __all__ = [
     "API_VERSIONS",
@@ -56,20 +69,27 @@ __all__ = [
     "ClusterAttachments",
     "ClusterMemory",
     "ClusterObjects",
+    "ClusterPodCertificates",
     "ClusterServices",
     "ClusterTokens",
+    "ClusterTrustBundles",
+    "CredentialBundle",
     "KnownToken",
     "LocalObjects",
+    "NoPodCertificates",
     "NoTokens",
+    "NoTrustBundles",
     "NodeObjects",
     "ObjectError",
     "ObjectKey",
     "ObjectNotFoundError",
     "ObjectStore",
     "ObjectView",
+    "PodCertificates",
     "ServiceFacts",
     "TokenRequest",
     "TokenRequester",
+    "TrustBundles",
     "claim_key",
     "claim_name",
     "config_map_content",

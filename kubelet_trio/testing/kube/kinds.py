@@ -14,7 +14,7 @@ from kubelet_trio.testing.kube.store import Json, Store
 
 WITH_STATUS = frozenset({
     "CertificateSigningRequest", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim",
-    "Pod", "ResourceClaim", "Service", "VolumeAttachment",
+    "Pod", "PodCertificateRequest", "ResourceClaim", "Service", "VolumeAttachment",
 })  # fmt: skip
 # Kinds whose creation keeps the given status: a kubelet creates its node with one.
 _STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})

@@ -38,6 +38,9 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "tokenreviews": ("create",),
     "subjectaccessreviews": ("create",),
     "certificatesigningrequests": (*_READ, "create"),
+    # With the server's gates ClusterTrustBundleProjection and PodCertificateRequest.
+    "clustertrustbundles": _READ,
+    "podcertificaterequests": (*_READ, "create"),
     "runtimeclasses": _READ,
     "csinodes": ("get", *_WRITE, "delete"),
     "csidrivers": _READ,
@@ -123,6 +126,8 @@ class NodeUser(Anyone):
             problem = (
                 "can only list/watch/deletecollection resourceslices with nodeName field selector"
             )
+        elif route.kind == "PodCertificateRequest" and f"spec.nodeName={self.node}" not in terms:
+            problem = "can only list/watch podcertificaterequests with nodeName field selector"
         elif route.kind in ("Secret", "ConfigMap"):
             # The server takes `metadata.name=` as the request's name, and so checks one object.
             named = next((t.partition("=")[2] for t in terms if t.startswith("metadata.name=")), "")
@@ -146,6 +151,8 @@ class NodeUser(Anyone):
                 raise forbidden(route, name, problem)
         elif route.kind == "ServiceAccount":
             self._check_token(route, namespace, name, body)
+        elif route.kind == "PodCertificateRequest":
+            self._check_certificate(route, namespace, body.get("spec") or {})
         elif route.kind in ("Node", "CSINode"):
             self._check_own(route, name)
             self._check_labels(route, name, {}, body)
@@ -236,6 +243,24 @@ class NodeUser(Anyone):
         if pod is not None and pod["spec"].get("nodeName") != self.node:
             problem = "node requested token bound to a pod scheduled on a different node"
             raise forbidden(route, name, problem)
+
+    def _check_certificate(self, route: Resource, namespace: str, spec: Json) -> None:
+        # NodeRestriction: a stolen node gets certificates for its present pods only.
+        pod = self._store.get("Pod", namespace, spec.get("podName", ""))
+        node = self._store.get("Node", "", self.node)
+        wanted = {"nodeName": self.node, "nodeUID": node["metadata"]["uid"] if node else ""}
+        if pod is not None:
+            account = pod["spec"].get("serviceAccountName") or "default"
+            found = self._store.get("ServiceAccount", namespace, account)
+            wanted |= {"podUID": pod["metadata"]["uid"], "serviceAccountName": account}
+            wanted["serviceAccountUID"] = found["metadata"]["uid"] if found else ""
+        if pod is None or pod["spec"].get("nodeName") != self.node:
+            problem = "node requested a certificate for a pod that is not on it"
+            raise forbidden(route, "", problem)
+        for field, value in wanted.items():
+            if spec.get(field) != value:
+                problem = f"{field} in PodCertificateRequest is not that of the pod"
+                raise forbidden(route, "", problem)
 
     def _check_own(self, route: Resource, name: str) -> None:
         if name != self.node:

@@ -21,6 +21,8 @@ _FIELDS = {
     "Secret": ("type",),
     "Service": ("spec.clusterIP", "spec.type"),
     "CertificateSigningRequest": ("spec.signerName",),
+    "ClusterTrustBundle": ("spec.signerName",),
+    "PodCertificateRequest": ("spec.signerName", "spec.podName", "spec.nodeName"),
     "ResourceSlice": ("spec.nodeName", "spec.driver"),
     "Event": (
         "involvedObject.kind", "involvedObject.namespace", "involvedObject.name",
