@@ -27,6 +27,7 @@ from kubelet_trio.events import ApiEvents, EventRecorder
 from kubelet_trio.kube import KubeApi, ServerFeatures
 from kubelet_trio.model import (
     Bell,
+    EventSink,
     Meter,
     ObjectRef,
     PodKey,
@@ -66,14 +67,26 @@ from kubelet_trio.objects import (
     ClusterTokens,
     LocalObjects,
     NodeObjects,
+    NoPodCertificates,
+    NoTrustBundles,
+    PodCertificates,
+    TrustBundles,
 )
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.pods import DECLARED, ClusterServiceVariables, PodWorker
 from kubelet_trio.sources import ApiSource, Desired
 from kubelet_trio.status import MirrorPods, StatusManager
-from kubelet_trio.supervision import ChildSpec, Restart, RestartPolicy, Strategy, Supervisor
+from kubelet_trio.supervision import (
+    ChildSpec,
+    DynamicSupervisor,
+    Restart,
+    RestartPolicy,
+    Strategy,
+    Supervisor,
+)
 
 if TYPE_CHECKING:
+    from kubelet_trio.objects import ClusterPodCertificates
     from kubelet_trio.offline import Keeper
 
 # As the Go kubelet, an agent ends whose API server keeps refusing the CSINode: one series of tries
@@ -97,6 +110,8 @@ class ClusterSettings:
     change_detection: ChangeDetection = ChangeDetection.WATCH
     event_qps: int = 50  # 0: no limit
     event_burst: int = 100
+    trust_bundles: bool = False  # the gate ClusterTrustBundleProjection
+    pod_certificates: bool = False  # the gate PodCertificateRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +211,10 @@ class Cluster:
             # pkg/kubelet/config, the source waits until the node's object has been read.
             self._node_listed.wait,
         )
+        self._changed = changes.objects_changed
+        self._projections = DynamicSupervisor("projections", policy=RestartPolicy(limit=3))
+        self.bundles = self._make_bundles()
+        self._pod_certificates: ClusterPodCertificates | None = None
         certificates: list[ClientCertificate | ServingCertificate] = []
         if server.client is not None:
             certificates.append(server.client)
@@ -209,6 +228,41 @@ class Cluster:
             api, name, self.node.value, by_controller=by_controller
         )
         self.csi_node = CsiNodeObject(api, name, self.node, self.node_changed)
+
+    def _make_bundles(self) -> TrustBundles:
+        if not self.server.settings.trust_bundles:
+            return NoTrustBundles(_gate("ClusterTrustBundleProjection"))
+        # Here, as below: few nodes have these gates.
+        from kubelet_trio.objects import ClusterTrustBundles
+
+        return ClusterTrustBundles(
+            self.server.api, self._projections, self._changed, self._features
+        )
+
+    def make_certificates(self, events: EventSink) -> PodCertificates:
+        """Return what gets the certificates of pods; `events` tell of those that are refused."""
+        settings = self.server.settings
+        if not settings.pod_certificates:
+            return NoPodCertificates(_gate("PodCertificateRequest"))
+        from kubelet_trio.objects import ClusterPodCertificates
+
+        self._pod_certificates = ClusterPodCertificates(
+            self.server.api,
+            self._projections,
+            settings.identity.name,
+            self.known_node,
+            self._clock,
+            events,
+            self._changed,
+            features=self._features,
+        )
+        return self._pod_certificates
+
+    def pod_certificate_states(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        """Yield a gauge for each signer and state of pods' certificates."""
+        if self._pod_certificates is not None:
+            for labels, count in sorted(self._pod_certificates.states().items()):
+                yield "kubelet_podcertificate_states", labels, count
 
     def objects(self, documents: LocalObjects) -> NodeObjects:
         """Return the objects of all pods; `documents` serve the static ones."""
@@ -256,9 +310,14 @@ class Cluster:
                 ChildSpec("mirrors", self._mirrors.run),
                 ChildSpec("services", self._services.run),
                 self._objects.tree,
+                *((self._projections,) if self._has_projections() else ()),
             ],
             policy=TOP_POLICY,
         )
+
+    def _has_projections(self) -> bool:
+        settings = self.server.settings
+        return settings.trust_bundles or settings.pod_certificates
 
     def certificate_children(self) -> tuple[Supervisor, ...]:
         """Return `certificates`; empty if there are none to request or renew."""
@@ -368,3 +427,7 @@ class Cluster:
         # The UID is the name, as in the Go kubelet's events: `kubectl describe` looks for both.
         name = self.server.settings.identity.name
         events.emit(ObjectRef("Node", name, uid=name), "Normal", "Starting", "Starting kubelet.")
+
+
+def _gate(name: str) -> str:
+    return f"this needs the feature gate {name}, which is off"

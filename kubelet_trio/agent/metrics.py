@@ -128,6 +128,7 @@ class AgentMetrics:
         yield "kubelet_started_pods_errors_total", (), failed.get(sandboxes, 0)
         if cluster is not None:
             yield from cluster.certificate_ttls()
+            yield from cluster.pod_certificate_states()
         if pleg.relisted_at is not None:
             # From Trio's monotonic clock to Unix seconds.
             ago = trio.current_time() - pleg.relisted_at

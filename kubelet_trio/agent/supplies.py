@@ -148,6 +148,8 @@ def _make_volumes(
         offload,
         objects=objects,
         tokens=cluster.tokens if cluster is not None else None,
+        bundles=cluster.bundles if cluster is not None else None,
+        certificates=cluster.make_certificates(reports.events) if cluster is not None else None,
         async_kinds=lambda walks, measured: [
             csi.kind(walks, measured),
             *host_kinds(replace(host, walks=walks)),

@@ -116,8 +116,9 @@ GATES: Mapping[str, bool] = (
 # tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway.
 WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace"})
 EITHER = WITHOUT_EFFECT | {
-    "CSIVolumeHealth", "KubeletRegistrationGetOnExistsOnly", "LoggingAlphaOptions", "MemoryQoS",
-    "PodLogsQuerySplitStreams", "QOSReserved",
+    "CSIVolumeHealth", "ClusterTrustBundleProjection", "KubeletRegistrationGetOnExistsOnly",
+    "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
+    "QOSReserved",
 }  # fmt: skip
 
 

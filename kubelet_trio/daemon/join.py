@@ -148,6 +148,8 @@ def make_api_server(
             ),
             event_qps=config.event_record_qps,
             event_burst=config.event_burst,
+            trust_bundles=config.feature_gates.get("ClusterTrustBundleProjection", False),
+            pod_certificates=config.feature_gates.get("PodCertificateRequest", False),
         ),
         apis.heartbeat,
         make_keeper(settings),

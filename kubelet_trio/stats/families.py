@@ -90,6 +90,7 @@ FAMILIES: dict[str, Family] = {
     "kubelet_http_requests_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to serve http requests", ("long_running", "method", "path", "server_type")),
     "kubelet_http_inflight_requests": Family("gauge", "[ALPHA] Number of the inflight http requests", ("long_running", "method", "path", "server_type")),
     "kubelet_websocket_streaming_requests_total": Family("counter", "[ALPHA] Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.", ("subresource",)),
+    "kubelet_podcertificate_states": Family("gauge", "[ALPHA] Gauge vector reporting the number of pod certificate projected volume sources, faceted by signer_name and state.", ("signer_name", "state")),
     "kubelet_certificate_manager_client_ttl_seconds": Family("gauge", "[ALPHA] Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF."),
     "kubelet_certificate_manager_server_ttl_seconds": Family("gauge", "[ALPHA] Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF."),
     "kubelet_certificate_manager_client_expiration_renew_errors": Family("counter", "[ALPHA] Counter of certificate renewal errors."),

@@ -42,10 +42,14 @@ from kubelet_trio.model import (
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import (
     LocalObjects,
+    NoPodCertificates,
     NoTokens,
+    NoTrustBundles,
     ObjectError,
     ObjectStore,
+    PodCertificates,
     TokenRequester,
+    TrustBundles,
 )
 from kubelet_trio.volumes.async_volumes import MOUNT_LIMIT, REPUBLISH_LIMIT, AsyncVolumes
 from kubelet_trio.volumes.claims import take_for_one_pod
@@ -56,6 +60,7 @@ from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error, unprocessed_error
 from kubelet_trio.volumes.external import HostPath, NfsVolume
 from kubelet_trio.volumes.hung import HungCalls
+from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
 from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
@@ -89,6 +94,8 @@ class VolumeManager:
         *,
         objects: ObjectStore | None = None,
         tokens: TokenRequester | None = None,
+        bundles: TrustBundles | None = None,
+        certificates: PodCertificates | None = None,
         clock: WallClock | None = None,
         allocatable: Mapping[str, int] | None = None,
         memory_allocatable: int = 0,
@@ -109,6 +116,8 @@ class VolumeManager:
             offload: runs blocking work in threads.
             objects: the config maps, secrets and claims; None: there are none.
             tokens: issues service account tokens; None: none are issued.
+            bundles: returns the trust anchors of projected volumes; None: there are none.
+            certificates: gets the certificates of projected volumes; None: none are issued.
             clock: wall time, for names of content directories.
             allocatable: the node's allocatable resources, in nano-units by name.
             memory_allocatable: the node's allocatable memory in bytes; 0: unknown.
@@ -125,7 +134,9 @@ class VolumeManager:
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
         self._offload = offload
-        self._tokens = tokens or NoTokens()
+        self._issuers = Issuers(
+            tokens or NoTokens(), bundles or NoTrustBundles(), certificates or NoPodCertificates()
+        )
         self._selinux = selinux
         self._one_pod = trio.Lock()
         self._hung = HungCalls()
@@ -145,7 +156,7 @@ class VolumeManager:
         self._async = AsyncVolumes(async_kinds(self._walks, self._volume_meter), offload, events)
         self._specs = SpecReader(
             objects or LocalObjects(),
-            self._tokens,
+            self._issuers,
             PodFacts(allocatable=allocatable or {}),
             lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
         )
@@ -417,7 +428,7 @@ class VolumeManager:
 
         Raises `VolumeError` for the first that failed. A mount's content is never removed.
         """
-        self._tokens.forget(uid)
+        self._issuers.forget(uid)
         pod_dir = self._pods_dir / uid
         with self._volume_meter.unmounting(uid):
             others, failure = await self._offload(self._tear_down, pod_dir)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from lightkube.models.core_v1 import (
+    ClusterTrustBundleProjection,
     ConfigMap,
     DownwardAPIVolumeFile,
     KeyToPath,
+    PodCertificateProjection,
     Secret,
     ServiceAccountTokenProjection,
     VolumeProjection,
@@ -20,6 +22,7 @@ from kubelet_trio.containers import field_value, resource_value
 from kubelet_trio.model import pod_containers, pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import (
+    CredentialBundle,
     ObjectError,
     TokenRequest,
     config_map_content,
@@ -31,7 +34,7 @@ from kubelet_trio.volumes.atomic import File, Payload
 from kubelet_trio.volumes.spec import VolumeSpec
 
 DEFAULT_MODE = 0o644
-_TOKEN_MODE = 0o600  # if the reader is known: one user for all containers, or the fsGroup
+_PRIVATE_MODE = 0o600  # if the reader is known: one user for all containers, or the fsGroup
 
 
 def config_map_payload(spec: VolumeSpec) -> Payload:
@@ -58,9 +61,9 @@ def projected_payload(spec: VolumeSpec) -> Payload:
     """
     files: dict[str, File] = {}
     errors: list[str] = []
-    for source in spec.source.sources or ():
+    for index, source in enumerate(spec.source.sources or ()):
         try:
-            files.update(_projection(spec, source, _mode(spec.source)))
+            files.update(_projection(spec, source, index, _mode(spec.source)))
         except (ObjectError, ValueError) as exc:
             errors.append(str(exc))
     if errors:
@@ -78,7 +81,7 @@ def token_requests(spec: VolumeSpec) -> Iterator[TokenRequest]:
             yield _token_request(spec, source.serviceAccountToken)
 
 
-def _projection(spec: VolumeSpec, source: VolumeProjection, mode: int) -> Payload:
+def _projection(spec: VolumeSpec, source: VolumeProjection, index: int, mode: int) -> Payload:
     if source.configMap is not None:
         config_map = source.configMap
         return _config_map(spec, config_map.name, config_map.items, config_map.optional, mode)
@@ -89,6 +92,10 @@ def _projection(spec: VolumeSpec, source: VolumeProjection, mode: int) -> Payloa
         return _downward(spec, source.downwardAPI.items or (), mode)
     if source.serviceAccountToken is not None:
         return _token(spec, source.serviceAccountToken, mode)
+    if source.clusterTrustBundle is not None:
+        return _trust_bundle(spec, source.clusterTrustBundle, index, mode)
+    if source.podCertificate is not None:
+        return _certificate(spec, source.podCertificate, index, mode)
     raise ValueError("this kind of projected source is not supported")
 
 
@@ -164,12 +171,45 @@ def _token(spec: VolumeSpec, source: ServiceAccountTokenProjection, mode: int) -
     token = spec.tokens.get(_token_request(spec, source))
     if not isinstance(token, str):
         raise token if token is not None else ObjectError("no token was requested")
+    return {source.path: _private(spec, token.encode(), mode)}
+
+
+def _trust_bundle(
+    spec: VolumeSpec, source: ClusterTrustBundleProjection, index: int, mode: int
+) -> Payload:
+    anchors = _issued(spec, index)
+    assert isinstance(anchors, bytes)
+    return {source.path: _private(spec, anchors, mode)}
+
+
+def _certificate(
+    spec: VolumeSpec, source: PodCertificateProjection, index: int, mode: int
+) -> Payload:
+    bundle = _issued(spec, index)
+    assert isinstance(bundle, CredentialBundle)
+    contents = (
+        (source.credentialBundlePath, bundle.key + bundle.chain),
+        (source.keyPath, bundle.key),
+        (source.certificateChainPath, bundle.chain),
+    )
+    return {path: _private(spec, content, mode) for path, content in contents if path}
+
+
+def _issued(spec: VolumeSpec, index: int) -> bytes | CredentialBundle:
+    found = spec.issued.get(index, ObjectError("nothing was requested"))
+    if isinstance(found, ObjectError):
+        raise found
+    return found
+
+
+def _private(spec: VolumeSpec, content: bytes, mode: int) -> File:
+    """Return a file for the pod's user and group alone, if they are known."""
     user = _one_user(spec)
     # collectData in pkg/volume/projected/projected.go: without a known reader all may read it.
     # For an fsGroup `own_tree` adds the group's bits.
     if user is not None or spec.fs_group is not None:
-        mode = _TOKEN_MODE
-    return {source.path: File(token.encode(), mode, user)}
+        mode = _PRIVATE_MODE
+    return File(content, mode, user)
 
 
 def _one_user(spec: VolumeSpec) -> int | None:

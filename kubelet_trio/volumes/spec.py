@@ -18,7 +18,13 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.containers import PodFacts
 from kubelet_trio.model import metadata, pod_key
 from kubelet_trio.model import spec as pod_spec
-from kubelet_trio.objects import NO_OBJECTS, ObjectError, ObjectView, TokenRequest
+from kubelet_trio.objects import (
+    NO_OBJECTS,
+    CredentialBundle,
+    ObjectError,
+    ObjectView,
+    TokenRequest,
+)
 from kubelet_trio.volumes.claims import ClaimedVolume, claimed_volume
 from kubelet_trio.volumes.persistent import mount_options
 
@@ -36,6 +42,8 @@ class VolumeSpec:
     mount_options: tuple[str, ...] = ()
     objects: ObjectView = NO_OBJECTS
     tokens: Mapping[TokenRequest, str | ObjectError] = field(default_factory=dict)
+    # Trust anchors and certificates of a projected volume, by the index of the source.
+    issued: Mapping[int, bytes | CredentialBundle | ObjectError] = field(default_factory=dict)
     facts: PodFacts = field(default_factory=PodFacts)
     is_for_one_pod: bool = False  # the access mode is ReadWriteOncePod
     deleting: str = ""  # an error text if its claim is being deleted
@@ -196,7 +204,6 @@ def volume_spec(
     volume: Volume,
     facts: PodFacts,
     objects: ObjectView = NO_OBJECTS,
-    tokens: Mapping[TokenRequest, str | ObjectError] | None = None,
 ) -> VolumeSpec:
     """Return the spec of a pod's volume, through its claim if it has one.
 
@@ -214,7 +221,6 @@ def volume_spec(
         volume.name,
         read_only=bool(getattr(source, "readOnly", False)),
         objects=objects,
-        tokens=tokens or {},
         facts=facts,
     )
 

@@ -1,4 +1,4 @@
-"""Reads the objects, claims and tokens that a pod's volumes are made from."""
+"""Reads the objects, claims and credentials that a pod's volumes are made from."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from kubelet_trio.objects import (
     ObjectError,
     ObjectStore,
     ObjectView,
-    TokenRequest,
-    TokenRequester,
     persistent_references,
     read_objects,
     volume_key,
     volume_references,
 )
 from kubelet_trio.volumes.errors import set_up_error, unprocessed_error
-from kubelet_trio.volumes.payloads import token_requests
+from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.spec import VolumeSpec, is_claimed, volume_spec
 
 
@@ -30,7 +28,7 @@ class SpecReader:
     """Makes the specs of a pod's volumes."""
 
     objects: ObjectStore
-    tokens: TokenRequester
+    issuers: Issuers
     facts: PodFacts
     is_supported: Callable[[str], bool]  # whether a kind of volume has a plugin
 
@@ -42,11 +40,8 @@ class SpecReader:
         unclaimed: dict[str, str] = {}
         for volume in volumes:
             try:
-                # Twice, because only the spec shows which tokens to request.
                 spec = volume_spec(pod, volume, self.facts, objects)
-                tokens = {r: await self._token(r) for r in token_requests(spec)}
-                if tokens:
-                    spec = volume_spec(pod, volume, self.facts, objects, tokens)
+                spec = await self.issuers.complete(spec)
             except (ObjectError, ValueError) as exc:
                 if not is_claimed(volume):
                     raise set_up_error(volume.name, exc) from exc
@@ -75,9 +70,3 @@ class SpecReader:
             self.objects.hold(pod_uid(pod), further)
             found |= (await read_objects(self.objects, further, pod_uid(pod))).found
         return ObjectView(found)
-
-    async def _token(self, request: TokenRequest) -> str | ObjectError:
-        try:
-            return await self.tokens.token(request)
-        except ObjectError as exc:
-            return exc

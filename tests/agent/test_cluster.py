@@ -43,6 +43,7 @@ class World:
         self.feed = Feed()
         self.agent: Agent | None = None
         self.change_detection = ChangeDetection.WATCH
+        self.gates: dict[str, Any] = {}  # further fields of the cluster's settings
         self.node_ips: tuple[str, ...] = ()  # as --node-ip gives them
         self.ended = trio.Event()  # once the agent has stopped
         self.offline: Path | None = None  # where the agent keeps what it was told
@@ -68,6 +69,7 @@ class World:
                 lambda _runtime: INFO,
                 ("192.0.2.7",),
                 change_detection=self.change_detection,
+                **self.gates,
             ),
             api,
             Keeper(Folder(self.offline), self.host.offload) if self.offline is not None else None,

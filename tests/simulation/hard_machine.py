@@ -204,5 +204,5 @@ class HardMachine(AgentMachine):
         super().check_pod(name, wish, pod)
 
     def is_recorded(self, uid: PodUid) -> bool:
-        """Without a record only the runtime knows what a pod has, and it knows no memory requests."""
+        """Without a record only the runtime knows of a pod, and not its memory requests."""
         return uid not in self.excused

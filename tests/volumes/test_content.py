@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from lightkube.models.core_v1 import (
+    ClusterTrustBundleProjection,
     ConfigMap,
     ConfigMapProjection,
     ConfigMapVolumeSource,
@@ -19,12 +20,14 @@ from lightkube.models.core_v1 import (
     KeyToPath,
     ObjectFieldSelector,
     Pod,
+    PodCertificateProjection,
     PodSecurityContext,
     ProjectedVolumeSource,
     ResourceFieldSelector,
     Secret,
     SecretProjection,
     SecretVolumeSource,
+    SecurityContext,
     ServiceAccountTokenProjection,
     Volume,
     VolumeProjection,
@@ -34,7 +37,9 @@ from msgspec.structs import replace
 from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.objects import (
     ApiObject,
+    CredentialBundle,
     LocalObjects,
+    ObjectError,
     ObjectKey,
     TokenRequest,
     config_map_key,
@@ -278,6 +283,120 @@ async def test_a_node_without_an_api_server_has_no_tokens(node: Node) -> None:
     source = ServiceAccountTokenProjection("token")
     failure = await node.failure(pod(projected(VolumeProjection(serviceAccountToken=source))))
     assert failure.startswith("service account tokens need an API server")
+
+
+class Anchors:
+    """Gives the anchors that a test sets, by the name of the bundle."""
+
+    def __init__(self, **anchors: bytes) -> None:
+        self.anchors_of = anchors
+        self.forgotten: list[PodUid] = []
+
+    async def anchors(self, source: ClusterTrustBundleProjection, uid: PodUid) -> bytes:
+        if source.name not in self.anchors_of:
+            raise ObjectError(f"no bundle {source.name}")
+        return self.anchors_of[source.name]
+
+    def forget(self, uid: PodUid) -> None:
+        self.forgotten.append(uid)
+
+
+class Certificates:
+    """Gives each source of a volume a certificate of its own, renewed at each request."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.forgotten: list[PodUid] = []
+
+    async def credentials(self, pod: Pod, volume: str, index: int) -> CredentialBundle:
+        self.asked += 1
+        where = f"{volume}/{index}/{self.asked}"
+        return CredentialBundle(f"KEY {where}\n".encode(), f"CHAIN {where}\n".encode())
+
+    def forget(self, uid: PodUid) -> None:
+        self.forgotten.append(uid)
+
+
+def bundle_source(name: str) -> VolumeProjection:
+    source = ClusterTrustBundleProjection(path=f"{name}.pem", name=name)
+    return VolumeProjection(clusterTrustBundle=source)
+
+
+def certificate_source(**paths: Any) -> VolumeProjection:
+    source = PodCertificateProjection(keyType="ED25519", signerName="example.com/s", **paths)
+    return VolumeProjection(podCertificate=source)
+
+
+async def test_trust_anchors_are_a_file_that_follows_them(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    anchors = Anchors(ca=b"one")
+    node = Node(tmp_path, mounter, bundles=anchors)
+    of_pod = pod(projected(bundle_source("ca")))
+    await node.manager.mount(of_pod)
+    directory = node.directory("projected")
+    assert files(directory) == {"ca.pem": "one"}
+    assert mode(directory / "ca.pem") == 0o644
+    anchors.anchors_of["ca"] = b"two"
+    await node.manager.refresh(of_pod)
+    assert files(directory) == {"ca.pem": "two"}
+    anchors.anchors_of.clear()
+    with pytest.raises(VolumeError, match="no bundle ca"):
+        await node.manager.refresh(of_pod)
+    assert files(directory) == {"ca.pem": "two"}
+    await node.manager.unmount(PodUid("u-1"))
+    assert anchors.forgotten == ["u-1"]
+
+
+async def test_a_certificate_is_one_file_or_two(tmp_path: Path, mounter: FakeMounter) -> None:
+    certificates = Certificates()
+    node = Node(tmp_path, mounter, certificates=certificates, bundles=Anchors(ca=b"ca"))
+    of_pod = pod(
+        projected(
+            certificate_source(credentialBundlePath="tls/both.pem"),
+            bundle_source("ca"),
+            certificate_source(keyPath="key.pem", certificateChainPath="chain.pem"),
+        )
+    )
+    await node.manager.mount(of_pod)
+    directory = node.directory("projected")
+    assert files(directory) == {
+        "tls/both.pem": "KEY v/0/1\nCHAIN v/0/1\n",
+        "ca.pem": "ca",
+        "key.pem": "KEY v/2/2\n",
+        "chain.pem": "CHAIN v/2/2\n",
+    }
+    assert mode(directory / "key.pem") == 0o644
+    # Key and certificates belong together, so they change together.
+    await node.manager.refresh(of_pod)
+    assert files(directory)["key.pem"] == "KEY v/2/4\n"
+    assert files(directory)["chain.pem"] == "CHAIN v/2/4\n"
+    await node.manager.unmount(PodUid("u-1"))
+    assert certificates.forgotten == ["u-1"]
+
+
+async def test_a_key_is_for_the_pods_user_alone_if_it_is_known(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    node = Node(tmp_path, mounter, certificates=Certificates())
+    source = certificate_source(credentialBundlePath="both.pem")
+    user = SecurityContext(runAsUser=os.geteuid())
+    await node.manager.mount(pod(projected(source), securityContext=user))
+    assert mode(node.directory("projected") / "both.pem") == 0o600
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (bundle_source("ca"), "ClusterTrustBundle projection is not supported in static kubelet"),
+        (certificate_source(keyPath="key"), "certificates of pods need an API server"),
+    ],
+)
+async def test_a_node_without_an_api_server_has_neither(
+    node: Node, source: VolumeProjection, message: str
+) -> None:
+    failure = await node.failure(pod(projected(source)))
+    assert failure.startswith(message)
 
 
 def with_group(of_pod: Pod, group: int, **fields: Any) -> Pod:

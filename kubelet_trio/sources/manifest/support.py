@@ -81,6 +81,8 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.volumes[].downwardAPI.defaultUser": _USER,
     "spec.volumes[].downwardAPI.items[].user": _USER,
     "spec.volumes[].projected.defaultUser": _USER,
+    "spec.volumes[].projected.sources[].clusterTrustBundle.user": _USER,
+    "spec.volumes[].projected.sources[].podCertificate.user": _USER,
     "spec.volumes[].projected.sources[].configMap.items[].user": _USER,
     "spec.volumes[].projected.sources[].downwardAPI.items[].user": _USER,
     "spec.volumes[].projected.sources[].secret.items[].user": _USER,
@@ -136,8 +138,6 @@ STATIC_POD: Mapping[str, Refusal] = {
 # Not supported yet for API pods; manifests may not use them anyway (`STATIC_POD`).
 _CLUSTER_ALONE: Mapping[str, Refusal] = {
     "spec.resourceClaims": _not_yet("resource claims are", []),
-    "spec.volumes[].projected.sources[].clusterTrustBundle": _not_yet("trust bundles are"),
-    "spec.volumes[].projected.sources[].podCertificate": _not_yet("pod certificates are"),
 }
 CLUSTER_POD: Mapping[str, Refusal] = {**NOT_YET, **_CLUSTER_ALONE}
 

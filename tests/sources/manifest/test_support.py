@@ -263,20 +263,18 @@ def of_cluster(raw: dict[str, Any]) -> dict[str, str]:
     [
         (of_volume(csi={"driver": "d"}), "spec.volumes[0].csi", f"volumes of this type are {YET}"),
         (
-            of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca"}}]}),
-            "spec.volumes[0].projected.sources[0].clusterTrustBundle",
-            f"trust bundles are {YET}",
+            of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca", "user": 7}}]}),
+            "spec.volumes[0].projected.sources[0].clusterTrustBundle.user",
+            f"owners of single files are {YET}",
         ),
         (
             of_volume(
                 projected={
-                    "sources": [
-                        {"podCertificate": {"keyType": "ED25519", "signerName": "example.com/s"}}
-                    ]
+                    "sources": [{"podCertificate": {"keyType": "k", "signerName": "s", "user": 7}}]
                 }
             ),
-            "spec.volumes[0].projected.sources[0].podCertificate",
-            f"pod certificates are {YET}",
+            "spec.volumes[0].projected.sources[0].podCertificate.user",
+            f"owners of single files are {YET}",
         ),
         (
             of_container(resources={"claims": [{"name": "gpu"}]}),
