@@ -162,6 +162,8 @@ def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
         errors.required("spec")
         return
     _mode(errors, spec.volumeMode)
+    for name, text in (spec.capacity or {}).items():
+        errors.quantity(f"spec.capacity[{name}]", text)
     sources = [
         f for f in spec.__struct_fields__ if f not in _NOT_SOURCES and getattr(spec, f) is not None
     ]

@@ -212,6 +212,12 @@ def test_an_inline_csi_volume_may_have_every_field() -> None:
     assert errors.found == []
 
 
+def test_the_capacity_of_a_volume_is_a_quantity() -> None:
+    spec = {"hostPath": {"path": "/data"}, "capacity": {"storage": "10 GB"}}
+    (found,) = problems("PersistentVolume", {"spec": spec})
+    assert found.startswith('spec.capacity[storage]: Invalid value: "10 GB"')
+
+
 def test_a_claim_without_a_volume_is_told_that_nothing_binds_it() -> None:
     claim = msgspec.convert(
         {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}, PersistentVolumeClaim
