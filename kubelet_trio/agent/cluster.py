@@ -21,6 +21,7 @@ from lightkube.models.core_v1 import Node, NodeSystemInfo, Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodListener
+from kubelet_trio.agent.claim_status import ClusterClaimStatus
 from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import ApiEvents, EventRecorder
@@ -184,6 +185,7 @@ class Cluster:
         self._clock = clock
         self.tokens = ClusterTokens(api, clock, memory)
         self.accounts = ClusterAccounts(api, self.tokens)
+        self.claims = ClusterClaimStatus(api)
         self._objects = ClusterObjects(
             api,
             changes.objects_changed,

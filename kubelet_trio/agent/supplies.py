@@ -26,7 +26,13 @@ from kubelet_trio.pods import (
     Remains,
     UserNamespaceManager,
 )
-from kubelet_trio.volumes import PluginContext, VolumeManager, host_kinds
+from kubelet_trio.volumes import (
+    NoClaimStatus,
+    PluginContext,
+    VolumeGrowth,
+    VolumeManager,
+    host_kinds,
+)
 from kubelet_trio.volumes.csi import CsiServices
 
 if TYPE_CHECKING:
@@ -150,6 +156,11 @@ def _make_volumes(
         tokens=cluster.tokens if cluster is not None else None,
         bundles=cluster.bundles if cluster is not None else None,
         certificates=cluster.make_certificates(reports.events) if cluster is not None else None,
+        growth=VolumeGrowth(
+            reports.events,
+            seams.clock.time,
+            cluster.claims if cluster is not None else NoClaimStatus(),
+        ),
         async_kinds=lambda walks, measured: [
             csi.kind(walks, measured),
             *host_kinds(replace(host, walks=walks)),

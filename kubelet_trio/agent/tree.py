@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import trio
+from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import TOP_POLICY
+from kubelet_trio.agent.volume_sizes import VolumeSizes
+from kubelet_trio.model import ContainerState, PodUid
 from kubelet_trio.pods import NodeCgroups
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -46,10 +49,25 @@ def make_tree(
             Supervisor("pressure", parts.upkeep.pressure_children, policy=TOP_POLICY),
             Supervisor("gc", parts.upkeep.gc_children, policy=TOP_POLICY),
             ChildSpec("stats", parts.stats.run, policy=TOP_POLICY),
+            ChildSpec("volume-sizes", _volume_sizes(parts).run, policy=TOP_POLICY),
             # Last, so that it ends first: no request may meet parts that have ended.
             *((Supervisor("server", servers, policy=TOP_POLICY),) if servers else ()),
         ],
     )
+
+
+def _volume_sizes(parts: Parts) -> VolumeSizes:
+    pleg, statuses = parts.runtime.pleg, parts.reports.statuses
+
+    def running() -> dict[PodUid, Pod]:
+        return {
+            uid: pod
+            for uid, pod in statuses.pods.value.items()
+            if uid in parts.workers
+            and any(c.state is ContainerState.RUNNING for c in pleg.get(uid).containers)
+        }
+
+    return VolumeSizes(parts.supplies.services.volumes, running, parts.setup.settings.sync_period)
 
 
 def _runtime(parts: Parts) -> Supervisor:

@@ -6,6 +6,7 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.volumes.csi import CsiServices
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
+from kubelet_trio.volumes.expansion import NoClaimStatus, VolumeGrowth
 from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
@@ -33,9 +34,11 @@ __all__ = [
     "LoopUnavailableError",
     "MountPoint",
     "Mounter",
+    "NoClaimStatus",
     "PluginContext",
     "VolumeError",
     "VolumeFill",
+    "VolumeGrowth",
     "VolumeManager",
     "VolumeRow",
     "has_tmpfs_noswap",

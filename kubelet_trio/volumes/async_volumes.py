@@ -33,8 +33,15 @@ from kubelet_trio.volumes.errors import (
     not_mounted_error,
     set_up_error,
 )
+from kubelet_trio.volumes.expansion import VolumeGrowth
 from kubelet_trio.volumes.measure import Operation, plugin_name, timed
-from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, AttachablePlugin, VolumeSpec
+from kubelet_trio.volumes.spec import (
+    AsyncKind,
+    AsyncVolumePlugin,
+    AttachablePlugin,
+    GrowingPlugin,
+    VolumeSpec,
+)
 
 log = get_logger()
 
@@ -59,6 +66,7 @@ class AsyncVolumes:
     kinds: Sequence[AsyncKind]
     offload: Offload
     events: EventSink | None = None
+    growth: VolumeGrowth | None = None
     plugins: dict[str, AsyncVolumePlugin] = field(default_factory=dict)  # those in use, by kind
     _users: dict[PodUid, set[str]] = field(default_factory=dict)  # kinds that a pod has tried
     _retries: dict[tuple[PodUid, str], _Retry] = field(default_factory=dict)
@@ -83,9 +91,13 @@ class AsyncVolumes:
         """Set up a volume once; add a row about it. Raises `VolumeError`."""
         self._users.setdefault(pod, set()).add(spec.kind)
         operation = "map_volume" if spec.is_block else "volume_mount"
+        plugin = self.plugin(spec.kind)
         try:
             with timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated):
-                await self.plugin(spec.kind).set_up(spec)
+                is_new = not await plugin.is_set_up(spec)
+                await plugin.set_up(spec)
+                if self.growth is not None and isinstance(plugin, GrowingPlugin):
+                    await self.growth.before_use(spec, plugin, is_new=is_new)
         except (VolumeStepError, OSError, ValueError, ObjectError) as exc:
             self._report_mismatch(spec, exc)
             raise set_up_error(spec.disk_name, exc, is_block=spec.is_block) from exc
@@ -200,6 +212,8 @@ class AsyncVolumes:
             for kind in sorted(kinds):
                 nursery.start_soon(watched, self.plugin(kind).tear_down, pod_dir)
         self._users.pop(uid, None)
+        if self.growth is not None:
+            self.growth.forget(uid)
         for key in [key for key in self._retries if key[0] == uid]:
             del self._retries[key]
 

@@ -42,10 +42,12 @@ class VolumeStepError(Exception):
     """A step of an asynchronous set-up failed.
 
     `step` is the Go kubelet's name of it, such as `MountVolume.MountDevice` or
-    `MapVolume.SetUpDevice` (pkg/volume/util/operationexecutor); "": `MountVolume.SetUp`.
+    `MapVolume.SetUpDevice` (pkg/volume/util/operationexecutor); "": `MountVolume.SetUp`. `failed`
+    are the words between step and volume.
     """
 
     step = ""
+    failed = "failed"
 
     def __init__(self, message: str, step: str = "") -> None:
         super().__init__(message)
@@ -98,7 +100,8 @@ def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> Volum
     """Return the error for a failed set-up, in the words of a FailedMount event."""
     step = cause.step if isinstance(cause, VolumeStepError) else ""
     step = step or ("MapVolume.MapPodDevice" if is_block else "MountVolume.SetUp")
-    return VolumeError(volume, f'{step} failed for volume "{volume}" : {cause}')
+    failed = cause.failed if isinstance(cause, VolumeStepError) else "failed"
+    return VolumeError(volume, f'{step} {failed} for volume "{volume}" : {cause}')
 
 
 def not_mounted_error(

@@ -34,7 +34,7 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.volumes.errors import VolumeStepError
-from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.spec import GrowingPlugin, VolumeSpec
 
 log = get_logger()
 
@@ -61,21 +61,11 @@ class GrowthProblem(Enum):
 class GrowthError(VolumeStepError):
     """A plugin could not let a volume grow."""
 
+    failed = "failed while expanding volume"
+
     def __init__(self, message: str, problem: GrowthProblem) -> None:
         super().__init__(message)
         self.problem = problem
-
-
-class VolumeGrower(Protocol):
-    """The plugins whose volumes grow on the node."""
-
-    def can_grow(self, spec: VolumeSpec) -> bool:
-        """Whether volumes of this kind may have to grow on the node."""
-        ...
-
-    async def grow(self, spec: VolumeSpec, size: int) -> None:
-        """Let a volume that is set up grow to `size` bytes. Idempotent. Raises `GrowthError`."""
-        ...
 
 
 class ClaimStatus(Protocol):
@@ -212,23 +202,39 @@ class _State:
     known: KnownSize = field(default_factory=KnownSize)
     backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))
     next_at: float = 0.0  # trio time
+    users: set[str] = field(default_factory=set)  # UIDs of pods
 
 
 @dataclass(slots=True)
 class VolumeGrowth:
     """Lets volumes grow, while they are mounted and before their first use."""
 
-    grower: VolumeGrower
     events: EventSink
     now: Callable[[], float]  # Unix seconds
     claims: ClaimStatus = field(default_factory=NoClaimStatus)
     _states: dict[str, _State] = field(default_factory=dict)  # by persistent volume
+    # (UID, name) of volumes that were set up, and that have not reached their size since.
+    _unused: set[tuple[str, str]] = field(default_factory=set)
 
-    async def before_use(self, spec: VolumeSpec) -> None:
+    async def before_use(self, spec: VolumeSpec, plugin: GrowingPlugin, *, is_new: bool) -> None:
         """Let a volume grow that has been set up for a pod, before its containers use it.
+
+        Args:
+            spec: the volume.
+            plugin: its plugin.
+            is_new: whether it has just been set up; a repeated set-up changes nothing, unless
+                the growth of the first one has failed.
 
         Raises `GrowthError` or `ObjectError`: the pod may not use it yet.
         """
+        key = spec.uid, spec.disk_name
+        if is_new:
+            self._unused.add(key)
+        if key in self._unused:
+            await self._before_use(spec, plugin)
+            self._unused.discard(key)
+
+    async def _before_use(self, spec: VolumeSpec, plugin: GrowingPlugin) -> None:
         found = self._found(spec)
         if found is None:
             return
@@ -237,10 +243,10 @@ class VolumeGrowth:
         if plan is not None and spec.read_only:
             self._tell_read_only(spec, claim)
         elif isinstance(plan, Growth):
-            await self._grow(spec, claim, plan, state)
+            await self._grow(spec, plugin, claim, plan, state)
         state.known = _seen(state.known, claim, volume)
 
-    async def while_mounted(self, spec: VolumeSpec) -> None:
+    async def while_mounted(self, spec: VolumeSpec, plugin: GrowingPlugin) -> None:
         """Let a mounted volume grow, unless it failed too recently. A failure is an event."""
         found = self._found(spec)
         if found is None or spec.read_only:
@@ -253,7 +259,7 @@ class VolumeGrowth:
         if not isinstance(plan, Growth) or trio.current_time() < state.next_at:
             return
         try:
-            await self._grow(spec, claim, plan, state)
+            await self._grow(spec, plugin, claim, plan, state)
         except (GrowthError, ObjectError) as exc:
             state.next_at = trio.current_time() + state.backoff.next_delay()
             text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{spec.disk_name}" : {exc}'
@@ -262,31 +268,43 @@ class VolumeGrowth:
         else:
             state.backoff.reset()
 
-    def keep(self, names: frozenset[str]) -> None:
-        """Forget all persistent volumes but these."""
-        self._states = {name: s for name, s in self._states.items() if name in names}
+    def forget(self, uid: str) -> None:
+        """Forget a pod whose volumes are torn down, and volumes that no other pod has."""
+        self._unused = {key for key in self._unused if key[0] != uid}
+        for name, state in list(self._states.items()):
+            state.users.discard(uid)
+            if not state.users:
+                del self._states[name]
 
     def _found(
         self, spec: VolumeSpec
     ) -> tuple[PersistentVolumeClaim, PersistentVolume, _State] | None:
-        if spec.claim is None or spec.persistent is None or not self.grower.can_grow(spec):
+        if spec.claim is None or spec.persistent is None:
             return None
-        return spec.claim, spec.persistent, self._states.setdefault(spec.disk_name, _State())
+        state = self._states.setdefault(spec.disk_name, _State())
+        state.users.add(spec.uid)
+        return spec.claim, spec.persistent, state
 
     async def _grow(
-        self, spec: VolumeSpec, claim: PersistentVolumeClaim, plan: Growth, state: _State
+        self,
+        spec: VolumeSpec,
+        plugin: GrowingPlugin,
+        claim: PersistentVolumeClaim,
+        plan: Growth,
+        state: _State,
     ) -> None:
         """Have the plugin do it, and report. Raises `GrowthError`, `ObjectError`."""
         if plan.recovers and not plan.is_claimed:
             claim = await self.claims.patch(claim, progress_patch(claim))
         failure: GrowthError | None = None
         try:
-            await self.grower.grow(spec, to_units(plan.amount))
+            await plugin.grow(spec, to_units(plan.amount))
         except GrowthError as exc:
             failure = exc  # reported below: an await here would lose it when cancelled
         if failure is not None:
             if await self._is_over(claim, plan, state, failure):
                 return
+            failure.step = "MapVolume.MarkVolumeAsMounted" if spec.is_block else "MountVolume.Setup"
             raise failure
         state.known = KnownSize(plan.amount)
         if not _is_document(claim):

@@ -58,7 +58,9 @@ from kubelet_trio.volumes.container_mounts import MountContext, container_mounts
 from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error, unprocessed_error
+from kubelet_trio.volumes.expansion import VolumeGrowth
 from kubelet_trio.volumes.external import HostPath, NfsVolume
+from kubelet_trio.volumes.growing import GrowingVolumes
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
@@ -107,6 +109,7 @@ class VolumeManager:
         recursive_read_only: Callable[[str], bool] = lambda _handler: False,
         no_image_volumes: Callable[[], str] = lambda: "",
         async_kinds: Callable[[Walks, VolumeMeter], Sequence[AsyncKind]] = lambda *_: (),
+        growth: VolumeGrowth | None = None,
     ) -> None:
         """Create a manager; it does nothing before `prepare`.
 
@@ -130,6 +133,7 @@ class VolumeManager:
                 recursive read-only mounts.
             no_image_volumes: why the runtime cannot mount images; "" if it can.
             async_kinds: returns the kinds with asynchronous plugins, given what measures them.
+            growth: lets volumes grow that were resized; None: none grows.
         """
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
@@ -153,13 +157,15 @@ class VolumeManager:
             "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
         }
-        self._async = AsyncVolumes(async_kinds(self._walks, self._volume_meter), offload, events)
+        kinds = async_kinds(self._walks, self._volume_meter)
+        self._async = AsyncVolumes(kinds, offload, events, growth)
         self._specs = SpecReader(
             objects or LocalObjects(),
             self._issuers,
             PodFacts(allocatable=allocatable or {}),
             lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
         )
+        self.growing = GrowingVolumes(self._specs, self._async, growth)
 
     async def prepare(self) -> None:
         """Make the pods' directory, and share its mounts with containers. Once, at start.

@@ -173,6 +173,18 @@ class AttachablePlugin(Protocol):
         ...
 
 
+@runtime_checkable
+class GrowingPlugin(Protocol):
+    """An `AsyncVolumePlugin` whose volumes have to grow on the node, too, when they are resized."""
+
+    async def grow(self, spec: VolumeSpec, size: int) -> None:
+        """Let a volume that is set up grow to `size` bytes. Idempotent.
+
+        Raises `GrowthError`.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AsyncKind:
     """A kind of volume whose plugin is loaded when the first such volume appears."""

@@ -32,6 +32,7 @@ from kubelet_trio.volumes.expansion import (
 from kubelet_trio.volumes.spec import VolumeSpec
 
 GIB = 2**30
+UID = "p-1"
 NOT_REQUIRED = {"volume.kubernetes.io/node-expansion-not-required": "true"}
 
 
@@ -212,9 +213,6 @@ class Grower:
         self.grown: list[int] = []
         self.failure: GrowthError | None = None
 
-    def can_grow(self, spec: VolumeSpec) -> bool:
-        return spec.kind == "csi"
-
     async def grow(self, spec: VolumeSpec, size: int) -> None:
         await trio.lowlevel.checkpoint()
         self.grown.append(size)
@@ -256,15 +254,21 @@ class Node:
         self.grower, self.claims = Grower(), Claims(found)
         self.gib = gib
         self.told: list[tuple[str, EventType, str, str]] = []
-        self.growth = VolumeGrowth(self.grower, self, lambda: 0.0, self.claims)
+        self.growth = VolumeGrowth(self, lambda: 0.0, self.claims)
 
     def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
         self.told.append((involved.kind, type_, reason, message))
 
+    async def before_use(self, *, read_only: bool = False, is_new: bool = True) -> None:
+        await self.growth.before_use(self.spec(read_only=read_only), self.grower, is_new=is_new)
+
+    async def mounted(self, *, read_only: bool = False) -> None:
+        await self.growth.while_mounted(self.spec(read_only=read_only), self.grower)
+
     def spec(self, *, read_only: bool = False) -> VolumeSpec:
         pod = msgspec.convert(
             {
-                "metadata": {"name": "p", "namespace": "ns"},
+                "metadata": {"name": "p", "namespace": "ns", "uid": UID},
                 "spec": {"nodeName": "n1", "containers": []},
             },
             Pod,
@@ -286,14 +290,14 @@ SUCCESS = 'MountVolume.NodeExpandVolume succeeded for volume "pv" n1'
 
 async def test_a_mounted_volume_grows_and_claim_and_pod_are_told() -> None:
     node = Node(claim(1), gib=1)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.grower.grown == []
     node.gib = 2
     # The controller resizes the volume; the filesystem follows.
     node.claims.claim = claim(
         1, resize="NodeResizePending", allocated=2, conditions=("FileSystemResizePending",)
     )
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.grower.grown == [2 * GIB]
     assert node.claims.resize == ""
     status = node.claims.claim.status
@@ -303,7 +307,7 @@ async def test_a_mounted_volume_grows_and_claim_and_pod_are_told() -> None:
         ("Pod", "Normal", "FileSystemResizeSuccessful", SUCCESS),
         ("PersistentVolumeClaim", "Normal", "FileSystemResizeSuccessful", SUCCESS),
     ]
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert len(node.grower.grown) == 1
 
 
@@ -313,7 +317,7 @@ async def test_a_failure_is_told_and_tried_again_with_a_back_off(
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
     node.grower.failure = GrowthError("rpc error", GrowthProblem.FAILED)
     for _ in range(600):
-        await node.growth.while_mounted(node.spec())
+        await node.mounted()
         await trio.sleep(1)
     # 0.5, 1, 2, 4, ... 122 s: not each second, and not never.
     assert 8 <= len(node.grower.grown) <= 14
@@ -332,7 +336,7 @@ async def test_a_failure_is_told_and_tried_again_with_a_back_off(
     assert node.claims.resize == "NodeResizeInProgress"
     node.grower.failure = None
     await trio.sleep(130)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.claims.resize == ""
 
 
@@ -349,7 +353,7 @@ async def test_the_claim_learns_what_can_never_be(
 ) -> None:
     node = Node(claim(1, resize="NodeResizePending", allocated=2, wants=wants))
     node.grower.failure = GrowthError("no", problem)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.claims.resize == resize
     status = node.claims.claim.status
     assert status is not None
@@ -362,11 +366,11 @@ async def test_after_a_final_failure_another_request_makes_it_infeasible(
 ) -> None:
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
     node.grower.failure = GrowthError("no", GrowthProblem.FAILED)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.claims.resize == "NodeResizeInProgress"
     node.claims.claim = claim(1, resize="NodeResizeInProgress", allocated=2, wants=3)
     await trio.sleep(1)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.claims.resize == "NodeResizeInfeasible"
 
 
@@ -376,12 +380,17 @@ async def test_a_volume_that_cannot_grow_in_use_is_not_tried_again(
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
     node.grower.failure = GrowthError("in use", GrowthProblem.IN_USE)
     for _ in range(3):
-        await node.growth.while_mounted(node.spec())
+        await node.mounted()
         await trio.sleep(200)
     assert len(node.grower.grown) == 1
     assert node.told == []
     # Nor does it keep the next pod from starting.
-    await node.growth.before_use(node.spec())
+    await node.before_use()
+    # Once no pod has it any more, it is tried again.
+    node.growth.forget(UID)
+    node.grower.failure = None
+    await node.before_use()
+    assert node.claims.resize == ""
 
 
 async def test_a_driver_that_grows_nothing_on_nodes_is_no_failure(
@@ -390,8 +399,8 @@ async def test_a_driver_that_grows_nothing_on_nodes_is_no_failure(
     for found in (claim(1), claim(2, allocated=2, modes=RWX)):
         node = Node(found)
         node.grower.failure = GrowthError("not supported", GrowthProblem.UNSUPPORTED)
-        await node.growth.before_use(node.spec())
-        await node.growth.while_mounted(node.spec())
+        await node.before_use()
+        await node.mounted()
         assert node.told == []
 
 
@@ -399,17 +408,20 @@ async def test_before_its_first_use_a_volume_grows_or_the_pod_waits() -> None:
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
     node.grower.failure = GrowthError("rpc error", GrowthProblem.FAILED)
     with pytest.raises(GrowthError, match="rpc error"):
-        await node.growth.before_use(node.spec())
+        await node.before_use()
     node.grower.failure = None
-    await node.growth.before_use(node.spec())
+    # It is set up already, but the pod still waits for its size.
+    await node.before_use(is_new=False)
     assert node.claims.resize == ""
+    await node.before_use(is_new=False)
+    assert len(node.grower.grown) == 2
     assert [told[2] for told in node.told] == ["FileSystemResizeSuccessful"] * 2
 
 
 async def test_a_read_only_use_never_grows_a_volume() -> None:
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
-    await node.growth.before_use(node.spec(read_only=True))
-    await node.growth.while_mounted(node.spec(read_only=True))
+    await node.before_use(read_only=True)
+    await node.mounted(read_only=True)
     assert node.grower.grown == []
     text = 'MountVolume.NodeExpandVolume failed for volume "pv" requested read-only file system'
     assert node.told == [
@@ -420,27 +432,27 @@ async def test_a_read_only_use_never_grows_a_volume() -> None:
 
 async def test_a_claim_that_cannot_be_told_is_tried_again(autojump_clock: MockClock) -> None:
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     node = Node(claim(1, resize="NodeResizePending", allocated=2))
     node.claims.is_down = True
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     # Nothing may change before the claim says so.
     assert node.grower.grown == []
     node.claims.is_down = False
     await trio.sleep(1)
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     assert node.claims.resize == ""
 
 
 async def test_a_document_grows_when_its_capacity_is_raised_without_a_word_to_anyone() -> None:
     found, _ = document(1)
     node = Node(found, 1)
-    node.growth = VolumeGrowth(node.grower, node, lambda: 0.0, NoClaimStatus())
-    await node.growth.before_use(node.spec())
+    node.growth = VolumeGrowth(node, lambda: 0.0, NoClaimStatus())
+    await node.before_use()
     assert node.grower.grown == [GIB]
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
     node.gib = 3
-    await node.growth.while_mounted(node.spec())
-    await node.growth.while_mounted(node.spec())
+    await node.mounted()
+    await node.mounted()
     assert node.grower.grown == [GIB, 3 * GIB]
     assert node.told == []

@@ -63,6 +63,12 @@ class CsiPlugin:
         if failure is not None:
             raise failure
 
+    async def grow(self, spec: VolumeSpec, size: int) -> None:
+        """Let a published volume grow on the node. Raises `GrowthError`."""
+        from kubelet_trio.volumes.csi.expand import grow_volume  # deferred: few volumes grow
+
+        await grow_volume(self._node, spec, size)
+
     def is_attached(self, spec: VolumeSpec) -> bool:
         """Whether the node's status lists a volume as attached, or nobody has to attach it."""
         use = volume_use(spec)

@@ -45,6 +45,7 @@ from kubelet_trio.volumes import VolumeManager
 from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver, VolumesInUse
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
+from kubelet_trio.volumes.expansion import ClaimStatus, NoClaimStatus, VolumeGrowth
 from tests.volumes.make import pod
 
 DRIVER = "fake.csi.example.org"
@@ -76,6 +77,11 @@ class NodeService(NodeBase):
     async def node_unpublish_volume(self, request: Any) -> v1.NodeUnpublishVolumeResponse:
         await self._volume_call(calls.UNPUBLISH, request)
         return v1.NodeUnpublishVolumeResponse()
+
+    async def node_expand_volume(self, request: Any) -> v1.NodeExpandVolumeResponse:
+        return v1.NodeExpandVolumeResponse(
+            capacity_bytes=await self._volume_call(calls.EXPAND, request)
+        )
 
     async def node_get_info(self, request: Any) -> v1.NodeGetInfoResponse:
         facts = await self._driver.serve_facts(calls.GET_INFO)
@@ -144,6 +150,7 @@ class World:
     in_use: VolumesInUse | None = None
     tokens: TokenRequester = field(default_factory=NoTokens)
     install: Callable[[Driver], Awaitable[None]] | None = None
+    claims: ClaimStatus = field(default_factory=NoClaimStatus)
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
@@ -185,6 +192,7 @@ class World:
             tokens=self.tokens,
             meter=self.meter,
             events=self.events,
+            growth=VolumeGrowth(self.events, lambda: 0.0, self.claims),
             async_kinds=lambda walks, measured: [self.csi.kind(walks, measured)],
         )
 

@@ -1,0 +1,79 @@
+"""Let CSI volumes grow on the node: NodeExpandVolume.
+
+Source: nodeExpandWithClient in pkg/volume/csi/expander.go, with its texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kubelet_trio.objects import ObjectError
+from kubelet_trio.volumes.csi.client import DriverClient
+from kubelet_trio.volumes.csi.data import GLOBAL_MOUNT, MOUNT, publish_dir, stage_dir
+from kubelet_trio.volumes.csi.generated.csi import v1
+from kubelet_trio.volumes.csi.inputs import SecretUse, VolumeUse, secret_values, volume_use
+from kubelet_trio.volumes.csi.node import CsiNode
+from kubelet_trio.volumes.csi.staging import access_of
+from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability
+from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
+from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem
+from kubelet_trio.volumes.spec import VolumeSpec
+
+_TEXT = "Expander.NodeExpand failed to expand the volume"
+# isInfeasibleError: the driver will never be able to do it.
+_INFEASIBLE = ("InvalidArgument", "OutOfRange", "NotFound")
+
+
+async def grow_volume(node: CsiNode, spec: VolumeSpec, size: int) -> None:
+    """Let a published volume grow to `size` bytes. Idempotent. Raises `GrowthError`."""
+    try:
+        use = volume_use(spec)
+        async with node.locks.hold(use.volume.unique_name):
+            client = node.drivers.client(use.volume.driver)
+            if not client.can(Capability.EXPAND_VOLUME):
+                text = f"NodeExpand is not supported by the CSI driver {use.volume.driver}"
+                raise GrowthError(text, GrowthProblem.UNSUPPORTED)
+            await client.expand(_request(node, use, client, size))
+    except CsiCallError as exc:
+        raise _failure(exc) from exc
+    except (DriverNotFoundError, ObjectError, ValueError) as exc:
+        raise GrowthError(str(exc), GrowthProblem.UNCERTAIN) from exc
+
+
+def _request(
+    node: CsiNode, use: VolumeUse, client: DriverClient, size: int
+) -> v1.NodeExpandVolumeRequest:
+    """Return the request. Raises `ObjectError`: the secret is missing."""
+    spec, secret = use.spec, use.spec.source.nodeExpandSecretRef
+    wanted = secret and SecretUse("NodeExpandSecretRef", secret.namespace or "", secret.name or "")
+    path, staging_path = _paths(node, use)
+    can_stage = client.can(Capability.STAGE_UNSTAGE_VOLUME)
+    return v1.NodeExpandVolumeRequest(
+        volume_id=use.volume.handle,
+        volume_path=path,
+        capacity_range=v1.CapacityRange(required_bytes=size),
+        staging_target_path=staging_path if can_stage else "",
+        volume_capability=client.capability_of(replace(access_of(use, client), group=None)),
+        secrets=secret_values(use, wanted) if spec.persistent is not None else {},
+    )
+
+
+def _paths(node: CsiNode, use: VolumeUse) -> tuple[str, str]:
+    """Return where a volume is published and where it is staged."""
+    spec = use.spec
+    if spec.is_block:
+        base = node.root_dir / "plugins" / CSI_PLUGIN / "volumeDevices"
+        published = base / "publish" / spec.disk_name / spec.uid
+        return str(published), str(base / "staging" / spec.disk_name)
+    target = publish_dir(node.pods_dir / spec.uid, spec.disk_name) / MOUNT
+    return str(target), str(stage_dir(node.root_dir, use.volume) / GLOBAL_MOUNT)
+
+
+def _failure(exc: CsiCallError) -> GrowthError:
+    if exc.code == "FailedPrecondition":
+        return GrowthError(f"{_TEXT} : {exc}", GrowthProblem.IN_USE)
+    if exc.code in _INFEASIBLE:
+        return GrowthError(f"{_TEXT} {exc}", GrowthProblem.INFEASIBLE)
+    # The Go kubelet takes a wrapped timeout for final; here the driver may still be at work.
+    problem = GrowthProblem.FAILED if exc.is_final else GrowthProblem.UNCERTAIN
+    return GrowthError(f"{_TEXT} : {exc}", problem)

@@ -1,0 +1,170 @@
+"""CSI volumes grow on the node: NodeExpandVolume, with a driver that checks the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from lightkube.models.core_v1 import PersistentVolume, PersistentVolumeClaim, Secret
+from lightkube.models.meta_v1 import ObjectMeta
+from trio.testing import MockClock
+
+from kubelet_trio.grpc import Status
+from kubelet_trio.kube import apply_strategic
+from kubelet_trio.objects import ApiObject, claim_key
+from kubelet_trio.testing.csi import CsiFaultKind, calls
+from kubelet_trio.volumes import VolumeError
+from tests.volumes.csi.world import World, claimed, persistent, pod_of
+
+GIB = 2**30
+POD = pod_of("u-1", claimed())
+
+
+def resized(*values: ApiObject, has: int, allocated: int = 0, resize: str = "") -> list[ApiObject]:
+    """Give a persistent volume of 2 Gi and its claim their sizes."""
+    volume, claim = values
+    assert isinstance(volume, PersistentVolume)
+    assert isinstance(claim, PersistentVolumeClaim)
+    status: dict[str, Any] = {"phase": "Bound", "capacity": {"storage": f"{has}Gi"}}
+    if allocated:
+        status["allocatedResources"] = {"storage": f"{allocated}Gi"}
+    if resize:
+        status["allocatedResourceStatuses"] = {"storage": resize}
+    spec = {**msgspec.to_builtins(volume.spec), "capacity": {"storage": "2Gi"}}
+    return [
+        msgspec.convert({**msgspec.to_builtins(volume), "spec": spec}, PersistentVolume),
+        msgspec.convert(
+            {
+                **msgspec.to_builtins(claim),
+                "spec": {
+                    "volumeName": "pv",
+                    "resources": {"requests": {"storage": f"{allocated or has}Gi"}},
+                },
+                "status": status,
+            },
+            PersistentVolumeClaim,
+        ),
+    ]
+
+
+class Node(World):
+    """A node whose claims are patched in the store that its agent reads."""
+
+    async def patch(
+        self, claim: PersistentVolumeClaim, body: Mapping[str, Any]
+    ) -> PersistentVolumeClaim:
+        await trio.lowlevel.checkpoint()
+        known = self.objects.known[claim_key("default", "claim-pv")]
+        state = apply_strategic(msgspec.to_builtins(known), body, "PersistentVolumeClaim")
+        changed = msgspec.convert(state, PersistentVolumeClaim)
+        self.objects.put(changed)
+        return changed
+
+    def __post_init__(self) -> None:
+        self.claims = self
+        super().__post_init__()
+
+    @property
+    def capacity(self) -> str:
+        claim = self.objects.known[claim_key("default", "claim-pv")]
+        assert isinstance(claim, PersistentVolumeClaim)
+        assert claim.status is not None
+        capacity: Mapping[str, str] = claim.status.capacity or {}
+        return capacity["storage"]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path, ("STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME"))
+
+
+async def test_a_running_pods_volume_grows_where_it_is_published(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    secret = {"name": "grow", "namespace": "vault"}
+    found = persistent(nodeExpandSecretRef=None)
+    node.objects.put(*resized(*found, has=2))
+    async with node.running():
+        await node.volumes.mount(POD)
+        volume, claim = resized(*found, has=1, allocated=2, resize="NodeResizePending")
+        state = msgspec.to_builtins(volume)
+        state["spec"]["csi"]["nodeExpandSecretRef"] = secret
+        state["spec"]["capacity"] = {"storage": "3Gi"}
+        claim_state = msgspec.to_builtins(claim)
+        claim_state["status"]["capacity"] = {"storage": "2Gi"}
+        claim_state["status"]["allocatedResources"] = {"storage": "3Gi"}
+        node.objects.put(
+            msgspec.convert(state, PersistentVolume),
+            msgspec.convert(claim_state, PersistentVolumeClaim),
+            Secret(metadata=ObjectMeta(name="grow", namespace="vault"), stringData={"k": "v"}),
+        )
+        assert node.volumes.growing.has_any
+        await node.volumes.growing.grow(POD)
+        await node.volumes.growing.grow(POD)
+        (call,) = [call for call in node.rules.log if call.method == calls.EXPAND]
+        assert call.path.endswith("/pods/u-1/volumes/kubernetes.io~csi/pv/mount")
+        assert call.staging_path.endswith("/globalmount")
+        assert node.capacity == "3Gi"
+        success = 'MountVolume.NodeExpandVolume succeeded for volume "pv" '
+        assert node.events.texts.count(f"FileSystemResizeSuccessful: {success}") == 2
+        await node.volumes.unmount(POD.metadata.uid)  # type: ignore[union-attr,arg-type]
+    node.rules.check()
+
+
+async def test_a_pod_waits_until_its_volume_has_grown(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    node.objects.put(*resized(*persistent(), has=1, allocated=2, resize="NodeResizePending"))
+    async with node.running():
+        node.driver.faults.add(CsiFaultKind.ERROR, calls.EXPAND, times=2, status=Status.INTERNAL)
+        await node.volumes.mount(POD)
+        assert node.capacity == "2Gi"
+        text = (
+            'FailedMount: MountVolume.Setup failed while expanding volume for volume "pv" : '
+            "Expander.NodeExpand failed to expand the volume : rpc error: code = Internal desc = "
+            "injected failure"
+        )
+        assert node.events.texts.count(text) == 2
+    node.rules.check()
+
+
+async def test_a_driver_without_the_capability_is_not_asked(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    node = Node(tmp_path)
+    node.objects.put(*resized(*persistent(), has=1))
+    async with node.running():
+        await node.volumes.mount(POD)
+        await node.volumes.growing.grow(POD)
+    assert [call for call in node.rules.log if call.method == calls.EXPAND] == []
+    node.rules.check()
+
+
+@pytest.mark.parametrize(
+    ("status", "resize", "starts"),
+    [
+        (Status.FAILED_PRECONDITION, "NodeResizeInProgress", True),
+        (Status.OUT_OF_RANGE, "NodeResizeInfeasible", True),
+        (Status.UNAVAILABLE, "NodeResizeInProgress", False),
+    ],
+)
+async def test_what_a_driver_answers_decides_what_the_claim_says(
+    node: Node, status: Status, resize: str, starts: bool, autojump_clock: MockClock
+) -> None:
+    node.objects.put(*resized(*persistent(), has=1, allocated=2, resize="NodeResizePending"))
+    async with node.running():
+        node.driver.faults.add(CsiFaultKind.ERROR, calls.EXPAND, times=None, status=status)
+        if starts:
+            await node.volumes.mount(POD)
+        else:
+            with pytest.raises(VolumeError, match="unmounted volumes"):
+                await node.volumes.mount(POD)
+        claim = node.objects.known[claim_key("default", "claim-pv")]
+        assert isinstance(claim, PersistentVolumeClaim)
+        assert claim.status is not None
+        assert claim.status.allocatedResourceStatuses == {"storage": resize}
+    node.rules.check()
