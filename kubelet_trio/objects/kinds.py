@@ -66,6 +66,8 @@ DOCUMENT_KINDS = (
     "PersistentVolumeClaim",
     "PersistentVolume",
     "RuntimeClass",
+    "CSIDriver",
+    "StorageClass",
 )
 # The API versions of kinds outside the core group.
 API_VERSIONS: Mapping[str, str] = {

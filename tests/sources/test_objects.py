@@ -18,6 +18,10 @@ def document(kind: str, name: str = "x", **fields: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **fields}
 
 
+def storage(kind: str, **fields: Any) -> dict[str, Any]:
+    return {**document(kind, "d.example.com", **fields), "apiVersion": "storage.k8s.io/v1"}
+
+
 def volume(**spec: Any) -> dict[str, Any]:
     return document("PersistentVolume", spec=spec)
 
@@ -38,6 +42,8 @@ def test_objects_are_loaded_beside_pods() -> None:
             document("Secret", data={"a": "MQ=="}, stringData={"b": "2"}, type="Opaque"),
             document("PersistentVolumeClaim", spec={"volumeName": "x"}),
             volume(capacity={"storage": 1000}, local={"path": "/data"}),
+            storage("CSIDriver", spec={"attachRequired": False}),
+            storage("StorageClass", provisioner="d.example.com"),
         ],
     }
     loaded = load_manifest(encoded(manifest(), listed), "f", node_name=NODE)
@@ -47,6 +53,8 @@ def test_objects_are_loaded_beside_pods() -> None:
         ("Secret", "default", "x"),
         ("PersistentVolumeClaim", "default", "x"),
         ("PersistentVolume", "", "x"),
+        ("CSIDriver", "", "d.example.com"),
+        ("StorageClass", "", "d.example.com"),
     ]
 
 
@@ -84,8 +92,26 @@ def test_objects_are_loaded_beside_pods() -> None:
             "spec.local: Forbidden: may not specify more than 1 volume type",
         ),
         (
-            volume(csi={"driver": "d", "volumeHandle": "h"}),
-            "spec.csi: Forbidden: volumes of this type are not supported",
+            volume(rbd={"image": "i", "monitors": ["m"]}),
+            "spec.rbd: Forbidden: volumes of this type are not supported",
+        ),
+        (
+            volume(csi={"driver": "d", "volumeHandle": "h", "nodeStageSecret": {}}),
+            'spec.csi.nodeStageSecret: unknown field; did you mean "nodeStageSecretRef"?',
+        ),
+        (
+            storage("CSIDriver", spec={"attachRequired": True}),
+            "spec.attachRequired: Forbidden: no controller attaches volumes to this node",
+        ),
+        (
+            storage("CSIDriver", spec={"attachRequired": "no"}),
+            'spec.attachRequired: Invalid value: "no": expected true or false',
+        ),
+        (storage("CSIDriver"), "spec: Required value"),
+        (storage("StorageClass"), "provisioner: Required value"),
+        (
+            document("CSIDriver", spec={}),
+            'apiVersion: Unsupported value: "v1": supported values: "storage.k8s.io/v1"',
         ),
     ],
 )

@@ -93,7 +93,6 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.volumes[].azureFile": _VOLUME,
     "spec.volumes[].cephfs": _VOLUME,
     "spec.volumes[].cinder": _VOLUME,
-    "spec.volumes[].csi": _VOLUME,
     "spec.volumes[].fc": _VOLUME,
     "spec.volumes[].flexVolume": _VOLUME,
     "spec.volumes[].flocker": _VOLUME,

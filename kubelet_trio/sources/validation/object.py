@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
-VOLUME_SOURCES = ("hostPath", "local", "nfs")
+VOLUME_SOURCES = ("csi", "hostPath", "local", "nfs")
 VOLUME_MODES = ("Filesystem", "Block")
 _BLOCK_SOURCES = ("csi", "fc", "iscsi", "local")
 _PATHS = ("hostPath", "local", "nfs")  # those whose source is a path

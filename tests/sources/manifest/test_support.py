@@ -128,7 +128,6 @@ def selinux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             "spec.resources.claims",
             YET,
         ),
-        (of_volume(csi={"driver": "c"}), "spec.volumes[0].csi", YET),
         (
             of_volume(configMap={"name": "c", "defaultUser": 7}),
             "spec.volumes[0].configMap.defaultUser",
@@ -234,6 +233,7 @@ def test_every_volume_type_is_supported_or_refused() -> None:
     types = set(Volume.__struct_fields__) - {"name"}
     assert types - named == {
         "configMap",
+        "csi",
         "downwardAPI",
         "emptyDir",
         "hostPath",
@@ -261,7 +261,6 @@ def of_cluster(raw: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("raw", "path", "why"),
     [
-        (of_volume(csi={"driver": "d"}), "spec.volumes[0].csi", f"volumes of this type are {YET}"),
         (
             of_volume(projected={"sources": [{"clusterTrustBundle": {"path": "ca", "user": 7}}]}),
             "spec.volumes[0].projected.sources[0].clusterTrustBundle.user",
