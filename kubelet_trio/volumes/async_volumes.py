@@ -161,7 +161,7 @@ class AsyncVolumes:
                 retry.next_at = trio.current_time() + retry.backoff.next_delay()
                 log.warning("volume.set_up_failed", volume=name, error=str(exc))
                 if self.events is not None:
-                    self.events.emit(pod_object_ref(pod), "Warning", "FailedMount", str(exc))
+                    self.events.emit(pod_object_ref(pod), "Warning", exc.reason, str(exc))
             else:
                 self._retries.pop((uid, name), None)
                 return

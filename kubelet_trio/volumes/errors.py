@@ -22,13 +22,14 @@ class VolumeError(Exception):
     """A volume could not be set up, mounted into a container or torn down.
 
     The pod's event or the container's status shows the text. Every step is idempotent, so the
-    caller may always retry.
+    caller may always retry. `reason` is the event's.
     """
 
-    def __init__(self, volume: str, message: str) -> None:
+    def __init__(self, volume: str, message: str, reason: str = "FailedMount") -> None:
         super().__init__(message)
         self.volume = volume
         self.message = message
+        self.reason = reason
 
 
 class AttachLimitError(VolumeError):
@@ -97,11 +98,12 @@ class FilesystemMismatchError(OSError):
 
 
 def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> VolumeError:
-    """Return the error for a failed set-up, in the words of a FailedMount event."""
+    """Return the error for a failed set-up, in the words of its event."""
     step = cause.step if isinstance(cause, VolumeStepError) else ""
     step = step or ("MapVolume.MapPodDevice" if is_block else "MountVolume.SetUp")
     failed = cause.failed if isinstance(cause, VolumeStepError) else "failed"
-    return VolumeError(volume, f'{step} {failed} for volume "{volume}" : {cause}')
+    reason = "FailedMapVolume" if is_block else "FailedMount"
+    return VolumeError(volume, f'{step} {failed} for volume "{volume}" : {cause}', reason)
 
 
 def not_mounted_error(

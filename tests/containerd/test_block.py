@@ -133,6 +133,7 @@ def test_what_is_no_device_holds_its_pod_back(
     agent.put(documents(file))
     agent.put(user_of("misled"))
     eventually(lambda: "is no block device" in agent.cli("events"), 60, "an event")
+    assert "FailedMapVolume" in agent.cli("events")
     assert not live_containers(cri, "misled-node")
     agent.drop("misled")
     agent.wait_gone("misled")
