@@ -146,8 +146,12 @@ def _make_volumes(
 ) -> VolumeManager:
     seams, node, state = setup.seams, setup.settings.node, runtime.health.state
     offload = seams.offload_for(Purpose.VOLUMES)
-    host = PluginContext(node.root_dir, seams.mounter, offload, node_name=node.node_name)
     cluster = setup.cluster
+    host = PluginContext(
+        *(node.root_dir, seams.mounter, offload),
+        node_name=node.node_name,
+        flex_dir=node.volume_plugin_dir,
+    )
     return VolumeManager(
         node.root_dir,
         seams.mounter,

@@ -215,7 +215,7 @@ FIELDS: tuple[Row, ...] = (
     row("shutdownGracePeriodCriticalPods", "", YES, "the part of it for critical pods"),
     row("shutdownGracePeriodByPodPriority", "", YES, "shutdown time by priority"),
     # Volumes and the host
-    row("volumePluginDir", "volume-plugin-dir", DEFAULT, "directory of flex volume plugins", "flex volumes"),
+    row("volumePluginDir", "volume-plugin-dir", YES, "directory of FlexVolume drivers"),
     row("volumeStatsAggPeriod", "volume-stats-agg-period", YES, "how long a volume's measured usage is valid; negative: volumes are not measured"),
     row("localStorageCapacityIsolation", "local-storage-capacity-isolation", YES, "manage local storage as a resource: enforce its limits"),
     row("protectKernelDefaults", "protect-kernel-defaults", YES, "refuse to start if kernel settings differ from the kubelet's, instead of writing them"),

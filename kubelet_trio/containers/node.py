@@ -77,6 +77,8 @@ class NodeSettings:
     selinux: bool = False  # whether files must be labelled for containers to read them
     masked_paths: tuple[str, ...] = MASKED_PATHS
     readonly_paths: tuple[str, ...] = READONLY_PATHS
+    # Of FlexVolume drivers.
+    volume_plugin_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")
 
     def pod_dir(self, uid: str) -> Path:
         """Return the directory of a pod's volumes, hosts file and container files."""

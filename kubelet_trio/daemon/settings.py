@@ -66,6 +66,7 @@ def node_settings(
         hostname=hostname,
         root_dir=Path(flags.root_dir),
         pod_logs_dir=Path(config.pod_logs_dir),
+        volume_plugin_dir=Path(config.volume_plugin_dir),
         container_logs_dir=_container_logs_dir(config),
         cluster_dns=tuple(config.cluster_dns),
         cluster_domain=config.cluster_domain,

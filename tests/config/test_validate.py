@@ -104,7 +104,9 @@ def test_a_bad_value_is_told_as_invalid_configuration(tmp_path: Path, body: str,
 
 
 def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
-    path = config_file(tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\nvolumePluginDir: /x\n")
+    path = config_file(
+        tmp_path / "c", "healthzPort: -1\noomScoreAdj: 2000\ncpuManagerPolicy: static\n"
+    )
     assert len(problems_of(f"--config={path}", "--exit-on-lock-contention")) == 4
 
 
@@ -112,10 +114,10 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     ("flag", "told"),
     [
         ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),
-        ("--volume-plugin-dir=/x", "leave it at its default (/usr/libexec/"),
+        ("--cpu-manager-policy=static", "leave it at its default (none"),
         ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
-        ("--volume-plugin-dir=/x", "not supported yet: volumePluginDir"),
+        ("--cpu-manager-policy=static", "not supported yet: cpuManagerPolicy"),
         ("--machine-id-file=/x", "not supported yet: --machine-id-file: the node's machine ID"),
         ("--experimental-mounter-path=/x", "not supported yet: --experimental-mounter-path: a m"),
     ],
