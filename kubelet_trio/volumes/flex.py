@@ -38,7 +38,7 @@ from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
-from kubelet_trio.volumes.tools import LIMIT, ToolResult, run_tool
+from kubelet_trio.volumes.tools import LIMIT, MAX_TOLD, ToolResult, run_tool
 
 log = get_logger()
 
@@ -86,11 +86,13 @@ def _answer(driver: FlexDriver, command: str, done: ToolResult) -> FlexAnswer | 
             f"{command} command of FlexVolume driver {driver.name} failed: {done.ending}, "
             f"and its output is no answer: {done.output.strip()[:200]}"
         )
-    status, message = found.get("status"), found.get("message")
+    status, message = found.get("status"), str(found.get("message") or "")[:MAX_TOLD]
     if status == _NOT_SUPPORTED:
         return None
     if status != _SUCCESS:
-        raise OSError(f"{command} command failed, status: {status}, reason: {message or ''}")
+        raise OSError(
+            f"{command} command failed, status: {str(status)[:MAX_TOLD]}, reason: {message}"
+        )
     if done.code != 0:
         raise OSError(f"{command} command of FlexVolume driver {driver.name}: {done.ending}")
     device, capabilities = found.get("device"), found.get("capabilities")

@@ -43,6 +43,13 @@ def test_output_is_bounded(tmp_path: Path) -> None:
     assert (done.code, len(done.output)) == (0, MAX_OUTPUT)
 
 
+def test_an_error_has_little_of_the_output(tmp_path: Path) -> None:
+    tools = script(tmp_path / "bin", "mount", "print('x' * 50_000)\nsys.exit(32)")
+    with pytest.raises(OSError, match="mount failed: exit status 32") as caught:
+        run_mount("/dev/sdz", Path("/mnt"), "ext4", [], tools)
+    assert len(str(caught.value)) < 1200
+
+
 def test_what_overstays_is_killed_with_its_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     text = (
