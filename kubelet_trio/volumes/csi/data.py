@@ -159,10 +159,15 @@ def published_everywhere(pods_dir: Path) -> Iterator[Published]:
         yield from published_of(pod_dir)
 
 
+def staged_at(directory: Path) -> Staged:
+    """Read the record of a staged volume."""
+    return Staged(directory, *_read(directory))
+
+
 def staged_volumes(root_dir: Path) -> list[Staged]:
     """Return the staged volumes on disk. Raises OSError."""
     return [
-        Staged(directory, *_read(directory))
+        staged_at(directory)
         for driver in _below(_staged_dir(root_dir))
         # Block devices have a layout of their own: see csi/block.py.
         if driver.name != VOLUME_DEVICES

@@ -19,6 +19,7 @@ from kubelet_trio.volumes.csi.data import (
     VolumeRecord,
     publish_dir,
     published_of,
+    staged_at,
     write_record,
 )
 from kubelet_trio.volumes.csi.inputs import (
@@ -134,7 +135,8 @@ class CsiFilesystems:
     async def _clean(self, staged: Staged, errors: dict[Path, VolumeError]) -> None:
         try:
             if staged.record is None:
-                await self.node.offload(_remove_nameless, staged, self.node)
+                async with self.node.locks.hold(str(staged.directory)):
+                    await self.node.offload(_remove_nameless, staged, self.node)
                 return
             volume = staged.record.volume
             async with self.node.locks.hold(volume.unique_name):
@@ -266,7 +268,12 @@ def _remove_unpublished(published: Published, node: CsiNode) -> None:
 
 
 def _remove_nameless(staged: Staged, node: CsiNode) -> None:
-    """Remove a staging directory whose record is lost, so that no driver can be asked."""
+    """Remove a staging directory whose record is lost, so that no driver can be asked.
+
+    Raises OSError.
+    """
+    if staged_at(staged.directory).record is not None:
+        return  # staged since it was listed
     log.warning("csi.record_lost", problem=staged.problem)
     undo_mounts(staged.path, node.mounter)
     remove_mount_point(staged.directory, staged.path.name)

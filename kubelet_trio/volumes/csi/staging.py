@@ -71,7 +71,9 @@ class Staging:
             use.attributes,
             secrets,
         )
-        is_known = await self.node.offload(_prepare, directory, VolumeRecord(use.volume))
+        # Against `clean`, which cannot tell whose directory without a record is.
+        async with self.node.locks.hold(str(directory)):
+            is_known = await self.node.offload(_prepare, directory, VolumeRecord(use.volume))
         try:
             await client.stage(request, is_migrated=use.spec.is_migrated)
         except CsiCallError as exc:

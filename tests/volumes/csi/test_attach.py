@@ -1,0 +1,166 @@
+"""CSI volumes that a controller attaches first, and the node's volumesInUse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kubelet_trio.grpc import Status
+from kubelet_trio.model import PodUid
+from kubelet_trio.objects import ObjectError
+from kubelet_trio.testing.csi import CsiFaultKind, calls
+from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes.errors import AttachLimitError
+from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
+
+A, B = PodUid("u-a"), PodUid("u-b")
+NAME = "kubernetes.io/csi/fake.csi.example.org^vol-1"
+
+
+@dataclass
+class Controller:
+    """`Attachments` and `VolumesInUse` of a controller that keeps its rules.
+
+    It attaches what a test tells it to, once the volume is listed as in use.
+    """
+
+    listed: set[str] = field(default_factory=set)
+    attached: bool = False
+    error: str = ""
+    exhausted: bool = False
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def note(self, name: str) -> None:
+        self.listed.add(name)
+
+    async def wait_reported(self, name: str) -> None:
+        assert name in self.listed
+
+    def drop(self, name: str) -> None:
+        self.listed.discard(name)
+
+    def attach(self) -> None:
+        self.attached = True
+        self.changed.set()
+
+    async def wait_attached(self, driver: str, handle: str) -> Mapping[str, str]:
+        assert f"kubernetes.io/csi/{driver}^{handle}" in self.listed
+        if self.error:
+            raise ObjectError(self.error)
+        if not self.attached:
+            await self.changed.wait()
+        return {"device": "/dev/sdx"}
+
+    def is_attached(self, driver: str, handle: str) -> bool:
+        return self.attached
+
+    async def is_exhausted(self, driver: str, handle: str) -> bool:
+        return self.exhausted
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return Controller()
+
+
+@pytest.fixture
+def world(tmp_path: Path, controller: Controller) -> World:
+    made = World(tmp_path, attachments=controller, in_use=controller)
+    made.objects.put(driver_object(attachRequired=True), *persistent())
+    return made
+
+
+async def test_a_volume_is_staged_once_it_is_attached(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    async with world.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(world.volumes.mount, pod_of(A, claimed()))
+        await trio.sleep(30)
+        assert world.rules.log == []
+        assert controller.listed == {NAME}
+        controller.attach()
+    stage, publish = world.rules.log
+    assert stage.publish_context == publish.publish_context == {"device": "/dev/sdx"}
+
+
+async def test_a_volume_is_in_use_until_it_is_unstaged(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    controller.attach()
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        await world.volumes.mount(pod_of(B, claimed()))
+        await world.volumes.unmount(A)
+        assert controller.listed == {NAME}
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
+        await world.volumes.unmount(B)
+        assert controller.listed == {NAME}  # still staged
+        await world.volumes.clean()
+    assert controller.listed == set()
+
+
+async def test_after_a_restart_what_is_on_disk_is_in_use(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    controller.attach()
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed(), inline("scratch")))
+    controller.listed.clear()
+    world.restart()
+    await world.volumes.prepare()
+    assert controller.listed == {NAME}
+
+
+async def test_a_pod_that_gives_up_lets_go_of_the_volume(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        with pytest.raises(VolumeError) as caught:
+            await world.volumes.mount(pod_of(A, claimed()))
+        assert str(caught.value) == (
+            "Unable to attach or mount volumes: unmounted volumes=[data], unattached "
+            "volumes=[data], failed to process volumes=[]: context deadline exceeded"
+        )
+        assert not isinstance(caught.value, AttachLimitError)
+        assert controller.listed == {NAME}
+        await world.volumes.unmount(A)
+    assert controller.listed == set()
+    assert world.left_on_disk() == []
+
+
+async def test_a_driver_that_attaches_no_more_is_an_error_of_its_own(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    controller.exhausted = True
+    async with world.running():
+        with pytest.raises(AttachLimitError, match="unattached volumes=\\[data\\]"):
+            await world.volumes.mount(pod_of(A, claimed()))
+
+
+async def test_an_error_of_the_attachment_is_told(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    controller.error = "rpc error: code = Internal desc = no such disk"
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, claimed()))
+    assert world.events.texts[0] == (
+        'FailedMount: MountVolume.WaitForAttach failed for volume "pv" : '
+        "rpc error: code = Internal desc = no such disk"
+    )
+
+
+@pytest.mark.parametrize("is_inline", [False, True])
+async def test_what_nobody_attaches_is_not_waited_for(
+    world: World, controller: Controller, autojump_clock: MockClock, is_inline: bool
+) -> None:
+    if not is_inline:
+        world.objects.put(driver_object(attachRequired=False))
+    async with world.running():
+        await world.volumes.mount(pod_of(A, inline() if is_inline else claimed()))
+    assert controller.listed == set()
