@@ -28,7 +28,7 @@ from kubelet_trio.pressure import EvictionManager
 from kubelet_trio.shutdown import NOT_READY, NodeShutdown
 from kubelet_trio.status import PodStarts, StatusStore
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Supervisor
-from kubelet_trio.volumes.csi import CsiServices
+from kubelet_trio.volumes import CsiServices
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster

@@ -27,13 +27,13 @@ from kubelet_trio.pods import (
     UserNamespaceManager,
 )
 from kubelet_trio.volumes import (
+    CsiServices,
     NoClaimStatus,
     PluginContext,
     VolumeGrowth,
     VolumeManager,
     host_kinds,
 )
-from kubelet_trio.volumes.csi import CsiServices
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster

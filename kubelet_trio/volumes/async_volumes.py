@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -24,6 +25,7 @@ from kubelet_trio.model import (
     PodUid,
     get_logger,
     pod_object_ref,
+    pod_uid,
 )
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.volumes.errors import (
@@ -140,6 +142,52 @@ class AsyncVolumes:
                     volumes.start_soon(one, spec)
         for exc in errors.values():
             raise exc
+
+    async def mount(
+        self,
+        pod: Pod,
+        specs: Sequence[VolumeSpec],
+        read: Callable[[str], Awaitable[VolumeSpec]],
+        set_up_quick: Callable[[Sequence[str]], Awaitable[None]],
+        rows: list[Operation],
+    ) -> None:
+        """Set up all volumes of a pod side by side, again and again until 2m3s are over.
+
+        Args:
+            pod: the pod.
+            specs: its volumes, also those of quick kinds.
+            read: returns the spec of a volume, by its name in the pod, from its objects as they
+                are now; raises `VolumeError`.
+            set_up_quick: sets up the volumes of quick kinds, which it reads again as well.
+            rows: gets a row for each set-up.
+
+        Raises `VolumeError` with what is not set up then.
+        """
+        uid = pod_uid(pod)
+        quick = [spec.name for spec in specs if not self.serves(spec.kind)]
+        slow = [spec for spec in specs if self.serves(spec.kind)]
+        unmounted: dict[str, VolumeSpec | None] = dict.fromkeys(quick)
+        unmounted |= {spec.name: spec for spec in slow}
+
+        async def all_quick() -> None:
+            await set_up_quick(quick)
+            for name in quick:
+                del unmounted[name]
+
+        async def one(name: str) -> None:
+            unmounted[name] = spec = await read(name)
+            await self.set_up(uid, spec, rows)
+            del unmounted[name]
+
+        with trio.move_on_after(MOUNT_LIMIT):
+            async with trio.open_nursery() as tasks:
+                if quick:
+                    tasks.start_soon(self.keep_trying, pod, uid, "", all_quick)
+                for spec in slow:
+                    attempt = partial(one, spec.name)
+                    tasks.start_soon(self.keep_trying, pod, uid, spec.name, attempt)
+        if unmounted:
+            raise await self.timeout_error(unmounted)
 
     async def keep_trying(
         self, pod: Pod, uid: PodUid, name: str, attempt: Callable[[], Awaitable[None]]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -233,39 +232,22 @@ class VolumeManager:
     async def _mount_all(
         self, pod: Pod, specs: Sequence[VolumeSpec], volumes: Mapping[str, Volume]
     ) -> None:
-        """Set up volumes of all kinds side by side, until they are or the time is over."""
-        uid, rows = pod_uid(pod), list[Operation]()
-        quick = [spec for spec in specs if not self._async.serves(spec.kind)]
-        unmounted: dict[str, VolumeSpec | None] = {spec.name: None for spec in quick}
+        """Set up volumes of all kinds side by side; read them again for each attempt."""
+        rows: list[Operation] = []
 
-        async def set_up_quick() -> None:
-            # Read again for each attempt: a missing object may exist by now.
-            again = await self._specs.read(pod, [volumes[spec.name] for spec in quick])
+        async def set_up_quick(names: Sequence[str]) -> None:
+            again = await self._specs.read(pod, [volumes[name] for name in names])
             await self._offload(self._set_up_all, again, rows)
-            for spec in quick:
-                unmounted.pop(spec.name, None)
 
-        async def set_up(name: str) -> None:
+        async def read(name: str) -> VolumeSpec:
             (spec,) = await self._specs.read(pod, [volumes[name]])
-            unmounted[name] = spec
-            await self._async.set_up(uid, spec, rows)
-            unmounted.pop(name, None)
+            return spec
 
         try:
-            with trio.move_on_after(MOUNT_LIMIT):
-                async with self._progress_events(pod, specs), trio.open_nursery() as tasks:
-                    keep_trying = self._async.keep_trying
-                    if quick:
-                        tasks.start_soon(keep_trying, pod, uid, "", set_up_quick)
-                    for spec in specs:
-                        if self._async.serves(spec.kind):
-                            unmounted[spec.name] = spec
-                            attempt = partial(set_up, spec.name)
-                            tasks.start_soon(keep_trying, pod, uid, spec.name, attempt)
+            async with self._progress_events(pod, specs):
+                await self._async.mount(pod, specs, read, set_up_quick, rows)
         finally:
-            self._volume_meter.note_mounted(uid, rows)
-        if unmounted:
-            raise await self._async.timeout_error(unmounted)
+            self._volume_meter.note_mounted(pod_uid(pod), rows)
 
     async def _republished(self, pod: Pod) -> AsyncIterator[VolumeSpec]:
         """Yield the volumes of a running pod whose driver wants them published from time to time.
