@@ -99,12 +99,14 @@ class DiskVolumes:
     managed = True
     is_read_only = False
 
-    def __init__(self, context: PluginContext, kind: DiskKind) -> None:
+    def __init__(self, context: PluginContext, kind: DiskKind, map_dir: Path | None = None) -> None:
+        """Take what the kinds share; `map_dir` is for raw devices, None: in the plugin's."""
         self._context = context
         self._mounter = context.mounter
         self._kind = kind
         self._escaped = f"kubernetes.io~{kind.plugin}"
         self._base = context.root_dir / "plugins/kubernetes.io" / kind.plugin
+        self._map_base = map_dir or self._base / MAPS
         self._maps = DeviceMaps(context.mounter, context.devices)
         self._locks = KeyedLocks()
 
@@ -172,7 +174,7 @@ class DiskVolumes:
             await run(format_and_mount, tools, self._mounter, device, place, fstype, wanted)
 
     async def _map(self, spec: VolumeSpec) -> None:
-        place = self._base / MAPS / self._kind.map_name(spec)
+        place = self._map_base / self._kind.map_name(spec)
         async with self._locks.hold(str(place)):
             await self._context.run(_touch, place / spec.uid)
             with _step("MapVolume.WaitForAttach"):
@@ -208,7 +210,7 @@ class DiskVolumes:
     def _is_set_up(self, spec: VolumeSpec) -> bool:
         path = self.path(spec)
         if spec.is_block:
-            entry = self._base / MAPS / self._kind.map_name(spec) / spec.uid
+            entry = self._map_base / self._kind.map_name(spec) / spec.uid
             return self._maps.is_mapped(entry, path)
         return self._ready(spec).exists() and bool(self._mounts_at(path))
 
@@ -301,11 +303,10 @@ class DiskVolumes:
 
     def _is_disk_used(self, place: Path) -> bool:
         """Whether something else uses the disk: raw and mounted, or an administrator."""
-        inside = place.relative_to(self._base)
         if self._is_map(place):
-            other = self._base / inside.relative_to(MAPS)
+            other = self._base / place.relative_to(self._map_base)
         else:
-            other = self._base / MAPS / inside
+            other = self._map_base / place.relative_to(self._base)
         if os.path.lexists(other):
             return True
         devices = self._kind.devices(place)
@@ -322,19 +323,20 @@ class DiskVolumes:
             (place / name).unlink(missing_ok=True)
         if place.is_dir():
             place.rmdir()
-        for parent in place.relative_to(self._base).parents:
-            if parent.name and not _entries(self._base / parent):
-                remove_empty(self._base / parent)
+        base = self._map_base.parent if self._is_map(place) else self._base
+        for parent in place.relative_to(base).parents:
+            if parent.name and not _entries(base / parent):
+                remove_empty(base / parent)
 
     def _places(self) -> list[Path]:
         found = directories(self._base, self._kind.places)
         return [place for place in found if not self._is_map(place)]
 
     def _map_places(self) -> list[Path]:
-        return directories(self._base / MAPS, self._kind.map_places)
+        return directories(self._map_base, self._kind.map_places)
 
     def _is_map(self, place: Path) -> bool:
-        return MAPS in place.relative_to(self._base).parts[:1]
+        return place.is_relative_to(self._map_base)
 
     def _pods_in(self, place: Path) -> list[Path]:
         return [entry for entry in _entries(place) if entry.name not in self._kind.files]

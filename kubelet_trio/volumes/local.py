@@ -16,6 +16,9 @@ from kubelet_trio.volumes.disks import DiskVolumes, safe_name
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
 
+# Unlike every other plugin's: GetGlobalMapPath of pkg/volume/local escapes the plugin's name.
+MAP_DIR = Path("plugins/kubernetes.io~local-volume/volumeDevices")
+
 
 @dataclass(frozen=True, slots=True)
 class LocalDisk:
@@ -67,4 +70,4 @@ def _path(spec: VolumeSpec) -> Path:
 
 def make_local(context: PluginContext) -> DiskVolumes:
     """Return the plugin of `local` volumes."""
-    return DiskVolumes(context, LocalDisk(context))
+    return DiskVolumes(context, LocalDisk(context), context.root_dir / MAP_DIR)

@@ -79,9 +79,19 @@ def host_kinds(context: PluginContext) -> list[AsyncKind]:
     """Return the kinds for a `VolumeManager`."""
     base = context.root_dir / "plugins/kubernetes.io"
     return [
-        AsyncKind(kind, facts.owns, (base / facts.plugin).is_dir, partial(_make, kind, context))
+        AsyncKind(
+            kind,
+            facts.owns,
+            partial(_has_remains, base, facts.plugin),
+            partial(_make, kind, context),
+        )
         for kind, facts in HOST_KINDS.items()
     ]
+
+
+def _has_remains(base: Path, plugin: str) -> bool:
+    # Of local volumes, raw devices are in a directory with the escaped name.
+    return (base / plugin).is_dir() or base.with_name(f"{_BUILT_IN}{plugin}").is_dir()
 
 
 def unique_name(spec: VolumeSpec) -> str | None:

@@ -252,6 +252,7 @@ ALLOWED: dict[str, str] = {
         "volumes/block.py::DeviceMaps.unmap Path.unlink",
         "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
         "volumes/layout.py::names_in os.listdir",
+        "volumes/plugins.py::_has_remains Path.is_dir",
         "volumes/sub_path.py::_make_target Path.is_dir, Path.is_file, Path.mkdir, Path.rmdir, "
         "Path.touch, Path.unlink",
         "volumes/inventory.py::_names os.scandir",

@@ -214,7 +214,7 @@ async def test_a_raw_device_is_mapped(tmp_path: Path, kernel: KernelMounter, loo
         await plugin.set_up(spec)
     assert plugin.path(spec) == root / "pods/u-1/volumeDevices/kubernetes.io~local-volume/pv"
     assert os.path.samestat(plugin.path(spec).stat(), loop.stat())
-    entry = root / "plugins/kubernetes.io/local-volume/volumeDevices/pv/u-1"
+    entry = root / "plugins/kubernetes.io~local-volume/volumeDevices/pv/u-1"
     assert entry.stat().st_rdev == loop.stat().st_rdev
     await plugin.tear_down(root / "pods/u-1")
     assert mounted(root, kernel) == []
