@@ -100,7 +100,10 @@ class VolumeWorld:
     def start_driver(self) -> None:
         if not self.is_driver_up:
             self._driver_life = trio.CancelScope()
-            self.run.take(lambda: self.run.nursery.start(self._serve))
+            self.run.take(self._start_serving)
+
+    async def _start_serving(self) -> None:
+        await self.run.nursery.start(self._serve)
 
     def kill_driver(self) -> None:
         """End the driver's process: its calls end where they are, its mounts stay."""
