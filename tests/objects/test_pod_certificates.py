@@ -148,7 +148,8 @@ class World:
         """Let the pod's first certificate be requested and issued; return it."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._issue_soon, content, lifetime)
-            return await self.get()
+            bundle = await self.get()
+        return bundle
 
     async def _issue_soon(self, content: bytes, lifetime: float) -> None:
         await trio.sleep(2)
