@@ -88,7 +88,14 @@ def make_agent(
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
     names = VolumeNames(supplies.objects)
     stats = AgentStats(
-        settings, seams, runtime.runtime, runtime.pleg, reports.statuses, names, reports.events
+        settings,
+        seams,
+        runtime.runtime,
+        runtime.pleg,
+        reports.statuses,
+        names,
+        reports.events,
+        supplies.csi.usage,
     )
     parts = Parts(
         setup, started_at, reports, runtime, supplies, plugins, pods, upkeep, stats, names

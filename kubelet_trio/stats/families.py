@@ -102,6 +102,7 @@ FAMILIES: dict[str, Family] = {
     "plugin_manager_total_plugins": Family("gauge", "[ALPHA] Number of plugins in Plugin Manager", ("socket_path", "state")),
     "volume_manager_total_volumes": Family("gauge", "[ALPHA] Number of volumes in Volume Manager", ("plugin_name", "state")),
     "storage_operation_duration_seconds": Family("histogram", "[ALPHA] Storage operation duration", ("migrated", "operation_name", "status", "volume_plugin")),
+    "csi_operations_seconds": Family("histogram", "[ALPHA] Container Storage Interface operation duration with gRPC error code status total", ("driver_name", "method_name", "grpc_status_code", "migrated")),
     "kubelet_orphan_pod_cleaned_volumes": Family("gauge", "[ALPHA] The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep."),
     "kubelet_orphan_pod_cleaned_volumes_errors": Family("gauge", "[ALPHA] The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep."),
     "kubelet_container_log_filesystem_used_bytes": Family("gauge", "[ALPHA] Bytes used by the container's logs on the filesystem.", ("uid", "namespace", "pod", "container")),

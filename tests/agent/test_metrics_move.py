@@ -43,6 +43,7 @@ from tests.agent.test_orphans import orphan
 from tests.handlers.server import serving
 from tests.pods.cgroups.test_node import FakeTree
 from tests.shutdown.fake import FakeLogind
+from tests.volumes.csi import world as csi
 
 Totals = Mapping[str, float]
 NOTHING: Totals = {}
@@ -329,6 +330,15 @@ async def shown(base: Path, meter: Meter) -> Totals:
         return await totals(agent)
 
 
+async def a_driver_that_is_called(base: Path) -> tuple[Totals, Totals]:
+    world = csi.World(base / "volumes")
+    world.objects.put(*csi.persistent())
+    before = await shown(base / "before", Meter())
+    async with world.running():
+        await world.volumes.mount(csi.pod_of("u-1", csi.claimed()))
+    return before, await shown(base / "after", world.meter)
+
+
 async def claimed_volumes(base: Path) -> tuple[Totals, Totals]:
     async def measured() -> list[tuple[str, str, Filesystem]]:
         await trio.lowlevel.checkpoint()
@@ -443,6 +453,7 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
         "kubelet_trio_child_restarts_total",
         "kubelet_trio_events_dropped_total",
     ),
+    a_driver_that_is_called: ("csi_operations_seconds",),
     claimed_volumes: (
         "kubelet_volume_stats_available_bytes",
         "kubelet_volume_stats_capacity_bytes",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kubelet_trio.grpc import Channel
     from kubelet_trio.volumes.csi.drivers import DriverTable
     from kubelet_trio.volumes.csi.plugin import CsiPlugin
+    from kubelet_trio.volumes.csi.usage import DriverUsage
 
 log = get_logger()
 
@@ -110,6 +111,12 @@ class CsiServices:
 
     def _has_staged(self) -> bool:
         return (self._root_dir / "plugins" / CSI_PLUGIN).is_dir()
+
+    def usage(self) -> DriverUsage:
+        """Return what measures the volumes of the drivers."""
+        from kubelet_trio.volumes.csi.usage import DriverUsage
+
+        return DriverUsage(self.drivers, lambda name: self.table.client(name))
 
     def kind(self, walks: Walks, measured: VolumeMeter) -> AsyncKind:
         """Return the kind of volume for a `VolumeManager`."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from trio_util import AsyncValue
+
 from kubelet_trio.stats import DriverStatsError, Filesystem
-from kubelet_trio.volumes.csi.types import Capability
+from kubelet_trio.volumes.csi.types import Capability, Driver
 from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.csi.client import DriverClient
-    from kubelet_trio.volumes.csi.drivers import DriverTable
     from kubelet_trio.volumes.csi.generated.csi import v1
 
 _MOST_TEXT = 1024  # characters of a condition's message: as many as an event holds
@@ -20,15 +22,24 @@ _MOST_USAGES = 16  # entries of an answer that are looked at; two units exist
 class DriverUsage:
     """Asks the registered drivers (metricsCsi in pkg/volume/csi/csi_metrics.go)."""
 
-    def __init__(self, drivers: DriverTable) -> None:
+    def __init__(
+        self,
+        drivers: AsyncValue[Mapping[str, Driver]],
+        client: Callable[[str], DriverClient],
+    ) -> None:
+        """Args:
+        drivers: the registered drivers.
+        client: returns the calls of a driver; raises `DriverNotFoundError`.
+        """
         self._drivers = drivers
+        self._client = client
 
     @property
     def measuring(self) -> frozenset[str]:
         """The registered drivers with GET_VOLUME_STATS."""
         return frozenset(
             name
-            for name, driver in self._drivers.drivers.value.items()
+            for name, driver in self._drivers.value.items()
             if driver.can(Capability.GET_VOLUME_STATS)
         )
 
@@ -41,7 +52,7 @@ class DriverUsage:
         from kubelet_trio.volumes.csi.generated.csi import v1
 
         try:
-            client: DriverClient = self._drivers.client(driver)
+            client = self._client(driver)
             request = v1.NodeGetVolumeStatsRequest(volume_id=handle, volume_path=path)
             response = await client.volume_stats(request)
         except (DriverNotFoundError, CsiCallError) as exc:

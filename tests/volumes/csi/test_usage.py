@@ -114,7 +114,7 @@ class Driver(NodeBase):
 
 async def test_a_registered_driver_is_asked(tmp_path: Path) -> None:
     driver, table = Driver(), DriverTable()
-    able = DriverUsage(table)
+    able = DriverUsage(table.drivers, table.client)
     socket = str(tmp_path / "csi.sock")
     assert able.measuring == frozenset()
     with pytest.raises(DriverStatsError, match="not found in the list of registered CSI drivers"):
