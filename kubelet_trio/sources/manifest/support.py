@@ -51,6 +51,15 @@ _POD_RESOURCES = Refusal("a pod as a whole is given cpu, memory and huge pages a
 _USER = _not_yet("owners of single files are")
 _VOLUME = _not_yet("volumes of this type are")
 
+
+def _gone(version: str, instead: str = "the CSI driver of the storage") -> Refusal:
+    return Refusal(
+        f"no kubelet mounts volumes of this type since Kubernetes {version}: use {instead}"
+    )
+
+
+_CLONE = "an emptyDir and an init container that clones into it"
+
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = (*_PROBES, "lifecycle.postStart", "lifecycle.preStop")
 
@@ -91,21 +100,21 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.volumes[].awsElasticBlockStore": _VOLUME,
     "spec.volumes[].azureDisk": _VOLUME,
     "spec.volumes[].azureFile": _VOLUME,
-    "spec.volumes[].cephfs": _VOLUME,
+    "spec.volumes[].cephfs": _gone("1.31"),
     "spec.volumes[].cinder": _VOLUME,
     "spec.volumes[].fc": _VOLUME,
     "spec.volumes[].flexVolume": _VOLUME,
-    "spec.volumes[].flocker": _VOLUME,
+    "spec.volumes[].flocker": _gone("1.25"),
     "spec.volumes[].gcePersistentDisk": _VOLUME,
-    "spec.volumes[].gitRepo": _VOLUME,
-    "spec.volumes[].glusterfs": _VOLUME,
+    "spec.volumes[].gitRepo": _gone("1.33", _CLONE),
+    "spec.volumes[].glusterfs": _gone("1.26"),
     "spec.volumes[].iscsi": _VOLUME,
     "spec.volumes[].photonPersistentDisk": _VOLUME,
     "spec.volumes[].portworxVolume": _VOLUME,
-    "spec.volumes[].quobyte": _VOLUME,
-    "spec.volumes[].rbd": _VOLUME,
-    "spec.volumes[].scaleIO": _VOLUME,
-    "spec.volumes[].storageos": _VOLUME,
+    "spec.volumes[].quobyte": _gone("1.25"),
+    "spec.volumes[].rbd": _gone("1.31"),
+    "spec.volumes[].scaleIO": _gone("1.22"),
+    "spec.volumes[].storageos": _gone("1.25"),
     "spec.volumes[].vsphereVolume": _VOLUME,
 }
 

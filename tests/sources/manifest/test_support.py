@@ -323,3 +323,23 @@ def test_without_selinux_its_change_policy_asks_for_nothing() -> None:
     raw = manifest(securityContext={"seLinuxChangePolicy": "MountOption"})
     assert not problems(raw)
     assert of_cluster(raw) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "instead"),
+    [
+        ("cephfs", "1.31", "the CSI driver of the storage"),
+        ("flocker", "1.25", "the CSI driver of the storage"),
+        ("gitRepo", "1.33", "an emptyDir and an init container that clones into it"),
+        ("glusterfs", "1.26", "the CSI driver of the storage"),
+        ("quobyte", "1.25", "the CSI driver of the storage"),
+        ("rbd", "1.31", "the CSI driver of the storage"),
+        ("scaleIO", "1.22", "the CSI driver of the storage"),
+        ("storageos", "1.25", "the CSI driver of the storage"),
+    ],
+)
+def test_a_removed_volume_type_names_its_successor(kind: str, version: str, instead: str) -> None:
+    why = f"no kubelet mounts volumes of this type since Kubernetes {version}: use {instead}"
+    assert NOT_YET[f"spec.volumes[].{kind}"].why == why
+    # Beside what else is wrong with the source.
+    assert f"spec.volumes[0].{kind}: {why}" in problems(of_volume(**{kind: {}}))
