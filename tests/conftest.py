@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -29,3 +32,10 @@ def pytest_collection_finish() -> None:
     """Keep the collected tests out of every later garbage collection: they live until the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory for sockets, whose paths have at most 107 bytes (unix(7))."""
+    with tempfile.TemporaryDirectory(prefix="kt-") as path:
+        yield Path(path)

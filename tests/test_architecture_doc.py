@@ -180,13 +180,13 @@ WALKS: Mapping[str, Walk] = {
 
 @pytest.mark.parametrize("walk", WALKS)
 async def test_a_walk_makes_the_hops_of_its_table_in_their_order(
-    tmp_path: Path, autojump_clock: MockClock, walk: str
+    short_path: Path, autojump_clock: MockClock, walk: str
 ) -> None:
     table = hops(walk)
     assert [hop.number for hop in table] == list(range(1, len(table) + 1))
     codes = [code_of(hop) for hop in table]
     trace = Trace()
-    await WALKS[walk](tmp_path, trace)
+    await WALKS[walk](short_path, trace)
     order = list(trace.calls)
     for hop, code in zip(table, codes, strict=True):
         assert code in trace.calls, f"{hop}: the walk does not make it any more"

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import CSIVolumeSource, Pod, Volume
+from lightkube.models.core_v1 import AzureFileVolumeSource, Pod, Volume
 from trio.testing import MockClock
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
@@ -62,15 +62,15 @@ async def test_a_pod_of_a_cluster_that_asks_for_what_is_not_done_is_rejected_by_
     node: Node, autojump_clock: MockClock
 ) -> None:
     pod = sized("disk", "1", source="api")
-    volume = Volume(name="v", csi=CSIVolumeSource(driver="d.example"))
+    volume = Volume(name="v", azureFile=AzureFileVolumeSource("share", "secret"))
     pod.spec = msgspec.structs.replace(spec_of(pod), volumes=[volume])
     async with node.running(pod):
         await trio.sleep(5)
         status = node.status(pod)
         assert (status.phase, status.reason) == ("Failed", "PodFeatureUnsupported")
         assert status.message == (
-            "Pod was rejected: spec.volumes[0].csi: volumes of this type are not supported by "
-            "this agent yet"
+            "Pod was rejected: spec.volumes[0].azureFile: volumes of this type are not supported "
+            "by this agent yet"
         )
         assert node.reasons(pod) == ["PodFeatureUnsupported"]
     assert node.calls("RunPodSandbox", "PullImage") == []

@@ -493,6 +493,7 @@ ELSEWHERE = {
     "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
     "kubelet_evented_pleg_connection_error_count": "tests/pleg/test_exits_are_known.py",
     "kubelet_lifecycle_handler_http_fallbacks_total": "tests/agent/test_hooks.py",
+    "kubelet_podcertificate_states": "tests/agent/test_projections.py",
     "kubelet_websocket_streaming_requests_total": "tests/server/streams/test_translated.py",
 }
 

@@ -22,8 +22,8 @@ DRIVER = "fake.csi.example.org"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    node = Node(tmp_path)
+def node(short_path: Path) -> Node:
+    node = Node(short_path)
     node.plugin_watcher = open_watcher
     return node
 

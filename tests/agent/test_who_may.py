@@ -98,7 +98,7 @@ CONTROL = {
     ("GET", path)
     for path in (
         "/pods", "/pods/{namespace}/{name}", "/events", "/tree", "/status", "/version", "/stats",
-        "/logs/{namespace}/{pod}/{container}", "/exec/{namespace}/{pod}/{container}",
+        "/volumes", "/logs/{namespace}/{pod}/{container}", "/exec/{namespace}/{pod}/{container}",
     )
 }  # fmt: skip
 

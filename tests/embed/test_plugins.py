@@ -17,12 +17,12 @@ from tests.plugins.fakes import FakePlugin
 
 @pytest.mark.parametrize("plugins", [True, False])
 async def test_a_plugin_is_asked_only_by_a_kubelet_with_plugins(
-    tmp_path: Path, autojump_clock: MockClock, plugins: bool
+    short_path: Path, autojump_clock: MockClock, plugins: bool
 ) -> None:
     runtime = FakeRuntime()
-    config = replace(KubeletConfig(root_dir=tmp_path, runtime=runtime), plugins=plugins)
+    config = replace(KubeletConfig(root_dir=short_path, runtime=runtime), plugins=plugins)
     async with open_kubelet(config, world=fake_world(runtime, config)) as kubelet:
-        plugin = FakePlugin(tmp_path / "plugins_registry" / "gpu.sock", type="DevicePlugin")
+        plugin = FakePlugin(short_path / "plugins_registry" / "gpu.sock", type="DevicePlugin")
         plugin.path.parent.mkdir(exist_ok=True)
         async with plugin.serving():
             await trio.sleep(30)

@@ -50,14 +50,14 @@ def serve(target: str, told: queue.SimpleQueue[bytes]) -> grpc.Server:
     return server
 
 
-async def test_a_registrar_on_grpcio_is_registered(tmp_path: Path) -> None:
+async def test_a_registrar_on_grpcio_is_registered(short_path: Path) -> None:
     handler, told = FakeHandler(), queue.SimpleQueue[bytes]()
-    registry = PluginRegistry(tmp_path, {CSI: handler}.get)
+    registry = PluginRegistry(short_path, {CSI: handler}.get)
     supervisor = Supervisor("plugins", registry.children())
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
-            server = serve(f"unix://{tmp_path}/disk.sock", told)
+            server = serve(f"unix://{short_path}/disk.sock", told)
             try:
                 await handler.wait_registered("/csi.sock")
                 status = await trio.to_thread.run_sync(lambda: told.get(timeout=30))

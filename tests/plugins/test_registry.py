@@ -69,8 +69,8 @@ async def serve(plugin: FakePlugin, *, task_status: trio.TaskStatus[trio.CancelS
 
 
 @pytest.fixture
-async def running(tmp_path: Path, autojump_clock: MockClock) -> AsyncIterator[Running]:
-    run = Running(tmp_path / "plugins_registry")
+async def running(short_path: Path, autojump_clock: MockClock) -> AsyncIterator[Running]:
+    run = Running(short_path / "plugins_registry")
     async with run_registry(run):
         yield run
 
@@ -105,9 +105,9 @@ async def test_a_plugin_is_registered_and_told_so(
 
 
 async def test_plugins_of_before_the_start_and_in_subdirectories_are_found(
-    tmp_path: Path, autojump_clock: MockClock
+    short_path: Path, autojump_clock: MockClock
 ) -> None:
-    run = Running(tmp_path / "plugins_registry")
+    run = Running(short_path / "plugins_registry")
     (run.root / "vendor").mkdir(parents=True)
     early = run.plugin("vendor/early.sock", name="early", endpoint="/early")
     async with early.serving(), run_registry(run):
@@ -321,9 +321,9 @@ async def test_the_end_of_a_replaced_socket_leaves_the_newer_alone(
 
 
 async def test_of_two_sockets_at_the_start_the_newer_has_the_name(
-    tmp_path: Path, autojump_clock: MockClock
+    short_path: Path, autojump_clock: MockClock
 ) -> None:
-    run = Running(tmp_path / "plugins_registry")
+    run = Running(short_path / "plugins_registry")
     run.root.mkdir()
     old, new = run.plugin("z.sock", endpoint="/old"), run.plugin("a.sock", endpoint="/new")
     async with old.serving(), new.serving():
@@ -338,10 +338,10 @@ async def test_of_two_sockets_at_the_start_the_newer_has_the_name(
 
 
 async def test_several_sockets_share_a_name_where_the_handler_allows_it(
-    tmp_path: Path, autojump_clock: MockClock
+    short_path: Path, autojump_clock: MockClock
 ) -> None:
     drivers = FakeHandler(is_exclusive=False)
-    run = Running(tmp_path / "plugins_registry", DRAPlugin=drivers)
+    run = Running(short_path / "plugins_registry", DRAPlugin=drivers)
     async with run_registry(run):
         await run.wait_tree()
         old = run.plugin("old.sock", type="DRAPlugin", endpoint="/old")
@@ -494,9 +494,9 @@ async def test_a_directory_that_is_removed_is_made_again(
 
 
 async def test_the_end_of_the_agent_ends_the_registrations(
-    tmp_path: Path, autojump_clock: MockClock
+    short_path: Path, autojump_clock: MockClock
 ) -> None:
-    run = Running(tmp_path / "plugins_registry")
+    run = Running(short_path / "plugins_registry")
     run.root.mkdir()
     plugin = run.plugin()
     async with plugin.serving():

@@ -140,7 +140,12 @@ def test_what_is_said_to_be_refused_is() -> None:
                 assert (kind, field) in refused or kind == "EphemeralContainer"
 
 
-@pytest.mark.parametrize("path", [*NOT_YET, *NEVER, *STATIC_POD])
+def has_row(path: str) -> bool:
+    """What lies below a field that manifests may not have has no table."""
+    return not any(path.startswith(f"{above}.") for above in STATIC_POD)
+
+
+@pytest.mark.parametrize("path", [*filter(has_row, (*NOT_YET, *NEVER, *STATIC_POD))])
 def test_what_is_refused_is_said_to_be(path: str) -> None:
     refusal: Refusal = {**NOT_YET, **NEVER, **STATIC_POD}[path]
     kind, field = place_of(path)

@@ -71,13 +71,15 @@ def capability(*, is_block: bool = False) -> v1.VolumeCapability:
 
 
 @pytest.fixture(params=[False, True], ids=["ours", "grpcio"])
-def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
+def bed(short_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
     if refusal := mount_refusal():
         pytest.skip(refusal)
     bed = Bed(
-        CsiDriver(tmp_path / "driver", tmp_path / "root", DriverConfig(is_grpcio=request.param)),
-        tmp_path / "staging",
-        tmp_path / "pod" / "mount",
+        CsiDriver(
+            short_path / "driver", short_path / "root", DriverConfig(is_grpcio=request.param)
+        ),
+        short_path / "staging",
+        short_path / "pod" / "mount",
     )
     bed.staging.mkdir()
     bed.target.parent.mkdir()
