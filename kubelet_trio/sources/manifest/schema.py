@@ -95,7 +95,7 @@ class _Walk:
         return {
             key: self._string(value, f"{path}[{key}]", quantity)
             for key, value in raw.items()
-            if value is not None
+            if self._is_text(key, path) and value is not None
         }
 
     def _string(self, raw: Any, path: str, quantity: bool) -> Any:
@@ -104,10 +104,14 @@ class _Walk:
         if not isinstance(raw, str):
             hint = "; put it in quotes" if isinstance(raw, bool | int | float) else ""
             return self._wrong(raw, f"a string{hint}", path)
+        return raw if self._is_text(raw, path) else None
+
+    def _is_text(self, raw: str, path: str) -> bool:
         # JSON escapes can spell lone surrogates, which no UTF-8 output can carry.
         if any("\ud800" <= char <= "\udfff" for char in raw):
-            return self._wrong(ascii(raw), "valid Unicode", path)
-        return raw
+            self._wrong(ascii(raw), "valid Unicode", path)
+            return False
+        return True
 
     def _scalar(self, raw: Any, kind: Any, path: str) -> Any:
         if kind is bool:
@@ -118,9 +122,9 @@ class _Walk:
         if kind is int:
             return raw if whole else self._wrong(raw, "a whole number", path)
         # The remaining type is intstr.IntOrString (ports): a number or a string.
-        if whole or isinstance(raw, str):
-            return raw
-        return self._wrong(raw, "a whole number or a string", path)
+        if isinstance(raw, str):
+            return self._string(raw, path, quantity=False)
+        return raw if whole else self._wrong(raw, "a whole number or a string", path)
 
     def _time(self, raw: Any, path: str) -> Any:
         if isinstance(raw, str):

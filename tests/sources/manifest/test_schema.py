@@ -97,6 +97,15 @@ TIME = "expected a time such as 2006-01-02T15:04:05Z"
             of_container(image="\ud800"),
             f"{C}.image: Invalid value: \"'\\\\ud800'\": expected valid Unicode",
         ),
+        (
+            pod({}, {"labels": {"\ud800": "a"}}),
+            "metadata.labels: Invalid value: \"'\\\\ud800'\": expected valid Unicode",
+        ),
+        (
+            of_container(livenessProbe={"tcpSocket": {"port": "\ud800"}}),
+            f"{C}.livenessProbe.tcpSocket.port: Invalid value: "
+            "\"'\\\\ud800'\": expected valid Unicode",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_path(raw: dict[str, Any], expected: str) -> None:
