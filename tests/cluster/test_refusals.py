@@ -100,10 +100,11 @@ def test_a_pod_that_asks_for_what_is_not_done_fails_and_says_so(
     agent: Agent, kube: KubeClient, namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
-    kube.create(path, bound("disk", volumes=[{"name": "v", "csi": {"driver": "d.example"}}]))
+    gone = {"name": "v", "cephfs": {"monitors": ["192.0.2.1"]}}  # no kubelet mounts these any more
+    kube.create(path, bound("disk", volumes=[gone]))
     failed = kube.wait(f"{path}/disk", lambda p: p["status"]["phase"] == "Failed", 60, "failed")
     assert failed["status"]["reason"] == "PodFeatureUnsupported"
-    assert "spec.volumes[0].csi: " in failed["status"]["message"]
+    assert "spec.volumes[0].cephfs: " in failed["status"]["message"]
     assert "containerStatuses" not in failed["status"]
     kube.delete(f"{path}/disk")
     kube.wait_gone(f"{path}/disk", 60)
