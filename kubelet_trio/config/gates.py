@@ -14,6 +14,7 @@ from collections.abc import Mapping
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources.container
+CSIServiceAccountTokenSecrets           volumes.csi.filesystem
 ContainerCheckpoint                     server.routes.commands
 ContainerRestartRules                   pods.plan.restarts
 ContextualLogging                       supervision.child
@@ -37,6 +38,7 @@ KubeletPSI                              stats.cgroup_parse
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
+MutableCSINodeAllocatableCount          node.csi_limits
 NodeDeclaredFeatures                    pods.admission.declared_features
 NodeLogQuery                            server.logs.node_query
 NodeSwap                                containers.resources.container
@@ -49,6 +51,7 @@ PodReadyToStartContainersCondition      pods.status.conditions
 PortForwardWebsockets                   streaming.forward
 PreventStaticPodAPIReferences           sources.manifest.support
 ProcMountType                           containers.security
+RecoverVolumeExpansionFailure           volumes.expansion
 RecursiveReadOnlyMounts                 volumes.container_mounts
 RelaxedDNSSearchValidation              sources.validation.pod
 RelaxedEnvironmentVariableValidation    sources.validation.env
@@ -65,7 +68,7 @@ UserNamespacesSupport                   pods.records.userns
 _NO_MANAGERS = "no CPU, memory or topology manager is built"
 _NO_DRA = "dynamic resources are not built"
 _NO_POD_RESOURCES = "there is no pod resources API"
-_NO_CSI = "CSI volumes are not built"
+_NO_SELINUX_MOUNT = "volumes are not mounted with an SELinux context"
 
 # On upstream and off here: the reason.
 NOT_BUILT: Mapping[str, str] = {
@@ -80,9 +83,8 @@ NOT_BUILT: Mapping[str, str] = {
     "KubeletPodResourcesGet": _NO_POD_RESOURCES,
     "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,
     "KubeletTracing": "traces are not exported",
-    "MutableCSINodeAllocatableCount": _NO_CSI,
     "ResourceHealthStatus": "there are no device plugins",
-    "SELinuxMountReadWriteOncePod": _NO_CSI,
+    "SELinuxMountReadWriteOncePod": _NO_SELINUX_MOUNT,
     "TopologyManagerPolicyOptions": _NO_MANAGERS,
 }
 
