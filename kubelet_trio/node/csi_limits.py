@@ -48,21 +48,11 @@ class CsiLimits:
         objects = Reflector(self._api, CSIDriver, features=self._features)
         bell = Bell()
 
-        async def follow_objects() -> None:
-            while True:
-                await objects.wait_delivery()
-                bell.ring()
-
-        async def follow_drivers() -> None:
-            while True:
-                await drivers.wait_transition()
-                bell.ring()
-
         self._asked.clear()  # those of an earlier life
         async with trio.open_nursery() as nursery:
             await nursery.start(objects.run)
-            nursery.start_soon(follow_objects)
-            nursery.start_soon(follow_drivers)
+            nursery.start_soon(_ring_at_each, objects.wait_delivery, bell)
+            nursery.start_soon(_ring_at_each, drivers.wait_transition, bell)
             while True:
                 found = {name: objects.objects.get(("", name)) for name in drivers.value}
                 self._ask(nursery, {name: _period(one) for name, one in found.items()}, refresh)
@@ -79,6 +69,12 @@ class CsiLimits:
                 scope = trio.CancelScope()
                 self._asked[name] = period, scope
                 nursery.start_soon(_ask_one, name, period, scope, refresh)
+
+
+async def _ring_at_each(wait_change: Callable[[], Awaitable[object]], bell: Bell) -> None:
+    while True:
+        await wait_change()
+        bell.ring()
 
 
 async def _ask_one(name: str, period: float, scope: trio.CancelScope, refresh: Refresh) -> None:

@@ -38,13 +38,8 @@ _UNCERTAIN = frozenset(
 )
 # codes.Code.String() of grpc-go.
 _CODES = {
-    status: "OK"
-    if status is Status.OK
-    else "Canceled"
-    if status is Status.CANCELLED
-    else "".join(part.capitalize() for part in status.name.split("_"))
-    for status in Status
-}
+    status: "".join(part.capitalize() for part in status.name.split("_")) for status in Status
+} | {Status.OK: "OK", Status.CANCELLED: "Canceled"}
 
 _Mode = v1.VolumeCapabilityAccessModeMode
 # asCSIAccessModeV1 in pkg/volume/csi/csi_client.go.
