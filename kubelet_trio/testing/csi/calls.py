@@ -109,6 +109,34 @@ class CsiCall:
         return {k: v for k, v in items if not k.startswith(_OF_THE_KUBELET)}
 
 
+def saved_call(call: CsiCall) -> dict[str, Any]:
+    """Return a call as JSON values, without its secrets; `loaded_call` reads them."""
+    asked = call.capability or AskedCapability()
+    return {
+        "method": call.method,
+        "volume_id": call.volume_id,
+        "staging_path": call.staging_path,
+        "path": call.path,
+        "is_read_only": call.is_read_only,
+        "publish_context": dict(call.publish_context),
+        "volume_context": dict(call.volume_context),
+        "capability": {
+            "access_mode": asked.access_mode,
+            "is_block": asked.is_block,
+            "fs_type": asked.fs_type,
+            "mount_flags": list(asked.mount_flags),
+            "mount_group": asked.mount_group,
+        },
+    }
+
+
+def loaded_call(saved: Mapping[str, Any]) -> CsiCall:
+    """Return the call that `saved_call` saved."""
+    asked = saved["capability"]
+    capability = AskedCapability(**{**asked, "mount_flags": tuple(asked["mount_flags"])})
+    return CsiCall(**{**saved, "capability": capability})
+
+
 def asked_capability(message: Any, is_block: bool) -> AskedCapability:
     """Read a `VolumeCapability` of any protobuf library; the libraries differ in oneofs."""
     number = int(message.access_mode.mode) if message.access_mode is not None else 0

@@ -24,7 +24,7 @@ from typing import Any
 
 from kubelet_trio.grpc import GRPCError, Status
 from kubelet_trio.testing.csi import calls
-from kubelet_trio.testing.csi.calls import AskedCapability, CsiCall
+from kubelet_trio.testing.csi.calls import AskedCapability, CsiCall, loaded_call, saved_call
 
 MAX_TEXT = 128  # bytes of a string field ("Size Limits"); paths have the kernel's limit
 MAX_MAP = 4096  # bytes of a map, or of all mount flags
@@ -474,30 +474,8 @@ def _map_size(entries: Mapping[str, str]) -> int:
 
 
 def _saved(place: _Place) -> dict[str, Any]:
-    call = place.call
-    asked = call.capability or AskedCapability()
-    return {
-        "phase": place.phase,
-        "method": call.method,
-        "volume_id": call.volume_id,
-        "staging_path": call.staging_path,
-        "path": call.path,
-        "is_read_only": call.is_read_only,
-        "publish_context": dict(call.publish_context),
-        "volume_context": dict(call.volume_context),
-        "capability": {
-            "access_mode": asked.access_mode,
-            "is_block": asked.is_block,
-            "fs_type": asked.fs_type,
-            "mount_flags": list(asked.mount_flags),
-            "mount_group": asked.mount_group,
-        },
-    }
+    return {"phase": place.phase, "call": saved_call(place.call)}
 
 
 def _loaded(saved: Mapping[str, Any]) -> _Place:
-    fields = {key: value for key, value in saved.items() if key != "phase"}
-    asked = dict(fields["capability"])
-    asked["mount_flags"] = tuple(asked["mount_flags"])
-    fields["capability"] = AskedCapability(**asked)
-    return _Place(CsiCall(**fields), _Phase(saved["phase"]))
+    return _Place(loaded_call(saved["call"]), _Phase(saved["phase"]))
