@@ -29,7 +29,6 @@ from kubelet_trio.objects.kinds import (
     runtime_class_key,
     secret_content,
     secret_key,
-    storage_class_key,
     volume_key,
 )
 from kubelet_trio.objects.local import LocalObjects
@@ -103,7 +102,6 @@ __all__ = [
     "runtime_class_key",
     "secret_content",
     "secret_key",
-    "storage_class_key",
     "volume_key",
     "volume_references",
 ]

@@ -113,10 +113,6 @@ def csi_driver_key(name: str | None) -> ObjectKey:
     return ObjectKey("CSIDriver", "", name or "")
 
 
-def storage_class_key(name: str | None) -> ObjectKey:
-    return ObjectKey("StorageClass", "", name or "")
-
-
 def object_key(value: ApiObject) -> ObjectKey:
     """Return the key of an object."""
     meta = value.metadata or ObjectMeta()
