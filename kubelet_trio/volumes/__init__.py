@@ -7,7 +7,6 @@ from kubelet_trio.volumes.csi import CsiServices
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
 from kubelet_trio.volumes.expansion import NoClaimStatus, VolumeGrowth
-from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
@@ -15,9 +14,12 @@ from kubelet_trio.volumes.plugins import PluginContext, host_kinds
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing
+    from kubelet_trio.volumes.loop import KernelBlockDevices, LoopUnavailableError
 
-# Loaded with the first `kubelet-trio volumes`.
+# Loaded with the first `kubelet-trio volumes`, or the first block volume.
 _DEFERRED = {
+    "KernelBlockDevices": "loop",
+    "LoopUnavailableError": "loop",
     "VolumeFill": "inventory",
     "VolumeRow": "inventory",
     "list_volumes": "inventory",
@@ -27,7 +29,6 @@ _DEFERRED = {
 __all__ = [
     "VOLUME_ERRORS",
     "AttachLimitError",
-    "BlockDevices",
     "CsiServices",
     "KernelBlockDevices",
     "KernelMounter",

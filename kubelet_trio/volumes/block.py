@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, remove_empty
-from kubelet_trio.volumes.loop import BlockDevices, LoopUnavailableError
+from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 from kubelet_trio.volumes.mounter import Mounter
 
 log = get_logger()
@@ -30,9 +30,10 @@ class DeviceMaps:
     Callers let one operation at a time work on an entry.
     """
 
-    def __init__(self, mounter: Mounter, devices: BlockDevices) -> None:
+    def __init__(self, mounter: Mounter, devices: BlockDevices | None = None) -> None:
+        """`devices`: the host's block devices; None: the kernel's."""
         self._mounter = mounter
-        self._devices = devices
+        self._devices = devices or KernelBlockDevices()
         self._is_told = False  # that devices are not held open
 
     def map(self, device: Path, entry: Path, link: Path) -> None:

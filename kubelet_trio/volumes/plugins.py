@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from kubelet_trio.model import Offload, Purpose, offload_for
-from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
 from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, VolumeSpec
 from kubelet_trio.volumes.tools import HostTools, Tools
+
+if TYPE_CHECKING:
+    from kubelet_trio.volumes.loop import BlockDevices
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,7 +35,7 @@ class PluginContext:
     mounter: Mounter
     offload: Offload
     tools: Tools = field(default_factory=HostTools)
-    devices: BlockDevices = field(default_factory=KernelBlockDevices)
+    devices: BlockDevices | None = None  # the host's block devices; None: the kernel's
     walks: Walks = field(default_factory=Walks)
     node_name: str = ""
     flex_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")  # volumePluginDir

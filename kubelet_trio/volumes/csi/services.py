@@ -20,7 +20,6 @@ from kubelet_trio.volumes.csi.types import (
     VolumesInUse,
 )
 from kubelet_trio.volumes.errors import VolumeStepError
-from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices
 from kubelet_trio.volumes.measure import VolumeMeter
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kubelet_trio.volumes.csi.drivers import DriverTable
     from kubelet_trio.volumes.csi.plugin import CsiPlugin
     from kubelet_trio.volumes.csi.usage import DriverUsage
+    from kubelet_trio.volumes.loop import BlockDevices
 
 log = get_logger()
 
@@ -81,7 +81,7 @@ class CsiServices:
         self._meter = meter or Meter()
         self._connect = connect
         self._install = install
-        self._devices = devices or KernelBlockDevices()
+        self._devices = devices
 
     @cached_property
     def table(self) -> DriverTable:
