@@ -11,9 +11,8 @@ for one pod come from its worker, one at a time. All blocking work goes through 
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 import trio
@@ -24,7 +23,6 @@ from kubelet_trio.containers import (
     PodConfigError,
     PodFacts,
     container_env,
-    make_directories,
 )
 from kubelet_trio.cri import v1
 from kubelet_trio.model import (
@@ -64,9 +62,10 @@ from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
-from kubelet_trio.volumes.mounter import Mounter, is_bound_to_itself
-from kubelet_trio.volumes.ownership import Walks, report_progress
+from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.ownership import Walks, progress_events
 from kubelet_trio.volumes.persistent import check_node, check_options, volume_groups
+from kubelet_trio.volumes.pods_dir import PodsDirectory
 from kubelet_trio.volumes.spec import (
     AsyncKind,
     VolumePlugin,
@@ -136,6 +135,7 @@ class VolumeManager:
         """
         self._pods_dir = root_dir / "pods"
         self._mounter = mounter
+        self._directory = PodsDirectory(self._pods_dir, mounter)
         self._offload = offload
         self._issuers = Issuers(
             tokens or NoTokens(), bundles or NoTrustBundles(), certificates or NoPodCertificates()
@@ -171,7 +171,7 @@ class VolumeManager:
 
         Without the right to do so pods still run, but `mountPropagation` has no effect.
         """
-        await self._offload(self._prepare)
+        await self._offload(self._directory.prepare)
         await self._async.restore()
 
     async def release(self) -> None:
@@ -179,7 +179,7 @@ class VolumeManager:
 
         Containers outlive the agent, and so must their mounts.
         """
-        await self._offload(self._release)
+        await self._offload(self._directory.release)
 
     async def mount(self, pod: Pod) -> None:
         """Set up every volume that a container of the pod uses.
@@ -266,22 +266,12 @@ class VolumeManager:
             except (VolumeError, ObjectError, ValueError) as exc:
                 log.debug("volume.not_republished", volume=volume.name, error=str(exc))
 
-    @asynccontextmanager
-    async def _progress_events(self, pod: Pod, specs: Sequence[VolumeSpec]) -> AsyncIterator[None]:
-        """Emit events about slow volumes of the pod while the block sets them up."""
+    def _progress_events(
+        self, pod: Pod, specs: Iterable[VolumeSpec]
+    ) -> AbstractAsyncContextManager[None]:
         if self._events is None or all(spec.fs_group is None for spec in specs):
-            yield
-            return
-        pod_dir, failure = self._pods_dir / pod_uid(pod), None
-        async with trio.open_nursery() as reports:
-            reports.start_soon(report_progress, self._walks, pod, pod_dir, self._events)
-            try:
-                yield
-            except VolumeError as exc:  # raised below: a nursery would wrap it in a group
-                failure = exc
-            reports.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+            return nullcontext()
+        return progress_events(self._walks, pod, self._pods_dir / pod_uid(pod), self._events)
 
     async def _check_claims(self, specs: Sequence[VolumeSpec]) -> None:
         """Check that a starting pod may use its claims, and reserve them. Raises `VolumeError`."""
@@ -440,25 +430,7 @@ class VolumeManager:
 
     async def pods_on_disk(self) -> frozenset[PodUid]:
         """Return the pods that have a directory, orphans included."""
-        return await self._offload(self._list_pods)
-
-    def _prepare(self) -> None:
-        root_dir = self._pods_dir.parent
-        make_directories(self._pods_dir)
-        try:
-            self._mounter.share(root_dir)
-        except OSError as exc:
-            # The Go kubelet refuses to start then (MakeRShared in setupDataDirs).
-            log.warning("volumes.root_not_shared", path=str(root_dir), error=str(exc))
-
-    def _release(self) -> None:
-        root_dir = self._pods_dir.parent
-        if self._list_pods() or not is_bound_to_itself(root_dir, self._mounter.mounts()):
-            return
-        try:
-            self._mounter.unmount(root_dir)
-        except OSError as exc:
-            log.warning("volumes.root_not_released", path=str(root_dir), error=str(exc))
+        return await self._offload(self._directory.pods)
 
     def _tear_down(self, pod_dir: Path) -> tuple[frozenset[str], VolumeError | None]:
         """Tear down the volumes of quick kinds; return the plugins of other kinds on disk."""
@@ -511,10 +483,3 @@ class VolumeManager:
 
     def _is_set_up(self, spec: VolumeSpec) -> bool:
         return spec.kind in _BY_RUNTIME or self._plugins[spec.kind].is_set_up(spec)
-
-    def _list_pods(self) -> frozenset[PodUid]:
-        try:
-            with os.scandir(self._pods_dir) as entries:
-                return frozenset(PodUid(e.name) for e in entries if e.is_dir())
-        except FileNotFoundError:
-            return frozenset()

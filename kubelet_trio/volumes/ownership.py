@@ -14,8 +14,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import trio
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import EventSink, open_directory, pod_object_ref
+from kubelet_trio.volumes.errors import VolumeError
 
 # rwMask, roMask and execMask of pkg/volume/volume_linux.go.
 _READ_WRITE = 0o660
@@ -221,8 +222,24 @@ def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None
         os.close(descriptor)
 
 
-async def report_progress(walks: Walks, pod: Pod, pod_dir: Path, events: EventSink) -> None:
-    """Emit events about a pod's walks that take long, until cancelled."""
+@asynccontextmanager
+async def progress_events(
+    walks: Walks, pod: Pod, pod_dir: Path, events: EventSink
+) -> AsyncIterator[None]:
+    """Emit events about a pod's walks that take long, while the block runs them."""
+    failure = None
+    async with trio.open_nursery() as reports:
+        reports.start_soon(_report_progress, walks, pod, pod_dir, events)
+        try:
+            yield
+        except VolumeError as exc:  # raised below: a nursery would wrap it in a group
+            failure = exc
+        reports.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _report_progress(walks: Walks, pod: Pod, pod_dir: Path, events: EventSink) -> None:
     due: dict[Walk, float] = {}
     reported: set[Walk] = set()
     while True:

@@ -247,7 +247,7 @@ ALLOWED: dict[str, str] = {
         "volumes/flex.py::FlexVolumes._finish Path.chmod, Path.write_text",
         "volumes/flex.py::FlexVolumes._is_set_up Path.exists, Path.read_text",
         "volumes/flex.py::FlexVolumes._tear_down Path.exists, Path.rmdir, Path.unlink",
-        "volumes/manager.py::VolumeManager._list_pods Path.is_dir, os.scandir",
+        "volumes/pods_dir.py::PodsDirectory.pods Path.is_dir, os.scandir",
         "volumes/block.py::DeviceMaps.map Path.symlink_to, Path.touch, Path.unlink, os.readlink",
         "volumes/block.py::DeviceMaps.unmap Path.unlink",
         "volumes/claims.py::take_for_one_pod Path.exists, Path.iterdir, Path.touch",
