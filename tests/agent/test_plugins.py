@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from kubelet_trio.agent import Agent
 from kubelet_trio.model import open_watcher
 from kubelet_trio.testing.csi import CsiDriverFacts, FakeCsiDriver
 from tests.agent.node import Node, below, make_pod, ready
-from tests.harness.csi_services import serve_csi
+from tests.harness.csi_services import serving
 from tests.plugins.fakes import FakePlugin
 
 DRIVER = "fake.csi.example.org"
@@ -26,21 +25,6 @@ def node(short_path: Path) -> Node:
     node = Node(short_path)
     node.plugin_watcher = open_watcher
     return node
-
-
-@asynccontextmanager
-async def serving(driver: FakeCsiDriver, path: Path) -> AsyncIterator[None]:
-    """Serve a driver and its registration on one socket, removed at the end of the block."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve_csi, driver, [listener])
-            yield
-            nursery.cancel_scope.cancel()
-    path.unlink(missing_ok=True)
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:

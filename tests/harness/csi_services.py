@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import socket
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -180,3 +183,18 @@ def _read(method: str, request: Any) -> CsiCall:
     if asked is None:
         return csi_call(method, request, None)
     return csi_call(method, request, asked_capability(asked, asked.block is not None))
+
+
+@asynccontextmanager
+async def serving(driver: FakeCsiDriver, path: Path) -> AsyncIterator[None]:
+    """Serve a driver and its registration on one socket, removed at the end of the block."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_csi, driver, [listener])
+            yield
+            nursery.cancel_scope.cancel()
+    path.unlink(missing_ok=True)
