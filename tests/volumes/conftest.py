@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import cache
@@ -58,3 +61,20 @@ def kernel(tmp_path: Path) -> Iterator[KernelMounter]:
     for left in reversed(kernel.mounts()):
         if left.path.startswith(str(tmp_path)):
             kernel.unmount(Path(left.path))
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Path]:
+    """An empty loop device of 16 MiB."""
+    missing = [t for t in ("losetup", "blkid", "mkfs.ext4") if shutil.which(t) is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"no loop device here: {missing or 'not root'}")
+    image = tmp_path / "disk.img"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no loop device here: {made.stderr}")
+    yield Path(made.stdout.strip())
+    # Lazy while a mount is left: the fixture of the mounter, which ends later, unmounts it.
+    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)

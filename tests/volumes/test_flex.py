@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,21 +273,6 @@ async def test_a_driver_that_mounts(real: FlexNode) -> None:
     await real.plugin.tear_down(real.pod_dir)
     assert real.mounted() == []
     assert left_below(real.pod_dir / "volumes") == []
-
-
-@pytest.fixture
-def loop(tmp_path: Path) -> Iterator[Path]:
-    missing = [t for t in ("losetup", "blkid", "mkfs.ext4") if shutil.which(t) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"no loop device here: {missing or 'not root'}")
-    image = tmp_path / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no loop device here: {made.stderr}")
-    yield Path(made.stdout.strip())
-    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
 
 
 PLACE = "plugins/kubernetes.io/flexvolume/example/disk/mounts/pv"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -167,22 +164,6 @@ def test_a_bad_type_runs_no_program(
     with pytest.raises(ValueError, match="is not a file system type"):
         format_and_mount(tools, mounter, device, target, fstype)
     assert tools.calls == []
-
-
-@pytest.fixture
-def loop(tmp_path: Path) -> Iterator[Path]:
-    """An empty loop device."""
-    missing = [t for t in ("losetup", "blkid", "mkfs.ext4") if shutil.which(t) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"no loop device here: {missing or 'not root'}")
-    image = tmp_path / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no loop device here: {made.stderr}")
-    yield Path(made.stdout.strip())
-    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
 
 
 def test_a_real_device_is_formatted_once(loop: Path, kernel: KernelMounter, target: Path) -> None:

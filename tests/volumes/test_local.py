@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,22 +98,6 @@ async def test_a_raw_directory_is_refused(tmp_path: Path, mounter: FakeMounter) 
     assert caught.value.step == "MapVolume.MapBlockVolume"
     await plugin.tear_down(tmp_path / "pods/u-1")
     assert left_below(tmp_path / "plugins/kubernetes.io/local-volume") == []
-
-
-@pytest.fixture
-def loop(tmp_path: Path) -> Iterator[Path]:
-    missing = [t for t in ("losetup", "blkid", "mkfs.ext4") if shutil.which(t) is None]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"no loop device here: {missing or 'not root'}")
-    image = tmp_path / "disk.img"
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    made = subprocess.run(["losetup", "-f", "--show", image], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no loop device here: {made.stderr}")
-    yield Path(made.stdout.strip())
-    # Lazy while a mount is left: the fixture of the mounter, which ends later, unmounts it.
-    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
 
 
 async def test_pods_share_a_formatted_device(
