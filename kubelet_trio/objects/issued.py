@@ -1,5 +1,5 @@
-"""The seams to what an API server issues for projected volumes beside tokens: trust anchors of
-ClusterTrustBundles, and certificates for pods.
+"""Seams for projected volumes, besides tokens: trust anchors of ClusterTrustBundles, and
+certificates that are issued for pods.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class _Models(Mapping[str, "type[ApiObject]"]):
 
 _STORAGE_MODULE = "lightkube.models.storage_v1"
 KINDS: Mapping[str, type[ApiObject]] = _Models()
-# The kinds that a manifest may have beside pods.
+# The kinds that a manifest may have in addition to pods.
 DOCUMENT_KINDS = (
     "ConfigMap",
     "Secret",

@@ -3,9 +3,9 @@
     ask (GetInfo) -> check -> wait while a newer socket holds the name -> the handler validates and
     registers -> tell the plugin (NotifyRegistrationStatus) -> the handler's task keeps it
 
-Its parent starts one for each socket, and another when the socket is replaced. A failure is told
-to the plugin if it can be told, logged once, and tried again with a growing delay; it ends nothing
-but this registration.
+Its parent starts one for each socket, and another when the socket is replaced. A failure is
+reported to the plugin if it can be reached, logged once, and tried again with a growing delay; it
+ends this registration only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PluginSocket:
     ) -> None:
         """Args:
         path: of the socket.
-        identity: tells it from an earlier and a later one at the same path.
+        identity: differs from that of an earlier or later socket at the same path.
         handler_of: returns the handler of a type, None if there is none. Called for each
             registration: it may import what only plugins of that type need.
         claims: the registered names.

@@ -276,7 +276,7 @@ class IscsiDisks:
         if done.code != 0:
             await self._admin(*record, "-o", "delete")
             raise OSError(f"iscsi: failed to sendtargets to portal {portal}: {done.failure}")
-        # Automatic scans would add LUNs that nobody asked for
+        # Automatic scans would add LUNs that no volume uses
         # (https://github.com/kubernetes/kubernetes/issues/90982). Old versions do not know it.
         await self._admin(*node, "-o", "update", "-n", "node.session.scan", "-v", "manual")
         await self._set_chap(node, "node.session", login.session)

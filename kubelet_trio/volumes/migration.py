@@ -46,7 +46,7 @@ _PORTWORX_SECRET_NAMESPACE = "openstorage.io/auth-secret-namespace"
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a translation depends on beside the source itself."""
+    """What a translation depends on, apart from the source itself."""
 
     name: str  # of the persistent volume, or of the pod's volume
     namespace: str  # of the pod; "" for a persistent volume
@@ -107,7 +107,7 @@ def migrated_inline(volume: Volume, namespace: str) -> PersistentVolume | None:
     elif kind in ("gcePersistentDisk", "portworxVolume") and source.readOnly:
         mode = _MANY_READERS
     # Azure's handles are long and unique by themselves. Google's handle begins with places that
-    # are not known, so the disk's own name stands for it.
+    # are not known, so the volume is named after the disk alone.
     last = source.pdName if kind == "gcePersistentDisk" else csi.volumeHandle
     name = last if kind in ("azureDisk", "azureFile") else f"{in_tree.driver}-{last}"
     return PersistentVolume(

@@ -53,7 +53,7 @@ class ScsiDevices:
     def scan_lun(self, host: int, lun: int) -> None:
         """Look for one LUN of an iSCSI session. Raises OSError.
 
-        For one only: the kernel would not notice when another, that nobody asked for, is deleted.
+        For one only: the kernel would not notice when another, which no volume uses, is deleted.
         """
         # Channel and target of an iSCSI session are always 0.
         _write(self.sys / f"class/scsi_host/host{host}/scan", f"0 0 {lun}")

@@ -94,7 +94,7 @@ class CsiBlocks:
     maps: DeviceMaps
     managed: bool = False
     is_read_only: bool = False
-    # Apart from those of file systems, whose teardown would let go of a device's volume.
+    # Apart from those of file systems, whose teardown would release a device's volume.
     users: VolumeUsers = field(default_factory=VolumeUsers)
     # What this process has completed. After a restart the driver is asked again: of what is on
     # disk, nothing shows whether a call was answered.
@@ -131,7 +131,7 @@ class CsiBlocks:
         self.users.add(spec.uid, use.volume)
         await node.wait_attached(use)
         async with node.locks.hold(use.volume.unique_name):
-            # Again: the teardown of another pod may have let go of the volume meanwhile.
+            # Again: the teardown of another pod may have released the volume meanwhile.
             context = await node.wait_attached(use)
             staging_path = await self._stage(use, paths, context)
             with failing_step("MapPodDevice", use, _NO_CLIENT.format("MapPodDevice")):

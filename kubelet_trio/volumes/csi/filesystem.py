@@ -80,7 +80,7 @@ class CsiFilesystems:
         node.users.add(spec.uid, use.volume)
         await node.wait_attached(use)
         async with node.locks.hold(use.volume.unique_name):
-            # Again: the teardown of another pod may have let go of the volume meanwhile.
+            # Again: the teardown of another pod may have released the volume meanwhile.
             context = await node.wait_attached(use)
             staging_path = "" if use.is_inline else await self.staging.stage(use, context)
             with failing_step("SetUp", use, _NO_CLIENT):
