@@ -26,7 +26,7 @@ from kubelet_trio.testing import TrioClock
 from kubelet_trio.testing.csi import CsiDriverFacts, FakeCsiDriver
 from tests.agent.node import Node, make_pod, ready
 from tests.agent.test_cluster import World
-from tests.agent.test_plugins import serving
+from tests.harness.csi_services import serving
 from tests.simulation.world import NudgedWatcher
 
 ROOT = Path(__file__).parents[1]
