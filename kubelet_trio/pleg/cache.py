@@ -4,8 +4,10 @@ Readers get immutable values. `wait_newer` waits for a snapshot from after a giv
 makes snapshots newer without a query for each pod: one that shows no change of a pod confirms its
 snapshot, and one that does not show a pod confirms that it does not exist.
 
-A pod is *pending* while a status query of it is in flight or has failed: a relist does not make
-its snapshot newer.
+A pod is *pending* while a status query of it is in flight or has failed. A relist never confirms
+the snapshot of a pod that is pending at its end, not even after the query is answered: neither the
+answer nor the snapshot need hold what the relist has shown. The pod's next snapshot or the next
+relist makes it newer.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class PodStatusCache:
     def __init__(self) -> None:
         self._pods: dict[PodUid, RuntimePod] = {}
         self._pending: set[PodUid] = set()
+        self._unconfirmed: set[PodUid] = set()  # pending now, or at the last relist
         self._relisted_at = -math.inf
         self._first_relist = trio.Event()
         self._news: dict[PodUid, trio.Event] = {}
@@ -37,7 +40,7 @@ class PodStatusCache:
         Before the first relist every pod's is empty: wait for `wait_newer` or `wait_synced` before
         you act on it.
         """
-        return self._pods.get(uid) or RuntimePod(uid, observed_at=max(self._relisted_at, 0.0))
+        return self._pods.get(uid) or RuntimePod(uid, observed_at=self.observed_at(uid))
 
     def pods(self) -> Iterator[RuntimePod]:
         """Return the snapshots of the pods that have a sandbox or container in the runtime."""
@@ -47,7 +50,7 @@ class PodStatusCache:
         """Return the Trio time as of which the result of `get` is true; -inf if it is not yet."""
         pod = self._pods.get(uid)
         own = -math.inf if pod is None else pod.observed_at
-        return own if uid in self._pending else max(own, self._relisted_at)
+        return own if uid in self._unconfirmed else max(own, self._relisted_at)
 
     async def wait_newer(self, uid: PodUid, than: float) -> RuntimePod:
         """Wait for a snapshot whose queries were sent at `than` (Trio time) or later."""
@@ -78,13 +81,14 @@ class PodStatusCache:
         """Set whether a pod is pending."""
         if pending:
             self._pending.add(uid)
-        elif uid in self._pending:
+            self._unconfirmed.add(uid)
+        else:
             self._pending.discard(uid)
-            self._announce(uid)
 
     def relisted(self, asked_at: float) -> None:
         """Confirm the snapshots of all pods that are not pending as of `asked_at` (Trio time)."""
         self._relisted_at = asked_at
+        self._unconfirmed = set(self._pending)
         self._first_relist.set()
         # An empty snapshot says no more than the relist, which `get` falls back to: drop it.
         empty = [uid for uid, pod in self._pods.items() if not pod.exists]

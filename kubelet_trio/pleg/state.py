@@ -260,9 +260,8 @@ class PlegState:
         table = self.tables.get(uid)
         if table is not None and not table.complete:
             return
-        before = self.cache.get(uid)
-        if observed_at is None or observed_at < before.observed_at:
-            observed_at = before.observed_at
+        known_at = self.cache.observed_at(uid)
+        observed_at = known_at if observed_at is None else max(known_at, observed_at)
         snapshot = (
             table.snapshot(observed_at) if table else RuntimePod(uid, observed_at=observed_at)
         )

@@ -231,3 +231,53 @@ async def test_what_cannot_be_asked_about_is_as_it_is_listed(autojump_clock: obj
         await runtime.stop_pod_sandbox(sandbox_id)
         await trio.sleep(15)
         assert not node.pleg.namesakes(web, OTHER)
+
+
+async def test_a_pod_that_changes_during_its_first_inspection_is_not_observed_as_empty(
+    autojump_clock: object,
+) -> None:
+    runtime = FakeRuntime()
+    runtime.latency[""] = 0.02
+    old = await runtime.run_pod_sandbox(sandbox_config())
+    async with watched(runtime) as node, trio.open_nursery() as worker:
+        # The relist knows the old sandbox by its entry; its status is on the way.
+        await node.pleg.wait_synced()
+        await trio.sleep(0.01)
+        new = runtime.node.run_sandbox(sandbox_config(attempt=1), "").id
+        worker.start_soon(lambda: node.pleg.refresh(WEB, sandboxes=[new]))
+        await node.pleg.wait_synced(WEB)
+        assert [sandbox.id for sandbox in node.pleg.get(WEB).sandboxes] == [new, old]
+
+
+async def test_a_relist_confirms_no_pod_that_it_passed_over(autojump_clock: object) -> None:
+    runtime, config = FakeRuntime(), sandbox_config()
+    sandbox_id, [first] = await run_pod(runtime)
+    runtime.latency["ContainerStatus"] = 2.5
+    async with watched(runtime, waiter=None, relist_period=1) as node:
+        await trio.sleep(0.5)
+        second = await start_container(runtime, sandbox_id, config, "second")
+        # The relists of t=1 and t=2 list it, and leave the pod to the inspection in flight.
+        pod = await node.pleg.cache.wait_newer(WEB, 0)
+        assert (trio.current_time(), [c.id for c in pod.containers]) == (2.5, [first])
+        pod = await node.pleg.cache.wait_newer(WEB, 1)
+        assert {c.id for c in pod.containers} == {first, second}
+        assert pod.observed_at == node.pleg.cache.observed_at(WEB) == 3
+
+
+async def test_an_answer_about_a_part_of_a_pod_makes_its_snapshot_no_newer(
+    autojump_clock: object,
+) -> None:
+    runtime, config = FakeRuntime(events=True), sandbox_config()
+    sandbox_id, [first] = await run_pod(runtime)
+    runtime.faults.add(FaultKind.SLOW, "ContainerStatus", delay=4)
+    async with watched(runtime, waiter=None) as node:
+        await trio.sleep(0.5)
+        second = await start_container(runtime, sandbox_id, config, "second")
+        # Its event brings a relist at t=1.5, which leaves the pod to the inspection in flight.
+        await trio.sleep(1.5)
+        runtime.kill(first)
+        await trio.sleep(0.1)
+        assert (node.state(first), node.state(second)) == (EXITED, None)
+        assert node.pleg.cache.observed_at(WEB) < 0
+        pod = await node.pleg.cache.wait_newer(WEB, 1.5)
+        assert {c.id for c in pod.containers} == {first, second}
