@@ -82,10 +82,18 @@ class PlegMachine(RuleBasedStateMachine):
 
     async def work(self, jobs: trio.MemoryReceiveChannel[Callable[[], Awaitable[None]]]) -> None:
         async for job in jobs:
-            # As a worker does after each start of the agent.
-            await self.pleg.wait_synced()
+            await self.wait_synced()
             await job()
             await trio.sleep(0.01)
+
+    async def wait_synced(self) -> None:
+        """Wait as a worker does after each start of the agent; it may start again meanwhile."""
+        while True:
+            pleg = self.pleg
+            with trio.move_on_after(1) as waiting:
+                await pleg.wait_synced()
+            if pleg is self.pleg and not waiting.cancelled_caught:
+                return
 
     async def refresh(
         self,
