@@ -10,7 +10,7 @@ from kubelet_trio.cgroups import cgroup_host, cgroup_path, parse_cgroup, qos_cgr
 from kubelet_trio.containers import NodeSettings, memory_capacity
 from kubelet_trio.gc import RECLAIM_ERRORS, ContainerCollector, ImageCollector, LogRotation
 from kubelet_trio.model import Purpose
-from kubelet_trio.pods import NodeCgroups, OrphanCgroups, OrphanDirectories
+from kubelet_trio.pods import LeftVolumes, NodeCgroups, OrphanCgroups, OrphanDirectories
 from kubelet_trio.pressure import (
     ContainerOomWatcher,
     EvictionManager,
@@ -119,6 +119,7 @@ def _orphan_children(
 ) -> Iterator[ChildSpec | DynamicSupervisor]:
     services = supplies.services
     yield ChildSpec("pod-dirs", OrphanDirectories(services, pods.registry).run)
+    yield ChildSpec("left-volumes", LeftVolumes(services, pods.registry).run)
     yield services.remains.tasks
     if isinstance(supplies.cgroups, NodeCgroups):
         orphans = OrphanCgroups(

@@ -28,7 +28,7 @@ from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
-from kubelet_trio.pods.worker.orphans import OrphanDirectories
+from kubelet_trio.pods.worker.orphans import LeftVolumes, OrphanDirectories
 from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.worker import PodWorker
 
@@ -45,6 +45,7 @@ __all__ = [
     "EndReason",
     "ImageError",
     "ImagePuller",
+    "LeftVolumes",
     "MeteredTree",
     "NoServices",
     "NodeCgroups",

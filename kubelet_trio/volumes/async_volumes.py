@@ -19,6 +19,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import (
     Backoff,
+    Bell,
     EventSink,
     ObjectRef,
     Offload,
@@ -50,14 +51,14 @@ log = get_logger()
 MOUNT_LIMIT = 123.0  # seconds for all volumes of a pod: podAttachAndMountTimeout
 REPUBLISH_LIMIT = 30.0  # seconds for the volumes of a running pod, whose worker waits
 _EXHAUSTED_LIMIT = 10.0  # seconds for a look at an attachment
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 122.0
+FIRST_DELAY, LONGEST_DELAY = 0.5, 122.0
 
 
 @dataclass(slots=True)
 class _Retry:
     """The back-off of one volume of a pod."""
 
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY, _LONGEST_DELAY))
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_DELAY, LONGEST_DELAY))
     next_at: float = 0.0  # trio time
 
 
@@ -70,6 +71,8 @@ class AsyncVolumes:
     events: EventSink | None = None
     growth: VolumeGrowth | None = None
     plugins: dict[str, AsyncVolumePlugin] = field(default_factory=dict)  # those in use, by kind
+    # Rung after each teardown, which may leave what no pod needs any more.
+    torn_down: Bell = field(default_factory=Bell)
     _users: dict[PodUid, set[str]] = field(default_factory=dict)  # kinds that a pod has tried
     _retries: dict[tuple[PodUid, str], _Retry] = field(default_factory=dict)
 
@@ -256,9 +259,12 @@ class AsyncVolumes:
         kinds = self._users.get(uid, set()) | {
             known.kind for known in self.kinds if any(map(known.owns, names))
         }
-        async with _first_error() as (nursery, watched):
-            for kind in sorted(kinds):
-                nursery.start_soon(watched, self.plugin(kind).tear_down, pod_dir)
+        try:
+            async with _first_error() as (nursery, watched):
+                for kind in sorted(kinds):
+                    nursery.start_soon(watched, self.plugin(kind).tear_down, pod_dir)
+        finally:
+            self.torn_down.ring()
         self._users.pop(uid, None)
         if self.growth is not None:
             self.growth.forget(uid)
@@ -279,8 +285,11 @@ class AsyncVolumes:
             except OSError as exc:
                 log.warning("volumes.not_restored", kind=known.kind, error=str(exc))
 
-    async def clean(self) -> None:
-        """Undo what no pod needs. Raises `VolumeError` for the first that failed."""
+    async def unused(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Return what undoes each volume that no pod needs, by a name for logs.
+
+        Raises `VolumeError`, as the functions do.
+        """
         try:
             kinds = [
                 known.kind
@@ -289,13 +298,10 @@ class AsyncVolumes:
             ]
         except OSError as exc:
             raise VolumeError("", f"looking for volumes without a pod failed: {exc}") from exc
-        async with _first_error() as (nursery, watched):
-            for kind in kinds:
-                nursery.start_soon(watched, _clean, self.plugin(kind))
-
-
-async def _clean(plugin: AsyncVolumePlugin) -> None:
-    await plugin.clean()
+        found: dict[str, Callable[[], Awaitable[None]]] = {}
+        for kind in kinds:
+            found |= await self.plugin(kind).unused()
+        return found
 
 
 @asynccontextmanager

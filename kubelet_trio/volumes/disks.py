@@ -14,9 +14,10 @@ for each place covers the time between attaching and the pod's bind mount.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Protocol
 
@@ -159,6 +160,20 @@ class DiskVolumes:
         places, errors = await self._context.run(self._unused)
         # A set-up is under way in the others.
         await self._release_all([p for p in places if not self._locks.is_held(str(p))], errors)
+
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what unmounts and detaches each disk that no pod uses, by its place."""
+        places, errors = await self._context.run(self._unused)
+        found: dict[str, Callable[[], Awaitable[None]]] = {
+            str(place): partial(self._undo, place)
+            for place in places
+            if not self._locks.is_held(str(place))
+        }
+        # Entries of lost pods that could not be unmapped: all of them again.
+        return found | ({self._escaped: self.clean} if errors else {})
+
+    async def _undo(self, place: Path) -> None:
+        await self._release_all([place], [])
 
     async def _mount_disk(self, spec: VolumeSpec, place: Path) -> None:
         run = self._context.run

@@ -18,8 +18,9 @@ import base64
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +198,30 @@ class FlexVolumes:
     async def clean(self) -> None:
         """Have the drivers unmount every device that no pod uses. Raises `VolumeError`."""
         errors: list[VolumeError] = []
-        for name, place in await self._context.run(self._places):
-            if self._locks.is_held(str(place)):
-                continue  # a set-up is under way
+        for undo in (await self.unused()).values():
             try:
-                async with self._locks.hold(str(place)):
-                    await self._context.run(self._release, name, place)
-            except (OSError, ValueError) as exc:
-                text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
-                errors.append(VolumeError(place.name, text))
+                await undo()
+            except VolumeError as exc:
+                errors.append(exc)
         if errors:
             raise errors[0]
+
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what unmounts each device that no pod uses, by its place."""
+        return {
+            str(place): partial(self._undo, name, place)
+            for name, place in await self._context.run(self._places)
+        }
+
+    async def _undo(self, name: str, place: Path) -> None:
+        if self._locks.is_held(str(place)):
+            return  # a set-up is under way
+        try:
+            async with self._locks.hold(str(place)):
+                await self._context.run(self._release, name, place)
+        except (OSError, ValueError) as exc:
+            text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
+            raise VolumeError(place.name, text) from exc
 
     def driver(self, name: str) -> FlexDriver:
         """Return a driver by its name. Raises ValueError for a name that is none."""

@@ -76,6 +76,7 @@ from kubelet_trio.volumes.spec import (
 from kubelet_trio.volumes.spec_reader import SpecReader
 from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import plugin_directories, tear_down
+from kubelet_trio.volumes.unused import UnusedVolumes
 from kubelet_trio.volumes.used import used_volumes
 
 log = get_logger()
@@ -165,6 +166,7 @@ class VolumeManager:
             lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
         )
         self.growing = GrowingVolumes(self._specs, self._async, growth)
+        self.unused = UnusedVolumes(self._async)
 
     async def prepare(self) -> None:
         """Make the pods' directory, and share its mounts with containers. Once, at start.
@@ -416,13 +418,6 @@ class VolumeManager:
                 failure = await self._offload(self._finish, pod_dir)
             if failure is not None:
                 raise failure
-
-    async def clean(self) -> None:
-        """Undo what no pod on disk needs any more, such as staged volumes.
-
-        Call it only when every source has delivered its pods. Raises `VolumeError`.
-        """
-        await self._async.clean()
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Return the number of desired and of actual volumes, by plugin and state."""

@@ -150,9 +150,11 @@ class AsyncVolumePlugin(Protocol):
         """
         ...
 
-    async def clean(self) -> None:
-        """Undo what no pod on disk needs: staged volumes, sessions. Called after every source
-        has delivered, and once a minute. Raises `VolumeError` for the first that failed.
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what undoes each volume or session that no pod on disk needs, by a name for logs.
+
+        Called after every source has delivered. The functions run side by side, and again if they
+        fail; one does nothing if its volume is in use by then. Raises `VolumeError`, as they do.
         """
         ...
 
@@ -192,7 +194,7 @@ class AsyncKind:
     kind: str  # the field of a Volume or of a PersistentVolumeSpec
     # Whether a directory of pods/<uid>/volumes or pods/<uid>/volumeDevices is of this kind.
     owns: Callable[[str], bool]
-    # Whether the disk shows something for `clean`; blocks, and raises OSError.
+    # Whether the disk shows something for `unused`; blocks, and raises OSError.
     has_remains: Callable[[], bool]
     make: Callable[[], AsyncVolumePlugin]
     # Called before the first pod: announces what an earlier agent has left. Raises OSError.

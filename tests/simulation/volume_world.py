@@ -193,7 +193,7 @@ class VolumeWorld:
         while True:
             await trio.sleep(CLEAN)
             try:
-                await self._volumes.clean()
+                await self._volumes.unused.clean()
             except VolumeError:
                 continue  # it comes again
 

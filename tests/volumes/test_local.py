@@ -21,6 +21,7 @@ from kubelet_trio.volumes.local import make_local
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import AsyncVolumePlugin
 from kubelet_trio.volumes.tools import HostTools
+from kubelet_trio.volumes.unused import UnusedVolumes
 from tests.volumes.disk_specs import disk_spec, left_below
 from tests.volumes.host import FakeTools
 
@@ -53,7 +54,7 @@ async def test_a_directory_is_bound_without_a_place(tmp_path: Path, mounter: Fak
     assert mounted(root, mounter) == ["pods/u-1/volumes/kubernetes.io~local-volume/pv"]
     assert not (root / "plugins").exists()
     assert await plugin.is_set_up(spec)
-    await plugin.clean()
+    assert await plugin.unused() == {}
     await plugin.tear_down(root / "pods/u-1")
     assert mounter.mounts() == []
     assert left_below(root / "pods/u-1/volumes") == []
@@ -150,7 +151,7 @@ async def test_another_file_system_is_told_to_the_volumes_owner(
     assert (kind, reason) == ("PersistentVolume", "FailedMountOnFilesystemMismatch")
     assert text.startswith('MountVolume failed for volume "pv" mount failed: exit status')
     await volumes.tear_down(PodUid("u-1"), root / "pods/u-1", [])
-    await volumes.clean()
+    await UnusedVolumes(volumes).clean()
     assert mounted(root, kernel) == []
 
 

@@ -4,6 +4,9 @@ Normally a pod's worker removes its directory. A directory is orphaned when the 
 that, or when another agent left it. It is removed once no source wants the pod, the runtime has
 nothing of it and it has no worker. Its volumes are unmounted first. A volume that cannot be
 unmounted is kept with its content, and so are files that no agent creates; they are logged once.
+
+What volumes have left on the node outside of these directories is undone by a task of its own: a
+driver that hangs delays no directory.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from kubelet_trio.volumes import VOLUME_ERRORS
 log = get_logger()
 
 _PERIOD = 60.0  # seconds between sweeps; an orphaned directory does no harm meanwhile
+_LIMIT = 16  # directories at a time: a driver can hang for minutes with each
 
 
 @dataclass(slots=True)
@@ -29,7 +33,6 @@ class OrphanDirectories:
     services: PodServices
     registry: PodRegistry
     _problems: dict[PodUid, str] = field(default_factory=dict)  # as last logged
-    _clean_problem: str = ""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sweep until cancelled, once it is known which pods are wanted and which exist."""
@@ -39,33 +42,27 @@ class OrphanDirectories:
         while True:
             with housekeeping_round("pod directories"):
                 await self.sweep()
-                await self._clean()
             await trio.sleep(_PERIOD)
 
     async def sweep(self) -> None:
         """Reclaim every orphaned directory that can be reclaimed."""
         on_disk = await self.services.volumes.pods_on_disk()
-        cleaned, failed = 0, 0
-        for uid in sorted(on_disk):
-            with self.registry.reclaiming(uid) as is_orphan:
-                if is_orphan:
-                    is_gone = await self._reclaim(uid)
-                    cleaned += is_gone
-                    failed += not is_gone
-        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes", cleaned)
-        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes_errors", failed)
-        self._problems = {uid: text for uid, text in self._problems.items() if uid in on_disk}
+        limit, gone = trio.CapacityLimiter(_LIMIT), dict[PodUid, bool]()
 
-    async def _clean(self) -> None:
-        """Undo what volumes have left on the node and no pod needs, such as staged volumes."""
-        problem = ""
-        try:
-            await self.services.volumes.clean()
-        except VOLUME_ERRORS as exc:
-            problem = str(exc)
-            if problem != self._clean_problem:
-                log.warning("volumes.not_cleaned", error=problem)
-        self._clean_problem = problem
+        async def one(uid: PodUid) -> None:
+            async with limit:
+                # Only now: a pod of this UID that is wanted again does not wait for the others.
+                with self.registry.reclaiming(uid) as is_orphan:
+                    if is_orphan:
+                        gone[uid] = await self._reclaim(uid)
+
+        async with trio.open_nursery() as directories:
+            for uid in sorted(on_disk):
+                directories.start_soon(one, uid)
+        is_gone = list(gone.values())
+        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes", is_gone.count(True))
+        self.services.meter.set("kubelet_orphan_pod_cleaned_volumes_errors", is_gone.count(False))
+        self._problems = {uid: text for uid, text in self._problems.items() if uid in on_disk}
 
     async def _reclaim(self, uid: PodUid) -> bool:
         """Reclaim one; return whether it is gone."""
@@ -80,3 +77,18 @@ class OrphanDirectories:
             return False
         log.info("pod.orphan_directory_removed", uid=uid)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class LeftVolumes:
+    """Undoes what volumes have left on the node and no pod needs, such as staged volumes."""
+
+    services: PodServices
+    registry: PodRegistry
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled, once it is known which pods are wanted and which exist."""
+        task_status.started()
+        await self.services.observer.wait_synced()
+        await self.registry.wait_complete()
+        await self.services.volumes.unused.run()

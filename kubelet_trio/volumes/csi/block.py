@@ -14,8 +14,9 @@ target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -146,7 +147,7 @@ class CsiBlocks:
         """Unmap and unpublish all volumes of a pod, and unstage those that no other pod uses.
 
         Raises `VolumeError` for the first that is still published, after the others. What cannot
-        be unstaged holds up no pod; `clean` tries again.
+        be unstaged holds up no pod; `unused` returns it again.
         """
         uid = pod_dir.name
         try:
@@ -164,18 +165,13 @@ class CsiBlocks:
                 await self._give_up(uid, volume)
         _raise_first(errors)
 
-    async def clean(self) -> None:
-        """Undo what no pod on disk needs. Raises `VolumeError` for the first that failed."""
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what undoes each volume that a pod without a directory has, or no pod."""
         try:
-            found = await self._volumes()
-            pods = frozenset(await self.node.offload(names_in, self.node.pods_dir))
+            found = await self.node.offload(self._unused)
         except OSError as exc:
             raise VolumeError("", f"reading the block volumes failed: {exc}") from exc
-        errors: dict[str, VolumeError] = {}
-        async with trio.open_nursery() as volumes:
-            for paths in found:
-                volumes.start_soon(self._clean, paths, pods, errors)
-        _raise_first(errors)
+        return {str(paths.base): partial(self._undo, paths) for paths in found}
 
     def _paths(self, name: str) -> BlockPaths:
         return BlockPaths(self.node.root_dir, name)
@@ -188,7 +184,9 @@ class CsiBlocks:
         with failing_step("SetUpDevice", use, _NO_CLIENT.format("SetUpDevice")):
             client = self.node.drivers.client(use.volume.driver)
             record = VolumeRecord(use.volume, paths.name, self.node.node_name)
-            is_new = await self.node.offload(_write, paths, record)
+            # Against the sweep, which cannot tell whose directory without a record is.
+            async with self.node.locks.hold(str(paths.base)):
+                is_new = await self.node.offload(_write, paths, record)
             if not client.can(Capability.STAGE_UNSTAGE_VOLUME):
                 return ""
             path = str(paths.staging)
@@ -311,23 +309,32 @@ class CsiBlocks:
         if not self.users.uses(volume):
             self.node.in_use.drop(volume.unique_name)
 
-    async def _clean(
-        self, paths: BlockPaths, pods: frozenset[str], errors: dict[str, VolumeError]
-    ) -> None:
+    def _unused(self) -> list[BlockPaths]:
+        found = block_volumes(self.node.root_dir)
+        return [paths for paths in found if not paths.pods() or self._gone(paths)]
+
+    def _gone(self, paths: BlockPaths) -> frozenset[str]:
+        """Return the pods with an entry or a target, and without a directory. Blocks."""
+        # In this order: a new pod has its directory before its entry.
+        uids = paths.pods()
+        return uids - frozenset(names_in(self.node.pods_dir))
+
+    async def _undo(self, paths: BlockPaths) -> None:
+        errors: dict[str, VolumeError] = {}
         try:
-            gone = await self.node.offload(paths.pods) - pods
-            for uid in sorted(gone):
+            for uid in sorted(await self.node.offload(self._gone, paths)):
                 await self._end(paths, uid, errors)
             volume = await self._recorded(paths)
             if volume is None:
-                if not await self.node.offload(paths.pods):
-                    await self.node.offload(_remove_volume, paths, self.node)
-                return
-            async with self.node.locks.hold(volume.unique_name):
-                await self._release(paths, volume)
+                async with self.node.locks.hold(str(paths.base)):
+                    await self.node.offload(_remove_nameless, paths, self.node)
+            else:
+                async with self.node.locks.hold(volume.unique_name):
+                    await self._release(paths, volume)
         except (VolumeStepError, OSError) as exc:
             text = f'UnmapDevice.TearDownDevice failed for volume "{paths.name}" : {exc}'
-            errors[paths.name] = VolumeError(paths.name, text)
+            raise VolumeError(paths.name, text) from exc
+        _raise_first(errors)
 
     async def _recorded(self, paths: BlockPaths) -> CsiVolume | None:
         """Return which volume of which driver has a name; None if its record is lost."""
@@ -394,6 +401,15 @@ def _remove_pod(paths: BlockPaths, uid: str, node: CsiNode, maps: DeviceMaps) ->
     except IsADirectoryError:
         target.rmdir()  # of a driver that publishes something else
     maps.unmap(paths.entries / uid, paths.link(uid))
+
+
+def _remove_nameless(paths: BlockPaths, node: CsiNode) -> None:
+    """Remove a volume whose record is lost, so that no driver can be asked. Raises OSError."""
+    try:
+        read_record(paths.data)
+    except (OSError, ValueError):
+        if not paths.pods():
+            _remove_volume(paths, node)
 
 
 def _remove_volume(paths: BlockPaths, node: CsiNode) -> None:

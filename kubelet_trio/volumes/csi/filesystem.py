@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,7 @@ class CsiFilesystems:
         """Unpublish all volumes of a pod, and unstage those that no other pod uses.
 
         Raises `VolumeError` for the first that is still published, after the others. What cannot
-        be unstaged holds up no pod; `clean` tries again.
+        be unstaged holds up no pod; `unused` returns it again.
         """
         try:
             found = await self.node.offload(published_of, pod_dir)
@@ -119,20 +119,15 @@ class CsiFilesystems:
         if errors:
             raise errors[min(errors)]
 
-    async def clean(self) -> None:
-        """Unstage what no pod uses. Raises `VolumeError` for the first that failed."""
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return what unstages each volume that no pod uses, by its directory."""
         try:
             found = await self.staging.unused()
         except OSError as exc:
             raise VolumeError("", f"reading the staged volumes failed: {exc}") from exc
-        errors: dict[Path, VolumeError] = {}
-        async with trio.open_nursery() as volumes:
-            for staged in found:
-                volumes.start_soon(self._clean, staged, errors)
-        if errors:
-            raise errors[min(errors)]
+        return {str(staged.directory): partial(self._undo, staged) for staged in found}
 
-    async def _clean(self, staged: Staged, errors: dict[Path, VolumeError]) -> None:
+    async def _undo(self, staged: Staged) -> None:
         try:
             if staged.record is None:
                 async with self.node.locks.hold(str(staged.directory)):
@@ -143,9 +138,7 @@ class CsiFilesystems:
                 await self.staging.release(volume)
         except OSError as exc:
             text = f"{staged.problem}; removing {staged.directory} failed: {exc}"
-            errors[staged.directory] = VolumeError(staged.directory.name, text)
-        except VolumeError as exc:
-            errors[staged.directory] = exc
+            raise VolumeError(staged.directory.name, text) from exc
 
     async def _publish(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import trio
@@ -53,15 +54,11 @@ class CsiPlugin:
         if failure is not None:
             raise failure
 
-    async def clean(self) -> None:
-        failure: VolumeError | None = None
+    async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        found: dict[str, Callable[[], Awaitable[None]]] = {}
         for part in self._parts():
-            try:
-                await part.clean()
-            except VolumeError as exc:
-                failure = failure or exc
-        if failure is not None:
-            raise failure
+            found |= await part.unused()
+        return found
 
     async def grow(self, spec: VolumeSpec, size: int) -> None:
         """Let a published volume grow on the node. Raises `GrowthError`."""

@@ -71,7 +71,7 @@ class Staging:
             use.attributes,
             secrets,
         )
-        # Against `clean`, which cannot tell whose directory without a record is.
+        # Against the sweep, which cannot tell whose directory without a record is.
         async with self.node.locks.hold(str(directory)):
             is_known = await self.node.offload(_prepare, directory, VolumeRecord(use.volume))
         try:

@@ -100,7 +100,7 @@ async def test_a_volume_is_in_use_until_it_is_unstaged(
         world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
         await world.volumes.unmount(B)
         assert controller.listed == {NAME}  # still staged
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
     assert controller.listed == set()
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 import trio
@@ -15,6 +17,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import PersistentVolume, Pod, VolumeDevice
+from outcome import capture
 
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodUid
@@ -23,6 +26,9 @@ from kubelet_trio.testing.csi import CsiFaultKind, CsiRules, FakeCsiDriver, Fake
 from kubelet_trio.volumes import VolumeError
 from tests.volumes.csi.world import World, claimed, driver_object, persistent, pod_of
 from tests.volumes.make import main
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 A, B = PodUid("u-a"), PodUid("u-b")
 BASE = "plugins/kubernetes.io/csi/volumeDevices"
@@ -172,7 +178,7 @@ async def test_a_restarted_agent_goes_on_with_what_is_mapped(
         await world.volumes.mount(made)
     world.restart()
     async with world.running():
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
         (device,) = await world.volumes.container_devices(made, main(made))
         assert Path(device.host_path).exists()
         assert len(world.devices.loops) == 1
@@ -227,7 +233,7 @@ async def test_a_failed_unstage_is_left_to_the_sweep(
         assert "vol-1" in world.rules.staged()
     world.restart()
     async with world.running():
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
     assert is_clean(world)
 
 
@@ -240,7 +246,7 @@ async def test_the_sweep_undoes_what_a_lost_pod_had(
         shutil.rmtree(world.root / "pods/u-a")
         world.restart()
     async with world.running():
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
         assert [Path(path).name for path in world.rules.published()["vol-1"]] == ["u-b"]
         assert link(world, B).exists()
         await world.volumes.unmount(B)
@@ -301,7 +307,7 @@ async def test_a_lost_record_is_cleaned_up_without_the_driver(
         await world.volumes.mount(user_of(A))
         (world.root / BASE / "pv/data/vol_data.json").write_text("{")
         await world.volumes.unmount(A)
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
     assert left_by(world) == []
     assert not world.devices.loops
 
@@ -346,14 +352,65 @@ async def _live_through(root: Path, actions: list[tuple[str, Any]]) -> None:
     async with world.running():
         for uid in (A, B):
             await world.volumes.unmount(uid)
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
     assert is_clean(world)
 
 
 async def _ignoring_failures(world: World, kind: str, uid: PodUid) -> None:
     # What failed wrongly is found at the end: then nothing may fail.
     with suppress(VolumeError):
-        await (world.volumes.clean() if kind == "clean" else world.volumes.unmount(uid))
+        await (world.volumes.unused.clean() if kind == "clean" else world.volumes.unmount(uid))
+
+
+@dataclass
+class Stalling:
+    """An `Offload` that stalls with the result of its n-th call."""
+
+    left: int
+    stalled: trio.Event = field(default_factory=trio.Event)
+    go_on: trio.Event = field(default_factory=trio.Event)
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await trio.lowlevel.checkpoint()
+        found = capture(fn, *args, **kwargs)
+        self.left -= 1
+        if self.left == 0:
+            self.stalled.set()
+            await self.go_on.wait()
+        return found.unwrap()
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+@pytest.mark.parametrize("is_staging", [True, False])
+async def test_a_sweep_takes_nothing_from_a_pod_that_starts_meanwhile(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, call: int, is_staging: bool
+) -> None:
+    """Neither the directory before it has a record, nor the entry of a new pod."""
+    offload = Stalling(call)
+    world = World(tmp_path, offload=offload)
+    world.objects.put(*block())
+    (tmp_path / BASE / "pv/data").mkdir(parents=True)  # of an attempt that failed
+    async with world.running(), trio.open_nursery() as nursery:
+
+        async def sweep() -> None:
+            await world.volumes.unused.clean()
+            offload.stalled.set()  # the sweep has fewer calls
+
+        nursery.start_soon(sweep)
+        await offload.stalled.wait()
+        hang = world.driver.faults.add(CsiFaultKind.HANG, calls.STAGE) if is_staging else None
+        nursery.start_soon(world.volumes.mount, user_of(A))
+        await trio.sleep(1)
+        offload.go_on.set()
+        await trio.sleep(1)
+        assert (tmp_path / BASE / "pv/data/vol_data.json").exists()
+        if hang is not None:
+            hang.lifted.set()
+    assert link(world, A).exists()
+    assert "vol-1" in world.rules.published()
+    async with world.running():
+        await world.volumes.unmount(A)
+    assert is_clean(world)
 
 
 class InUse:

@@ -136,7 +136,7 @@ async def test_what_no_pod_needs_is_unstaged_by_a_sweep(
         assert "vol-1" in world.rules.staged()
     world.restart()
     async with world.running():
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
     assert world.rules.staged() == {}
     assert world.left_on_disk() == []
 
@@ -146,7 +146,7 @@ async def test_a_sweep_spares_what_a_pod_uses(world: World, autojump_clock: Mock
         await world.volumes.mount(pod_of(A, claimed()))
     world.restart()
     async with world.running():
-        await world.volumes.clean()
+        await world.volumes.unused.clean()
         assert "vol-1" in world.rules.staged()
 
 

@@ -27,7 +27,7 @@ from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
 from trio.testing import memory_stream_pair
 
 from kubelet_trio.grpc import Channel, Server
-from kubelet_trio.model import Meter, ObjectRef, PodUid, inline_offload
+from kubelet_trio.model import Meter, ObjectRef, Offload, PodUid, inline_offload
 from kubelet_trio.model.events import EventType
 from kubelet_trio.objects import ApiObject, NoTokens, ObjectKey, ObjectNotFoundError, object_key
 from kubelet_trio.objects.tokens import TokenRequester
@@ -151,6 +151,7 @@ class World:
     tokens: TokenRequester = field(default_factory=NoTokens)
     install: Callable[[Driver], Awaitable[None]] | None = None
     claims: ClaimStatus = field(default_factory=NoClaimStatus)
+    offload: Offload = inline_offload  # of the driver's volumes
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
@@ -175,7 +176,7 @@ class World:
             self.root,
             "node",
             self.mounter,
-            inline_offload,
+            self.offload,
             tokens=self.tokens,
             attachments=self.attachments,
             in_use=self.in_use,
