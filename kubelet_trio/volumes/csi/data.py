@@ -32,6 +32,7 @@ CSI = "kubernetes.io~csi"
 RECORD = "vol_data.json"
 MOUNT = "mount"
 GLOBAL_MOUNT = "globalmount"
+_GROUP = "volumeMountGroup"
 EPHEMERAL, PERSISTENT = "Ephemeral", "Persistent"
 
 _MOST_BYTES = 64 << 10  # a handle has at most 128 bytes by the specification; drivers exceed it
@@ -48,6 +49,8 @@ class VolumeRecord:
     node: str = ""
     lifecycle: str = ""  # volumeLifecycleMode: Ephemeral or Persistent
     selinux: str = ""  # seLinuxMountContext
+    # The group that it was staged with, "" without one; None: unknown, or the driver sets none.
+    group: str | None = None
 
     def to_json(self, *, is_published: bool) -> bytes:
         """Return the file's content, with the keys that the Go kubelet writes there."""
@@ -62,6 +65,8 @@ class VolumeRecord:
             data["volumeLifecycleMode"] = self.lifecycle
         if self.selinux:
             data["seLinuxMountContext"] = self.selinux
+        if self.group is not None:
+            data[_GROUP] = self.group  # the Go kubelet skips keys that it does not know
         # As encoding/json writes a map: sorted keys, no spaces, a newline at the end.
         return msgspec.json.encode(dict(sorted(data.items()))) + b"\n"
 
@@ -143,6 +148,7 @@ def read_record(directory: Path) -> VolumeRecord:
         text.get("nodeName", ""),
         text.get("volumeLifecycleMode", ""),
         text.get("seLinuxMountContext", ""),
+        text.get(_GROUP),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
@@ -21,6 +21,7 @@ from kubelet_trio.volumes.csi.data import (
     VolumeRecord,
     published_everywhere,
     stage_dir,
+    staged_at,
     staged_volumes,
     write_record,
 )
@@ -63,17 +64,20 @@ class Staging:
         self, use: VolumeUse, context: Mapping[str, str], client: DriverClient, directory: Path
     ) -> None:
         secrets = secret_values(use, use.stage_secret)
+        access = await self._access(use, client, directory)
+        can_group = client.can(Capability.VOLUME_MOUNT_GROUP)
+        record = VolumeRecord(use.volume, group=_group_text(access) if can_group else None)
         request = StageRequest(
             use.volume,
             str(directory / GLOBAL_MOUNT),
-            access_of(use, client),
+            access,
             context,
             use.attributes,
             secrets,
         )
         # Against the sweep, which cannot tell whose directory without a record is.
         async with self.node.locks.hold(str(directory)):
-            is_known = await self.node.offload(_prepare, directory, VolumeRecord(use.volume))
+            is_known = await self.node.offload(_prepare, directory, record)
         try:
             await client.stage(request, is_migrated=use.spec.is_migrated)
         except CsiCallError as exc:
@@ -85,6 +89,24 @@ class Staging:
         if failure.is_final and not is_known:
             await self.node.offload(forget, directory, GLOBAL_MOUNT, self.node.mounter)
         raise failure
+
+    async def _access(self, use: VolumeUse, client: DriverClient, directory: Path) -> Access:
+        """Return how to stage a volume, with the group that it may be staged with already.
+
+        A driver answers ALREADY_EXISTS to the stage of a staged volume with another group. Only
+        the first pod of a volume decides about the group (MountDevice in pkg/volume/csi), and this
+        process may not have seen it. Raises `CsiCallError`, and OSError.
+        """
+        wanted = access_of(use, client)
+        record = (await self.node.offload(staged_at, directory)).record
+        known = None if record is None else record.group
+        if known is None or known == _group_text(wanted):
+            return wanted
+        if await self.node.offload(self._is_used, use.volume):
+            return replace(wanted, group=int(known) if known.isdecimal() else None)
+        # Of a pod that has gone.
+        await client.unstage(use.volume, str(directory / GLOBAL_MOUNT))
+        return wanted
 
     async def release(self, volume: CsiVolume) -> None:
         """Unstage a volume if no pod uses it, and list it as in use no more.
@@ -159,6 +181,10 @@ def access_of(use: VolumeUse, client: DriverClient) -> Access:
         use.spec.fs_group if can_group else None,
         is_block=use.spec.is_block,
     )
+
+
+def _group_text(access: Access) -> str:
+    return "" if access.group is None else str(access.group)
 
 
 def node_client(node: CsiNode, volume: CsiVolume, where: str) -> DriverClient:

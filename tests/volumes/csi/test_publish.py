@@ -19,9 +19,10 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import TokenRequest as DriverToken
 from trio.testing import MockClock
 
+from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.objects import KnownToken, NoTokens, TokenRequest
-from kubelet_trio.testing.csi import CsiCall, calls
+from kubelet_trio.testing.csi import CsiCall, CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
 from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
 
@@ -277,3 +278,51 @@ async def test_others_are_published_once(tmp_path: Path, autojump_clock: MockClo
         await world.volumes.refresh(made)
         await world.volumes.mount(made)
     assert sent(world, calls.PUBLISH).volume_id == "vol-1"
+
+
+async def test_another_group_after_a_restart_is_not_a_second_stage(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """A driver answers ALREADY_EXISTS to the same stage with another volume_mount_group."""
+    features = ("STAGE_UNSTAGE_VOLUME", "VOLUME_MOUNT_GROUP", "SINGLE_NODE_MULTI_WRITER")
+    world = World(tmp_path, features)
+    world.objects.put(*persistent())
+    async with world.running():
+        await world.volumes.mount(
+            pod_of(A, claimed(), securityContext=PodSecurityContext(fsGroup=1000))
+        )
+    world.restart()
+    async with world.running():
+        await world.volumes.mount(
+            pod_of(B, claimed(), securityContext=PodSecurityContext(fsGroup=2000))
+        )
+        assert world.events.texts == []
+        publish = world.rules.log[-1]
+        assert publish.capability is not None
+        assert publish.capability.mount_group == "2000"
+        await world.volumes.unmount(A)
+        await world.volumes.unmount(B)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+async def test_a_left_stage_with_another_group_is_undone_first(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, ("STAGE_UNSTAGE_VOLUME", "VOLUME_MOUNT_GROUP"))
+    world.objects.put(*persistent())
+    async with world.running():
+        await world.volumes.mount(
+            pod_of(A, claimed(), securityContext=PodSecurityContext(fsGroup=1000))
+        )
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
+        await world.volumes.unmount(A)
+        await world.volumes.mount(
+            pod_of(B, claimed(), securityContext=PodSecurityContext(fsGroup=2000))
+        )
+        stages = [c for c in world.rules.log if c.method == calls.STAGE]
+        assert [c.capability and c.capability.mount_group for c in stages] == ["1000", "2000"]
+        await world.volumes.unmount(B)
+    assert world.events.texts == []
+    assert world.left_on_disk() == []
+    world.rules.check()
