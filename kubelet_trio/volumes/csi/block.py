@@ -183,7 +183,12 @@ class CsiBlocks:
         """Record a volume and stage it, unless it is staged; return the staging path, or ""."""
         with failing_step("SetUpDevice", use, _NO_CLIENT.format("SetUpDevice")):
             client = self.node.drivers.client(use.volume.driver)
-            record = VolumeRecord(use.volume, paths.name, self.node.node_name)
+            record = VolumeRecord(
+                use.volume,
+                paths.name,
+                self.node.node_name,
+                is_attachable=use.is_attachable,
+            )
             # Against the sweep, which cannot tell whose directory without a record is.
             async with self.node.locks.hold(str(paths.base)):
                 is_new = await self.node.offload(_write, paths, record)

@@ -32,7 +32,7 @@ CSI = "kubernetes.io~csi"
 RECORD = "vol_data.json"
 MOUNT = "mount"
 GLOBAL_MOUNT = "globalmount"
-_GROUP = "volumeMountGroup"
+_GROUP, _ATTACH = "volumeMountGroup", "attachRequired"
 EPHEMERAL, PERSISTENT = "Ephemeral", "Persistent"
 
 _MOST_BYTES = 64 << 10  # a handle has at most 128 bytes by the specification; drivers exceed it
@@ -51,6 +51,7 @@ class VolumeRecord:
     selinux: str = ""  # seLinuxMountContext
     # The group that it was staged with, "" without one; None: unknown, or the driver sets none.
     group: str | None = None
+    is_attachable: bool = True  # False: nobody attaches it; True is also what records do not tell
 
     def to_json(self, *, is_published: bool) -> bytes:
         """Return the file's content, with the keys that the Go kubelet writes there."""
@@ -65,8 +66,11 @@ class VolumeRecord:
             data["volumeLifecycleMode"] = self.lifecycle
         if self.selinux:
             data["seLinuxMountContext"] = self.selinux
+        # Both for the next agent; the Go kubelet skips keys that it does not know.
         if self.group is not None:
-            data[_GROUP] = self.group  # the Go kubelet skips keys that it does not know
+            data[_GROUP] = self.group
+        if not self.is_attachable:
+            data[_ATTACH] = "false"
         # As encoding/json writes a map: sorted keys, no spaces, a newline at the end.
         return msgspec.json.encode(dict(sorted(data.items()))) + b"\n"
 
@@ -149,6 +153,7 @@ def read_record(directory: Path) -> VolumeRecord:
         text.get("volumeLifecycleMode", ""),
         text.get("seLinuxMountContext", ""),
         text.get(_GROUP),
+        is_attachable=text.get(_ATTACH) != "false",
     )
 
 
@@ -182,14 +187,20 @@ def staged_volumes(root_dir: Path) -> list[Staged]:
 
 
 def volumes_on_disk(root_dir: Path) -> frozenset[CsiVolume]:
-    """Return the volumes that may be attached: all but inline ones. Raises OSError."""
+    """Return the volumes that may be attached. Raises OSError.
+
+    Not inline ones, nor those of drivers that say `attachRequired: false`: the node's
+    `volumesInUse` lists attachable volumes only (GetVolumesInUse in pkg/kubelet/volumemanager).
+    """
     records = [
         *(found.record for found in published_everywhere(root_dir / "pods")),
         *(found.record for found in staged_volumes(root_dir)),
         # Of block devices: both what is staged and what is published has this record.
         *(_read(found / "data")[0] for found in _below(_staged_dir(root_dir) / VOLUME_DEVICES)),
     ]
-    return frozenset(r.volume for r in records if r is not None and r.lifecycle != EPHEMERAL)
+    found = [r for r in records if r is not None and r.lifecycle != EPHEMERAL]
+    others = frozenset(r.volume for r in found if not r.is_attachable)
+    return frozenset(r.volume for r in found) - others
 
 
 def _staged_dir(root_dir: Path) -> Path:

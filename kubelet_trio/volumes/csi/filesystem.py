@@ -149,7 +149,13 @@ class CsiFilesystems:
     ) -> None:
         directory = publish_dir(self.node.pods_dir / use.spec.uid, use.spec.disk_name)
         request = await self._request(use, client, directory / MOUNT, staging_path, context)
-        record = VolumeRecord(use.volume, use.spec.disk_name, self.node.node_name, use.lifecycle)
+        record = VolumeRecord(
+            use.volume,
+            use.spec.disk_name,
+            self.node.node_name,
+            use.lifecycle,
+            is_attachable=use.is_attachable or use.is_inline,  # an inline one needs no key
+        )
         is_known = await self.node.offload(_prepare, directory, record)
         try:
             await client.publish(request, is_migrated=use.spec.is_migrated)

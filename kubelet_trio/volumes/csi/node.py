@@ -91,9 +91,11 @@ class CsiNode:
 
         Raises `VolumeStepError`.
         """
-        if not use.is_attachable:
-            return {}
         volume = use.volume
+        if not use.is_attachable:
+            # The record of another agent may not have shown that nobody attaches it.
+            self.in_use.drop(volume.unique_name)
+            return {}
         self.in_use.note(volume.unique_name)
         # Only then may the controller not detach it any more
         # (GenerateVerifyControllerAttachedVolumeFunc).

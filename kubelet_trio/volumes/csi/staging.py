@@ -66,7 +66,11 @@ class Staging:
         secrets = secret_values(use, use.stage_secret)
         access = await self._access(use, client, directory)
         can_group = client.can(Capability.VOLUME_MOUNT_GROUP)
-        record = VolumeRecord(use.volume, group=_group_text(access) if can_group else None)
+        record = VolumeRecord(
+            use.volume,
+            group=_group_text(access) if can_group else None,
+            is_attachable=use.is_attachable,
+        )
         request = StageRequest(
             use.volume,
             str(directory / GLOBAL_MOUNT),

@@ -15,8 +15,19 @@ from kubelet_trio.model import PodUid
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes.csi.data import VolumeRecord, stage_dir, write_record
+from kubelet_trio.volumes.csi.types import CsiVolume
 from kubelet_trio.volumes.errors import AttachLimitError
-from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
+from tests.volumes.csi.test_block import block, user_of
+from tests.volumes.csi.world import (
+    DRIVER,
+    World,
+    claimed,
+    driver_object,
+    inline,
+    persistent,
+    pod_of,
+)
 
 A, B = PodUid("u-a"), PodUid("u-b")
 NAME = "kubernetes.io/csi/fake.csi.example.org^vol-1"
@@ -164,3 +175,37 @@ async def test_what_nobody_attaches_is_not_waited_for(
     async with world.running():
         await world.volumes.mount(pod_of(A, inline() if is_inline else claimed()))
     assert controller.listed == set()
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+async def test_after_a_restart_what_nobody_attaches_is_not_in_use(
+    world: World, controller: Controller, autojump_clock: MockClock, is_block: bool
+) -> None:
+    world.objects.put(driver_object(attachRequired=False), *block("dev", "vol-2"))
+    pod = user_of(A, dev="/dev/xvda") if is_block else pod_of(A, claimed())
+    async with world.running():
+        await world.volumes.mount(pod)
+    world.restart()
+    await world.volumes.prepare()
+    assert controller.listed == set()
+    async with world.running():
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
+        await world.volumes.unmount(A)
+    assert world.rules.staged()
+    world.restart()
+    await world.volumes.prepare()
+    assert controller.listed == set()
+
+
+async def test_a_record_of_the_go_kubelet_counts_until_the_driver_is_known(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    """It does not say whether anybody attaches the volume."""
+    volume = CsiVolume(DRIVER, "vol-1")
+    write_record(stage_dir(world.root, volume), VolumeRecord(volume), is_published=False)
+    await world.volumes.prepare()
+    assert controller.listed == {NAME}
+    world.objects.put(driver_object(attachRequired=False))
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        assert controller.listed == set()

@@ -100,6 +100,7 @@ async def test_a_device_is_staged_published_mapped_and_undone(
         assert set(world.devices.loops) == {str(base / "pv/dev/u-a")}
         record = json.loads((base / "pv/data/vol_data.json").read_text())
         assert record | {"attachmentID": ""} == {
+            "attachRequired": "false",  # the Go kubelet skips it
             "attachmentID": "",
             "driverName": "fake.csi.example.org",
             "nodeName": "node",

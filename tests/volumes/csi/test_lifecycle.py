@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
-from tests.volumes.csi.world import World, claimed, inline, persistent, pod_of
+from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
 from tests.volumes.make import empty_dir, main
 
 A, B = PodUid("u-a"), PodUid("u-b")
@@ -45,6 +45,7 @@ async def test_a_volume_is_staged_published_and_undone(
 
 
 async def test_records_are_the_go_kubelets(world: World, autojump_clock: MockClock) -> None:
+    world.objects.put(driver_object(attachRequired=True))
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
         published = (target(world, A).parent / "vol_data.json").read_text()
