@@ -43,6 +43,7 @@ from kubelet_trio.volumes.spec import (
     AsyncVolumePlugin,
     AttachablePlugin,
     GrowingPlugin,
+    MappingPlugin,
     VolumeSpec,
 )
 
@@ -101,11 +102,25 @@ class AsyncVolumes:
             with timed(rows, plugin_name(spec), operation, is_migrated=spec.is_migrated):
                 is_new = not await plugin.is_set_up(spec)
                 await plugin.set_up(spec)
+                if is_new:
+                    self._report_map(spec, plugin)
                 if self.growth is not None and isinstance(plugin, GrowingPlugin):
                     await self.growth.before_use(spec, plugin, is_new=is_new)
         except (VolumeStepError, OSError, ValueError, ObjectError) as exc:
             self._report_mismatch(spec, exc)
             raise set_up_error(spec.disk_name, exc, is_block=spec.is_block) from exc
+
+    def _report_map(self, spec: VolumeSpec, plugin: AsyncVolumePlugin) -> None:
+        """Tell the pod that its device is mapped (GenerateMapVolumeFunc).
+
+        As upstream twice, with the paths for the node and for the pod, and for devices only.
+        """
+        if not spec.is_block or self.events is None or not isinstance(plugin, MappingPlugin):
+            return
+        paths = {"globalMapPath": plugin.map_dir(spec), "volumeMapPath": plugin.path(spec).parent}
+        for name, path in paths.items():
+            text = f'MapVolume.MapPodDevice succeeded for volume "{spec.disk_name}" {name} "{path}"'
+            self.events.emit(pod_object_ref(spec.pod), "Normal", "SuccessfulMountVolume", text)
 
     def _report_mismatch(self, spec: VolumeSpec, cause: Exception) -> None:
         """Tell the owner of a persistent volume of a wrong file system (checkForFailedMount)."""

@@ -122,6 +122,10 @@ class DiskVolumes:
             return pod_dir / MAPS / self._escaped / spec.disk_name
         return volume_dir(pod_dir, self._escaped, spec.disk_name)
 
+    def map_dir(self, spec: VolumeSpec) -> Path:
+        """Return the directory of the pods' entries for a device."""
+        return self._map_base / self._kind.map_name(spec)
+
     async def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether it is mounted and its group is set, or its device is mapped."""
         return await self._context.run(self._is_set_up, spec)

@@ -176,6 +176,15 @@ class AttachablePlugin(Protocol):
 
 
 @runtime_checkable
+class MappingPlugin(Protocol):
+    """An `AsyncVolumePlugin` that maps devices into pods."""
+
+    def map_dir(self, spec: VolumeSpec) -> Path:
+        """Return the directory of the pods' entries for a device (GetGlobalMapPath)."""
+        ...
+
+
+@runtime_checkable
 class GrowingPlugin(Protocol):
     """An `AsyncVolumePlugin` whose volumes have to grow on the node, too, when they are resized."""
 

@@ -120,6 +120,11 @@ def stage_dir(root_dir: Path, volume: CsiVolume) -> Path:
     return _staged_dir(root_dir) / volume.driver / handle
 
 
+def block_map_dir(root_dir: Path, name: str) -> Path:
+    """Return the directory of the pods' entries for a block device, by its persistent volume."""
+    return _staged_dir(root_dir) / VOLUME_DEVICES / name / "dev"
+
+
 def inline_handle(uid: str, name: str) -> str:
     """Return the handle of an inline volume (makeVolumeHandle in pkg/volume/csi)."""
     return f"csi-{sha256((uid + name).encode()).hexdigest()}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.model import get_logger
+from kubelet_trio.volumes.csi.data import block_map_dir
 from kubelet_trio.volumes.csi.filesystem import CsiFilesystems
 from kubelet_trio.volumes.csi.inputs import volume_use
 from kubelet_trio.volumes.csi.node import CsiNode
@@ -43,6 +44,10 @@ class CsiPlugin:
 
     def path(self, spec: VolumeSpec) -> Path:
         return self._part(spec).path(spec)
+
+    def map_dir(self, spec: VolumeSpec) -> Path:
+        """Return the directory of the pods' entries for a device."""
+        return block_map_dir(self._node.root_dir, spec.disk_name)
 
     async def tear_down(self, pod_dir: Path) -> None:
         failure: VolumeError | None = None

@@ -414,6 +414,18 @@ async def test_a_sweep_takes_nothing_from_a_pod_that_starts_meanwhile(
     assert is_clean(world)
 
 
+async def test_a_mapped_device_is_two_events(world: World) -> None:
+    async with world.running():
+        await world.volumes.mount(user_of(A))
+        await world.volumes.mount(user_of(A))
+    text = 'SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume "pv"'
+    pod_map = link(world, A).parent
+    assert world.events.texts == [
+        f'{text} globalMapPath "{world.root}/{BASE}/pv/dev"',
+        f'{text} volumeMapPath "{pod_map}"',
+    ]
+
+
 class InUse:
     """A node's `volumesInUse`."""
 
