@@ -149,6 +149,7 @@ def _make_volumes(
     cluster = setup.cluster
     host = PluginContext(
         *(node.root_dir, seams.mounter, offload),
+        events=reports.events,
         node_name=node.node_name,
         flex_dir=node.volume_plugin_dir,
     )

@@ -13,6 +13,7 @@ for each place covers the time between attaching and the pod's bind mount.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,16 +25,21 @@ from typing import Protocol
 import trio
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import remove_empty
+from kubelet_trio.model import get_logger, pod_object_ref, remove_empty
 from kubelet_trio.volumes.block import DeviceMaps
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
+from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, is_document
 from kubelet_trio.volumes.format import format_and_mount
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.resize import device_size, grow_filesystem
 from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.tools import Tools
+
+log = get_logger()
 
 MAPS = "volumeDevices"  # the directory of raw block volumes, of pods and of plugins
 
@@ -87,6 +93,10 @@ class DiskKind(Protocol):
 
     def devices(self, place: Path) -> list[Path]:
         """Return the devices of an attached disk: a multipath device and the disks below it."""
+        ...
+
+    async def rescan(self, spec: VolumeSpec) -> None:
+        """Have the kernel read the size of an attached disk again. Raises OSError, ValueError."""
         ...
 
     async def detach(self, place: Path) -> None:
@@ -147,6 +157,8 @@ class DiskVolumes:
             if directory is None:
                 await self._mount_disk(spec, source)
             is_first = await run(self._bind, spec, source)
+        if not is_first and self._kind.owned_once and spec.fs_group is not None:
+            await self._warn_of_group(spec, source, spec.fs_group)
         # Not under the lock: the walk over a large volume takes long, and from now on the mount
         # table shows that the disk is in use.
         await run(self._finish, spec, is_first=is_first)
@@ -178,6 +190,44 @@ class DiskVolumes:
 
     async def _undo(self, place: Path) -> None:
         await self._release_all([place], [])
+
+    async def grow(self, spec: VolumeSpec, size: int) -> None:
+        """Let the disk of a volume that is set up grow to `size` bytes, and its file system.
+
+        Raises `GrowthError`.
+        """
+        run = self._context.run
+        try:
+            if not spec.is_block and await run(self._kind.directory, spec) is not None:
+                return
+            base, name = self._base, self._kind.name
+            if spec.is_block:
+                base, name = self._map_base, self._kind.map_name
+            place = base / name(spec)
+            async with self._locks.hold(str(place)):
+                device = await run(self._device_of, spec, place)
+                if await run(device_size, device) < size:
+                    await self._kind.rescan(spec)
+                if not spec.is_block:
+                    await run(grow_mounted, self._context.tools, spec, device, place)
+        except (OSError, ValueError) as exc:
+            is_late = isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT
+            problem = GrowthProblem.UNCERTAIN if is_late else GrowthProblem.FAILED
+            raise GrowthError(str(exc), problem) from exc
+
+    async def _warn_of_group(self, spec: VolumeSpec, source: Path, group: int) -> None:
+        """Tell the pod that the volume keeps another pod's group (SetUpAt in pkg/volume/local).
+
+        Raises OSError.
+        """
+        found = (await self._context.run(source.stat)).st_gid
+        if found == group or self._context.events is None:
+            return
+        text = (
+            f"The requested fsGroup is {group}, but the volume {spec.disk_name} has GID {found}. "
+            "The volume may not be shareable."
+        )
+        self._context.events.emit(pod_object_ref(spec.pod), "Warning", "AlreadyMountedVolume", text)
 
     async def _mount_disk(self, spec: VolumeSpec, place: Path) -> None:
         run = self._context.run
@@ -232,6 +282,15 @@ class DiskVolumes:
             entry = self._map_base / self._kind.map_name(spec) / spec.uid
             return self._maps.is_mapped(entry, path)
         return self._ready(spec).exists() and bool(self._mounts_at(path))
+
+    def _device_of(self, spec: VolumeSpec, place: Path) -> Path:
+        """Return the device of a volume that is set up. Raises OSError if it is not."""
+        if spec.is_block:
+            return self.path(spec).resolve(strict=True)
+        mounts = self._mounts_at(place)
+        if not mounts:
+            raise FileNotFoundError(errno.ENOENT, "nothing is mounted", str(place))
+        return Path(mounts[-1].source)
 
     def _ready(self, spec: VolumeSpec) -> Path:
         return ready_file(self._context.pods_dir / spec.uid, self._escaped, spec.disk_name)
@@ -420,6 +479,20 @@ def _number(device: Path) -> str:
 
 def _error(operation: str, path: Path, cause: OSError) -> VolumeError:
     return VolumeError(path.name, f'{operation} failed for volume "{path.name}" : {cause}')
+
+
+def grow_mounted(tools: Tools, spec: VolumeSpec, device: Path, place: Path) -> None:
+    """Let the file system of a volume that is mounted at its place grow. Blocks.
+
+    Raises OSError, ValueError.
+    """
+    try:
+        grow_filesystem(tools, device, place)
+    except ValueError as exc:
+        # The size of a document's volume is not known: nobody may have asked for more.
+        if spec.claim is None or not is_document(spec.claim):
+            raise
+        log.info("volume.cannot_grow", volume=spec.disk_name, error=str(exc))
 
 
 def safe_name(what: str, name: str) -> str:

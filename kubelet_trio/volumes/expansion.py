@@ -241,7 +241,9 @@ class VolumeGrowth:
         claim, volume, state = found
         plan = plan_growth(claim, volume, state.known, is_mounting=True)
         if plan is not None and spec.read_only:
-            self._tell_read_only(spec, claim)
+            # Of a document nobody knows whether the volume has its size already.
+            if not is_document(claim):
+                self._tell_read_only(spec, claim)
         elif isinstance(plan, Growth):
             await self._grow(spec, plugin, claim, plan, state)
         state.known = _seen(state.known, claim, volume)
@@ -307,7 +309,7 @@ class VolumeGrowth:
             failure.step = "MapVolume.MarkVolumeAsMounted" if spec.is_block else "MountVolume.Setup"
             raise failure
         state.known = KnownSize(plan.amount)
-        if not _is_document(claim):
+        if not is_document(claim):
             self._tell_success(spec, claim)
             if not plan.is_claimed:
                 await self.claims.patch(claim, finished_patch(claim, plan.size))
@@ -366,7 +368,7 @@ def _seen(known: KnownSize, claim: PersistentVolumeClaim, volume: PersistentVolu
     if known.size:
         return known
     size = _status_of(claim)[0]
-    if not size and _is_document(claim):
+    if not size and is_document(claim):
         # A document has no status: it grows when its capacity is raised later.
         size = _storage(volume.spec.capacity if volume.spec is not None else None)
     return KnownSize(_amount(size), known.has_failed, known.is_in_use)
@@ -416,7 +418,12 @@ def _has_annotation(claim: PersistentVolumeClaim, name: str) -> bool:
     return claim.metadata is not None and name in (claim.metadata.annotations or {})
 
 
-def _is_document(claim: PersistentVolumeClaim) -> bool:
+def claimed_size(claim: PersistentVolumeClaim | None) -> int:
+    """Return the size in bytes that a claim's status reports; 0: none."""
+    return to_units(_amount(_status_of(claim)[0])) if claim is not None else 0
+
+
+def is_document(claim: PersistentVolumeClaim) -> bool:
     """Whether a claim is from a manifest: the API server gives every object a UID."""
     return claim.metadata is None or not claim.metadata.uid
 

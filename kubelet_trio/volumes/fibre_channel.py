@@ -16,7 +16,7 @@ from kubelet_trio.model import get_logger
 from kubelet_trio.volumes.disks import DiskVolumes, safe_name
 from kubelet_trio.volumes.errors import MissingToolError
 from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.scsi import ScsiDevices
+from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
 from kubelet_trio.volumes.spec import VolumeSpec
 
 log = get_logger()
@@ -94,6 +94,12 @@ class FcDisks:
 
     def devices(self, place: Path) -> list[Path]:
         return self._find(named_disk(place.name))
+
+    async def rescan(self, spec: VolumeSpec) -> None:
+        """Have every path read the size of the LUN again. Raises OSError, ValueError."""
+        run = self.context.run
+        devices = await run(self._find, fc_disk(spec))
+        await run(rescan_disks, self.scsi, self.context.tools, devices)
 
     async def detach(self, place: Path) -> None:
         """Flush the disk and remove it from the kernel. Raises OSError if it is busy."""

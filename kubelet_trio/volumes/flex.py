@@ -6,10 +6,11 @@ next use on. Each call is `driver <command> <arguments>`, and answers with a JSO
 
     init, attach, waitforattach, mountdevice, mount    set-up
     unmount, unmountdevice, detach                     teardown
+    expandvolume, expandfs                             growth
 
 A driver that answers "Not supported" leaves the step to the agent: it mounts the attached device,
-or binds the device's mount. In a cluster the attach controller calls `attach` and `detach`. As
-pkg/volume/flexvolume in the Go kubelet.
+binds the device's mount, or lets the file system grow. In a cluster the controllers call `attach`,
+`detach` and `expandvolume`. As pkg/volume/flexvolume in the Go kubelet.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_key, remove_empty
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import ObjectError, secret_content, secret_key
-from kubelet_trio.volumes.disks import directories, safe_name
+from kubelet_trio.volumes.disks import directories, grow_mounted, safe_name
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, claimed_size
 from kubelet_trio.volumes.format import format_and_mount
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
@@ -223,6 +225,21 @@ class FlexVolumes:
             text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
             raise VolumeError(place.name, text) from exc
 
+    async def grow(self, spec: VolumeSpec, size: int) -> None:
+        """Have the driver let a volume grow to `size` bytes, and its file system.
+
+        Raises `GrowthError`.
+        """
+        try:
+            driver, place = self.driver(spec.source.driver), self._place(spec)
+            async with self._locks.hold(str(place)):
+                await self._context.run(self._grow, spec, driver, place, size)
+        except (OSError, ValueError) as exc:
+            # After a timeout the driver may still be at work.
+            is_late = isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT
+            problem = GrowthProblem.UNCERTAIN if is_late else GrowthProblem.FAILED
+            raise GrowthError(str(exc), problem) from exc
+
     def driver(self, name: str) -> FlexDriver:
         """Return a driver by its name. Raises ValueError for a name that is none."""
         directory = _escaped(name)
@@ -285,6 +302,22 @@ class FlexVolumes:
             if exc.errno != errno.ETIMEDOUT and not self._mounts_at(path):
                 remove_empty(path)
             raise
+
+    def _grow(self, spec: VolumeSpec, driver: FlexDriver, place: Path, size: int) -> None:
+        """Raises OSError, ValueError, `GrowthError`."""
+        abilities = driver.call("init")
+        if abilities is not None and not abilities.can("requiresfsresize"):
+            text = f"FlexVolume driver {driver.name} needs nothing on the node to grow a volume"
+            raise GrowthError(text, GrowthProblem.UNSUPPORTED)
+        options, sizes = _options(spec), (str(size), str(claimed_size(spec.claim)))
+        if self._attached_device is None:
+            # What the controller does in a cluster (ExpandVolumeDevice).
+            driver.call("expandvolume", options, str(place), *sizes)
+        mounts = self._mounts_at(place)
+        device = mounts[-1].source if mounts and mounts[-1].source.startswith("/") else ""
+        done = driver.call("expandfs", options, device, str(self.path(spec)), *sizes)
+        if done is None and device:
+            grow_mounted(self._context.tools, spec, Path(device), place)
 
     def _finish(self, spec: VolumeSpec, *, has_group: bool) -> None:
         path = self.path(spec)

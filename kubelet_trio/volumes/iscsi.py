@@ -23,7 +23,7 @@ from kubelet_trio.objects import secret_content, secret_key
 from kubelet_trio.volumes.disks import MAPS, DiskVolumes, safe_name
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.scsi import ScsiDevices
+from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.tools import ToolResult
 
@@ -184,10 +184,19 @@ class IscsiDisks:
         return await self._multipath(paths, _MULTIPATH_WAIT if len(disk.portals) > 1 else 1)
 
     def devices(self, place: Path) -> list[Path]:
-        disk = read_disk(place)
+        return self._devices(read_disk(place))
+
+    def _devices(self, disk: IscsiDisk) -> list[Path]:
         disks = self.scsi.lun_devices(disk.iqn, disk.lun)
         above = (self.scsi.multipath(device) for device in disks)
         return [*dict.fromkeys(device for device in above if device is not None), *disks]
+
+    async def rescan(self, spec: VolumeSpec) -> None:
+        """Have every path read the size of the LUN again. Raises OSError."""
+        run = self.context.run
+        # By the spec: a file system is mounted over the file in the place.
+        devices = await run(self._devices, disk_of(spec))
+        await run(rescan_disks, self.scsi, self.context.tools, devices)
 
     async def detach(self, place: Path) -> None:
         """Remove the disk's devices; log out if no other volume of the target is on the node.

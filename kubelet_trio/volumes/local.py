@@ -57,6 +57,9 @@ class LocalDisk:
     def devices(self, place: Path) -> list[Path]:
         return []
 
+    async def rescan(self, spec: VolumeSpec) -> None:
+        """Nothing: whoever lets the device grow tells the kernel."""
+
     async def detach(self, place: Path) -> None:
         """Nothing: the device stays."""
 

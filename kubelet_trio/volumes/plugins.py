@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from kubelet_trio.model import Offload, Purpose, offload_for
+from kubelet_trio.model import EventSink, Offload, Purpose, offload_for
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
 from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, VolumeSpec
@@ -37,6 +37,7 @@ class PluginContext:
     tools: Tools = field(default_factory=HostTools)
     devices: BlockDevices | None = None  # the host's block devices; None: the kernel's
     walks: Walks = field(default_factory=Walks)
+    events: EventSink | None = None
     node_name: str = ""
     flex_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")  # volumePluginDir
     # The device path of a volume by its unique name, from the node's `volumesAttached`; None

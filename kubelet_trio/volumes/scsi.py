@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubelet_trio.model import get_logger
+from kubelet_trio.volumes.tools import Tools
 
 log = get_logger()
 
@@ -49,6 +50,10 @@ class ScsiDevices:
         Raises OSError.
         """
         _write_if_there(self.sys / "block" / device.name / "device" / "delete", "1")
+
+    def rescan(self, device: Path) -> None:
+        """Have the kernel read a disk's size again, unless the disk is gone. Raises OSError."""
+        _write_if_there(self.sys / "block" / device.name / "device" / "rescan", "1")
 
     def scan_lun(self, host: int, lun: int) -> None:
         """Look for one LUN of an iSCSI session. Raises OSError.
@@ -103,6 +108,21 @@ class ScsiDevices:
                 target = device / session / "iscsi_session" / session / "targetname"
                 if _read(target) == iqn:
                     yield int(number[1]), device / session
+
+
+def rescan_disks(scsi: ScsiDevices, tools: Tools, devices: Iterable[Path]) -> None:
+    """Have the kernel read the size of disks again, and then of multipath devices above them.
+
+    Raises OSError, `MissingToolError` among them.
+    """
+    # A multipath device takes the new size only once all its paths have it.
+    for device in sorted(devices, key=lambda device: device.name.startswith("dm-")):
+        if not device.name.startswith("dm-"):
+            scsi.rescan(device)
+            continue
+        done = tools.run("multipathd", "resize", "map", device.name)
+        if done.code != 0:
+            raise OSError(f"failed to resize multipath device {device}: {done.failure}")
 
 
 def _portal(address: str, port: str) -> str:

@@ -38,6 +38,7 @@ _ENVIRONMENT = {"PATH": ":".join(_PATH), "LC_ALL": "C", "HOME": "/root"}
 _PACKAGES = {
     "blkid": ("util-linux", "util-linux"),
     "blockdev": ("util-linux", "util-linux"),
+    "btrfs": ("btrfs-progs", "btrfs-progs"),
     "fsck": ("util-linux", "util-linux"),
     "iscsiadm": ("open-iscsi", "iscsi-initiator-utils"),
     "mkfs.btrfs": ("btrfs-progs", "btrfs-progs"),
@@ -48,6 +49,9 @@ _PACKAGES = {
     "mount": ("mount", "util-linux"),
     "mount.nfs": ("nfs-common", "nfs-utils"),
     "multipath": ("multipath-tools", "device-mapper-multipath"),
+    "multipathd": ("multipath-tools", "device-mapper-multipath"),
+    "resize2fs": ("e2fsprogs", "e2fsprogs"),
+    "xfs_growfs": ("xfsprogs", "xfsprogs"),
 }
 
 

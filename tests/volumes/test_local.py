@@ -35,6 +35,16 @@ def local(root: Path, mounter: Mounter) -> DiskVolumes:
     return make_local(PluginContext(root, mounter, offload, tools))
 
 
+class Told:
+    """Keeps kind, reason and text of events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
+        self.events.append((involved.kind, reason, message))
+
+
 def as_async(plugin: DiskVolumes) -> AsyncVolumePlugin:
     return plugin
 
@@ -73,6 +83,26 @@ async def test_only_the_first_pod_sets_the_group(
     second = disk_spec("local", source, uid="u-2", name="other", fs_group=os.getgid())
     await plugin.set_up(second)
     assert not plugin.path(second).stat().st_mode & stat.S_ISGID
+
+
+async def test_a_pod_is_told_that_another_one_has_set_the_group(
+    tmp_path: Path, mounter: FakeMounter
+) -> None:
+    disk, root, told, own = tmp_path / "disk", tmp_path / "root", Told(), os.getgid()
+    disk.mkdir()
+    context = PluginContext(root, mounter, inline_offload, FakeTools(), events=told)
+    plugin, source = make_local(context), LocalVolumeSource(str(disk))
+    await plugin.set_up(disk_spec("local", source, fs_group=own))
+    for uid, group in (("u-2", own), ("u-3", None)):
+        await plugin.set_up(disk_spec("local", source, uid=uid, fs_group=group))
+    assert told.events == []
+    for _ in range(2):
+        await plugin.set_up(disk_spec("local", source, uid="u-4", fs_group=4242))
+    text = (
+        f"The requested fsGroup is 4242, but the volume pv has GID {own}. "
+        "The volume may not be shareable."
+    )
+    assert told.events == [("Pod", "AlreadyMountedVolume", text)]
 
 
 @pytest.mark.parametrize(
@@ -124,16 +154,6 @@ async def test_pods_share_a_formatted_device(
     await plugin.set_up(one)
     assert (plugin.path(one) / "data").read_text() == "x"
     await plugin.tear_down(root / "pods/u-1")
-
-
-class Told:
-    """Keeps kind, reason and text of events."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str]] = []
-
-    def emit(self, involved: ObjectRef, type_: EventType, reason: str, message: str) -> None:
-        self.events.append((involved.kind, reason, message))
 
 
 async def test_another_file_system_is_told_to_the_volumes_owner(
