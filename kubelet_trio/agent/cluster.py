@@ -85,6 +85,7 @@ from kubelet_trio.supervision import (
     Strategy,
     Supervisor,
 )
+from kubelet_trio.volumes import AttachController
 
 if TYPE_CHECKING:
     from kubelet_trio.objects import ClusterPodCertificates
@@ -228,6 +229,10 @@ class Cluster:
         by_controller = settings.identity.attach_detach
         self.attachments = ClusterAttachments(
             api, name, self.node.value, by_controller=by_controller
+        )
+        # None: the agent attaches, as far as anyone does.
+        self.attach_controller = (
+            AttachController(self.volumes_in_use, self.attachments) if by_controller else None
         )
         self.csi_node = CsiNodeObject(api, name, self.node, self.node_changed)
 

@@ -150,6 +150,7 @@ def _make_volumes(
     host = PluginContext(
         *(node.root_dir, seams.mounter, offload),
         events=reports.events,
+        controller=cluster.attach_controller if cluster is not None else None,
         node_name=node.node_name,
         flex_dir=node.volume_plugin_dir,
     )

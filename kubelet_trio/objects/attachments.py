@@ -68,7 +68,7 @@ class ClusterAttachments:
                 "enableControllerAttachDetach"
             )
         volume = unique_volume(driver, handle)
-        for gone in self._contexts.keys() - _attached(self._node.value):
+        for gone in self._contexts.keys() - _attached(self._node.value).keys():
             del self._contexts[gone]
         await self._node.wait_value(lambda now: volume in _attached(now))
         name = attachment_name(driver, handle, self._name)
@@ -84,6 +84,26 @@ class ClusterAttachments:
         else:
             self._contexts[volume] = _context(found, handle)
         return self._contexts[volume]
+
+    async def wait_device(self, volume: str) -> None:
+        """Wait until the node's `volumesAttached` lists a volume, by its unique name.
+
+        Has no deadline. Raises `ObjectError`: the node cannot be read, or says otherwise by now.
+        """
+        await self._node.wait_value(lambda now: volume in _attached(now))
+        try:
+            node: Node | None = await self._api.get(Node, self._name)
+        except KubeUnavailableError as exc:
+            node = self._node.value
+            log.info("attachment.unread", volume=volume, error=str(exc))
+        except API_ERRORS as exc:
+            raise ObjectError(f"failed fetching node from API server: {exc}") from exc
+        if volume not in _attached(node):
+            raise ObjectError("Volume not attached according to node status")
+
+    def device(self, volume: str) -> str | None:
+        """Return the device path of an attached volume, by its unique name; None: not attached."""
+        return _attached(self._node.value).get(volume)
 
     def is_attached(self, driver: str, handle: str) -> bool:
         """Whether the node's `volumesAttached` lists a volume."""
@@ -126,9 +146,10 @@ def _status(found: VolumeAttachment) -> VolumeAttachmentStatus:
     return found.status or VolumeAttachmentStatus(attached=False)
 
 
-def _attached(node: Node | None) -> frozenset[str]:
+def _attached(node: Node | None) -> Mapping[str, str]:
+    """Return the device paths of the attached volumes, by name."""
     status = (node.status if node is not None else None) or NodeStatus()
-    return frozenset(volume.name for volume in status.volumesAttached or ())
+    return {volume.name: volume.devicePath for volume in status.volumesAttached or ()}
 
 
 def _unread(handle: str, name: str, exc: Exception) -> ObjectError:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
+from kubelet_trio.volumes.attaching import AttachController
 from kubelet_trio.volumes.csi import CsiServices
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
@@ -28,6 +29,7 @@ _DEFERRED = {
 
 __all__ = [
     "VOLUME_ERRORS",
+    "AttachController",
     "AttachLimitError",
     "CsiServices",
     "KernelBlockDevices",

@@ -125,6 +125,10 @@ class DiskVolumes:
         """Never: a disk stays as it is."""
         return False
 
+    async def is_attachable(self, spec: VolumeSpec) -> bool:
+        """Always: the attach controller lists every disk of a network at once."""
+        return True
+
     def path(self, spec: VolumeSpec) -> Path:
         """Return the pod's mount point, or its link to the device."""
         pod_dir = self._context.pods_dir / spec.uid
@@ -451,6 +455,14 @@ def directories(base: Path, pattern: str) -> list[Path]:
             if entry.is_dir(follow_symlinks=False) and fnmatchcase(entry.name, part)
         ]
     return sorted(found)
+
+
+def places_below(base: Path, pattern: str) -> list[Path]:
+    """Return the places of a kind below its plugin's directory, those of raw devices among them."""
+    found = [
+        place for place in directories(base, pattern) if place.relative_to(base).parts[0] != MAPS
+    ]
+    return [*found, *directories(base / MAPS, pattern)]
 
 
 def _scan(directory: Path) -> list[os.DirEntry[str]]:

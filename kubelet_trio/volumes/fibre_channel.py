@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from kubelet_trio.model import get_logger
-from kubelet_trio.volumes.disks import DiskVolumes, safe_name
+from kubelet_trio.volumes.disks import DiskVolumes, places_below, safe_name
 from kubelet_trio.volumes.errors import MissingToolError
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
@@ -157,10 +158,26 @@ class FcDisks:
 def fc_unique_name(spec: VolumeSpec) -> str:
     """Return the volume's name in a node's `volumesInUse` and `volumesAttached`."""
     disk = fc_disk(spec)
+    return _unique_name(disk, disk.wwns or spec.source.wwids)
+
+
+def _unique_name(disk: FcDisk, names: Iterable[str]) -> str:
     # As Go prints a list.
-    if disk.wwns:
-        return f"kubernetes.io/fc/[{' '.join(disk.wwns)}]:{disk.lun}"
-    return f"kubernetes.io/fc/[{' '.join(spec.source.wwids)}]"
+    return f"kubernetes.io/fc/[{' '.join(names)}]" + (f":{disk.lun}" if disk.wwns else "")
+
+
+def fc_on_disk(base: Path) -> frozenset[str]:
+    """Return the unique names of the disks that have a place. Blocks, and raises OSError."""
+    found = frozenset[str]()
+    for place in places_below(base, "*"):
+        disk = named_disk(place.name)
+        # Of a WWID with spaces the place has underscores.
+        spaced = (wwid.replace("_", " ") for wwid in disk.wwids)
+        found |= {
+            _unique_name(disk, disk.wwns or disk.wwids),
+            _unique_name(disk, disk.wwns or spaced),
+        }
+    return found
 
 
 def make_fibre_channel(context: PluginContext) -> DiskVolumes:

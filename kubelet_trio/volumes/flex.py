@@ -124,21 +124,11 @@ class FlexVolumes:
     managed = True
     is_read_only = False
 
-    def __init__(
-        self,
-        context: PluginContext,
-        attached_device: Callable[[str], str] | None = None,
-    ) -> None:
-        """Create the plugin.
-
-        Args:
-            context: root directory, mounts, threads and the directory of the drivers.
-            attached_device: returns the device path that the attach controller has for a volume,
-                by its unique name; None: no controller, so the drivers attach from here.
-        """
+    def __init__(self, context: PluginContext) -> None:
+        """Create the plugin; without an attach controller, the drivers attach from here."""
         self._context = context
         self._mounter = context.mounter
-        self._attached_device = attached_device
+        self._controller = context.controller
         self._base = context.root_dir / "plugins/kubernetes.io/flexvolume"
         self._locks = KeyedLocks()
 
@@ -150,6 +140,11 @@ class FlexVolumes:
         """Return the volume's directory in the pod. Raises ValueError for a driver's bad name."""
         pod_dir = self._context.pods_dir / spec.uid
         return volume_dir(pod_dir, _escaped(spec.source.driver), spec.disk_name)
+
+    async def is_attachable(self, spec: VolumeSpec) -> bool:
+        """Whether the driver attaches volumes. Raises OSError, ValueError."""
+        abilities = await self._context.run(self.driver(spec.source.driver).call, "init")
+        return abilities is not None and abilities.can("attach")
 
     async def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether the driver has mounted it for the pod."""
@@ -281,8 +276,8 @@ class FlexVolumes:
 
     def _attach(self, spec: VolumeSpec, driver: FlexDriver, options: str) -> str:
         """Return the device's path; "" if the driver has none. Raises OSError."""
-        if self._attached_device is not None:
-            return self._attached_device(flex_unique_name(spec))
+        if self._controller is not None:
+            return self._controller.device(flex_unique_name(spec))
         done = driver.call("attach", options, self._context.node_name)
         return done.device if done is not None else ""
 
@@ -310,7 +305,7 @@ class FlexVolumes:
             text = f"FlexVolume driver {driver.name} needs nothing on the node to grow a volume"
             raise GrowthError(text, GrowthProblem.UNSUPPORTED)
         options, sizes = _options(spec), (str(size), str(claimed_size(spec.claim)))
-        if self._attached_device is None:
+        if self._controller is None:
             # What the controller does in a cluster (ExpandVolumeDevice).
             driver.call("expandvolume", options, str(place), *sizes)
         mounts = self._mounts_at(place)
@@ -356,7 +351,7 @@ class FlexVolumes:
                 self._unmount(place)
             if self._mounts_at(place):
                 raise OSError(f"the driver's unmountdevice left a mount at {place}")
-        if self._attached_device is None and os.access(driver.program, os.X_OK):
+        if self._controller is None and os.access(driver.program, os.X_OK):
             driver.call("detach", place.name, self._context.node_name)
         remove_empty(place)
 
@@ -367,9 +362,7 @@ class FlexVolumes:
 
     def _places(self) -> list[tuple[str, Path]]:
         """Return the places of devices, with their drivers' names."""
-        # The driver's name has a slash or none.
-        found = [p for depth in ("*", "*/*") for p in directories(self._base, f"{depth}/mounts/*")]
-        return [(str(p.parent.parent.relative_to(self._base)), p) for p in found]
+        return _places(self._base)
 
     def _unmount(self, target: Path) -> None:
         for _ in self._mounts_at(target):
@@ -466,6 +459,17 @@ def flex_unique_name(spec: VolumeSpec) -> str:
     return f"{spec.source.driver}/{spec.disk_name}"
 
 
+def flex_on_disk(base: Path) -> frozenset[str]:
+    """Return the unique names of the volumes whose device has a place. Blocks; raises OSError."""
+    return frozenset(f"{driver}/{place.name}" for driver, place in _places(base))
+
+
+def _places(base: Path) -> list[tuple[str, Path]]:
+    # The driver's name has a slash or none.
+    found = [p for depth in ("*", "*/*") for p in directories(base, f"{depth}/mounts/*")]
+    return [(str(p.parent.parent.relative_to(base)), p) for p in found]
+
+
 def make_flex(context: PluginContext) -> FlexVolumes:
     """Return the plugin of FlexVolumes."""
-    return FlexVolumes(context, context.attached_device)
+    return FlexVolumes(context)

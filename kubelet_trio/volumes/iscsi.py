@@ -20,7 +20,7 @@ from lightkube.models.core_v1 import Secret
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, read_regular, write_aside
 from kubelet_trio.objects import secret_content, secret_key
-from kubelet_trio.volumes.disks import MAPS, DiskVolumes, safe_name
+from kubelet_trio.volumes.disks import MAPS, DiskVolumes, places_below, safe_name
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
@@ -32,6 +32,7 @@ log = get_logger()
 _FILE = "iscsi.json"
 _MAX_FILE = 64 << 10
 _PORT = "3260"
+_PLACES = "iface-*/*"
 
 # Limits of AttachDisk in pkg/volume/iscsi.
 _MIN_PATHS = 2  # paths that are enough for a multipath volume
@@ -149,8 +150,8 @@ class IscsiDisks:
     context: PluginContext
     scsi: ScsiDevices = field(default_factory=ScsiDevices)
     plugin: str = "iscsi"
-    places: str = "iface-*/*"
-    map_places: str = "iface-*/*"
+    places: str = _PLACES
+    map_places: str = _PLACES
     files: frozenset[str] = frozenset((_FILE,))
     owned_once: bool = False
     targets: KeyedLocks = field(default_factory=KeyedLocks)
@@ -448,6 +449,19 @@ def iscsi_unique_name(spec: VolumeSpec) -> str:
     """Return the volume's name in a node's `volumesInUse` and `volumesAttached`."""
     source = spec.source
     return f"kubernetes.io/iscsi/{source.targetPortal}:{source.iqn}:{source.lun}"
+
+
+def iscsi_on_disk(base: Path) -> frozenset[str]:
+    """Return the unique names of the disks that have a place. Blocks, and raises OSError."""
+    names = set[str]()
+    for place in places_below(base, _PLACES):
+        # By the place: the file in it is covered by the file system.
+        if (disk := _named_disk(place)) is not None:
+            portal = disk.portals[0]
+            # The volume may name the default port, or not.
+            for form in {portal, portal.removesuffix(f":{_PORT}")}:
+                names.add(f"kubernetes.io/iscsi/{form}:{disk.iqn}:{disk.lun}")
+    return frozenset(names)
 
 
 def make_iscsi(context: PluginContext) -> DiskVolumes:

@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from kubelet_trio.model import EventSink, Offload, Purpose, offload_for
+from kubelet_trio.volumes.attaching import (
+    AttachController,
+    AttachedVolumes,
+    HostPlugin,
+    KindInUse,
+)
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
 from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, VolumeSpec
@@ -40,9 +46,7 @@ class PluginContext:
     events: EventSink | None = None
     node_name: str = ""
     flex_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")  # volumePluginDir
-    # The device path of a volume by its unique name, from the node's `volumesAttached`; None
-    # without an attach controller.
-    attached_device: Callable[[str], str] | None = None
+    controller: AttachController | None = None  # None: nobody else attaches volumes
 
     @property
     def pods_dir(self) -> Path:
@@ -61,6 +65,7 @@ class HostKind:
     factory: str  # of an `AsyncVolumePlugin`, from a `PluginContext`
     plugin: str  # the name of its directory below `plugins/kubernetes.io`
     unique_name: str = ""  # the function that names it for the attach controller; "": not attached
+    names_on_disk: str = ""  # the function that returns such names of what is on disk
 
     def owns(self, directory: str) -> bool:
         """Whether a directory of a pod's volumes, or of its devices, is of this kind."""
@@ -71,25 +76,38 @@ class HostKind:
 
 # By the field of a Volume or of a PersistentVolumeSpec.
 HOST_KINDS: Mapping[str, HostKind] = {
-    "fc": HostKind("fibre_channel", "make_fibre_channel", "fc", "fc_unique_name"),
-    "flexVolume": HostKind("flex", "make_flex", "flexvolume", "flex_unique_name"),
-    "iscsi": HostKind("iscsi", "make_iscsi", "iscsi", "iscsi_unique_name"),
+    "fc": HostKind("fibre_channel", "make_fibre_channel", "fc", "fc_unique_name", "fc_on_disk"),
+    "flexVolume": HostKind("flex", "make_flex", "flexvolume", "flex_unique_name", "flex_on_disk"),
+    "iscsi": HostKind("iscsi", "make_iscsi", "iscsi", "iscsi_unique_name", "iscsi_on_disk"),
     "local": HostKind("local", "make_local", "local-volume"),
 }
 
 
 def host_kinds(context: PluginContext) -> list[AsyncKind]:
     """Return the kinds for a `VolumeManager`."""
+    return [_kind(context, kind, facts) for kind, facts in HOST_KINDS.items()]
+
+
+def _kind(context: PluginContext, kind: str, facts: HostKind) -> AsyncKind:
     base = context.root_dir / "plugins/kubernetes.io"
-    return [
-        AsyncKind(
-            kind,
-            facts.owns,
-            partial(_has_remains, base, facts.plugin),
-            partial(_make, kind, context),
-        )
-        for kind, facts in HOST_KINDS.items()
-    ]
+    has_remains = partial(_has_remains, base, facts.plugin)
+    if context.controller is None or not facts.unique_name:
+        return AsyncKind(kind, facts.owns, has_remains, partial(_make, kind, context))
+    on_disk = partial(_names_on_disk, facts, base / facts.plugin)
+    in_use = KindInUse(context.controller, on_disk, context.offload)
+
+    def make() -> AsyncVolumePlugin:
+        name = cast("Callable[[VolumeSpec], str]", _function(facts, facts.unique_name))
+        return AttachedVolumes(_make(kind, context), in_use, name)
+
+    return AsyncKind(kind, facts.owns, has_remains, make, in_use.restore)
+
+
+def _names_on_disk(facts: HostKind, base: Path) -> frozenset[str]:
+    # Without any, its module is not imported.
+    if not _has_remains(base.parent, facts.plugin):
+        return frozenset()
+    return cast("frozenset[str]", _function(facts, facts.names_on_disk)(base))
 
 
 def _has_remains(base: Path, plugin: str) -> bool:
@@ -108,9 +126,9 @@ def unique_name(spec: VolumeSpec) -> str | None:
     return cast("str", _function(facts, facts.unique_name)(spec))
 
 
-def _make(kind: str, context: PluginContext) -> AsyncVolumePlugin:
+def _make(kind: str, context: PluginContext) -> HostPlugin:
     facts = HOST_KINDS[kind]
-    return cast("AsyncVolumePlugin", _function(facts, facts.factory)(context))
+    return cast("HostPlugin", _function(facts, facts.factory)(context))
 
 
 def _function(facts: HostKind, name: str) -> Callable[[Any], object]:

@@ -296,6 +296,29 @@ async def test_a_volume_that_was_detached_has_no_context(
         assert "has GET error" in await world.refusal()
 
 
+async def test_a_device_is_attached_once_the_node_lists_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    name = "kubernetes.io/fc/[a]:0"
+    async with world.running():
+        assert world.attachments.device(name) is None
+        with trio.move_on_after(60) as waiting:
+            await world.attachments.wait_device(name)
+        assert waiting.cancelled_caught
+        patch = {"status": {"volumesAttached": [{"name": name, "devicePath": "/dev/sdx"}]}}
+        world.node.put(world.kube.change(Node, "node-1", patch, subresource="status"))
+        await world.attachments.wait_device(name)
+        assert world.attachments.device(name) == "/dev/sdx"
+        world.kube.go_down()
+        await world.attachments.wait_device(name)
+        world.kube.come_back()
+        # Detached, while the watch has not delivered it.
+        patch = {"status": {"volumesAttached": []}}
+        world.kube.change(Node, "node-1", patch, subresource="status")
+        with pytest.raises(ObjectError, match="Volume not attached according to node status"):
+            await world.attachments.wait_device(name)
+
+
 async def test_without_the_controller_nothing_is_attached(
     world: World, autojump_clock: MockClock
 ) -> None:

@@ -21,6 +21,7 @@ from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeSte
 from kubelet_trio.volumes.flex import FlexDriver, FlexVolumes, flex_unique_name, make_flex
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
+from tests.volumes.controller import FakeController
 from tests.volumes.disk_specs import disk_spec, left_below
 
 HEAD = """#!/bin/sh
@@ -317,13 +318,19 @@ async def test_a_device_of_a_crashed_set_up_is_cleaned(real: FlexNode) -> None:
 
 async def test_in_a_cluster_the_controller_attaches(node: FlexNode) -> None:
     node.install('init) ok ;;\nmountdevice) fail "$3" ;;')
+    controller = FakeController()
     context = PluginContext(
         *(node.root, node.mounter, thread_offload),
         flex_dir=node.drivers,
-        attached_device={"example/disk/pv": "/dev/xyz"}.__getitem__,
+        controller=controller.seams,
     )
+    with pytest.raises(VolumeStepError, match="is not attached according to node status"):
+        await make_flex(context).set_up(flex())
+    controller.attach("example/disk/pv", "/dev/xyz")
     with pytest.raises(VolumeStepError, match="reason: /dev/xyz") as caught:
         await make_flex(context).set_up(flex())
     assert caught.value.step == "MountVolume.MountDevice"
     assert "attach" not in [call[0] for call in node.calls()]
+    await make_flex(context).clean()
+    assert "detach" not in [call[0] for call in node.calls()]
     assert flex_unique_name(flex()) == "example/disk/pv"

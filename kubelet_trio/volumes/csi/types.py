@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from trio_util import AsyncValue
 
 from kubelet_trio.model import sha256
+from kubelet_trio.volumes.attaching import NoVolumesInUse as NoVolumesInUse
+from kubelet_trio.volumes.attaching import VolumesInUse as VolumesInUse
 
 if TYPE_CHECKING:
     from kubelet_trio.grpc import Channel
@@ -115,25 +117,6 @@ class Attachments(Protocol):
         ...
 
 
-class VolumesInUse(Protocol):
-    """The node's `volumesInUse`: the attach controller detaches nothing that is listed there.
-
-    Names are `CsiVolume.unique_name`.
-    """
-
-    def note(self, name: str) -> None:
-        """List a volume, in the next status of the node. Never blocks; may be repeated."""
-        ...
-
-    async def wait_reported(self, name: str) -> None:
-        """Wait until the API server has a status of the node that lists the volume."""
-        ...
-
-    def drop(self, name: str) -> None:
-        """Take a volume off the list, if it is there: no driver call for it can be in progress."""
-        ...
-
-
 class NoAttachments:
     """The `Attachments` of a node without an API server: every volume counts as attached."""
 
@@ -145,16 +128,3 @@ class NoAttachments:
 
     async def is_exhausted(self, driver: str, handle: str) -> bool:
         return False
-
-
-class NoVolumesInUse:
-    """The `VolumesInUse` of a node without an API server."""
-
-    def note(self, name: str) -> None:
-        """Do nothing: nobody attaches volumes."""
-
-    async def wait_reported(self, name: str) -> None:
-        """Return at once."""
-
-    def drop(self, name: str) -> None:
-        """Do nothing."""
