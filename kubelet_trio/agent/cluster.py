@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
-from lightkube.models.core_v1 import Node, NodeSystemInfo, Pod
+from lightkube.models.core_v1 import Node, NodeStatus, NodeSystemInfo, Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodListener
@@ -208,7 +208,7 @@ class Cluster:
             clock,
             self._observe_pods,
             settings.host,
-            server.keeper.fall_back if server.keeper is not None else lambda: None,
+            self._fall_back,
             self._features,
             # Admission needs the node's labels and taints: as NewSourceApiserver of
             # pkg/kubelet/config, the source waits until the node's object has been read.
@@ -228,7 +228,7 @@ class Cluster:
         self.volumes_in_use = ReportedVolumes(self.node_changed)
         by_controller = settings.identity.attach_detach
         self.attachments = ClusterAttachments(
-            api, name, self.node.value, by_controller=by_controller
+            api, name, self.node.value, by_controller=by_controller, memory=memory
         )
         # None: the agent attaches, as far as anyone does.
         self.attach_controller = (
@@ -293,6 +293,17 @@ class Cluster:
         """Yield a gauge for each certificate: the seconds until it expires."""
         for certificate in self._certificates:
             yield from certificate.ttls()
+
+    def _fall_back(self) -> tuple[Pod, ...] | None:
+        """Use what is on disk from now on; return its pods, None if there is none."""
+        keeper = self.server.keeper
+        pods = keeper.fall_back() if keeper is not None else None
+        if keeper is not None and pods is not None:
+            node = keeper.last_node
+            status = (node.status if node is not None else None) or NodeStatus()
+            # The API server has them: only this node writes the list.
+            self.volumes_in_use.note_reported(status.volumesInUse or ())
+        return pods
 
     def _ending(self) -> set[PodKey]:
         return {pod_key(worker.pod) for worker in self._workers.values()}

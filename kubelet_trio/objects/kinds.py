@@ -18,15 +18,17 @@ from lightkube.models.core_v1 import (
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.node_v1 import RuntimeClass
 
+from kubelet_trio.model import sha256
+
 if TYPE_CHECKING:
-    from lightkube.models.storage_v1 import CSIDriver, StorageClass
+    from lightkube.models.storage_v1 import CSIDriver, StorageClass, VolumeAttachment
 
 ApiObject: TypeAlias = (
     "ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume | RuntimeClass"
-    " | CSIDriver | StorageClass"
+    " | CSIDriver | StorageClass | VolumeAttachment"
 )
 # Their module is loaded with the first of them: few nodes need it.
-_STORAGE_KINDS = ("CSIDriver", "StorageClass")
+_STORAGE_KINDS = ("CSIDriver", "StorageClass", "VolumeAttachment")
 
 
 class _Models(Mapping[str, "type[ApiObject]"]):
@@ -111,6 +113,15 @@ def runtime_class_key(name: str | None) -> ObjectKey:
 
 def csi_driver_key(name: str | None) -> ObjectKey:
     return ObjectKey("CSIDriver", "", name or "")
+
+
+def attachment_key(name: str) -> ObjectKey:
+    return ObjectKey("VolumeAttachment", "", name)
+
+
+def attachment_name(driver: str, handle: str, node: str) -> str:
+    """Return the name of a volume's VolumeAttachment (getAttachmentName in pkg/volume/csi)."""
+    return f"csi-{sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
 
 
 def object_key(value: ApiObject) -> ObjectKey:

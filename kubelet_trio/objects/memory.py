@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from lightkube.models.core_v1 import Node
+
 from kubelet_trio.model import PodKey, PodUid
 from kubelet_trio.objects.kinds import ApiObject, ObjectKey, ServiceFacts
 
@@ -54,6 +56,11 @@ class ClusterMemory(Protocol):
         """Return an object's last known state, to be used when the server does not answer."""
         ...
 
+    @property
+    def last_node(self) -> Node | None:
+        """What is kept of the node's object: labels, taints, and the volumes in its status."""
+        ...
+
     # The same for services and tokens.
 
     def note_services(self, facts: tuple[ServiceFacts, ...]) -> None: ...
@@ -70,6 +77,7 @@ class NoMemory:
 
     is_kept = False
     is_cut_off = False
+    last_node = None
 
     def note_object(self, key: ObjectKey, value: ApiObject | None) -> None:
         """Do nothing."""

@@ -15,6 +15,8 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
 from kubelet_trio.objects.kinds import (
     ObjectKey,
+    attachment_key,
+    attachment_name,
     claim_key,
     config_map_key,
     csi_driver_key,
@@ -69,8 +71,10 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
             yield secret_key(namespace, source.secret.name)
 
 
-def persistent_references(volume: PersistentVolume) -> Iterator[ObjectKey]:
-    """Yield the objects that the node needs to mount a persistent volume."""
+def persistent_references(volume: PersistentVolume, node: str = "") -> Iterator[ObjectKey]:
+    """Yield the objects that a node needs to mount a persistent volume; "": all but those that
+    are for this node alone.
+    """
     facts = volume.spec or PersistentVolumeSpec()
     # The pod's namespace: its claim is in the same.
     namespace = (facts.claimRef.namespace if facts.claimRef is not None else None) or "default"
@@ -81,6 +85,8 @@ def persistent_references(volume: PersistentVolume) -> Iterator[ObjectKey]:
     if csi is None:
         return
     yield csi_driver_key(csi.driver)
+    if node:
+        yield attachment_key(attachment_name(csi.driver, csi.volumeHandle, node))
     for secret in (csi.nodeStageSecretRef, csi.nodePublishSecretRef, csi.nodeExpandSecretRef):
         if secret is not None:
             yield secret_key(secret.namespace or "", secret.name)

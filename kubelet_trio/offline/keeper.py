@@ -88,7 +88,7 @@ class Keeper:
 
     @property
     def last_node(self) -> Node | None:
-        """The node's labels and taints."""
+        """The node's labels, taints and attached volumes."""
         found: Node | None = self._last.get(NODE)
         return found
 

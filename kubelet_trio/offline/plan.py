@@ -16,6 +16,7 @@ import msgspec
 from lightkube.models.core_v1 import (
     Node,
     NodeSpec,
+    NodeStatus,
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
@@ -37,6 +38,7 @@ _CLAIM, _VOLUME = "PersistentVolumeClaim", "PersistentVolume"
 _NEEDS_UNREAD = {
     _VOLUME: (_CLAIM,),
     "CSIDriver": (_CLAIM, _VOLUME),
+    "VolumeAttachment": (_CLAIM, _VOLUME),
     "Secret": (_CLAIM, _VOLUME),
 }
 
@@ -89,10 +91,11 @@ def wanted_objects(state: ServerState) -> set[ObjectKey]:
         for claim in claims
         if isinstance(claim, PersistentVolumeClaim) and claim.spec and claim.spec.volumeName
     }
+    node = next((n for pod in state.pods.values() if (n := pod.spec and pod.spec.nodeName)), "")
     behind: set[ObjectKey] = set()  # what the node needs to mount them
     for key in volumes:
         if isinstance(volume := state.objects.get(key), PersistentVolume):
-            behind.update(persistent_references(volume))
+            behind.update(persistent_references(volume, node))
     return keys | volumes | behind
 
 
@@ -129,10 +132,15 @@ def kept_object(value: ApiObject) -> ApiObject:
 
 
 def kept_node(node: Node) -> Node:
-    """Return the node's labels and taints: admission needs them."""
-    meta, spec = node.metadata or ObjectMeta(), node.spec or NodeSpec()
+    """Return the node's labels and taints, for admission, and its attached volumes, if any."""
+    meta, spec, status = node.metadata or ObjectMeta(), node.spec or NodeSpec(), node.status
+    kept = None
+    if status is not None and (status.volumesAttached or status.volumesInUse):
+        kept = NodeStatus(volumesAttached=status.volumesAttached, volumesInUse=status.volumesInUse)
     return Node(
-        metadata=ObjectMeta(name=meta.name, labels=meta.labels), spec=NodeSpec(taints=spec.taints)
+        metadata=ObjectMeta(name=meta.name, labels=meta.labels),
+        spec=NodeSpec(taints=spec.taints),
+        status=kept,
     )
 
 

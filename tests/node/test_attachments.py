@@ -6,13 +6,27 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from lightkube.models.core_v1 import Node, NodeStatus
+from lightkube.models.core_v1 import (
+    Container,
+    CSIPersistentVolumeSource,
+    Node,
+    NodeStatus,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimVolumeSource,
+    PersistentVolumeSpec,
+    Pod,
+    PodSpec,
+)
+from lightkube.models.core_v1 import Volume as KubeVolume
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import (
     CSIDriver,
@@ -24,13 +38,15 @@ from lightkube.models.storage_v1 import (
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kubelet_trio.kube import KubeError
-from kubelet_trio.model import Bell
+from kubelet_trio.model import Bell, PodUid, inline_offload
 from kubelet_trio.node import NodeView
 from kubelet_trio.node.heartbeat import NodeHeartbeat
 from kubelet_trio.node.registration import NodeObject, Registration
 from kubelet_trio.node.volumes_in_use import ReportedVolumes
-from kubelet_trio.objects import ClusterAttachments, ObjectError
-from kubelet_trio.objects.attachments import attachment_name, unique_volume
+from kubelet_trio.objects import ClusterAttachments, ObjectError, claim_key, volume_key
+from kubelet_trio.objects.attachments import unique_volume
+from kubelet_trio.objects.kinds import attachment_name
+from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.node.make import IDENTITY, view
 from tests.node.test_heartbeat import Sink
@@ -278,6 +294,74 @@ async def test_a_volume_that_stays_attached_needs_no_server(
         patch = {"status": {"attachmentMetadata": {"a": "2"}}}
         world.kube.change(VolumeAttachment, NAME, patch, subresource="status")
         assert await wait() == {"a": "2"}
+
+
+def claimed_pod() -> tuple[Pod, PersistentVolumeClaim, PersistentVolume]:
+    """A pod of the node, with a claim of the volume."""
+    claim = PersistentVolumeClaimVolumeSource(claimName="c")
+    spec = PodSpec(
+        containers=[Container(name="c", image="i")],
+        nodeName="node-1",
+        volumes=[KubeVolume(name="v", persistentVolumeClaim=claim)],
+    )
+    csi = CSIPersistentVolumeSource(driver=DRIVER, volumeHandle=HANDLE)
+    return (
+        Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u-1"), spec=spec),
+        PersistentVolumeClaim(
+            metadata=ObjectMeta(name="c", namespace="default"),
+            spec=PersistentVolumeClaimSpec(volumeName="pv"),
+        ),
+        PersistentVolume(metadata=ObjectMeta(name="pv"), spec=PersistentVolumeSpec(csi=csi)),
+    )
+
+
+@asynccontextmanager
+async def keeping(world: World, folder: Path) -> AsyncIterator[Keeper]:
+    """Run a keeper, and attachments that it remembers."""
+    keeper = Keeper(Folder(folder), inline_offload)
+    world.attachments = ClusterAttachments(world.api, "node-1", world.node.value, memory=keeper)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(keeper.run)
+        yield keeper
+        keeper.stop()
+
+
+async def test_a_node_that_starts_cut_off_knows_its_attached_volumes(
+    world: World, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    folder = tmp_path / "offline"
+    pod, claim, volume = claimed_pod()
+    async with keeping(world, folder) as keeper, world.running():
+        world.list_attached(VOLUME)
+        world.attach(attachmentMetadata={"slot": "7"})
+        keeper.note_pods({PodUid("u-1"): pod})
+        keeper.note_object(claim_key("default", "c"), claim)
+        keeper.note_object(volume_key("pv"), volume)
+        assert world.node.value.value is not None
+        keeper.note_node(world.node.value.value)
+        assert await world.attachments.wait_attached(DRIVER, HANDLE) == {"slot": "7"}
+        await trio.sleep(30)
+    kept = next(folder.glob("volumeattachment-*.json"))
+    assert b'"slot":"7"' in kept.read_bytes()
+    assert (kept.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+
+    again = World()
+    again.kube.go_down()
+    async with keeping(again, folder) as keeper:
+        assert not again.attachments.is_attached(DRIVER, HANDLE)
+        assert keeper.fall_back() is not None
+        assert again.attachments.is_attached(DRIVER, HANDLE)
+        assert again.attachments.device(VOLUME) == ""
+        await again.attachments.wait_device(VOLUME)
+        assert await again.attachments.wait_attached(DRIVER, HANDLE) == {"slot": "7"}
+        with trio.move_on_after(60) as waiting:
+            await again.attachments.wait_attached(DRIVER, "other")
+        assert waiting.cancelled_caught
+        # The server is back: the volume was detached meanwhile, and no pod needs it any more.
+        keeper.note_pods({})
+        assert not again.attachments.is_attached(DRIVER, HANDLE)
+        await trio.sleep(30)
+    assert list(folder.glob("volumeattachment-*.json")) == []
 
 
 async def test_a_volume_that_was_detached_has_no_context(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import (
+    AttachedVolume,
     ConfigMap,
     ConfigMapEnvSource,
     Container,
@@ -223,6 +224,14 @@ def test_of_a_node_what_admission_asks_for_is_kept() -> None:
     assert kept_node(node) == Node(
         metadata=ObjectMeta(name="n", labels={"a": "b"}), spec=NodeSpec()
     )
+
+
+def test_the_attached_volumes_of_the_node_are_kept() -> None:
+    attached = [AttachedVolume(name="a", devicePath="/dev/x")]
+    status = NodeStatus(phase="x", volumesAttached=attached, volumesInUse=["a"])
+    kept = NodeStatus(volumesAttached=attached, volumesInUse=["a"])
+    found = kept_node(Node(metadata=ObjectMeta(name="n"), status=status))
+    assert found == Node(metadata=ObjectMeta(name="n"), spec=NodeSpec(), status=kept)
 
 
 def test_managed_fields_are_not_kept() -> None:
