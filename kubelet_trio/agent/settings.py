@@ -33,7 +33,7 @@ from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
-from kubelet_trio.volumes import Mounter
+from kubelet_trio.volumes import BlockDevices, KernelBlockDevices, Mounter
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer
@@ -136,6 +136,7 @@ class Seams:
     plugin_watcher: Callable[[], Watcher] | None = None  # of plugins' sockets; None: no plugins
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
+    devices: BlockDevices = field(default_factory=KernelBlockDevices)  # for raw volumes
     tmpfs_noswap: bool = False
     meter: Meter = field(default_factory=Meter)  # may hold counts from before the agent
     stats_host: Host | None = None  # where the kernel's files are; None: detected

@@ -98,6 +98,7 @@ def _make_csi(setup: Setup) -> CsiServices:
         in_use=cluster.volumes_in_use if cluster is not None else None,
         meter=seams.meter,
         install=cluster.csi_node.install if cluster is not None else None,
+        devices=seams.devices,
     )
 
 
@@ -149,6 +150,7 @@ def _make_volumes(
     cluster = setup.cluster
     host = PluginContext(
         *(node.root_dir, seams.mounter, offload),
+        devices=seams.devices,
         events=reports.events,
         controller=cluster.attach_controller if cluster is not None else None,
         node_name=node.node_name,
