@@ -53,6 +53,7 @@ _VOLUME = _not_yet("volumes of this type are")
 
 
 def _gone(version: str, instead: str = "the CSI driver of the storage") -> Refusal:
+    # The versions are those of the API server's warnings (pkg/api/pod/warnings.go).
     return Refusal(
         f"no kubelet mounts volumes of this type since Kubernetes {version}: use {instead}"
     )
@@ -106,10 +107,11 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.volumes[].flexVolume": _VOLUME,
     "spec.volumes[].flocker": _gone("1.25"),
     "spec.volumes[].gcePersistentDisk": _VOLUME,
-    "spec.volumes[].gitRepo": _gone("1.33", _CLONE),
+    # Off by default since 1.33, and locked since 1.36 (KEP-5040).
+    "spec.volumes[].gitRepo": _gone("1.36", _CLONE),
     "spec.volumes[].glusterfs": _gone("1.26"),
     "spec.volumes[].iscsi": _VOLUME,
-    "spec.volumes[].photonPersistentDisk": _VOLUME,
+    "spec.volumes[].photonPersistentDisk": _gone("1.16", "volumes of another type"),
     "spec.volumes[].portworxVolume": _VOLUME,
     "spec.volumes[].quobyte": _gone("1.25"),
     "spec.volumes[].rbd": _gone("1.31"),

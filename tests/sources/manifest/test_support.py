@@ -330,8 +330,9 @@ def test_without_selinux_its_change_policy_asks_for_nothing() -> None:
     [
         ("cephfs", "1.31", "the CSI driver of the storage"),
         ("flocker", "1.25", "the CSI driver of the storage"),
-        ("gitRepo", "1.33", "an emptyDir and an init container that clones into it"),
+        ("gitRepo", "1.36", "an emptyDir and an init container that clones into it"),
         ("glusterfs", "1.26", "the CSI driver of the storage"),
+        ("photonPersistentDisk", "1.16", "volumes of another type"),
         ("quobyte", "1.25", "the CSI driver of the storage"),
         ("rbd", "1.31", "the CSI driver of the storage"),
         ("scaleIO", "1.22", "the CSI driver of the storage"),
