@@ -12,20 +12,22 @@ from typing import Any
 
 import pytest
 import trio
-from lightkube.models.core_v1 import ISCSIVolumeSource, LocalObjectReference, Secret
+from lightkube.models.core_v1 import ISCSIVolumeSource, LocalObjectReference, Secret, Volume
 from trio.testing import MockClock
 
-from kubelet_trio.model import inline_offload
+from kubelet_trio.model import inline_offload, pod_uid
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
+from kubelet_trio.volumes import VolumeManager
 from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
 from kubelet_trio.volumes.iscsi import IscsiDisk, IscsiDisks, disk_of, iscsi_unique_name, read_disk
 from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.spec import AsyncKind, VolumeSpec
 from tests.volumes.disk_specs import disk_spec, left_below
 from tests.volumes.host import FakeFormats, FakeTools
 from tests.volumes.initiator import IQN, Initiator
+from tests.volumes.make import pod
 
 PORTAL = "10.0.0.1:3260"
 
@@ -86,6 +88,22 @@ def iscsi(
 
 
 PLACE = f"plugins/kubernetes.io/iscsi/iface-default/{PORTAL}-{IQN}-lun-0"
+
+
+async def test_a_pods_own_disk_is_mounted_and_undone(node: Node) -> None:
+    source = ISCSIVolumeSource(iqn=IQN, lun=0, targetPortal="10.0.0.1")
+    user = pod(Volume(name="data", iscsi=source))
+    uid = pod_uid(user)
+    kind = AsyncKind(
+        "iscsi", lambda name: name == "kubernetes.io~iscsi", lambda: False, lambda: node.plugin
+    )
+    volumes = VolumeManager(
+        node.root, node.mounter, inline_offload, async_kinds=lambda walks, measured: [kind]
+    )
+    await volumes.mount(user)
+    assert list(node.mounted()) == [PLACE, f"pods/{uid}/volumes/kubernetes.io~iscsi/data"]
+    await volumes.unmount(uid)
+    node.assert_nothing_left()
 
 
 async def test_a_disk_is_attached_mounted_once_and_bound(node: Node) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from lightkube.models.core_v1 import (
     ConfigMap,
+    HostPathVolumeSource,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
@@ -24,7 +25,7 @@ from msgspec.structs import replace
 
 from kubelet_trio.objects import ApiObject, config_map_content, secret_content
 from kubelet_trio.sources.errors import FieldError
-from kubelet_trio.sources.validation import storage, syntax
+from kubelet_trio.sources.validation import disks, storage, syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
 
 if TYPE_CHECKING:
@@ -33,10 +34,19 @@ if TYPE_CHECKING:
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
-VOLUME_SOURCES = ("csi", "hostPath", "local", "nfs")
+VOLUME_SOURCES = ("csi", "fc", "flexVolume", "hostPath", "iscsi", "local", "nfs")
 VOLUME_MODES = ("Filesystem", "Block")
 _BLOCK_SOURCES = ("csi", "fc", "iscsi", "local")
-_PATHS = ("hostPath", "local", "nfs")  # those whose source is a path
+HOST_PATH_TYPES = (
+    "",
+    "DirectoryOrCreate",
+    "Directory",
+    "FileOrCreate",
+    "File",
+    "Socket",
+    "CharDevice",
+    "BlockDevice",
+)
 _NOT_SOURCES = frozenset(
     (
         "accessModes",
@@ -86,7 +96,7 @@ def validate_object(value: ApiObject) -> list[FieldError]:
     if isinstance(value, RuntimeClass):
         _runtime_class(errors, value)
     elif isinstance(value, PersistentVolume):
-        _volume(errors, value.spec)
+        _volume(errors, value.spec, meta.name or "")
     elif isinstance(value, PersistentVolumeClaim):
         _claim(errors, value.spec or PersistentVolumeClaimSpec())
     elif isinstance(value, ConfigMap):
@@ -157,7 +167,7 @@ def _claim(errors: FieldErrors, spec: PersistentVolumeClaimSpec) -> None:
     _mode(errors, spec.volumeMode)
 
 
-def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
+def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None, name: str) -> None:
     if spec is None:
         errors.required("spec")
         return
@@ -176,14 +186,32 @@ def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None) -> None:
             errors.forbidden(f"spec.{kind}", "volumes of this type are not supported by this agent")
         elif spec.volumeMode == "Block" and kind not in _BLOCK_SOURCES:
             errors.invalid("spec.volumeMode", "Block", f"{kind} volumes are no block devices")
-    for kind in VOLUME_SOURCES:
-        source = getattr(spec, kind)
-        if source is not None and kind in _PATHS:
-            errors.need(f"spec.{kind}.path", source.path, syntax.no_way_up)
-    if spec.nfs is not None:
-        nfs(errors, spec.nfs.server, spec.nfs.path, "spec.nfs")
+    _sources(errors, spec, name)
+
+
+def _sources(errors: FieldErrors, spec: PersistentVolumeSpec, name: str) -> None:
+    """Check every source that a persistent volume has."""
     if spec.csi is not None:
         storage.csi_source(errors, spec.csi, "spec.csi")
+    if spec.fc is not None:
+        disks.fibre_channel(errors, spec.fc, "spec.fc")
+    if spec.flexVolume is not None:
+        disks.flex(errors, spec.flexVolume, "spec.flexVolume")
+    if spec.hostPath is not None:
+        host_path(errors, spec.hostPath, "spec.hostPath")
+    if spec.iscsi is not None:
+        disks.iscsi(errors, spec.iscsi, "spec.iscsi", name)
+    if spec.local is not None:
+        errors.need("spec.local.path", spec.local.path, syntax.no_way_up)
+    if spec.nfs is not None:
+        errors.need("spec.nfs.path", spec.nfs.path, syntax.no_way_up)
+        nfs(errors, spec.nfs.server, spec.nfs.path, "spec.nfs")
+
+
+def host_path(errors: FieldErrors, source: HostPathVolumeSource, where: str) -> None:
+    """Check a path of the host, and its type."""
+    errors.need(f"{where}.path", source.path, syntax.no_way_up)
+    errors.one_of(f"{where}.type", source.type, HOST_PATH_TYPES)
 
 
 def nfs(errors: FieldErrors, server: str, path: str, where: str) -> None:

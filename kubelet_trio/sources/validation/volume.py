@@ -16,22 +16,12 @@ from lightkube.models.core_v1 import (
     VolumeProjection,
 )
 
-from kubelet_trio.sources.validation import syntax
+from kubelet_trio.sources.validation import disks, syntax
 from kubelet_trio.sources.validation.env import resource_field
 from kubelet_trio.sources.validation.field_errors import FieldErrors
-from kubelet_trio.sources.validation.object import config_key, nfs
+from kubelet_trio.sources.validation.object import config_key, host_path, nfs
 from kubelet_trio.sources.validation.storage import csi_inline
 
-HOST_PATH_TYPES = (
-    "",
-    "DirectoryOrCreate",
-    "Directory",
-    "FileOrCreate",
-    "File",
-    "Socket",
-    "CharDevice",
-    "BlockDevice",
-)
 MEDIA = ("", "Memory", "HugePages")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
@@ -64,11 +54,6 @@ def _source(errors: FieldErrors, volume: Volume, path: str) -> None:
         source = getattr(volume, kind)
         if source is not None:
             check(errors, source, f"{path}.{kind}")
-
-
-def _host_path(errors: FieldErrors, source: object, path: str) -> None:
-    errors.need(f"{path}.path", getattr(source, "path", ""), syntax.no_way_up)
-    errors.one_of(f"{path}.type", getattr(source, "type", None), HOST_PATH_TYPES)
 
 
 def _empty_dir(errors: FieldErrors, source: EmptyDirVolumeSource, path: str) -> None:
@@ -181,8 +166,8 @@ def _claim(errors: FieldErrors, source: object, path: str) -> None:
 
 
 _CHECKS: dict[str, Callable[[FieldErrors, object, str], None]] = {
-    "hostPath": _host_path,
-    "emptyDir": _empty_dir,  # type: ignore[dict-item]  # each check knows its own source
+    "hostPath": host_path,  # type: ignore[dict-item]  # each check knows its own source
+    "emptyDir": _empty_dir,  # type: ignore[dict-item]
     "configMap": _config_map,
     "secret": _secret,
     "downwardAPI": _downward,
@@ -191,6 +176,9 @@ _CHECKS: dict[str, Callable[[FieldErrors, object, str], None]] = {
     "image": _image,  # type: ignore[dict-item]
     "persistentVolumeClaim": _claim,
     "csi": csi_inline,  # type: ignore[dict-item]
+    "fc": disks.fibre_channel,  # type: ignore[dict-item]
+    "flexVolume": disks.flex,  # type: ignore[dict-item]
+    "iscsi": disks.iscsi,  # type: ignore[dict-item]
 }
 
 
