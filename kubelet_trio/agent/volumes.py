@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import trio
-from lightkube.models.core_v1 import PersistentVolumeClaim, Pod
+from lightkube.models.core_v1 import PersistentVolumeClaim, Pod, Volume
 
 from kubelet_trio.model import PodUid, get_logger, pod_key, pod_uid
 from kubelet_trio.model import spec as pod_spec
-from kubelet_trio.objects import ObjectError, ObjectStore, claim_key, claim_name
+from kubelet_trio.objects import ObjectError, ObjectStore, claim_key, claim_name, inline_as_csi
 
 log = get_logger()
 
@@ -35,7 +35,7 @@ class VolumeNames:
         for volume in pod_spec(pod).volumes or ():
             claim = claim_name(key.name, volume)
             if claim is None:
-                names[volume.name] = volume.name
+                names |= dict.fromkeys(_inline_names(volume, key.namespace), volume.name)
                 continue
             bound = self._claimed.get((uid, claim)) or await self._read(uid, key.namespace, claim)
             if bound:
@@ -60,3 +60,13 @@ class VolumeNames:
             return ""
         assert isinstance(value, PersistentVolumeClaim)
         return (value.spec.volumeName if value.spec is not None else None) or ""
+
+
+def _inline_names(volume: Volume, namespace: str) -> set[str]:
+    """Return what an inline volume is called on disk: a cloud's by its record and directory."""
+    try:
+        migrated = inline_as_csi(volume, namespace)
+    except ValueError:  # it is never mounted
+        return {volume.name}
+    name = migrated.metadata.name if migrated is not None and migrated.metadata else None
+    return {name, name.replace("/", "~")} if name else {volume.name}

@@ -7,6 +7,12 @@ from typing import TYPE_CHECKING
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.objects.cluster import ChangeDetection, ClusterObjects, NodeObjects
 from kubelet_trio.objects.errors import ObjectError, ObjectNotFoundError
+from kubelet_trio.objects.in_tree import (
+    IN_TREE_KINDS,
+    inline_as_csi,
+    is_in_tree,
+    persistent_as_csi,
+)
 from kubelet_trio.objects.issued import (
     CredentialBundle,
     NoPodCertificates,
@@ -59,6 +65,7 @@ _DEFERRED = {
 __all__ = [
     "API_VERSIONS",
     "DOCUMENT_KINDS",
+    "IN_TREE_KINDS",
     "KINDS",
     "NO_MEMORY",
     "NO_OBJECTS",
@@ -95,7 +102,10 @@ __all__ = [
     "config_map_key",
     "container_references",
     "csi_driver_key",
+    "inline_as_csi",
+    "is_in_tree",
     "object_key",
+    "persistent_as_csi",
     "persistent_references",
     "pod_references",
     "read_objects",

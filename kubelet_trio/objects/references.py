@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from lightkube.models.core_v1 import (
     Container,
@@ -13,6 +14,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.model import PodKey, pod_containers, pod_key, spec
+from kubelet_trio.objects.in_tree import inline_as_csi, persistent_as_csi
 from kubelet_trio.objects.kinds import (
     ObjectKey,
     attachment_key,
@@ -64,6 +66,10 @@ def volume_references(pod: PodKey, volume: Volume) -> Iterator[ObjectKey]:
     for own in (volume.iscsi, volume.flexVolume):
         if own is not None and own.secretRef is not None and own.secretRef.name:
             yield secret_key(namespace, own.secretRef.name)
+    # What cannot be translated refers to nothing; its mount reports the error.
+    with suppress(ValueError):
+        if (migrated := inline_as_csi(volume, namespace)) is not None:
+            yield from persistent_references(migrated)
     for source in (volume.projected.sources or ()) if volume.projected is not None else ():
         if source.configMap is not None:
             yield config_map_key(namespace, source.configMap.name)
@@ -75,7 +81,10 @@ def persistent_references(volume: PersistentVolume, node: str = "") -> Iterator[
     """Yield the objects that a node needs to mount a persistent volume; "": all but those that
     are for this node alone.
     """
-    facts = volume.spec or PersistentVolumeSpec()
+    try:
+        facts = persistent_as_csi(volume).spec or PersistentVolumeSpec()
+    except ValueError:
+        return  # it refers to nothing; its mount reports the error
     # The pod's namespace: its claim is in the same.
     namespace = (facts.claimRef.namespace if facts.claimRef is not None else None) or "default"
     for own in (facts.iscsi, facts.flexVolume):

@@ -20,12 +20,19 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import pod_key, pod_uid, remove_tree
-from kubelet_trio.objects import ObjectError, ObjectView, claim_key, claim_name, volume_key
+from kubelet_trio.objects import (
+    ObjectError,
+    ObjectView,
+    claim_key,
+    claim_name,
+    persistent_as_csi,
+    volume_key,
+)
 from kubelet_trio.volumes.layout import BLOCK_PLUGINS, MARKER, ready_file
 from kubelet_trio.volumes.used import used_names
 
 # The kinds of persistent volume. The manager refuses one without a plugin; all others of the API
-# were removed from Kubernetes, or are served by CSI drivers.
+# were removed from Kubernetes, or become `csi`.
 _PERSISTENT = ("csi", "fc", "flexVolume", "hostPath", "iscsi", "local", "nfs")
 _BLOCK = "Block"
 _FILESYSTEM = "Filesystem"
@@ -45,12 +52,15 @@ class ClaimedVolume:
     volume: PersistentVolume
     spec: PersistentVolumeSpec  # the persistent volume's
     is_block: bool  # volumeMode Block
+    is_migrated: bool  # an in-tree volume of a cloud, translated to CSI
     is_for_one_pod: bool  # ReadWriteOncePod
     deleting: str  # an error text if the claim is being deleted, so that no new pod may use it
 
 
 def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolume:
     """Follow a volume of a pod through its claim.
+
+    A volume of a cloud's in-tree kind is returned as one of CSI.
 
     Raises `ObjectError` or ValueError if it has no volume, or one that the pod may not use.
     """
@@ -67,9 +77,10 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
             "(pod is not owner)"
         )
     try:
-        name, found = _bound(objects, claim, key.namespace, wanted)
+        name, bound = _bound(objects, claim, key.namespace, wanted)
     except ObjectError as exc:
         raise ObjectError(f"{where}: {exc}") from exc
+    found = persistent_as_csi(bound)
     behind = found.spec or PersistentVolumeSpec()
     is_block = _is_block(pod, volume.name, behind)
     kind = next((kind for kind in _PERSISTENT if getattr(behind, kind)), None)
@@ -85,6 +96,7 @@ def claimed_volume(pod: Pod, volume: Volume, objects: ObjectView) -> ClaimedVolu
         found,
         behind,
         is_block,
+        is_migrated=found is not bound,
         # Only as the sole mode: of several, nothing shows which one the pod uses
         # (GenerateMountVolumeFunc in pkg/volume/util/operationexecutor).
         is_for_one_pod=list(behind.accessModes or ()) == [_ONE_POD],

@@ -47,6 +47,7 @@ from kubelet_trio.objects import (
     PodCertificates,
     TokenRequester,
     TrustBundles,
+    is_in_tree,
 )
 from kubelet_trio.volumes.async_volumes import MOUNT_LIMIT, REPUBLISH_LIMIT, AsyncVolumes
 from kubelet_trio.volumes.claims import take_for_one_pod
@@ -257,7 +258,9 @@ class VolumeManager:
         What cannot be read now keeps what it has.
         """
         for volume in used_volumes(pod) if self._async.kinds else ():
-            if not (is_claimed(volume) or self._async.serves(volume_kind(volume))):
+            if not (
+                is_claimed(volume) or is_in_tree(volume) or self._async.serves(volume_kind(volume))
+            ):
                 continue
             try:
                 (spec,) = await self._specs.read(pod, [volume])

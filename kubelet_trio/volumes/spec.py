@@ -24,6 +24,7 @@ from kubelet_trio.objects import (
     ObjectError,
     ObjectView,
     TokenRequest,
+    inline_as_csi,
 )
 from kubelet_trio.volumes.claims import ClaimedVolume, claimed_volume
 from kubelet_trio.volumes.persistent import mount_options
@@ -49,7 +50,7 @@ class VolumeSpec:
     deleting: str = ""  # an error text if its claim is being deleted
     is_block: bool = False  # volumeMode Block: containers get a device, not a mount
     claim: PersistentVolumeClaim | None = None  # of a persistent volume
-    persistent: PersistentVolume | None = None
+    persistent: PersistentVolume | None = None  # of a claim, or what an inline volume became
     is_migrated: bool = False  # an in-tree volume of a cloud that a CSI driver serves
 
     @property
@@ -230,12 +231,17 @@ def volume_spec(
 ) -> VolumeSpec:
     """Return the spec of a pod's volume, through its claim if it has one.
 
+    A volume of a cloud's in-tree kind becomes one of CSI.
+
     Raises `ObjectError` or ValueError as `claimed_volume`.
     """
     kind = volume_kind(volume)
     if is_claimed(volume):
         return _claimed(pod, volume, facts, objects)
     source = getattr(volume, kind)
+    migrated = inline_as_csi(volume, pod_key(pod).namespace)
+    if migrated is not None:
+        return _migrated(pod, volume, migrated, facts, objects)
     return VolumeSpec(
         pod,
         volume.name,
@@ -245,6 +251,29 @@ def volume_spec(
         read_only=bool(getattr(source, "readOnly", False)),
         objects=objects,
         facts=facts,
+    )
+
+
+def _migrated(
+    pod: Pod, volume: Volume, behind: PersistentVolume, facts: PodFacts, objects: ObjectView
+) -> VolumeSpec:
+    """Return the spec of an inline volume that was translated. Raises ValueError."""
+    name = (behind.metadata.name if behind.metadata is not None else None) or ""
+    # Made from what a user wrote; it becomes a directory's name, with `~` for each slash.
+    if name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"{name!r} is no name of a volume")
+    # As upstream, `readOnly` of the source is for attaching it; the mount is read-only where the
+    # container says so.
+    return VolumeSpec(
+        pod,
+        volume.name,
+        "csi",
+        behind.spec.csi if behind.spec is not None else None,
+        name,
+        objects=objects,
+        facts=facts,
+        persistent=behind,
+        is_migrated=True,
     )
 
 
@@ -263,6 +292,7 @@ def _claimed(pod: Pod, volume: Volume, facts: PodFacts, objects: ObjectView) -> 
         is_for_one_pod=found.is_for_one_pod,
         deleting=found.deleting,
         is_block=found.is_block,
+        is_migrated=found.is_migrated,
         claim=found.claim,
         persistent=found.volume,
     )

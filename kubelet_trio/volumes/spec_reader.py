@@ -13,6 +13,7 @@ from kubelet_trio.objects import (
     ObjectError,
     ObjectStore,
     ObjectView,
+    is_in_tree,
     persistent_references,
     read_objects,
     volume_key,
@@ -43,7 +44,7 @@ class SpecReader:
                 spec = volume_spec(pod, volume, self.facts, objects)
                 spec = await self.issuers.complete(spec)
             except (ObjectError, ValueError) as exc:
-                if not is_claimed(volume):
+                if not is_claimed(volume) and not is_in_tree(volume):
                     raise set_up_error(volume.name, exc) from exc
                 unclaimed[volume.name] = str(exc)
                 continue

@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeError
-from kubelet_trio.model import metadata, spec
+from kubelet_trio.model import Watcher, metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
 from kubelet_trio.objects import ChangeDetection
@@ -46,6 +46,7 @@ class World:
         self.gates: dict[str, Any] = {}  # further fields of the cluster's settings
         self.node_ips: tuple[str, ...] = ()  # as --node-ip gives them
         self.ended = trio.Event()  # once the agent has stopped
+        self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
         self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
@@ -89,6 +90,7 @@ class World:
                 offload=self.host.offload,
                 signals=self.host.signals,
                 logind=self.host.logind,
+                plugin_watcher=self.plugin_watcher,
             ),
             load_records(self.host.base / "root" / "pods"),
         )

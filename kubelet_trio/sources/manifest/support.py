@@ -49,7 +49,6 @@ _SECCOMP = Refusal("no kubelet obeys it since Kubernetes 1.27: use securityConte
 _RESOURCES = _not_yet("resources other than cpu, memory, huge pages and ephemeral-storage are")
 _POD_RESOURCES = Refusal("a pod as a whole is given cpu, memory and huge pages alone")
 _USER = _not_yet("owners of single files are")
-_VOLUME = _not_yet("volumes of this type are")
 
 
 def _gone(version: str, instead: str = "the CSI driver of the storage") -> Refusal:
@@ -98,23 +97,16 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.volumes[].projected.sources[].secret.items[].user": _USER,
     "spec.volumes[].secret.defaultUser": _USER,
     "spec.volumes[].secret.items[].user": _USER,
-    "spec.volumes[].awsElasticBlockStore": _VOLUME,
-    "spec.volumes[].azureDisk": _VOLUME,
-    "spec.volumes[].azureFile": _VOLUME,
     "spec.volumes[].cephfs": _gone("1.31"),
-    "spec.volumes[].cinder": _VOLUME,
     "spec.volumes[].flocker": _gone("1.25"),
-    "spec.volumes[].gcePersistentDisk": _VOLUME,
     # Off by default since 1.33, and locked since 1.36 (KEP-5040).
     "spec.volumes[].gitRepo": _gone("1.36", _CLONE),
     "spec.volumes[].glusterfs": _gone("1.26"),
     "spec.volumes[].photonPersistentDisk": _gone("1.16", "volumes of another type"),
-    "spec.volumes[].portworxVolume": _VOLUME,
     "spec.volumes[].quobyte": _gone("1.25"),
     "spec.volumes[].rbd": _gone("1.31"),
     "spec.volumes[].scaleIO": _gone("1.22"),
     "spec.volumes[].storageos": _gone("1.25"),
-    "spec.volumes[].vsphereVolume": _VOLUME,
 }
 
 # The API accepts these; no kubelet supports them (pkg/kubelet/lifecycle/handlers.go).

@@ -23,7 +23,12 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.node_v1 import RuntimeClass
 from msgspec.structs import replace
 
-from kubelet_trio.objects import ApiObject, config_map_content, secret_content
+from kubelet_trio.objects import (
+    IN_TREE_KINDS,
+    ApiObject,
+    config_map_content,
+    secret_content,
+)
 from kubelet_trio.sources.errors import FieldError
 from kubelet_trio.sources.validation import disks, storage, syntax
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -34,9 +39,9 @@ if TYPE_CHECKING:
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
 # The types of persistent volumes that this agent mounts.
-VOLUME_SOURCES = ("csi", "fc", "flexVolume", "hostPath", "iscsi", "local", "nfs")
+VOLUME_SOURCES = ("csi", "fc", "flexVolume", "hostPath", "iscsi", "local", "nfs", *IN_TREE_KINDS)
 VOLUME_MODES = ("Filesystem", "Block")
-_BLOCK_SOURCES = ("csi", "fc", "iscsi", "local")
+_BLOCK_SOURCES = {"csi", "fc", "iscsi", "local", *IN_TREE_KINDS} - {"azureFile"}
 HOST_PATH_TYPES = (
     "",
     "DirectoryOrCreate",
@@ -96,7 +101,7 @@ def validate_object(value: ApiObject) -> list[FieldError]:
     if isinstance(value, RuntimeClass):
         _runtime_class(errors, value)
     elif isinstance(value, PersistentVolume):
-        _volume(errors, value.spec, meta.name or "")
+        _volume(errors, value)
     elif isinstance(value, PersistentVolumeClaim):
         _claim(errors, value.spec or PersistentVolumeClaimSpec())
     elif isinstance(value, ConfigMap):
@@ -167,7 +172,8 @@ def _claim(errors: FieldErrors, spec: PersistentVolumeClaimSpec) -> None:
     _mode(errors, spec.volumeMode)
 
 
-def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None, name: str) -> None:
+def _volume(errors: FieldErrors, volume: PersistentVolume) -> None:
+    spec = volume.spec
     if spec is None:
         errors.required("spec")
         return
@@ -186,11 +192,16 @@ def _volume(errors: FieldErrors, spec: PersistentVolumeSpec | None, name: str) -
             errors.forbidden(f"spec.{kind}", "volumes of this type are not supported by this agent")
         elif spec.volumeMode == "Block" and kind not in _BLOCK_SOURCES:
             errors.invalid("spec.volumeMode", "Block", f"{kind} volumes are no block devices")
-    _sources(errors, spec, name)
+    _sources(errors, spec, (volume.metadata.name if volume.metadata else None) or "")
+    for kind in sources:
+        if kind in IN_TREE_KINDS:
+            from kubelet_trio.sources.validation import clouds  # deferred: few nodes have one
+
+            clouds.persistent(errors, volume, kind, f"spec.{kind}")
 
 
 def _sources(errors: FieldErrors, spec: PersistentVolumeSpec, name: str) -> None:
-    """Check every source that a persistent volume has."""
+    """Check every source that a persistent volume has, but a cloud's."""
     if spec.csi is not None:
         storage.csi_source(errors, spec.csi, "spec.csi")
     if spec.fc is not None:

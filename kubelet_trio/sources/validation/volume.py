@@ -16,6 +16,7 @@ from lightkube.models.core_v1 import (
     VolumeProjection,
 )
 
+from kubelet_trio.objects import IN_TREE_KINDS
 from kubelet_trio.sources.validation import disks, syntax
 from kubelet_trio.sources.validation.env import resource_field
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -54,6 +55,11 @@ def _source(errors: FieldErrors, volume: Volume, path: str) -> None:
         source = getattr(volume, kind)
         if source is not None:
             check(errors, source, f"{path}.{kind}")
+    for kind in kinds:
+        if kind in IN_TREE_KINDS:
+            from kubelet_trio.sources.validation import clouds  # deferred: few nodes have one
+
+            clouds.inline(errors, volume, kind, f"{path}.{kind}")
 
 
 def _empty_dir(errors: FieldErrors, source: EmptyDirVolumeSource, path: str) -> None:

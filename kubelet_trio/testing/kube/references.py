@@ -40,6 +40,8 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
     for volume in spec.get("volumes") or ():
         if "secret" in volume:
             yield "Secret", volume["secret"].get("secretName", "")
+        if share := volume.get("azureFile"):
+            yield "Secret", share.get("secretName", "")
         for kind, field in _VOLUME_SECRETS:
             if secret := (volume.get(kind) or {}).get(field):
                 yield "Secret", secret.get("name", "")
@@ -62,6 +64,8 @@ def volume_secrets(volume: Json) -> Iterator[tuple[str, str]]:
     for kind in ("iscsi", "flexVolume"):
         if secret := (spec.get(kind) or {}).get("secretRef"):
             yield secret.get("namespace") or claimed_from, secret.get("name", "")
+    if share := spec.get("azureFile"):
+        yield share.get("secretNamespace") or claimed_from, share.get("secretName", "")
     csi = spec.get("csi") or {}
     for field in ("nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"):
         if secret := csi.get(field):

@@ -109,8 +109,12 @@ def check_driver_name(name: str) -> None:
 
 def publish_dir(pod_dir: Path, name: str) -> Path:
     """Return the directory of a pod's volume."""
-    # EscapeQualifiedName in k8s.io/utils/strings.
-    return volumes_dir(pod_dir) / CSI / name.replace("/", "~")
+    return volumes_dir(pod_dir) / CSI / escaped_name(name)
+
+
+def escaped_name(name: str) -> str:
+    """Return the directory's name for a volume (EscapeQualifiedName in k8s.io/utils/strings)."""
+    return name.replace("/", "~")
 
 
 def stage_dir(root_dir: Path, volume: CsiVolume) -> Path:

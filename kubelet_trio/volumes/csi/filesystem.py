@@ -17,6 +17,7 @@ from kubelet_trio.volumes.csi.data import (
     Published,
     Staged,
     VolumeRecord,
+    escaped_name,
     publish_dir,
     published_of,
     staged_at,
@@ -59,8 +60,9 @@ class CsiFilesystems:
     staging: Staging
     managed: bool = True
     is_read_only: bool = False
-    # (UID, name) of volumes that this process has published completely. After a restart the
-    # driver is asked again: of what is on disk, nothing shows whether the call was answered.
+    # (UID, directory's name) of volumes that this process has published completely. After a
+    # restart the driver is asked again: of what is on disk, nothing shows whether the call was
+    # answered.
     _done: set[tuple[str, str]] = field(default_factory=set)
 
     def republishes(self, spec: VolumeSpec) -> bool:
@@ -87,11 +89,11 @@ class CsiFilesystems:
                 client = node.drivers.client(use.volume.driver)
                 await self._publish(use, client, staging_path, context)
                 await self._own(use, client)
-        self._done.add((spec.uid, spec.disk_name))
+        self._done.add((spec.uid, escaped_name(spec.disk_name)))
 
     async def is_set_up(self, spec: VolumeSpec) -> bool:
         """Whether this process has published the volume, and given it to the fsGroup."""
-        return (spec.uid, spec.disk_name) in self._done
+        return (spec.uid, escaped_name(spec.disk_name)) in self._done
 
     def path(self, spec: VolumeSpec) -> Path:
         """Return the target path."""

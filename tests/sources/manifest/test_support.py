@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import Pod, Volume
 
+from kubelet_trio.objects import IN_TREE_KINDS
 from kubelet_trio.sources.manifest import support
 from kubelet_trio.sources.manifest.schema import _fields, _places  # the places the tables speak of
 from kubelet_trio.sources.manifest.support import (
@@ -232,6 +233,7 @@ def test_every_volume_type_is_supported_or_refused() -> None:
     }
     types = set(Volume.__struct_fields__) - {"name"}
     assert types - named == {
+        *IN_TREE_KINDS,
         "configMap",
         "csi",
         "downwardAPI",

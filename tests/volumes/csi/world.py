@@ -152,13 +152,14 @@ class World:
     install: Callable[[Driver], Awaitable[None]] | None = None
     claims: ClaimStatus = field(default_factory=NoClaimStatus)
     offload: Offload = inline_offload  # of the driver's volumes
+    name: str = DRIVER
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
         self.devices = FakeBlockDevices(self.mounter)
         self.devices.add(Path("/dev/null"), 7)  # what the driver's storage publishes
         self.driver = FakeCsiDriver(self.rules, FakeStorage(self.mounter))
-        self.objects.put(driver_object())
+        self.objects.put(driver_object(self.name))
         self._serving: trio.Nursery | None = None
         self.restart()
 
@@ -214,7 +215,7 @@ class World:
             async def plugin(*, task_status: trio.TaskStatus[None]) -> None:
                 with scope:
                     run = self.csi.table.run_plugin
-                    await run(DRIVER, "/csi.sock", ["1.0.0"], task_status=task_status)
+                    await run(self.name, "/csi.sock", ["1.0.0"], task_status=task_status)
 
             await nursery.start(plugin)
             yield scope
@@ -227,12 +228,12 @@ class World:
         return sorted(map(str, tops)) + [mount.path for mount in self.mounter.mounts()]
 
 
-def driver_object(**fields: Any) -> CSIDriver:
+def driver_object(driver: str = DRIVER, **fields: Any) -> CSIDriver:
     """A CSIDriver with attachRequired false, unless the fields say otherwise."""
     fields.setdefault("attachRequired", False)
     fields.setdefault("podInfoOnMount", True)  # the driver knows an inline volume by it
     fields.setdefault("volumeLifecycleModes", ["Persistent", "Ephemeral"])
-    return CSIDriver(metadata=ObjectMeta(name=DRIVER), spec=CSIDriverSpec(**fields))
+    return CSIDriver(metadata=ObjectMeta(name=driver), spec=CSIDriverSpec(**fields))
 
 
 def persistent(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -10,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import PersistentVolume, Volume
 
-from kubelet_trio.volumes.migration import IN_TREE, migrated_inline, migrated_persistent
+from kubelet_trio.model import PodKey
+from kubelet_trio.node.csi_object import MIGRATED
+from kubelet_trio.objects import (
+    IN_TREE_KINDS,
+    csi_driver_key,
+    persistent_references,
+    secret_key,
+    volume_references,
+)
+from kubelet_trio.objects.migration import IN_TREE, migrated_inline, migrated_persistent
 
 ZONE, OLD_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"
 REGION, OLD_REGION = "topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"
@@ -370,3 +381,30 @@ def test_other_kinds_are_no_concern_of_it() -> None:
     volume = persistent("nfs", {"server": "s", "path": "/"})
     assert migrated_persistent(volume) is volume
     assert migrated_inline(inline("emptyDir", {}), "default") is None
+
+
+def test_the_kinds_are_known_without_the_translation() -> None:
+    assert tuple(IN_TREE) == IN_TREE_KINDS
+    assert tuple(kind.plugin for kind in IN_TREE.values()) == MIGRATED
+    text = (
+        "import sys\nimport kubelet_trio.objects, kubelet_trio.sources.validation.object\n"
+        "print([name for name in sys.modules if name.endswith(('.migration', '.clouds'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_volume_refers_to_the_objects_of_its_driver() -> None:
+    share = {"secretName": "keys", "shareName": "s"}
+    driver = csi_driver_key("file.csi.azure.com")
+    found = volume_references(PodKey("ns", "p"), inline("azureFile", share))
+    assert list(found) == [driver, secret_key("ns", "keys")]
+    claim = {"spec": {"claimRef": {"namespace": "other", "name": "c"}}}
+    found = persistent_references(persistent("azureFile", share, **claim))
+    assert list(found) == [driver, secret_key("other", "keys")]
+
+
+def test_what_cannot_be_translated_refers_to_nothing() -> None:
+    source = {"volumeID": "aws://zone/disk"}
+    assert list(volume_references(PodKey("ns", "p"), inline("awsElasticBlockStore", source))) == []
+    assert list(persistent_references(persistent("awsElasticBlockStore", source))) == []
