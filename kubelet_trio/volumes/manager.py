@@ -78,7 +78,7 @@ from kubelet_trio.volumes.spec_reader import SpecReader
 from kubelet_trio.volumes.sub_path import read_inside
 from kubelet_trio.volumes.teardown import plugin_directories, tear_down
 from kubelet_trio.volumes.unused import UnusedVolumes
-from kubelet_trio.volumes.used import used_volumes
+from kubelet_trio.volumes.used import names_used_late, used_volumes
 
 log = get_logger()
 
@@ -279,7 +279,7 @@ class VolumeManager:
         return progress_events(self._walks, pod, self._pods_dir / pod_uid(pod), self._events)
 
     async def _check_claims(self, specs: Sequence[VolumeSpec]) -> None:
-        """Check that a starting pod may use its claims, and reserve them. Raises `VolumeError`."""
+        """Check that a pod may begin to use its claims, and reserve them. Raises `VolumeError`."""
         # kubernetes.io/pvc-protection: no new pod may use a claim that is being deleted
         # (getPVCExtractPV in the volume manager's populator).
         deleting = {spec.name: spec.deleting for spec in specs if spec.deleting}
@@ -316,6 +316,8 @@ class VolumeManager:
 
         After a restart of the agent this also completes what the last one may not have completed.
         """
+        late = names_used_late(pod)
+        await self._check_claims([spec for spec in specs if spec.name in late])
         uid, rows = pod_uid(pod), list[Operation]()
         quick = [spec for spec in specs if not self._async.serves(spec.kind)]
         try:

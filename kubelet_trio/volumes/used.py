@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from lightkube.models.core_v1 import Pod, Volume
+from lightkube.models.core_v1 import Container, Pod, Volume
 
-from kubelet_trio.model import pod_containers
+from kubelet_trio.model import ContainerKind, pod_containers
 from kubelet_trio.model import spec as pod_spec
 
 
@@ -19,7 +20,21 @@ class UsedNames(NamedTuple):
 
 def used_names(pod: Pod) -> UsedNames:
     """Return the names of the volumes that containers of any kind use (GetPodVolumeNames)."""
-    specs = [container.spec for container in pod_containers(pod)]
+    return _names(container.spec for container in pod_containers(pod))
+
+
+def names_used_late(pod: Pod) -> frozenset[str]:
+    """Return the names of the volumes that ephemeral containers alone use.
+
+    They are set up when the pod runs already, and so are not among those of its start.
+    """
+    first = _names(c.spec for c in pod_containers(pod) if c.kind is not ContainerKind.EPHEMERAL)
+    every = used_names(pod)
+    return (every.mounts | every.devices) - (first.mounts | first.devices)
+
+
+def _names(containers: Iterable[Container]) -> UsedNames:
+    specs = list(containers)
     return UsedNames(
         frozenset(mount.name for each in specs for mount in each.volumeMounts or ()),
         frozenset(device.name for each in specs for device in each.volumeDevices or ()),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import (
     Container,
+    EphemeralContainer,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimVolumeSource,
@@ -20,7 +21,7 @@ from lightkube.models.core_v1 import (
     Volume,
 )
 
-from kubelet_trio.model import inline_offload
+from kubelet_trio.model import ContainerKind, PodContainer, inline_offload, pod_containers
 from kubelet_trio.objects import LocalObjects, claim_key, volume_key
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeError, VolumeManager
@@ -178,6 +179,42 @@ async def test_a_pod_on_the_wrong_node_does_not_get_its_volume(tmp_path: Path) -
         await node.volumes.mount(claimed())
     node.labels = {"zone": "b"}
     await node.volumes.mount(claimed())
+
+
+def debugged() -> tuple[Pod, PodContainer]:
+    """A pod with the claim, which an ephemeral container alone mounts."""
+    made = claimed()
+    assert made.spec is not None
+    mounts, made.spec.containers[0].volumeMounts = made.spec.containers[0].volumeMounts, None
+    made.spec.ephemeralContainers = [
+        EphemeralContainer(name="debug", image="busybox", volumeMounts=mounts)
+    ]
+    return made, list(pod_containers(made))[-1]
+
+
+async def test_an_ephemeral_container_on_the_wrong_node_does_not_get_the_volume(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, persistent(**HOST, **in_zones("b")))
+    made, container = debugged()
+    assert container.kind is ContainerKind.EPHEMERAL
+    with pytest.raises(VolumeError, match=r"^MountVolume\.NodeAffinity check failed"):
+        await node.volumes.container_mounts(made, container)
+    node.labels = {"zone": "b"}
+    (mounted,) = await node.volumes.container_mounts(made, container)
+    assert mounted.host_path == "/opt"
+
+
+async def test_a_volume_that_is_in_use_is_not_checked_again(tmp_path: Path) -> None:
+    node = Node(tmp_path, persistent(**HOST, **in_zones("a")))
+    made, container = debugged()
+    assert made.spec is not None
+    made.spec.containers[0].volumeMounts = container.spec.volumeMounts
+    await node.volumes.mount(made)
+    node.labels = {"zone": "b"}  # as upstream, it matters at the first mount alone
+    for each in pod_containers(made):
+        (mounted,) = await node.volumes.container_mounts(made, each)
+        assert mounted.host_path == "/opt"
 
 
 async def test_a_volumes_group_is_the_pods(tmp_path: Path) -> None:
