@@ -15,12 +15,14 @@ from kubelet_trio.volumes.plugins import PluginContext, host_kinds
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing
+    from kubelet_trio.volumes.labels import VolumeLabels
     from kubelet_trio.volumes.loop import KernelBlockDevices, LoopUnavailableError
 
-# Loaded with the first `kubelet-trio volumes`, or the first block volume.
+# Loaded with the first `kubelet-trio volumes`, the first block volume, or on a host with SELinux.
 _DEFERRED = {
     "KernelBlockDevices": "loop",
     "LoopUnavailableError": "loop",
+    "VolumeLabels": "labels",
     "VolumeFill": "inventory",
     "VolumeRow": "inventory",
     "list_volumes": "inventory",
@@ -42,6 +44,7 @@ __all__ = [
     "VolumeError",
     "VolumeFill",
     "VolumeGrowth",
+    "VolumeLabels",
     "VolumeManager",
     "VolumeRow",
     "has_tmpfs_noswap",

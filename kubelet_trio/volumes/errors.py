@@ -8,6 +8,9 @@
     CsiCallError       ... because a CSI driver answered with an error, or not in time
     MissingToolError   a program of the host is missing; the text names the packages to install
     FilesystemMismatchError  a device has another file system than the volume asks for
+    ContextError         a text is no SELinux context
+    ManyLabelsError      containers of a pod want a volume with different SELinux labels
+    LabelConflictError   two pods do
 
 `VolumeManager` turns every other error into a `VolumeError`. `VOLUME_ERRORS` is what the removal
 of a pod's volumes and its directory can raise.
@@ -97,6 +100,21 @@ class FilesystemMismatchError(OSError):
     """
 
 
+class ContextError(ValueError):
+    """A text is no SELinux context; nothing is mounted with it."""
+
+
+class ManyLabelsError(ValueError):
+    """The containers of a pod want one volume with different SELinux labels."""
+
+    def __init__(self, labels: Iterable[str]) -> None:
+        super().__init__(f"multiple SELinux labels found: {','.join(labels)}")
+
+
+class LabelConflictError(ValueError):
+    """Two pods want one volume with different SELinux labels."""
+
+
 def set_up_error(volume: str, cause: object, *, is_block: bool = False) -> VolumeError:
     """Return the error for a failed set-up, in the words of its event."""
     step = cause.step if isinstance(cause, VolumeStepError) else ""
@@ -142,4 +160,19 @@ def unprocessed_error(failed: Mapping[str, str]) -> VolumeError:
         next(iter(failed)),
         f"Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[], "
         f"failed to process volumes=[{names}]: {'; '.join(dict.fromkeys(failed.values()))}",
+    )
+
+
+def other_label_error(name: str, unique_name: str) -> VolumeError:
+    """Return the error for a volume that is mounted with another SELinux label than a pod wants.
+
+    Args:
+        name: the volume's in the pod.
+        unique_name: the volume's on the node.
+    """
+    return VolumeError(
+        name,
+        f"Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], "
+        f'failed to process volumes=[]: waiting for unmount of volume "{unique_name}", because '
+        "it is already mounted to a different pod with a different SELinux label",
     )

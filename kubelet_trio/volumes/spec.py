@@ -52,6 +52,9 @@ class VolumeSpec:
     claim: PersistentVolumeClaim | None = None  # of a persistent volume
     persistent: PersistentVolume | None = None  # of a claim, or what an inline volume became
     is_migrated: bool = False  # an in-tree volume of a cloud that a CSI driver serves
+    # To mount the volume with; "": with none. None: labels do not matter, because the host has no
+    # SELinux or the volume's plugin no label mounts.
+    selinux_label: str | None = None
 
     @property
     def namespace(self) -> str:

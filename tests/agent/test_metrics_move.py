@@ -495,6 +495,13 @@ ELSEWHERE = {
     "kubelet_lifecycle_handler_http_fallbacks_total": "tests/agent/test_hooks.py",
     "kubelet_podcertificate_states": "tests/agent/test_projections.py",
     "kubelet_websocket_streaming_requests_total": "tests/server/streams/test_translated.py",
+    "volume_manager_selinux_container_errors_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_container_warnings_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_pod_context_mismatch_errors_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_pod_context_mismatch_warnings_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_volume_context_mismatch_errors_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_volume_context_mismatch_warnings_total": "tests/volumes/test_labels.py",
+    "volume_manager_selinux_volumes_admitted_total": "tests/volumes/test_labels.py",
 }
 
 

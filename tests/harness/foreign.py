@@ -284,6 +284,7 @@ ALLOWED: dict[str, str] = {
         "volumes/scsi.py::_names os.listdir",
         "volumes/scsi.py::_read Path.read_text",
         "volumes/scsi.py::_write os.open",
+        "volumes/labels.py::_read open",
         "volumes/loop.py::KernelBlockDevices.attach Path.stat, os.open",
         "volumes/loop.py::KernelBlockDevices.number Path.stat",
         "volumes/loop.py::_attach os.open",
