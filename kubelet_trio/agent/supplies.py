@@ -37,6 +37,7 @@ from kubelet_trio.volumes import (
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.volumes import VolumeLabels
 
 
 def make_supplies(
@@ -181,8 +182,21 @@ def _make_volumes(
         memory_allocatable=seams.memory_allocatable,
         tmpfs_noswap=seams.tmpfs_noswap,
         selinux=node.selinux,
+        labels=_make_labels(setup),
         meter=seams.meter,
         events=reports.events,
+    )
+
+
+def _make_labels(setup: Setup) -> VolumeLabels | None:
+    """Return what gives volumes their SELinux labels; None on a host without SELinux."""
+    seams, node = setup.seams, setup.settings.node
+    if not node.selinux:
+        return None
+    from kubelet_trio.volumes import VolumeLabels
+
+    return VolumeLabels(
+        seams.meter, seams.offload_for(Purpose.VOLUMES), any_mode=node.selinux_mount
     )
 
 

@@ -59,6 +59,8 @@ ReloadKubeletClientCAFile               server.tls.serving
 ReloadKubeletServerCertificateFile      server.tls.serving
 RestartAllContainersOnContainerExits    pods.plan.restarts
 RotateKubeletServerCertificate          kube.rotation
+SELinuxChangePolicy                     volumes.selinux
+SELinuxMountReadWriteOncePod            volumes.labels
 SidecarContainers                       pods.plan.init_containers
 SupplementalGroupsPolicy                containers.security
 SystemdWatchdog                         cli.notify
@@ -68,7 +70,6 @@ UserNamespacesSupport                   pods.records.userns
 _NO_MANAGERS = "no CPU, memory or topology manager is built"
 _NO_DRA = "dynamic resources are not built"
 _NO_POD_RESOURCES = "there is no pod resources API"
-_NO_SELINUX_MOUNT = "volumes are not mounted with an SELinux context"
 
 # On upstream and off here: the reason.
 NOT_BUILT: Mapping[str, str] = {
@@ -84,7 +85,6 @@ NOT_BUILT: Mapping[str, str] = {
     "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,
     "KubeletTracing": "traces are not exported",
     "ResourceHealthStatus": "there are no device plugins",
-    "SELinuxMountReadWriteOncePod": _NO_SELINUX_MOUNT,
     "TopologyManagerPolicyOptions": _NO_MANAGERS,
 }
 
@@ -120,7 +120,7 @@ WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "Kubele
 EITHER = WITHOUT_EFFECT | {
     "CSIVolumeHealth", "ClusterTrustBundleProjection", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
-    "QOSReserved",
+    "QOSReserved", "SELinuxMount",
 }  # fmt: skip
 
 

@@ -75,6 +75,7 @@ class NodeSettings:
     single_process_oom_kill: bool = False
     seccomp_default: bool = False
     selinux: bool = False  # whether files must be labelled for containers to read them
+    selinux_mount: bool = False  # the SELinuxMount gate: label mounts for all access modes
     masked_paths: tuple[str, ...] = MASKED_PATHS
     readonly_paths: tuple[str, ...] = READONLY_PATHS
     # Of FlexVolume drivers.

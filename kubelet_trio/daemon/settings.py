@@ -92,6 +92,7 @@ def node_settings(
         seccomp_default=config.seccomp_default,
         masked_paths=masked_paths(),
         selinux=is_selinux_on(),
+        selinux_mount=config.feature_gates.get("SELinuxMount", False),
     )
 
 

@@ -75,8 +75,9 @@ def _mount(
         host_path=str(path),
         readonly=bool(mount.readOnly) or spec.read_only or plugin.is_read_only,
         recursive_read_only=_is_recursive_read_only(mount, context),
-        # A new label would take a hostPath or an NFS export from its other users.
-        selinux_relabel=context.selinux and plugin.managed,
+        # A new label would take a hostPath or an NFS export from its other users; and all files
+        # of a volume that is mounted with a label have it.
+        selinux_relabel=context.selinux and plugin.managed and not spec.selinux_label,
         propagation=_propagation(mount),
     )
 

@@ -27,15 +27,16 @@ import trio
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_object_ref, remove_empty
 from kubelet_trio.volumes.block import DeviceMaps
-from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
+from kubelet_trio.volumes.errors import VolumeError, VolumeStepError, other_label_error
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, is_document
 from kubelet_trio.volumes.format import format_and_mount
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.plugins import PluginContext, unique_name
 from kubelet_trio.volumes.resize import device_size, grow_filesystem
+from kubelet_trio.volumes.selinux import mount_options, mounted_label
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.tools import Tools
 
@@ -147,7 +148,7 @@ class DiskVolumes:
     async def set_up(self, spec: VolumeSpec) -> None:
         """Attach the disk, mount it for the node and for the pod; format it if it is empty.
 
-        Raises OSError, ValueError, `ObjectError` or `VolumeStepError`.
+        Raises OSError, ValueError, `ObjectError`, `VolumeStepError` or `VolumeError`.
         """
         run = self._context.run
         if await run(self._is_set_up, spec):
@@ -235,12 +236,13 @@ class DiskVolumes:
 
     async def _mount_disk(self, spec: VolumeSpec, place: Path) -> None:
         run = self._context.run
-        if await run(self._mounts_at, place):
+        if await run(self._is_mounted_for, spec, place):
             return
         await run(make_directories, place)
         with _step("MountVolume.WaitForAttach"):
             device = await self._kind.attach(spec, place)
-        options = {*spec.mount_options, *(["ro"] if spec.read_only else [])}
+        options = {*mount_options(spec.mount_options, spec.selinux_label)}
+        options |= {"ro"} if spec.read_only else set()
         tools, fstype = self._context.tools, spec.source.fsType or ""
         wanted = sorted(options - {""})
         with _step("MountVolume.MountDevice"):
@@ -295,6 +297,23 @@ class DiskVolumes:
         if not mounts:
             raise FileNotFoundError(errno.ENOENT, "nothing is mounted", str(place))
         return Path(mounts[-1].source)
+
+    def _is_mounted_for(self, spec: VolumeSpec, place: Path) -> bool:
+        """Whether the disk is mounted as the pod wants it; unmount it if it has another SELinux
+        label, and no pod uses it.
+
+        Raises OSError; `VolumeError` if another pod uses it with that label.
+        """
+        mounts, label = self._mounts_at(place), spec.selinux_label
+        if not mounts:
+            return False
+        is_own = bool(self._mounts_at(self.path(spec)))
+        if is_own or label is None or _has_label(mounts[-1], spec):
+            return True
+        if self._is_used(place):
+            raise other_label_error(spec.name, unique_name(spec) or spec.disk_name)
+        self._unmount_place(place)
+        return False
 
     def _ready(self, spec: VolumeSpec) -> Path:
         return ready_file(self._context.pods_dir / spec.uid, self._escaped, spec.disk_name)
@@ -437,6 +456,12 @@ def _step(name: str) -> Iterator[None]:
         yield
     except (OSError, ValueError) as exc:
         raise VolumeStepError(str(exc), name) from exc
+
+
+def _has_label(mount: MountPoint, spec: VolumeSpec) -> bool:
+    # A persistent volume may name a label in its own mount options.
+    own = mounted_label(spec.mount_options)
+    return mounted_label(mount.super_options) == (spec.selinux_label or own)
 
 
 def _touch(entry: Path) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from lightkube.models.core_v1 import Pod, Volume
@@ -80,6 +81,9 @@ from kubelet_trio.volumes.teardown import plugin_directories, tear_down
 from kubelet_trio.volumes.unused import UnusedVolumes
 from kubelet_trio.volumes.used import names_used_late, used_volumes
 
+if TYPE_CHECKING:
+    from kubelet_trio.volumes.labels import VolumeLabels
+
 log = get_logger()
 
 _BY_RUNTIME = ("image",)  # kinds without a plugin: the runtime mounts them
@@ -103,6 +107,7 @@ class VolumeManager:
         memory_allocatable: int = 0,
         tmpfs_noswap: bool = False,
         selinux: bool = False,
+        labels: VolumeLabels | None = None,
         meter: Meter | None = None,
         events: EventSink | None = None,
         node_labels: Callable[[], Mapping[str, str] | None] = lambda: None,
@@ -126,6 +131,7 @@ class VolumeManager:
             memory_allocatable: the node's allocatable memory in bytes; 0: unknown.
             tmpfs_noswap: whether the kernel's tmpfs has the option `noswap`.
             selinux: whether the node labels files for containers.
+            labels: of the volumes that are mounted with one; None: none is.
             meter: counts operations and their durations.
             events: for volumes that take long; None: no events.
             node_labels: the labels of the node's object; None: there is no object.
@@ -143,6 +149,7 @@ class VolumeManager:
             tokens or NoTokens(), bundles or NoTrustBundles(), certificates or NoPodCertificates()
         )
         self._selinux = selinux
+        self._labels = labels
         self._one_pod = trio.Lock()
         self._hung = HungCalls()
         self._walks = Walks()
@@ -196,7 +203,7 @@ class VolumeManager:
         uid = pod_uid(pod)
         # Before the objects are read, which can fail. Until then claims count as such.
         self._volume_meter.note_desired(uid, [volume_kind(volume) for volume in volumes])
-        specs = await self._specs.read(pod, volumes)
+        specs = await self._read(pod, volumes)
         self._volume_meter.note_desired(uid, [plugin_name(spec) for spec in specs])
         await self._check_claims(specs)
         if any(self._async.serves(spec.kind) for spec in specs):
@@ -221,6 +228,11 @@ class VolumeManager:
             finally:
                 self._volume_meter.note_mounted(uid, rows, is_first=False)
 
+    async def _read(self, pod: Pod, volumes: Sequence[Volume]) -> list[VolumeSpec]:
+        """Return the specs of volumes, with their SELinux labels. Raises `VolumeError`."""
+        specs = await self._specs.read(pod, volumes)
+        return specs if self._labels is None else await self._labels.label(specs)
+
     async def _set_up(
         self, pod: Pod, specs: Sequence[VolumeSpec], *, is_first: bool = True
     ) -> None:
@@ -243,7 +255,7 @@ class VolumeManager:
             await self._offload(self._set_up_all, again, rows)
 
         async def read(name: str) -> VolumeSpec:
-            (spec,) = await self._specs.read(pod, [volumes[name]])
+            (spec,) = await self._read(pod, [volumes[name]])
             return spec
 
         try:
@@ -263,7 +275,7 @@ class VolumeManager:
             ):
                 continue
             try:
-                (spec,) = await self._specs.read(pod, [volume])
+                (spec,) = await self._read(pod, [volume])
                 if not self._async.serves(spec.kind):
                     continue
                 if self._async.plugin(spec.kind).republishes(spec):
@@ -365,7 +377,7 @@ class VolumeManager:
                 variables = container_env(pod, container.spec).variables
         except PodConfigError as exc:
             raise VolumeError("", str(exc)) from exc
-        specs = await self._specs.read(pod, wanted)
+        specs = await self._read(pod, wanted)
         await self._set_up_missing(pod, specs)
         context = MountContext(
             self._pods_dir,
@@ -414,6 +426,8 @@ class VolumeManager:
         Raises `VolumeError` for the first that failed. A mount's content is never removed.
         """
         self._issuers.forget(uid)
+        if self._labels is not None:
+            self._labels.forget(uid)
         pod_dir = self._pods_dir / uid
         with self._volume_meter.unmounting(uid):
             others, failure = await self._offload(self._tear_down, pod_dir)

@@ -79,6 +79,7 @@ class Node:
         self.signals: Any = None  # None: this machine's
         self.disk_space: Callable[[str], DiskSpace] = disk_space
         self.cgroup_tree: Callable[[CgroupDriver], CgroupOperations] | None = None
+        self.selinux = False
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
         self.source: Source | None = None  # None: the feed
         self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
@@ -103,6 +104,7 @@ class Node:
             container_logs_dir=self.base / "containers",
             host_ips=("192.0.2.7",),
             allocatable=self.allocatable,
+            selinux=self.selinux,
         )
         self.feed = Feed()
         if not silent:

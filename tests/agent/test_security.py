@@ -126,3 +126,20 @@ async def test_a_pod_waits_for_its_runtime_class(node: Node, autojump_clock: Moc
         node.feed.put(pod, objects=[gvisor])
         await trio.sleep(15)
         assert ready(node.status(pod))
+
+
+@pytest.mark.parametrize("selinux", [False, True])
+async def test_a_pods_volumes_are_relabelled_on_a_host_with_selinux(
+    node: Node, autojump_clock: MockClock, selinux: bool
+) -> None:
+    node.selinux = selinux
+    pod = make_pod(
+        containers="- {name: web, image: web, volumeMounts: [{name: d, mountPath: /d}]}",
+        spec=["securityContext: {seLinuxOptions: {level: 's0:c1,c2'}}", "volumes: [{name: d}]"],
+    )
+    async with node.running(pod):
+        await trio.sleep(5)
+        assert ready(node.status(pod))
+        (started,) = node.runtime.instances("web-node")
+        (mount,) = [m for m in started.config.mounts if m.container_path == "/d"]
+        assert mount.selinux_relabel is selinux

@@ -115,7 +115,7 @@ def test_all_bad_values_are_told_together(tmp_path: Path) -> None:
     [
         ("--tls-curve-preferences=29", "not supported yet: tlsCurvePreferences (--tls-curve-pr"),
         ("--cpu-manager-policy=static", "leave it at its default (none"),
-        ("--feature-gates=SELinuxMount=true", "not supported yet: feature gate SELinuxMount="),
+        ("--feature-gates=PodsAPI=true", "not supported yet: feature gate PodsAPI="),
         ("--feature-gates=NodeSwap=false", "not supported yet: feature gate NodeSwap=false"),
         ("--cpu-manager-policy=static", "not supported yet: cpuManagerPolicy"),
         ("--machine-id-file=/x", "not supported yet: --machine-id-file: the node's machine ID"),

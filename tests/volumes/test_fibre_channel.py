@@ -18,6 +18,7 @@ from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
 from kubelet_trio.volumes.fibre_channel import FcDisk, FcDisks, fc_disk, fc_unique_name, named_disk
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.scsi import ScsiDevices
+from kubelet_trio.volumes.selinux import mounted_label
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.tools import ToolResult
 from tests.volumes.disk_specs import disk_spec, left_below
@@ -238,3 +239,43 @@ def test_the_kernel_is_told_to_scan_and_to_delete(tmp_path: Path) -> None:
     assert (device / "delete").read_text() == "1"
     with pytest.raises(FileNotFoundError):
         scsi.scan_lun(9, 0)
+
+
+LABEL = "system_u:object_r:container_file_t:s0:c1,c2"
+
+
+def labels(fabric: Fabric) -> list[str]:
+    return [mounted_label(mount.super_options) for mount in fabric.mounter.mounts()]
+
+
+async def test_a_disk_is_mounted_with_the_label_of_its_pods(fabric: Fabric) -> None:
+    fabric.add("sda", 1, f"by-path/fc-0x{WWN}-lun-2")
+    await fabric.plugin.set_up(by_wwn(selinux_label=LABEL))
+    assert labels(fabric)[0] == LABEL
+    text = f'waiting for unmount of volume "kubernetes.io/fc/\\[{WWN}\\]:2", because it is already'
+    with pytest.raises(VolumeError, match=text):
+        await fabric.plugin.set_up(by_wwn(uid="u-2", selinux_label=""))
+    await fabric.plugin.set_up(by_wwn(uid="u-3", selinux_label=LABEL))
+    assert len(fabric.mounter.mounts()) == 3
+
+
+async def test_a_disk_that_nobody_uses_is_mounted_again_with_another_label(fabric: Fabric) -> None:
+    fabric.add("sda", 1, f"by-path/fc-0x{WWN}-lun-2")
+    await fabric.plugin.set_up(by_wwn(selinux_label=LABEL))
+    # As after a crash between the two steps of a teardown.
+    fabric.mounter.unmount(fabric.pod_dir / "volumes/kubernetes.io~fc/pv")
+    await fabric.plugin.set_up(by_wwn(uid="u-2", selinux_label=""))
+    assert labels(fabric)[0] == ""
+    await fabric.plugin.tear_down(fabric.root / "pods/u-2")
+    assert fabric.mounter.mounts() == []
+
+
+@pytest.mark.parametrize("wanted", ["", None])
+async def test_a_label_in_the_volumes_own_options_disturbs_no_second_pod(
+    fabric: Fabric, wanted: str | None
+) -> None:
+    fabric.add("sda", 1, f"by-path/fc-0x{WWN}-lun-2")
+    for uid in ("u-1", "u-2"):
+        options = (f'context="{LABEL}"',)
+        await fabric.plugin.set_up(by_wwn(uid=uid, selinux_label=wanted, mount_options=options))
+    assert len(fabric.mounter.mounts()) == 3

@@ -10,14 +10,13 @@ An absent or null field requests nothing; `inert` lists other values that reques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.containers import is_selinux_on
 from kubelet_trio.sources.errors import FieldError
 
 _EMPTY: tuple[Any, ...] = ({}, [], "")
@@ -29,10 +28,9 @@ class Refusal:
 
     why: str
     inert: tuple[Any, ...] = ()
-    applies: Callable[[], bool] = lambda: True  # on this host
 
     def refuses(self, value: Any) -> bool:
-        return value not in self.inert and self.applies()
+        return value not in self.inert
 
 
 def _not_yet(what: str, *inert: Any) -> Refusal:
@@ -78,12 +76,6 @@ NOT_YET: Mapping[str, Refusal] = {
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
     "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
-    # Without SELinux on the host the field has no effect, as in the Go kubelet.
-    "spec.securityContext.seLinuxChangePolicy": replace(
-        _not_yet("mounting volumes with an SELinux context is", "Recursive"),
-        # A lambda: the host is examined at each check, not at import.
-        applies=lambda: is_selinux_on(),
-    ),
     "spec.volumes[].emptyDir.mode": _not_yet("the mode of emptyDir volumes is"),
     "spec.volumes[].configMap.defaultUser": _USER,
     "spec.volumes[].configMap.items[].user": _USER,

@@ -72,7 +72,7 @@ class CsiFilesystems:
     async def set_up(self, spec: VolumeSpec) -> None:
         """Publish a volume to its pod; stage it first if the driver does that.
 
-        Raises `VolumeStepError`, OSError, ValueError, `ObjectError`.
+        Raises `VolumeStepError`, `VolumeError`, OSError, ValueError, `ObjectError`.
         """
         use = volume_use(spec)
         if await self.is_set_up(spec) and not use.driver.requiresRepublish:
@@ -84,6 +84,7 @@ class CsiFilesystems:
         async with node.locks.hold(use.volume.unique_name):
             # Again: the teardown of another pod may have released the volume meanwhile.
             context = await node.wait_attached(use)
+            use = await self.staging.settle_label(use)
             staging_path = "" if use.is_inline else await self.staging.stage(use, context)
             with failing_step("SetUp", use, _NO_CLIENT):
                 client = node.drivers.client(use.volume.driver)
@@ -156,6 +157,7 @@ class CsiFilesystems:
             use.spec.disk_name,
             self.node.node_name,
             use.lifecycle,
+            use.spec.selinux_label or "",
             is_attachable=use.is_attachable or use.is_inline,  # an inline one needs no key
         )
         is_known = await self.node.offload(_prepare, directory, record)
@@ -188,7 +190,7 @@ class CsiFilesystems:
         return PublishRequest(
             use.volume,
             str(target),
-            access_of(use, client),
+            access_of(use, client, use.spec.selinux_label),
             staging_path,
             read_only=use.spec.read_only,
             publish_context=context,

@@ -28,8 +28,14 @@ from kubelet_trio.volumes.csi.data import (
 from kubelet_trio.volumes.csi.inputs import VolumeUse, secret_values
 from kubelet_trio.volumes.csi.node import CsiNode, failing_step
 from kubelet_trio.volumes.csi.types import Capability, CsiVolume
-from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.errors import (
+    CsiCallError,
+    VolumeError,
+    VolumeStepError,
+    other_label_error,
+)
 from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.selinux import mount_options
 from kubelet_trio.volumes.teardown import mounted_below
 
 log = get_logger()
@@ -45,6 +51,26 @@ class Staging:
     # Staged by this process. After a restart each volume is staged again, before it is published
     # to one more pod; drivers allow that, and a reboot may have undone it.
     _done: set[CsiVolume] = field(default_factory=set)
+
+    async def settle_label(self, use: VolumeUse) -> VolumeUse:
+        """Return the use with the SELinux label that the volume can have now; unstage the volume
+        if no pod has it published, and it was staged with another label.
+
+        Raises `VolumeError` if another pod has it with another label.
+        """
+        wanted = use.spec.selinux_label
+        if wanted is None or use.is_inline:
+            return use
+        labels = await self.node.offload(self._published_labels, use.volume)
+        # What a pod has got it keeps: a restarted agent may have other gates.
+        label = labels.get(use.spec.uid, wanted)
+        if any(other != label for other in labels.values()):
+            raise other_label_error(use.spec.name, use.volume.unique_name)
+        directory = stage_dir(self.node.root_dir, use.volume)
+        staged = (await self.node.offload(staged_at, directory)).record
+        if staged is not None and staged.selinux != label and not labels:
+            await self._unstage(use.volume, directory)
+        return replace(use, spec=replace(use.spec, selinux_label=label))
 
     async def stage(self, use: VolumeUse, context: Mapping[str, str]) -> str:
         """Stage a volume, unless it is staged; return the staging path, "" if it has none.
@@ -68,6 +94,7 @@ class Staging:
         can_group = client.can(Capability.VOLUME_MOUNT_GROUP)
         record = VolumeRecord(
             use.volume,
+            selinux=use.spec.selinux_label or "",
             group=_group_text(access) if can_group else None,
             is_attachable=use.is_attachable,
         )
@@ -101,7 +128,7 @@ class Staging:
         the first pod of a volume decides about the group (MountDevice in pkg/volume/csi), and this
         process may not have seen it. Raises `CsiCallError`, and OSError.
         """
-        wanted = access_of(use, client)
+        wanted = access_of(use, client, use.spec.selinux_label)
         record = (await self.node.offload(staged_at, directory)).record
         known = None if record is None else record.group
         if known is None or known == _group_text(wanted):
@@ -158,6 +185,15 @@ class Staging:
             if staged.record is None or not self.node.users.uses(staged.record.volume)
         ]
 
+    def _published_labels(self, volume: CsiVolume) -> dict[str, str]:
+        """Return the label of each pod that has a volume published, by the pod's UID."""
+        return {
+            # pods/<uid>/volumes/kubernetes.io~csi/<name>
+            found.directory.parents[2].name: found.record.selinux
+            for found in published_everywhere(self.node.pods_dir)
+            if found.record is not None and found.record.volume == volume
+        }
+
     def _is_used(self, volume: CsiVolume) -> bool:
         return any(
             found.record is not None and found.record.volume == volume
@@ -175,13 +211,13 @@ class Staging:
         ]
 
 
-def access_of(use: VolumeUse, client: DriverClient) -> Access:
-    """Return how a driver is to provide a volume."""
+def access_of(use: VolumeUse, client: DriverClient, label: str | None = None) -> Access:
+    """Return how a driver is to provide a volume, and with which SELinux label."""
     can_group = client.can(Capability.VOLUME_MOUNT_GROUP)
     return Access(
         use.access_mode,
         use.fs_type,
-        use.spec.mount_options,
+        mount_options(use.spec.mount_options, label),
         use.spec.fs_group if can_group else None,
         is_block=use.spec.is_block,
     )

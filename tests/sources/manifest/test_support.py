@@ -7,7 +7,6 @@ import pytest
 from lightkube.models.core_v1 import Pod, Volume
 
 from kubelet_trio.objects import IN_TREE_KINDS
-from kubelet_trio.sources.manifest import support
 from kubelet_trio.sources.manifest.schema import _fields, _places  # the places the tables speak of
 from kubelet_trio.sources.manifest.support import (
     CLUSTER_POD,
@@ -35,11 +34,6 @@ def annotated(key: str) -> dict[str, Any]:
 
 
 C = "spec.containers[0]"
-
-
-@pytest.fixture(autouse=True, params=[True])
-def selinux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "is_selinux_on", lambda: request.param)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +107,6 @@ def selinux(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             of_container(resources={"requests": {"nvidia.com/gpu": 1}}),
             f"{C}.resources.requests[nvidia.com/gpu]",
             "resources other than cpu, memory, huge pages",
-        ),
-        (
-            manifest(securityContext={"seLinuxChangePolicy": "MountOption"}),
-            "spec.securityContext.seLinuxChangePolicy",
-            YET,
         ),
         (
             manifest(resources={"limits": {"nvidia.com/gpu": 1}}),
@@ -310,7 +299,7 @@ def test_what_of_a_cluster_is_not_done_is_refused(raw: dict[str, Any], path: str
             imagePullSecrets=[{"name": "s"}],
             serviceAccountName="default",
             readinessGates=[{"conditionType": "example.com/x"}],
-            securityContext={"seLinuxChangePolicy": "Recursive"},
+            securityContext={"seLinuxChangePolicy": "MountOption"},
             resourceClaims=[],
         ),
         of_volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]}),
@@ -323,9 +312,9 @@ def test_what_a_cluster_gives_is_taken(raw: dict[str, Any]) -> None:
     assert of_cluster(raw) == {}
 
 
-@pytest.mark.parametrize("selinux", [False], indirect=True)
-def test_without_selinux_its_change_policy_asks_for_nothing() -> None:
-    raw = manifest(securityContext={"seLinuxChangePolicy": "MountOption"})
+@pytest.mark.parametrize("policy", ["MountOption", "Recursive"])
+def test_either_change_policy_of_selinux_is_taken(policy: str) -> None:
+    raw = manifest(securityContext={"seLinuxChangePolicy": policy})
     assert not problems(raw)
     assert of_cluster(raw) == {}
 

@@ -46,6 +46,8 @@ from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Drive
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
 from kubelet_trio.volumes.expansion import ClaimStatus, NoClaimStatus, VolumeGrowth
+from kubelet_trio.volumes.labels import VolumeLabels
+from kubelet_trio.volumes.selinux import SELinuxContext
 from tests.volumes.make import pod
 
 DRIVER = "fake.csi.example.org"
@@ -153,6 +155,7 @@ class World:
     claims: ClaimStatus = field(default_factory=NoClaimStatus)
     offload: Offload = inline_offload  # of the driver's volumes
     name: str = DRIVER
+    selinux: SELinuxContext | None = None  # the host's label of containers' files; None: off
 
     def __post_init__(self) -> None:
         self.rules = CsiRules(self.features)
@@ -186,6 +189,7 @@ class World:
             install=self.install,
             devices=self.devices,
         )
+        labels = VolumeLabels(self.meter, inline_offload, default=lambda: self.selinux)
         self.volumes = VolumeManager(
             self.root,
             self.mounter,
@@ -193,6 +197,8 @@ class World:
             objects=self.objects,
             tokens=self.tokens,
             meter=self.meter,
+            selinux=self.selinux is not None,
+            labels=labels if self.selinux is not None else None,
             events=self.events,
             growth=VolumeGrowth(self.events, lambda: 0.0, self.claims),
             async_kinds=lambda walks, measured: [self.csi.kind(walks, measured)],
