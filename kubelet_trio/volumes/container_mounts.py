@@ -75,11 +75,16 @@ def _mount(
         host_path=str(path),
         readonly=bool(mount.readOnly) or spec.read_only or plugin.is_read_only,
         recursive_read_only=_is_recursive_read_only(mount, context),
-        # A new label would take a hostPath or an NFS export from its other users; and all files
-        # of a volume that is mounted with a label have it.
-        selinux_relabel=context.selinux and plugin.managed and not spec.selinux_label,
+        selinux_relabel=context.selinux and _is_relabelled(spec, plugin),
         propagation=_propagation(mount),
     )
+
+
+def _is_relabelled(spec: VolumeSpec, plugin: VolumePlugin | AsyncVolumePlugin) -> bool:
+    """Whether the runtime gives the volume's files the container's label (GetAttributes)."""
+    # A new label would take a hostPath or an NFS export from its other users; the files of a
+    # volume that is mounted with a label have it, and those of a read-only one keep theirs.
+    return plugin.managed and not spec.read_only and not spec.selinux_label
 
 
 def _image_mount(

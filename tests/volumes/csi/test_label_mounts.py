@@ -147,3 +147,13 @@ async def test_a_restarted_agent_keeps_the_label_of_a_running_pod(
     assert set(flags(world, calls.STAGE)) == {(f'context="{LABEL_A}"',)}
     assert recorded(world) == [LABEL_A, LABEL_A]
     assert world.rules.violations == []
+
+
+async def test_a_volume_that_is_read_only_is_not_relabelled(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = world_of(tmp_path, "ReadWriteOnce")
+    pod = pod_of(A, claimed(readOnly=True))
+    async with world.running():
+        await world.volumes.mount(pod)
+        assert await relabels(world, pod) == [False]
