@@ -5,13 +5,22 @@ from __future__ import annotations
 import operator
 import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 from lightkube.models.core_v1 import EnvVar
 
 from kubelet_trio.containers import ContainerConfigError, container_env, expand_from, parse_env_file
+from kubelet_trio.volumes.flex import FlexDriver, _answer
+from kubelet_trio.volumes.format import disk_format
+from kubelet_trio.volumes.iscsi import _iface_parameters, _transport
+from kubelet_trio.volumes.mountinfo import parse_mountinfo
+from kubelet_trio.volumes.tools import LIMIT, ToolResult
 from tests.containers.make import container, pod
 from tests.harness.linear import Parser, check_linear
+
+_TRANSPORT = "iface.transport_name = "
+_MOUNT = "22 1 8:1 / /a\\040b rw shared:1 - ext4 /dev/sda1 rw\n"
 
 
 def _expand(text: str) -> str:
@@ -32,6 +41,24 @@ def _chained(n: int) -> list[EnvVar]:
 
 def _independent(n: int) -> list[EnvVar]:
     return [EnvVar(f"V{i}", value="$(NONE) $$(V1) $") for i in range(n)]
+
+
+class _Tools:
+    """Tools that all print the same."""
+
+    def __init__(self, output: str) -> None:
+        self._done = ToolResult(0, output)
+
+    def run(self, _tool: str, *_arguments: str, limit: float = LIMIT) -> ToolResult:
+        return self._done
+
+
+def _blkid(output: str) -> str:
+    return disk_format(_Tools(output), Path("/dev/null"))
+
+
+def _flex(output: str) -> object:
+    return _answer(FlexDriver("d", Path("/d")), "mount", ToolResult(0, output))
 
 
 PARSERS = [
@@ -59,6 +86,18 @@ PARSERS = [
     ),
     Parser("env file, one value of newlines", parse_env_file, lambda n: "A='" + "\n" * n + "'"),
     Parser("env file, never closed", parse_env_file, lambda n: "A='" + "x\n" * n),
+    *(
+        Parser(f"{name} of {shape!r}", parse, partial(operator.mul, shape))
+        for name, parse, shapes in (
+            ("iface record", _iface_parameters, ("iface.a = b\n", "iface.", "\n", " ", "<empty>")),
+            ("transport of an iface", _transport, (_TRANSPORT, _TRANSPORT[:-2], " ", "\n")),
+            ("blkid", _blkid, ("TYPE=a\n", "=", "\n", "PTTYPE=")),
+            ("FlexVolume driver", _flex, ("{", "[", '{"a":', '"', " ", "\n", "9")),
+            ("mountinfo", parse_mountinfo, (_MOUNT, "\\040", " ", "\n", " - ")),
+        )
+        for shape in shapes
+    ),
+    Parser("FlexVolume driver, a message", _flex, lambda n: f'{{"message": "{"x" * n}"}}'),
     Parser("environment, independent", _environment, _independent),
     Parser("environment, chained", _environment, _chained),
 ]

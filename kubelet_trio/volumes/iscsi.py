@@ -127,7 +127,7 @@ def read_disk(place: Path) -> IscsiDisk:
         return IscsiDisk(volume, portals, iqn, int(found["Lun"]), base, iface, initiator)
     except FileNotFoundError:
         pass
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
         log.warning("iscsi.file_unreadable", path=str(place / _FILE), error=str(exc))
     if named is None:
         raise OSError(f"{place} names no iSCSI disk, and has no {_FILE}")

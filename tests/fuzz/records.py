@@ -52,7 +52,7 @@ _OFFLINE = encode(
 )[0]
 
 
-def _in_directory(
+def in_directory(
     read: Callable[[Path], object], name: str, **others: bytes
 ) -> Callable[[bytes], object]:
     """Put the bytes where the agent looks for them, and read twice: as after another start."""
@@ -119,69 +119,69 @@ def _record(
 TARGETS = [
     _record(
         "record of a pod",
-        _in_directory(lambda root: load_records(root), "u/kubelet-trio.json"),
+        in_directory(lambda root: load_records(root), "u/kubelet-trio.json"),
         [_RECORD],
     ),
     _record(
         "user namespace of a pod",
-        _in_directory(lambda root: read_mapping(root / "u"), "u/userns"),
+        in_directory(lambda root: read_mapping(root / "u"), "u/userns"),
         [{"uidMappings": [_IDS], "gidMappings": [_IDS]}],
         UserNamespaceError,
     ),
     _record(
         "record of a pull",
-        _in_directory(
+        in_directory(
             lambda root: PullFiles(root).load(), f"image_manager/pulled/{file_name('sha256:1')}"
         ),
         [_PULLED],
     ),
     _record(
         "what was known of an object",
-        _in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
+        in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
         [{"metadata": {"name": "c", "namespace": "default"}, "data": {"k": "v"}}],
         seal=_sealed,
     ),
     Target(
         "file of what was known",
-        _in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
+        in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
         [_OFFLINE],
         edited(documents([_OFFLINE.partition(b"\n")[0]])),
     ),
     _record(
         "state of a shutdown",
-        _in_directory(lambda root: read_state(root / "state"), "state"),
+        in_directory(lambda root: read_state(root / "state"), "state"),
         [{"startTime": "2024-01-02T03:04:05Z", "endTime": None}],
     ),
     _record(
         "pods that an embedder keeps",
-        _in_directory(lambda root: read_kept(root / "kept.json"), "kept.json"),
+        in_directory(lambda root: read_kept(root / "kept.json"), "kept.json"),
         [[{"pod": _RECORD["pod"], "objects": [{"kind": "ConfigMap", "metadata": {}}]}]],
         ValueError,
     ),
     _record(
         "shim of a container",
-        _in_directory(_process_state, "container/shim.json"),
+        in_directory(_process_state, "container/shim.json"),
         [{"shim": 2**22 + 1, "shim_start": 1, "boot": "boot", "pid": 0, "started_at": 1}],
     ),
     _record(
         "end of a container",
-        _in_directory(_process_state, "container/exit.json"),
+        in_directory(_process_state, "container/exit.json"),
         [{"code": 1, "finished_at": 2, "reason": "r", "message": "m"}],
     ),
     _record(
         "sandbox of the process runtime",
-        _in_directory(_sandboxes, "s/sandbox.json", sandbox_pb=bytes(_CONFIG)),
+        in_directory(_sandboxes, "s/sandbox.json", sandbox_pb=bytes(_CONFIG)),
         [_SANDBOX],
     ),
     Target(
         "config of a sandbox of the process runtime",
-        _in_directory(_sandboxes, "s/sandbox.pb", sandbox_json=json.dumps(_SANDBOX).encode()),
+        in_directory(_sandboxes, "s/sandbox.pb", sandbox_json=json.dumps(_SANDBOX).encode()),
         [bytes(_CONFIG)],
         messages([bytes(_CONFIG)]),
     ),
     _record(
         "container of the process runtime",
-        _in_directory(
+        in_directory(
             lambda root: list(load_containers(root)),
             "c/container.json",
             container_pb=bytes(v1.ContainerConfig()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import cluster, connections, documents, plugins, records, runtime, texts
+from tests.fuzz import cluster, connections, documents, plugins, records, runtime, texts, volumes
 
 TARGETS = [
     *texts.TARGETS,
@@ -12,4 +12,5 @@ TARGETS = [
     *cluster.TARGETS,
     *connections.TARGETS,
     *plugins.TARGETS,
+    *volumes.TARGETS,
 ]
