@@ -33,10 +33,11 @@ from kubelet_trio.server import ApiOptions
 from kubelet_trio.shutdown import Logind, ShutdownPeriod
 from kubelet_trio.sources import Source
 from kubelet_trio.supervision import ChildSpec, RestartPolicy
-from kubelet_trio.volumes import BlockDevices, KernelBlockDevices, Mounter
+from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer
+    from kubelet_trio.volumes import BlockDevices
     from kubelet_trio.stats import Host
 
 
@@ -134,9 +135,9 @@ class Seams:
     kernel_log: Path | None = None  # names the processes killed for memory; None: not read
     memory_events: Callable[[], MemoryEvents] | None = None  # of containers; None: not watched
     plugin_watcher: Callable[[], Watcher] | None = None  # of plugins' sockets; None: no plugins
+    devices: BlockDevices | None = None  # for raw block volumes; None: this machine's
     logind: Logind | None = None  # None: this machine's
     signals: Signals | None = None  # None: this machine's
-    devices: BlockDevices = field(default_factory=KernelBlockDevices)  # for raw volumes
     tmpfs_noswap: bool = False
     meter: Meter = field(default_factory=Meter)  # may hold counts from before the agent
     stats_host: Host | None = None  # where the kernel's files are; None: detected

@@ -16,10 +16,11 @@ from kubelet_trio.volumes.plugins import PluginContext, host_kinds
 if TYPE_CHECKING:
     from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing
     from kubelet_trio.volumes.labels import VolumeLabels
-    from kubelet_trio.volumes.loop import KernelBlockDevices, LoopUnavailableError
+    from kubelet_trio.volumes.loop import BlockDevices, KernelBlockDevices, LoopUnavailableError
 
 # Loaded with the first `kubelet-trio volumes`, the first block volume, or on a host with SELinux.
 _DEFERRED = {
+    "BlockDevices": "loop",
     "KernelBlockDevices": "loop",
     "LoopUnavailableError": "loop",
     "VolumeLabels": "labels",
@@ -33,6 +34,7 @@ __all__ = [
     "VOLUME_ERRORS",
     "AttachController",
     "AttachLimitError",
+    "BlockDevices",
     "CsiServices",
     "KernelBlockDevices",
     "KernelMounter",

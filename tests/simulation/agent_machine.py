@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import initialize, invariant
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.model import TERMINAL_PHASES, PodUid, metadata, pod_uid
@@ -23,6 +23,7 @@ from tests.simulation.resizes import wanted_pod, was_rejected
 from tests.simulation.sizes import ALIKE, CPU, LARGE, MEMORY, MI
 from tests.simulation.stepper import Stepper
 from tests.simulation.steps import step
+from tests.simulation.volume_steps import VolumeSteps
 from tests.simulation.world import NODE, WitnessRuntime, World
 
 CALLS = (
@@ -52,7 +53,7 @@ PLAIN = Wish(("run",), sidecar=True, asks=ALIKE)
 LONGEST_BACK_OFF = 320.0
 
 
-class AgentMachine(RuleBasedStateMachine):
+class AgentMachine(VolumeSteps):
     """See the module."""
 
     make_runtime: Callable[..., WitnessRuntime] = WitnessRuntime
@@ -83,8 +84,15 @@ class AgentMachine(RuleBasedStateMachine):
             finally:
                 self.world.close()
 
-    @initialize(wish=wishes(), other=wishes())
-    def agent_starts_with_pods(self, wish: Wish, other: Wish) -> None:
+    @initialize(
+        wish=wishes(),
+        other=wishes(),
+        driver=st.sampled_from(("", "", "stages", "stages", "publishes", "republishes")),
+    )
+    def agent_starts_with_pods(self, wish: Wish, other: Wish, driver: str) -> None:
+        if driver:
+            stages = driver != "publishes"
+            self.world.add_driver(stages=stages, republishes=driver == "republishes")
         self.world.start()
         for name, first in zip(NAMES, (wish, other), strict=False):
             self.write_wish(name, first)
@@ -105,6 +113,8 @@ class AgentMachine(RuleBasedStateMachine):
         self.write_wish(name, replace(wish, note=wish.note + 1) if before is None else before)
 
     def write_wish(self, name: str, wish: Wish, *, nudge: bool = True) -> None:
+        if self.world.csi is None:
+            wish = replace(wish, claims=())
         before = self.wanted.get(name)
         is_other = before is None or before.uid(name) != wish.uid(name)
         # A pod that has ended runs again when its amounts change, as when it is written again.
@@ -389,6 +399,7 @@ class AgentMachine(RuleBasedStateMachine):
         assert not left
         for name, wish in self.wanted.items():
             self.check_pod(name, wish, pods[name])
+        self.check_volumes()
         self.check_progress()
         self.contract_with_the_runtime_is_kept()
         self.nothing_crashes()
@@ -406,6 +417,8 @@ class AgentMachine(RuleBasedStateMachine):
             self.world.cgroups.refusals = 0
 
         self.run.call(mend)
+        if self.world.csi is not None:
+            self.world.csi.mend()
 
     def check_pod(self, name: str, wish: Wish, pod: Pod) -> None:
         """The pod of a manifest is what its policy makes of it."""

@@ -179,6 +179,9 @@ class HardMachine(AgentMachine):
         self.excused |= {pod_uid(pod) for pod in self.hard.fed.values()}
         self.is_going_down = False
 
+    def is_ending(self) -> bool:
+        return self.is_going_down
+
     def keeps_records(self) -> bool:
         return not self.hard.disk.error
 

@@ -49,11 +49,12 @@ EVICTION = EvictionPolicy(
 # What the agent does on disk, by the name of the function. The rest reads.
 _WRITES = frozenset(
     {"_write", "prepare", "container_files", "write_text", "write", "write_intent", "link_log"}
-    | {"_set_up_all", "_get_or_create", "mkdir"}
+    | {"_set_up_all", "_get_or_create", "mkdir", "_prepare", "_prepare_pod", "map"}
 )
 _REMOVALS = frozenset(
     {"_remove", "remove", "remove_logs", "_remove_files", "tear_down", "remove_intent"}
-    | {"remove_log_directories"}
+    | {"remove_log_directories", "_remove_unpublished", "forget", "remove_mount_point", "rmdir"}
+    | {"_remove_pod", "_remove_volume", "_remove_nameless", "unmap"}
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.simulation.csi_volumes import claim_volumes, claims, device_mounts, file_mounts
 from tests.simulation.sizes import NOTHING, Asks, asks, sizes
 
 NAMES = ("alpha", "beta", "gamma")
@@ -56,13 +57,17 @@ class Wish:
     medium: str | None = None  # of an emptyDir; None: no volume
     note: int = 0  # tells apart what is otherwise the same
     asks: Asks = NOTHING
+    claims: tuple[str, ...] = ()  # names of CSI volumes
 
     def manifest(self, name: str) -> dict[str, Any]:
         """Return the Pod manifest."""
-        volumes = (
+        volumes: list[dict[str, Any]] = (
             [] if self.medium is None else [{"name": "v", "emptyDir": {"medium": self.medium}}]
         )
+        volumes += claim_volumes(self.claims)
         mounts = [] if self.medium is None else [{"name": "v", "mountPath": "/v"}]
+        mounts += file_mounts(self.claims)
+        devices = device_mounts(self.claims)
         inits: list[dict[str, Any]] = []
         if self.init is not None:
             inits.append({**self._container(INIT), "image": self.init})
@@ -72,7 +77,12 @@ class Wish:
         spec: dict[str, Any] = {
             "restartPolicy": self.policy,
             "containers": [
-                {**self._container(name), "image": image, "volumeMounts": mounts}
+                {
+                    **self._container(name),
+                    "image": image,
+                    "volumeMounts": mounts,
+                    "volumeDevices": devices,
+                }
                 for name, image in zip(MAINS, self.mains, strict=False)
             ],
             "initContainers": inits,
@@ -162,6 +172,7 @@ def wishes() -> st.SearchStrategy[Wish]:
         medium=st.sampled_from((None, "", "Memory")),
         note=st.integers(0, 3),
         asks=asks(CONTAINERS),
+        claims=claims(),
     )
 
 

@@ -28,6 +28,7 @@ from kubelet_trio.supervision import TreeNode
 from kubelet_trio.testing import FakeContainer, FakeMounter, FakeRuntime, TrioClock
 from kubelet_trio.testing.objects import FakeUsage
 from tests.simulation.cgroups import SimulatedTree
+from tests.simulation.csi_node import CsiNode
 from tests.simulation.manifests import SIDECAR, Wish
 from tests.simulation.resizes import ALLOCATABLE, ResizeWitness
 from tests.simulation.stepper import Stepper
@@ -136,6 +137,7 @@ class World:
         )
         self.changes: list[FileChange] = []
         self.watcher = NudgedWatcher(self.changes)
+        self.csi: CsiNode | None = None
         self.agent: Agent | None = None
         self._life = trio.CancelScope()
         self._dead = trio.Event()
@@ -143,6 +145,15 @@ class World:
 
     def close(self) -> None:
         shutil.rmtree(self.top, ignore_errors=True)
+
+    def add_driver(self, *, stages: bool = True, republishes: bool = False) -> CsiNode:
+        """Let the node have a CSI driver, and volumes of it."""
+        self.csi = CsiNode(
+            self.run, self.node.root_dir, self.mounter, stages=stages, republishes=republishes
+        )
+        (self.manifests / "storage.yaml").write_text(self.csi.documents())
+        self.csi.start()
+        return self.csi
 
     # Manifests
 
@@ -206,6 +217,8 @@ class World:
             exit_waiter=self.runtime.exit_waiter,
             clock=self.clock,
             offload=self.offload,
+            plugin_watcher=self.csi.make_watcher if self.csi is not None else None,
+            devices=self.csi.devices if self.csi is not None else None,
         )
 
     async def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -250,7 +263,9 @@ class World:
         assert self.runtime.exit_waiter.open_watches == 0
 
     def tasks(self) -> int:
-        return self.run.call(lambda: trio.lowlevel.current_statistics().tasks_living)
+        """Return how many tasks live, without those of the driver."""
+        living: int = self.run.call(lambda: trio.lowlevel.current_statistics().tasks_living)
+        return living - (self.csi.tasks() if self.csi is not None else 0)
 
     def crashes(self) -> list[str]:
         """Return the parts of the agent that have failed: each is a bug."""
