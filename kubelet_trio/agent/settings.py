@@ -37,8 +37,8 @@ from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer
-    from kubelet_trio.volumes import BlockDevices
     from kubelet_trio.stats import Host
+    from kubelet_trio.volumes import BlockDevices
 
 
 # Of the supervisors right below the root. Low: budgets multiply on the way up the tree.

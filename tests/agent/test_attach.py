@@ -33,7 +33,7 @@ from lightkube.models.storage_v1 import (
 )
 from trio.testing import MockClock
 
-from kubelet_trio.objects.kinds import attachment_name
+from kubelet_trio.objects import attachment_name
 from kubelet_trio.volumes.csi import CsiVolume
 from kubelet_trio.volumes.csi.data import (
     PERSISTENT,

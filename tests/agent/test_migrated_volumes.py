@@ -12,10 +12,10 @@ from lightkube.models.storage_v1 import CSIDriver, VolumeAttachment
 from trio.testing import MockClock
 
 from kubelet_trio.model import open_watcher
-from kubelet_trio.objects.attachments import attachment_name
+from kubelet_trio.objects import attachment_name
 from kubelet_trio.testing.csi import CsiDriverFacts, CsiRules, FakeCsiDriver, FakeStorage
 from tests.agent.test_cluster import NAME, World
-from tests.agent.test_plugins import serving
+from tests.harness.csi_services import serving
 
 DRIVER = "ebs.csi.aws.com"
 UNIQUE = f"kubernetes.io/csi/{DRIVER}^vol-1"

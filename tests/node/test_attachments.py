@@ -43,9 +43,14 @@ from kubelet_trio.node import NodeView
 from kubelet_trio.node.heartbeat import NodeHeartbeat
 from kubelet_trio.node.registration import NodeObject, Registration
 from kubelet_trio.node.volumes_in_use import ReportedVolumes
-from kubelet_trio.objects import ClusterAttachments, ObjectError, claim_key, volume_key
+from kubelet_trio.objects import (
+    ClusterAttachments,
+    ObjectError,
+    attachment_name,
+    claim_key,
+    volume_key,
+)
 from kubelet_trio.objects.attachments import unique_volume
-from kubelet_trio.objects.kinds import attachment_name
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.node.make import IDENTITY, view

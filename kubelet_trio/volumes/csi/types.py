@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trio_util import AsyncValue
 
-from kubelet_trio.model import sha256
+from kubelet_trio.objects import attachment_name
 from kubelet_trio.volumes.attaching import NoVolumesInUse as NoVolumesInUse
 from kubelet_trio.volumes.attaching import VolumesInUse as VolumesInUse
 
@@ -37,8 +37,8 @@ class CsiVolume:
         return f"{CSI_PLUGIN}/{self.driver}^{self.handle}"
 
     def attachment_name(self, node: str) -> str:
-        """Return the name of its VolumeAttachment (getAttachmentName in pkg/volume/csi)."""
-        return f"csi-{sha256((self.handle + self.driver + node).encode()).hexdigest()}"
+        """Return the name of its VolumeAttachment."""
+        return attachment_name(self.driver, self.handle, node)
 
 
 class Capability(enum.IntEnum):

@@ -236,7 +236,7 @@ async def test_a_sweep_spares_what_pods_of_the_go_kubelet_use(
 ) -> None:
     await node.leave()
     async with node.running():
-        await node.volumes.clean()
+        await node.volumes.unused.clean()
     assert read_tree(node.root) == tree(node.root)
     node.rules.check()
 
@@ -247,7 +247,7 @@ async def test_what_the_go_kubelet_has_staged_for_nobody_is_unstaged(
     await node.leave(())
     assert set(node.rules.staged()) == {FILES, DISK}
     async with node.running():
-        await node.volumes.clean()
+        await node.volumes.unused.clean()
     assert node.is_clean()
 
 
@@ -294,7 +294,7 @@ async def test_a_go_kubelet_that_died_in_between_is_cleaned_up_after(
             path.mkdir()
     async with node.running():
         await node.volumes.unmount(A)
-        await node.volumes.clean()
+        await node.volumes.unused.clean()
     assert node.is_clean()
 
 
