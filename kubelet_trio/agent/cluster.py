@@ -21,7 +21,7 @@ from lightkube.models.core_v1 import Node, NodeStatus, NodeSystemInfo, Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodListener
-from kubelet_trio.agent.claim_status import ClusterClaimStatus
+from kubelet_trio.agent.cluster_volumes import make_cluster_volumes
 from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import ApiEvents, EventRecorder
@@ -40,7 +40,6 @@ from kubelet_trio.model import (
 from kubelet_trio.node import (
     ClientCertificate,
     CsiLimits,
-    CsiNodeObject,
     DriverFacts,
     HeartbeatPeriods,
     NodeFollower,
@@ -53,7 +52,6 @@ from kubelet_trio.node import (
     PodCidr,
     Pressure,
     Registration,
-    ReportedVolumes,
     ServingCertificate,
     ServingFiles,
     object_ttl,
@@ -62,7 +60,6 @@ from kubelet_trio.objects import (
     NO_MEMORY,
     ChangeDetection,
     ClusterAccounts,
-    ClusterAttachments,
     ClusterObjects,
     ClusterServices,
     ClusterTokens,
@@ -85,7 +82,7 @@ from kubelet_trio.supervision import (
     Strategy,
     Supervisor,
 )
-from kubelet_trio.volumes import AttachController
+from kubelet_trio.volumes import Issuers
 
 if TYPE_CHECKING:
     from kubelet_trio.objects import ClusterPodCertificates
@@ -186,7 +183,6 @@ class Cluster:
         self._clock = clock
         self.tokens = ClusterTokens(api, clock, memory)
         self.accounts = ClusterAccounts(api, self.tokens)
-        self.claims = ClusterClaimStatus(api)
         self._objects = ClusterObjects(
             api,
             changes.objects_changed,
@@ -216,25 +212,32 @@ class Cluster:
         )
         self._changed = changes.objects_changed
         self._projections = DynamicSupervisor("projections", policy=RestartPolicy(limit=3))
-        self.bundles = self._make_bundles()
+        self._bundles = self._make_bundles()
         self._pod_certificates: ClusterPodCertificates | None = None
-        certificates: list[ClientCertificate | ServingCertificate] = []
+        self._certificates = self._make_certificates(meter)
+        self.volumes = make_cluster_volumes(
+            api, settings.identity, self.node, self.node_changed, memory
+        )
+
+    def _make_certificates(
+        self, meter: Meter
+    ) -> tuple[ClientCertificate | ServingCertificate, ...]:
+        """Return what renews the node's own certificates."""
+        server, name = self.server, self.server.settings.identity.name
+        found: list[ClientCertificate | ServingCertificate] = []
         if server.client is not None:
-            certificates.append(server.client)
+            found.append(server.client)
         if server.serving is not None:
-            serving = ServingCertificate(server.serving, name, clock, api, self.node.value, meter)
-            certificates.append(serving)
-        self._certificates = tuple(certificates)
-        self.volumes_in_use = ReportedVolumes(self.node_changed)
-        by_controller = settings.identity.attach_detach
-        self.attachments = ClusterAttachments(
-            api, name, self.node.value, by_controller=by_controller, memory=memory
-        )
-        # None: the agent attaches, as far as anyone does.
-        self.attach_controller = (
-            AttachController(self.volumes_in_use, self.attachments) if by_controller else None
-        )
-        self.csi_node = CsiNodeObject(api, name, self.node, self.node_changed)
+            found.append(
+                ServingCertificate(
+                    server.serving, name, self._clock, server.api, self.node.value, meter
+                )
+            )
+        return tuple(found)
+
+    def make_issuers(self, events: EventSink) -> Issuers:
+        """Return the issuers of projected volumes; `events` tell of certificates refused."""
+        return Issuers(self.tokens, self._bundles, self._make_pod_certificates(events))
 
     def _make_bundles(self) -> TrustBundles:
         if not self.server.settings.trust_bundles:
@@ -246,8 +249,7 @@ class Cluster:
             self.server.api, self._projections, self._changed, self._features
         )
 
-    def make_certificates(self, events: EventSink) -> PodCertificates:
-        """Return what gets the certificates of pods; `events` tell of those that are refused."""
+    def _make_pod_certificates(self, events: EventSink) -> PodCertificates:
         settings = self.server.settings
         if not settings.pod_certificates:
             return NoPodCertificates(_gate("PodCertificateRequest"))
@@ -302,7 +304,7 @@ class Cluster:
             node = keeper.last_node
             status = (node.status if node is not None else None) or NodeStatus()
             # The API server has them: only this node writes the list.
-            self.volumes_in_use.note_reported(status.volumesInUse or ())
+            self.volumes.in_use.note_reported(status.volumesInUse or ())
         return pods
 
     def _ending(self) -> set[PodKey]:
@@ -369,7 +371,7 @@ class Cluster:
             pressure,
             problems,
             list_images,
-            self.volumes_in_use.listed,
+            self.volumes.in_use.listed,
         )
 
     def node_children(
@@ -400,7 +402,7 @@ class Cluster:
         heartbeat = NodeHeartbeat(
             *(api, identity, node, observer.observe, events, settings.periods),
             wake=self.node_changed,
-            on_volumes=self.volumes_in_use.note_reported,
+            on_volumes=self.volumes.in_use.note_reported,
         )
         lease = NodeLease(api, node, self._clock, settings.lease_seconds)
         return Supervisor(
@@ -434,7 +436,9 @@ class Cluster:
         return Supervisor(
             "csi-node",
             [
-                ChildSpec("object", partial(self.csi_node.run, drivers), policy=_CSI_NODE_POLICY),
+                ChildSpec(
+                    "object", partial(self.volumes.csi_node.run, drivers), policy=_CSI_NODE_POLICY
+                ),
                 ChildSpec("limits", partial(limits.run, drivers, refresh)),
             ],
             policy=_LAST_CHANCE,

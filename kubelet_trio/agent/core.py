@@ -100,7 +100,7 @@ class Agent:
                 has_lock = True
                 await volumes.prepare()
                 if self.parts.setup.cluster is not None:
-                    self.parts.setup.cluster.volumes_in_use.settle()
+                    self.parts.setup.cluster.volumes.in_use.settle()
                 run = partial(self._root.run, task_status=task_status)
                 await _run_and_hurry(run, self.parts.runtime.calls.hurry)
         finally:

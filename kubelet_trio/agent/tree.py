@@ -113,7 +113,7 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
     observer = cluster.observer(
         runtime.health.state,
         links.pressure,
-        (pleg_problem, cluster.csi_node.problem, links.not_ready),
+        (pleg_problem, cluster.volumes.csi_node.problem, links.not_ready),
         runtime.runtime.list_images,
     )
     node = cluster.node_children(observer, parts.reports.events, runtime.pleg, runtime.pod_cidr)

@@ -76,6 +76,7 @@ API_VERSIONS: Mapping[str, str] = {
     "RuntimeClass": "node.k8s.io/v1",
     "CSIDriver": "storage.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
+    "VolumeAttachment": "storage.k8s.io/v1",
 }
 _CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass", *_STORAGE_KINDS)
 

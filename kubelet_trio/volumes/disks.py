@@ -14,10 +14,8 @@ for each place covers the time between attaching and the pod's bind mount.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -25,13 +23,14 @@ from typing import Protocol
 import trio
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import get_logger, pod_object_ref, remove_empty
+from kubelet_trio.model import get_logger, pod_object_ref
 from kubelet_trio.volumes.block import DeviceMaps
+from kubelet_trio.volumes.disk_places import MAPS, DiskPlaces, PlacedKind
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError, other_label_error
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, is_document
 from kubelet_trio.volumes.format import format_and_mount
 from kubelet_trio.volumes.keyed import KeyedLocks
-from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
+from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.plugins import PluginContext, unique_name
@@ -42,30 +41,13 @@ from kubelet_trio.volumes.tools import Tools
 
 log = get_logger()
 
-MAPS = "volumeDevices"  # the directory of raw block volumes, of pods and of plugins
 
-
-class DiskKind(Protocol):
+class DiskKind(PlacedKind, Protocol):
     """How the disks of one kind of volume are named, attached and detached."""
 
     @property
     def plugin(self) -> str:
         """The plugin's name below `kubernetes.io/`."""
-        ...
-
-    @property
-    def places(self) -> str:
-        """The pattern of places below the plugin's directory, such as `iface-*/*`."""
-        ...
-
-    @property
-    def map_places(self) -> str:
-        """The pattern of places of raw devices below `volumeDevices`."""
-        ...
-
-    @property
-    def files(self) -> frozenset[str]:
-        """Names of the files that `attach` writes into a place."""
         ...
 
     @property
@@ -92,10 +74,6 @@ class DiskKind(Protocol):
         """
         ...
 
-    def devices(self, place: Path) -> list[Path]:
-        """Return the devices of an attached disk: a multipath device and the disks below it."""
-        ...
-
     async def rescan(self, spec: VolumeSpec) -> None:
         """Have the kernel read the size of an attached disk again. Raises OSError, ValueError."""
         ...
@@ -120,6 +98,15 @@ class DiskVolumes:
         self._base = context.root_dir / "plugins/kubernetes.io" / kind.plugin
         self._map_base = map_dir or self._base / MAPS
         self._maps = DeviceMaps(context.mounter, context.devices)
+        self._places = DiskPlaces(
+            kind,
+            self._escaped,
+            self._base,
+            self._map_base,
+            context.pods_dir,
+            context.mounter,
+            self._maps,
+        )
         self._locks = KeyedLocks()
 
     def republishes(self, spec: VolumeSpec) -> bool:
@@ -173,18 +160,18 @@ class DiskVolumes:
 
         Raises `VolumeError` for the first that failed.
         """
-        places, errors = await self._context.run(self._tear_down, pod_dir)
+        places, errors = await self._context.run(self._places.tear_down, pod_dir)
         await self._release_all(places, errors)
 
     async def clean(self) -> None:
         """Unmount and detach every disk that no pod uses. Raises `VolumeError`."""
-        places, errors = await self._context.run(self._unused)
+        places, errors = await self._context.run(self._places.unused)
         # A set-up is under way in the others.
         await self._release_all([p for p in places if not self._locks.is_held(str(p))], errors)
 
     async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Return what unmounts and detaches each disk that no pod uses, by its place."""
-        places, errors = await self._context.run(self._unused)
+        places, errors = await self._context.run(self._places.unused)
         found: dict[str, Callable[[], Awaitable[None]]] = {
             str(place): partial(self._undo, place)
             for place in places
@@ -270,12 +257,12 @@ class DiskVolumes:
         run = self._context.run
         async with self._locks.hold(str(place)):
             try:
-                if await run(self._is_used, place):
+                if await run(self._places.is_used, place):
                     return
-                await run(self._unmount_place, place)
-                if not await run(self._is_disk_used, place):
+                await run(self._places.unmount, place)
+                if not await run(self._places.is_disk_used, place):
                     await self._kind.detach(place)
-                await run(self._remove_place, place)
+                await run(self._places.remove, place)
             except OSError as exc:
                 text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
                 errors.append(VolumeError(place.name, text))
@@ -287,13 +274,13 @@ class DiskVolumes:
         if spec.is_block:
             entry = self._map_base / self._kind.map_name(spec) / spec.uid
             return self._maps.is_mapped(entry, path)
-        return self._ready(spec).exists() and bool(self._mounts_at(path))
+        return self._ready(spec).exists() and bool(self._places.mounts_at(path))
 
     def _device_of(self, spec: VolumeSpec, place: Path) -> Path:
         """Return the device of a volume that is set up. Raises OSError if it is not."""
         if spec.is_block:
             return self.path(spec).resolve(strict=True)
-        mounts = self._mounts_at(place)
+        mounts = self._places.mounts_at(place)
         if not mounts:
             raise FileNotFoundError(errno.ENOENT, "nothing is mounted", str(place))
         return Path(mounts[-1].source)
@@ -304,15 +291,15 @@ class DiskVolumes:
 
         Raises OSError; `VolumeError` if another pod uses it with that label.
         """
-        mounts, label = self._mounts_at(place), spec.selinux_label
+        mounts, label = self._places.mounts_at(place), spec.selinux_label
         if not mounts:
             return False
-        is_own = bool(self._mounts_at(self.path(spec)))
+        is_own = bool(self._places.mounts_at(self.path(spec)))
         if is_own or label is None or _has_label(mounts[-1], spec):
             return True
-        if self._is_used(place):
+        if self._places.is_used(place):
             raise other_label_error(spec.name, unique_name(spec) or spec.disk_name)
-        self._unmount_place(place)
+        self._places.unmount(place)
         return False
 
     def _ready(self, spec: VolumeSpec) -> Path:
@@ -324,7 +311,7 @@ class DiskVolumes:
         self._ready(spec).unlink(missing_ok=True)  # a reboot leaves it
         make_directories(path)
         # An attempt that failed later left its mount; a second one would cover it.
-        if not self._mounts_at(path):
+        if not self._places.mounts_at(path):
             self._mounter.bind(str(source), path)
         return not self._is_shared(path)
 
@@ -344,109 +331,13 @@ class DiskVolumes:
     def _is_shared(self, path: Path) -> bool:
         """Whether another pod mounts the same directory."""
         # Bind mounts of one directory have the same file system and root (proc_pid_mountinfo(5)).
-        own = self._mounts_at(path)[-1]
+        own = self._places.mounts_at(path)[-1]
         pods, part = f"{self._context.pods_dir}/", f"/{self._escaped}/"
         return any(
             (mount.root, mount.source) == (own.root, own.source)
             for mount in self._mounter.mounts()
             if mount.path != own.path and mount.path.startswith(pods) and part in mount.path
         )
-
-    def _tear_down(self, pod_dir: Path) -> tuple[list[Path], list[VolumeError]]:
-        """Unmount and unmap everything; return the places that the pod has used."""
-        places: list[Path] = []
-        errors: list[VolumeError] = []
-        for target in _entries(volumes_dir(pod_dir) / self._escaped):
-            try:
-                devices = {m.device for m in self._mounts_at(target) if m.device}
-                for _ in self._mounts_at(target):
-                    self._mounter.unmount(target)
-                remove_empty(target)
-                ready_file(pod_dir, self._escaped, target.name).unlink(missing_ok=True)
-                places += [p for p in self._places() if devices & self._devices_at(p)]
-            except OSError as exc:
-                errors.append(_error("UnmountVolume.TearDown", target, exc))
-        # Their names differ from those of the places.
-        for link in _entries(pod_dir / MAPS / self._escaped):
-            link.unlink(missing_ok=True)
-        for place in self._map_places():
-            try:
-                if os.path.lexists(place / pod_dir.name):
-                    self._maps.unmap(place / pod_dir.name, pod_dir / MAPS / self._escaped)
-                    places.append(place)
-            except OSError as exc:
-                errors.append(_error("UnmapVolume.TearDownDevice", place, exc))
-        for parent in (volumes_dir(pod_dir), pod_dir / MAPS):
-            remove_empty(parent / self._escaped)
-            remove_empty(parent)
-        return places, errors
-
-    def _unused(self) -> tuple[list[Path], list[VolumeError]]:
-        errors: list[VolumeError] = []
-        for place in self._map_places():
-            # Entries of pods that lost their directory, with the link in it.
-            gone = [
-                e for e in self._pods_in(place) if not (self._context.pods_dir / e.name).is_dir()
-            ]
-            for entry in gone:
-                try:
-                    self._maps.unmap(entry, self._context.pods_dir / entry.name / MAPS)
-                except OSError as exc:
-                    errors.append(_error("UnmapVolume.TearDownDevice", place, exc))
-        places = [p for p in (*self._places(), *self._map_places()) if not self._is_used(p)]
-        return places, errors
-
-    def _is_used(self, place: Path) -> bool:
-        if self._is_map(place):
-            return bool(self._pods_in(place))
-        devices = self._devices_at(place)
-        return any(m.device in devices and m.path != str(place) for m in self._mounter.mounts())
-
-    def _is_disk_used(self, place: Path) -> bool:
-        """Whether something else uses the disk: raw and mounted, or an administrator."""
-        if self._is_map(place):
-            other = self._base / place.relative_to(self._map_base)
-        else:
-            other = self._map_base / place.relative_to(self._base)
-        if os.path.lexists(other):
-            return True
-        devices = self._kind.devices(place)
-        names = {name for d in devices for name in (str(d), os.path.realpath(d), _number(d))}
-        return any({m.device, m.source} & names for m in self._mounter.mounts())
-
-    def _unmount_place(self, place: Path) -> None:
-        for _ in self._mounts_at(place):
-            self._mounter.unmount(place)
-
-    def _remove_place(self, place: Path) -> None:
-        """Remove a place and its empty parents. Raises OSError if anything else is in it."""
-        for name in self._kind.files:
-            (place / name).unlink(missing_ok=True)
-        if place.is_dir():
-            place.rmdir()
-        base = self._map_base.parent if self._is_map(place) else self._base
-        for parent in place.relative_to(base).parents:
-            if parent.name and not _entries(base / parent):
-                remove_empty(base / parent)
-
-    def _places(self) -> list[Path]:
-        found = directories(self._base, self._kind.places)
-        return [place for place in found if not self._is_map(place)]
-
-    def _map_places(self) -> list[Path]:
-        return directories(self._map_base, self._kind.map_places)
-
-    def _is_map(self, place: Path) -> bool:
-        return place.is_relative_to(self._map_base)
-
-    def _pods_in(self, place: Path) -> list[Path]:
-        return [entry for entry in _entries(place) if entry.name not in self._kind.files]
-
-    def _mounts_at(self, path: Path) -> list[MountPoint]:
-        return [mount for mount in self._mounter.mounts() if mount.path == str(path)]
-
-    def _devices_at(self, place: Path) -> set[str]:
-        return {mount.device for mount in self._mounts_at(place) if mount.device}
 
 
 @contextmanager
@@ -467,55 +358,6 @@ def _has_label(mount: MountPoint, spec: VolumeSpec) -> bool:
 def _touch(entry: Path) -> None:
     make_directories(entry.parent)
     entry.touch(0o640)
-
-
-def directories(base: Path, pattern: str) -> list[Path]:
-    """Return the directories at a pattern, without a look at them: a lost disk answers with EIO."""
-    found = [base]
-    for part in pattern.split("/"):
-        found = [
-            Path(entry.path)
-            for parent in found
-            for entry in _scan(parent)
-            if entry.is_dir(follow_symlinks=False) and fnmatchcase(entry.name, part)
-        ]
-    return sorted(found)
-
-
-def places_below(base: Path, pattern: str) -> list[Path]:
-    """Return the places of a kind below its plugin's directory, those of raw devices among them."""
-    found = [
-        place for place in directories(base, pattern) if place.relative_to(base).parts[0] != MAPS
-    ]
-    return [*found, *directories(base / MAPS, pattern)]
-
-
-def _scan(directory: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except FileNotFoundError:
-        return []
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
-
-
-def _number(device: Path) -> str:
-    """Return a device's number as in the mount table; "" if it is gone."""
-    try:
-        found = device.stat().st_rdev
-    except OSError:
-        return ""
-    return f"{os.major(found)}:{os.minor(found)}"
-
-
-def _error(operation: str, path: Path, cause: OSError) -> VolumeError:
-    return VolumeError(path.name, f'{operation} failed for volume "{path.name}" : {cause}')
 
 
 def grow_mounted(tools: Tools, spec: VolumeSpec, device: Path, place: Path) -> None:

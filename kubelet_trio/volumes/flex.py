@@ -31,7 +31,8 @@ from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_key, remove_empty
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import ObjectError, secret_content, secret_key
-from kubelet_trio.volumes.disks import directories, grow_mounted, safe_name
+from kubelet_trio.volumes.disk_places import directories
+from kubelet_trio.volumes.disks import grow_mounted, safe_name
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, claimed_size
 from kubelet_trio.volumes.format import format_and_mount

@@ -40,14 +40,8 @@ from kubelet_trio.model import (
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import (
     LocalObjects,
-    NoPodCertificates,
-    NoTokens,
-    NoTrustBundles,
     ObjectError,
     ObjectStore,
-    PodCertificates,
-    TokenRequester,
-    TrustBundles,
     is_in_tree,
 )
 from kubelet_trio.volumes.async_volumes import MOUNT_LIMIT, REPUBLISH_LIMIT, AsyncVolumes
@@ -65,6 +59,7 @@ from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.layout import EMPTY_DIR, volume_dir
 from kubelet_trio.volumes.measure import Operation, VolumeMeter, plugin_name, timed
 from kubelet_trio.volumes.mounter import Mounter
+from kubelet_trio.volumes.node_facts import NodeFacts
 from kubelet_trio.volumes.ownership import Walks, progress_events
 from kubelet_trio.volumes.persistent import check_node, check_options, volume_groups
 from kubelet_trio.volumes.pods_dir import PodsDirectory
@@ -99,20 +94,12 @@ class VolumeManager:
         offload: Offload,
         *,
         objects: ObjectStore | None = None,
-        tokens: TokenRequester | None = None,
-        bundles: TrustBundles | None = None,
-        certificates: PodCertificates | None = None,
+        issuers: Issuers | None = None,
         clock: WallClock | None = None,
-        allocatable: Mapping[str, int] | None = None,
-        memory_allocatable: int = 0,
-        tmpfs_noswap: bool = False,
-        selinux: bool = False,
+        node: NodeFacts | None = None,
         labels: VolumeLabels | None = None,
         meter: Meter | None = None,
         events: EventSink | None = None,
-        node_labels: Callable[[], Mapping[str, str] | None] = lambda: None,
-        recursive_read_only: Callable[[str], bool] = lambda _handler: False,
-        no_image_volumes: Callable[[], str] = lambda: "",
         async_kinds: Callable[[Walks, VolumeMeter], Sequence[AsyncKind]] = lambda *_: (),
         growth: VolumeGrowth | None = None,
     ) -> None:
@@ -123,21 +110,12 @@ class VolumeManager:
             mounter: the kernel's mounts.
             offload: runs blocking work in threads.
             objects: the config maps, secrets and claims; None: there are none.
-            tokens: issues service account tokens; None: none are issued.
-            bundles: returns the trust anchors of projected volumes; None: there are none.
-            certificates: gets the certificates of projected volumes; None: none are issued.
+            issuers: of the tokens and certificates of projected volumes; None: there are none.
             clock: wall time, for names of content directories.
-            allocatable: the node's allocatable resources, in nano-units by name.
-            memory_allocatable: the node's allocatable memory in bytes; 0: unknown.
-            tmpfs_noswap: whether the kernel's tmpfs has the option `noswap`.
-            selinux: whether the node labels files for containers.
+            node: facts about the node; None: nothing is known of it.
             labels: of the volumes that are mounted with one; None: none is.
             meter: counts operations and their durations.
             events: for volumes that take long; None: no events.
-            node_labels: the labels of the node's object; None: there is no object.
-            recursive_read_only: whether a runtime handler ("": the default one) supports
-                recursive read-only mounts.
-            no_image_volumes: why the runtime cannot mount images; "" if it can.
             async_kinds: returns the kinds with asynchronous plugins, given what measures them.
             growth: lets volumes grow that were resized; None: none grows.
         """
@@ -145,20 +123,15 @@ class VolumeManager:
         self._mounter = mounter
         self._directory = PodsDirectory(self._pods_dir, mounter)
         self._offload = offload
-        self._issuers = Issuers(
-            tokens or NoTokens(), bundles or NoTrustBundles(), certificates or NoPodCertificates()
-        )
-        self._selinux = selinux
+        self._issuers = issuers or Issuers()
+        self._node = facts = node or NodeFacts()
         self._labels = labels
         self._one_pod = trio.Lock()
         self._hung = HungCalls()
         self._walks = Walks()
         self._events = events
         self._volume_meter = VolumeMeter(meter or Meter())
-        self._node_labels = node_labels
-        self._recursive_read_only = recursive_read_only
-        self._no_image_volumes = no_image_volumes
-        empty_dir = EmptyDir(self._pods_dir, mounter, memory_allocatable, tmpfs_noswap)
+        empty_dir = EmptyDir(self._pods_dir, mounter, facts.memory_allocatable, facts.tmpfs_noswap)
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
             "hostPath": HostPath(self._hung),
@@ -170,7 +143,7 @@ class VolumeManager:
         self._specs = SpecReader(
             objects or LocalObjects(),
             self._issuers,
-            PodFacts(allocatable=allocatable or {}),
+            PodFacts(allocatable=facts.allocatable),
             lambda kind: kind in (*self._plugins, *_BY_RUNTIME) or self._async.serves(kind),
         )
         self.growing = GrowingVolumes(self._specs, self._async, growth)
@@ -181,7 +154,7 @@ class VolumeManager:
 
         Without the right to do so pods still run, but `mountPropagation` has no effect.
         """
-        await self._offload(self._directory.prepare)
+        await self._offload(self._directory.make)
         await self._async.restore()
 
     async def release(self) -> None:
@@ -311,7 +284,7 @@ class VolumeManager:
         """Check that volumes may be mounted on this node. Raises `VolumeError` for the first."""
         for spec in specs:
             if spec.persistent is not None:
-                check_node(spec.persistent, self._node_labels(), is_block=spec.is_block)
+                check_node(spec.persistent, self._node.labels(), is_block=spec.is_block)
                 check_options(spec.persistent, spec.kind)
 
     async def groups(self, pod: Pod) -> tuple[int, ...]:
@@ -386,9 +359,9 @@ class VolumeManager:
             {**self._plugins, **self._async.plugins},
             variables,
             self._hung,
-            selinux=self._selinux,
-            recursive_read_only=self._recursive_read_only(handler),
-            no_image_volumes=self._no_image_volumes(),
+            selinux=self._node.selinux,
+            recursive_read_only=self._node.recursive_read_only(handler),
+            no_image_volumes=self._node.no_image_volumes(),
         )
         return await self._offload(container_mounts, container, context)
 

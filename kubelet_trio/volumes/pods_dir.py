@@ -23,8 +23,8 @@ class PodsDirectory:
     path: Path
     mounter: Mounter
 
-    def prepare(self) -> None:
-        """Make it, and share the mounts below the root directory. Raises OSError.
+    def make(self) -> None:
+        """Make it unless it exists, and share the mounts below the root directory. Raises OSError.
 
         Without the right to share them pods still run, but `mountPropagation` has no effect.
         """
@@ -37,7 +37,7 @@ class PodsDirectory:
             log.warning("volumes.root_not_shared", path=str(root_dir), error=str(exc))
 
     def release(self) -> None:
-        """Undo the mount of `prepare`, unless a pod still has a directory. Raises OSError."""
+        """Undo the mount of `make`, unless a pod still has a directory. Raises OSError."""
         root_dir = self.path.parent
         if self.pods() or not is_bound_to_itself(root_dir, self.mounter.mounts()):
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
-from lightkube.models.core_v1 import AzureFileVolumeSource, Pod, Volume
+from lightkube.models.core_v1 import CephFSVolumeSource, Pod, Volume
 from trio.testing import MockClock
 
 from kubelet_trio.model import CONFIG_SOURCE, NANO, metadata
@@ -62,7 +62,7 @@ async def test_a_pod_of_a_cluster_that_asks_for_what_is_not_done_is_rejected_by_
     node: Node, autojump_clock: MockClock
 ) -> None:
     pod = sized("disk", "1", source="api")
-    volume = Volume(name="v", azureFile=AzureFileVolumeSource("share", "secret"))
+    volume = Volume(name="v", cephfs=CephFSVolumeSource(["mon:6789"]))
     pod.spec = msgspec.structs.replace(spec_of(pod), volumes=[volume])
     async with node.running(pod):
         await trio.sleep(5)

@@ -25,7 +25,12 @@ from lightkube.models.core_v1 import (
     Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
+from lightkube.models.storage_v1 import (
+    CSIDriver,
+    CSIDriverSpec,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+)
 from msgspec.structs import replace
 from trio.testing import MockClock
 
@@ -430,5 +435,8 @@ def needed(kind: str) -> dict[str, Any]:
         "CSIDriver": {"spec": CSIDriverSpec()},
         "StorageClass": {"provisioner": "disk"},
         "RuntimeClass": {"handler": "runc"},
+        "VolumeAttachment": {
+            "spec": VolumeAttachmentSpec("driver", "node-1", VolumeAttachmentSource())
+        },
     }
     return fields.get(kind, {})

@@ -44,6 +44,7 @@ from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import (
     KernelMounter,
     Mounter,
+    NodeFacts,
     PluginContext,
     VolumeError,
     VolumeManager,
@@ -431,7 +432,9 @@ async def test_an_image_is_mounted_by_the_runtime(tmp_path: Path, mounter: FakeM
         image=v1.ImageSpec(image="registry/app:1", user_specified_image="registry/app:1"),
         image_sub_path="bin",
     )
-    unable = VolumeManager(tmp_path, mounter, inline_offload, no_image_volumes=lambda: "too old")
+    unable = VolumeManager(
+        tmp_path, mounter, inline_offload, node=NodeFacts(no_image_volumes=lambda: "too old")
+    )
     with pytest.raises(VolumeError, match='volume "app": too old'):
         await unable.container_mounts(of_pod, main(of_pod))
 

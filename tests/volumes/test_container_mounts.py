@@ -18,7 +18,7 @@ from kubelet_trio.cli.logging import render_json
 from kubelet_trio.cri import v1
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import VolumeError, VolumeManager
+from kubelet_trio.volumes import NodeFacts, VolumeError, VolumeManager
 from tests.volumes.make import empty_dir, host_path, main, mount, pod
 
 
@@ -60,14 +60,17 @@ async def test_a_container_without_mounts_has_none(volumes: VolumeManager) -> No
 
 
 async def test_only_the_pods_own_volumes_are_relabelled(tmp_path: Path) -> None:
-    volumes = VolumeManager(tmp_path, FakeMounter(), inline_offload, selinux=True)
+    volumes = VolumeManager(tmp_path, FakeMounter(), inline_offload, node=NodeFacts(selinux=True))
     made = await mounts_of(volumes, empty_dir(), host_path("/opt"))
     assert [m.selinux_relabel for m in made] == [True, False]
 
 
 async def test_recursive_read_only_needs_the_runtime(tmp_path: Path) -> None:
     able = VolumeManager(
-        tmp_path, FakeMounter(), inline_offload, recursive_read_only=lambda handler: not handler
+        tmp_path,
+        FakeMounter(),
+        inline_offload,
+        node=NodeFacts(recursive_read_only=lambda handler: not handler),
     )
     unable = VolumeManager(tmp_path, FakeMounter(), inline_offload)
     wish = {"mounts": [mount(recursiveReadOnly="IfPossible", readOnly=True)]}

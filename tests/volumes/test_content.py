@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import stat
 from pathlib import Path
@@ -38,6 +39,7 @@ from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.objects import (
     ApiObject,
     CredentialBundle,
+    KnownToken,
     LocalObjects,
     ObjectError,
     ObjectKey,
@@ -46,7 +48,14 @@ from kubelet_trio.objects import (
     secret_key,
 )
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import KernelMounter, Mounter, VolumeError, VolumeManager
+from kubelet_trio.volumes import (
+    Issuers,
+    KernelMounter,
+    Mounter,
+    NodeFacts,
+    VolumeError,
+    VolumeManager,
+)
 from tests.volumes.make import pod
 
 CONFIG = config_map_key("default", "config")
@@ -214,7 +223,7 @@ def downward_items() -> list[DownwardAPIVolumeFile]:
 async def test_the_downward_api_follows_the_pods_labels(
     tmp_path: Path, mounter: FakeMounter
 ) -> None:
-    node = Node(tmp_path, mounter, allocatable={"cpu": 2 * 10**9})
+    node = Node(tmp_path, mounter, node=NodeFacts(allocatable={"cpu": 2 * 10**9}))
     volume = Volume(name="v", downwardAPI=DownwardAPIVolumeSource(items=downward_items()))
     of_pod = pod(volume)
     assert of_pod.metadata is not None
@@ -251,8 +260,11 @@ class Tokens:
         self.asked: list[TokenRequest] = []
 
     async def token(self, request: TokenRequest) -> str:
+        return (await self.issue(request)).text
+
+    async def issue(self, request: TokenRequest) -> KnownToken:
         self.asked.append(request)
-        return f"token-{len(self.asked)}"
+        return KnownToken(f"token-{len(self.asked)}", math.inf, math.inf)
 
     def forget(self, uid: PodUid) -> None:
         self.asked.clear()
@@ -262,7 +274,7 @@ async def test_tokens_are_asked_for_and_renewed_in_place(
     tmp_path: Path, mounter: FakeMounter
 ) -> None:
     tokens = Tokens()
-    node = Node(tmp_path, mounter, tokens=tokens)
+    node = Node(tmp_path, mounter, issuers=Issuers(tokens=tokens))
     source = ServiceAccountTokenProjection("token", "vault", 600)
     of_pod = pod(projected(VolumeProjection(serviceAccountToken=source)))
     await node.manager.mount(of_pod)
@@ -331,7 +343,7 @@ async def test_trust_anchors_are_a_file_that_follows_them(
     tmp_path: Path, mounter: FakeMounter
 ) -> None:
     anchors = Anchors(ca=b"one")
-    node = Node(tmp_path, mounter, bundles=anchors)
+    node = Node(tmp_path, mounter, issuers=Issuers(bundles=anchors))
     of_pod = pod(projected(bundle_source("ca")))
     await node.manager.mount(of_pod)
     directory = node.directory("projected")
@@ -350,7 +362,9 @@ async def test_trust_anchors_are_a_file_that_follows_them(
 
 async def test_a_certificate_is_one_file_or_two(tmp_path: Path, mounter: FakeMounter) -> None:
     certificates = Certificates()
-    node = Node(tmp_path, mounter, certificates=certificates, bundles=Anchors(ca=b"ca"))
+    node = Node(
+        tmp_path, mounter, issuers=Issuers(bundles=Anchors(ca=b"ca"), certificates=certificates)
+    )
     of_pod = pod(
         projected(
             certificate_source(credentialBundlePath="tls/both.pem"),
@@ -378,7 +392,7 @@ async def test_a_certificate_is_one_file_or_two(tmp_path: Path, mounter: FakeMou
 async def test_a_key_is_for_the_pods_user_alone_if_it_is_known(
     tmp_path: Path, mounter: FakeMounter
 ) -> None:
-    node = Node(tmp_path, mounter, certificates=Certificates())
+    node = Node(tmp_path, mounter, issuers=Issuers(certificates=Certificates()))
     source = certificate_source(credentialBundlePath="both.pem")
     user = SecurityContext(runAsUser=os.geteuid())
     await node.manager.mount(pod(projected(source), securityContext=user))

@@ -10,7 +10,7 @@ from lightkube.models.core_v1 import ResourceRequirements
 
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import KernelMounter, VolumeError, VolumeManager
+from kubelet_trio.volumes import KernelMounter, NodeFacts, VolumeError, VolumeManager
 from kubelet_trio.volumes.empty_dir import in_user_namespace, tmpfs_noswap_supported
 from tests.volumes.make import empty_dir, main, pod
 
@@ -66,7 +66,9 @@ async def test_memory_is_bounded_by_the_smallest_limit(
     tmp_path: Path, limit: str | None, memory: str | None, allocatable: int, size: int | None
 ) -> None:
     mounter = FakeMounter()
-    volumes = VolumeManager(tmp_path, mounter, inline_offload, memory_allocatable=allocatable)
+    volumes = VolumeManager(
+        tmp_path, mounter, inline_offload, node=NodeFacts(memory_allocatable=allocatable)
+    )
     resources = ResourceRequirements(limits={"memory": memory} if memory else None)
     await volumes.mount(pod(empty_dir(medium="Memory", sizeLimit=limit), resources=resources))
     (mount,) = mounter.mounts()
@@ -76,7 +78,7 @@ async def test_memory_is_bounded_by_the_smallest_limit(
 
 async def test_memory_stays_out_of_swap_where_the_kernel_can(tmp_path: Path) -> None:
     mounter = FakeMounter()
-    volumes = VolumeManager(tmp_path, mounter, inline_offload, tmpfs_noswap=True)
+    volumes = VolumeManager(tmp_path, mounter, inline_offload, node=NodeFacts(tmpfs_noswap=True))
     await volumes.mount(pod(empty_dir(medium="Memory")))
     assert "noswap" in mounter.mounts()[0].super_options
 

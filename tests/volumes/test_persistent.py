@@ -24,7 +24,7 @@ from lightkube.models.core_v1 import (
 from kubelet_trio.model import ContainerKind, PodContainer, inline_offload, pod_containers
 from kubelet_trio.objects import LocalObjects, claim_key, volume_key
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import VolumeError, VolumeManager
+from kubelet_trio.volumes import NodeFacts, VolumeError, VolumeManager
 from kubelet_trio.volumes.persistent import (
     check_node,
     check_options,
@@ -161,7 +161,11 @@ class Node:
         objects = LocalObjects()
         objects.apply({claim_key("default", "claim"): claim, volume_key("pv"): volume})
         self.volumes = VolumeManager(
-            root, FakeMounter(), inline_offload, objects=objects, node_labels=lambda: self.labels
+            root,
+            FakeMounter(),
+            inline_offload,
+            objects=objects,
+            node=NodeFacts(labels=lambda: self.labels),
         )
 
 

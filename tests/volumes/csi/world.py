@@ -41,7 +41,7 @@ from kubelet_trio.testing.csi import (
 )
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes import VolumeManager
+from kubelet_trio.volumes import Issuers, NodeFacts, VolumeManager
 from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver, VolumesInUse
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
@@ -195,9 +195,9 @@ class World:
             self.mounter,
             inline_offload,
             objects=self.objects,
-            tokens=self.tokens,
+            issuers=Issuers(tokens=self.tokens),
             meter=self.meter,
-            selinux=self.selinux is not None,
+            node=NodeFacts(selinux=self.selinux is not None),
             labels=labels if self.selinux is not None else None,
             events=self.events,
             growth=VolumeGrowth(self.events, lambda: 0.0, self.claims),
