@@ -69,8 +69,8 @@ async def test_a_pod_of_a_cluster_that_asks_for_what_is_not_done_is_rejected_by_
         status = node.status(pod)
         assert (status.phase, status.reason) == ("Failed", "PodFeatureUnsupported")
         assert status.message == (
-            "Pod was rejected: spec.volumes[0].azureFile: volumes of this type are not supported "
-            "by this agent yet"
+            "Pod was rejected: spec.volumes[0].cephfs: no kubelet mounts volumes of this type "
+            "since Kubernetes 1.31: use the CSI driver of the storage"
         )
         assert node.reasons(pod) == ["PodFeatureUnsupported"]
     assert node.calls("RunPodSandbox", "PullImage") == []
