@@ -129,6 +129,8 @@ async def test_nothing_runs_before_the_first_start_nor_after_the_runtime(
 
 async def test_a_dead_nursery_is_replaced(case: ProcessCase, box: Box) -> None:
     await case.wait_exited(await box.start(exits(0), "first"))
+    # A shim is about to go when it has told of its container's end.
+    await eventually(lambda: len(processes_at(case.logs / "root")) == 1)
     (nursery,) = (int(p.split(":")[0]) for p in processes_at(case.logs / "root"))
     os.kill(nursery, signal.SIGKILL)
     second = await box.create(exits(0), "second")
