@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -105,12 +105,21 @@ class NodeObserver:
         except RuntimeCallError as exc:
             log.info("node.images_failed", error=str(exc))
         else:
-            self._images = tuple(
-                ContainerImage(names=[*i.repo_digests, *i.repo_tags], sizeBytes=i.size)
-                for i in found
-            )
+            self._images = largest_first(found)
         self._images_at = now
         return self._images
+
+
+def largest_first(found: Iterable[v1.Image]) -> tuple[ContainerImage, ...]:
+    """Return images in the order of a node's status, whatever the runtime's: those of one size by
+    ID (ByImageSize in pkg/kubelet/util/sliceutils).
+
+    The scheduler's ImageLocality scores by size: the largest images matter most.
+    """
+    ordered = sorted(found, key=lambda image: (image.size, image.id), reverse=True)
+    return tuple(
+        ContainerImage(names=[*i.repo_digests, *i.repo_tags], sizeBytes=i.size) for i in ordered
+    )
 
 
 def go_version(text: str) -> str:

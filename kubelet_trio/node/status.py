@@ -86,13 +86,10 @@ def _volumes(view: NodeView, before: NodeStatus) -> list[str] | None:
 def _images(identity: NodeIdentity, view: NodeView) -> list[Any] | None:
     if view.images is None:
         return None
-    # The scheduler's ImageLocality scores by size: the largest images matter most.
-    ordered = sorted(view.images, key=lambda image: -(image.sizeBytes or 0))
-    if identity.max_images >= 0:
-        ordered = ordered[: identity.max_images]
+    told = view.images[: identity.max_images] if identity.max_images >= 0 else view.images
     return [
         msgspec.structs.replace(image, names=(image.names or [])[:_NAMES_PER_IMAGE])
-        for image in ordered
+        for image in told
     ] or None
 
 

@@ -68,7 +68,7 @@ class NodeView:
     address_problem: str | None = None  # of `--node-ip`; the addresses then do not change
     not_ready: tuple[str, ...] = ()  # the reasons, in upstream's words
     pressure: Pressure = Pressure()
-    images: tuple[ContainerImage, ...] | None = None  # None: they could not be listed
+    images: tuple[ContainerImage, ...] | None = None  # largest first; None: not listed yet
     handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: NodeFeatures | None = None
     declared: tuple[str, ...] = ()  # `declaredFeatures`, sorted

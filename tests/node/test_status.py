@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from lightkube.models.core_v1 import ContainerImage, Node, NodeAddress, NodeCondition, NodeStatus
 
-from kubelet_trio.cri import RuntimeState
+from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.kube import apply_strategic
 from kubelet_trio.model import NANO, to_datetime
 from kubelet_trio.node import (
@@ -22,6 +23,7 @@ from kubelet_trio.node import (
 )
 from kubelet_trio.node.conditions import RuntimeWatch, node_conditions, transitions
 from kubelet_trio.node.machine import system_info
+from kubelet_trio.node.observer import largest_first
 from kubelet_trio.node.status import material_patch, node_status, status_patch
 from tests.node.make import AMOUNTS, IDENTITY, NOW, view
 
@@ -167,11 +169,20 @@ def test_the_largest_images_are_told_with_few_of_their_names(
 ) -> None:
     images = tuple(
         ContainerImage(names=[f"i{size}:{tag}" for tag in range(7)], sizeBytes=size)
-        for size in (10, 30, 20)
+        for size in (30, 20, 10)
     )
     found = node_status(replace(IDENTITY, max_images=limit), view(images=images), NodeStatus())
     assert ([i.sizeBytes for i in found.images] if found.images else None) == sizes
     assert all(len(i.names or ()) == 5 for i in found.images or ())
+
+
+def test_images_are_told_in_one_order_however_the_runtime_lists_them() -> None:
+    images = [
+        v1.Image(id=f"sha256:{name}", repo_tags=[f"{name}:1"], size=size)
+        for name, size in (("a", 20), ("b", 20), ("c", 10), ("d", 30))
+    ]
+    for listed in itertools.permutations(images):
+        assert [i.names for i in largest_first(listed)] == [["d:1"], ["b:1"], ["a:1"], ["c:1"]]
 
 
 def test_heartbeats_alone_are_no_change() -> None:
