@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -59,11 +60,16 @@ def _parse_line(line: str) -> MountPoint | None:
         fstype=source[0],
         source=_unescape(source[1]),
         root=_unescape(fields[3]),
-        options=tuple(fields[5].split(",")),
-        super_options=tuple(source[2].split(",")) if len(source) > 2 else (),
+        options=_options(fields[5]),
+        super_options=_options(source[2]) if len(source) > 2 else (),
         shared=any(tag.startswith("shared:") for tag in fields[6:]),
         device=fields[2],
     )
+
+
+@lru_cache(maxsize=256)  # a node has thousands of mounts with the same few sets of options
+def _options(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def _unescape(name: str) -> str:
