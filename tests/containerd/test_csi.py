@@ -12,10 +12,7 @@ from kubelet_trio.testing.csi import CsiFaultKind, NodeFeature, calls
 from tests.harness import (
     Agent,
     CriClient,
-    Json,
-    container,
     eventually,
-    forever,
     live_containers,
     pod,
 )
@@ -24,6 +21,7 @@ from tests.harness.csi_documents import (
     claimed,
     driver_document,
     pod_with,
+    pod_with_device,
     put_documents,
     volume_documents,
 )
@@ -156,19 +154,14 @@ def test_block_devices_are_read_and_written(
 ) -> None:
     documents = volume_documents("raw", "block-raw", mode="Block", access_mode="ReadWriteOnce")
     put_documents(agent, *documents, file="volume-raw")
-    device = [{"name": "v", "devicePath": "/dev/xvda"}]
-
-    def manifest(script: str) -> Json:
-        main = container("main", forever(script), volumeDevices=device)
-        return pod("raw", main, volumes=[claimed("raw")])
-
-    agent.put(manifest("echo stored | dd of=/dev/xvda bs=512 conv=sync; sync"))
+    writes = "echo stored | dd of=/dev/xvda bs=512 conv=sync; sync"
+    agent.put(pod_with_device("raw", claimed("raw"), writes))
     agent.wait_ready("raw")
     live = live_containers(cri, "raw-node")["main"]
     eventually(lambda: "stored" in cri.run(live, "head", "-c", "6", "/dev/xvda"))
     end(agent, "raw")
     driver.wait_clean()
-    agent.put(manifest("true"))
+    agent.put(pod_with_device("raw", claimed("raw")))
     agent.wait_ready("raw")
     live = live_containers(cri, "raw-node")["main"]
     assert cri.run(live, "head", "-c", "6", "/dev/xvda") == "stored"

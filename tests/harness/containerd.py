@@ -127,6 +127,26 @@ class Containerd:
             self._process.wait()
         self._process = None
 
+    def reboot(self) -> None:
+        """Do what a reboot of the machine does to it: its directories outlive it, nothing else.
+
+        Whatever runs in it ends at once, and its mounts, network and cgroups are gone.
+        """
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+        base = self.layout.base
+        leftovers.remove_shims(self.socket)
+        leftovers.remove_cgroups(self.layout.cgroup)
+        leftovers.unmount_under(base)
+        leftovers.remove_traces(base / "run")
+        leftovers.remove_bridge(self.layout.bridge)
+        shutil.rmtree(base / "run")
+        (base / "run").mkdir()
+        leftovers.make_cgroups(self.layout.cgroup)
+        self.start()
+
     def close(self) -> None:
         """Remove everything: pods, processes, mounts, network, cgroups, files."""
         if self._process is not None:

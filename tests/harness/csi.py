@@ -106,6 +106,12 @@ class CsiDriver:
         self.kill()
         self.start()
 
+    def reboot(self) -> None:
+        """End it as a reboot of the machine does: it forgets what is mounted; the data stays."""
+        self.check()
+        self.kill()
+        (self.base / "state.json").unlink(missing_ok=True)
+
     def wait_dead(self, within: float = 60) -> None:
         """Wait until a fault has killed it."""
         eventually(lambda: not self.is_running, within, "the driver died")

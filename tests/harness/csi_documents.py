@@ -71,3 +71,10 @@ def pod_with(name: str, volume: Json, script: str = "", **spec: Any) -> Json:
     mounts = [{"name": "v", "mountPath": "/data"}]
     main = container("main", forever(script or "true"), volumeMounts=mounts)
     return pod(name, main, volumes=[volume], **spec)
+
+
+def pod_with_device(name: str, volume: Json, script: str = "", **spec: Any) -> Json:
+    """Return a pod whose container has the volume `v` as the block device /dev/xvda."""
+    devices = [{"name": "v", "devicePath": "/dev/xvda"}]
+    main = container("main", forever(script or "true"), volumeDevices=devices)
+    return pod(name, main, volumes=[volume], **spec)

@@ -129,6 +129,18 @@ def unmount_under(base: Path) -> None:
         raise RuntimeError(f"still mounted: {still}")
 
 
+def loops_under(base: Path) -> list[str]:
+    """Return the loop devices whose backing files are below `base`."""
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return [f"/dev/{file.parts[3]}" for file in files if _read(file).startswith(f"{base}/")]
+
+
+def detach_loops_under(base: Path) -> None:
+    """Detach the loop devices whose backing files are below `base`."""
+    for device in loops_under(base):
+        subprocess.run(["losetup", "-d", device], check=False, capture_output=True)
+
+
 def remove_traces(state: Path) -> None:
     """Remove what shims and CNI plugins keep, outside `state`, of the tasks named in there."""
     for task in state.glob("io.containerd.runtime.v2.task/*/*"):
@@ -139,10 +151,14 @@ def remove_traces(state: Path) -> None:
             result.unlink(missing_ok=True)
 
 
-def remove_network(base: Path, bridge: str, network: str) -> None:
-    """Remove the bridge and the plugins' rules, and put ip_forward back."""
+def remove_bridge(bridge: str) -> None:
     if Path("/sys/class/net", bridge).exists():
         subprocess.run(["ip", "link", "delete", bridge], check=True)
+
+
+def remove_network(base: Path, bridge: str, network: str) -> None:
+    """Remove the bridge and the plugins' rules, and put ip_forward back."""
+    remove_bridge(bridge)
     try:
         before = json.loads((base / "before.json").read_text())
     except FileNotFoundError:
