@@ -1,16 +1,21 @@
-"""One containerd with a daemon and two embedded kubelets: each minds its own pods."""
+"""Embedded kubelets on containerd: beside a daemon, cancelled, and with a CSI driver."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import yaml
 
 from kubelet_trio import KubeletConfig, open_kubelet
 from tests.containerd.conftest import MakeAgent
-from tests.harness import Agent, Containerd, CriClient, live_containers, pod
+from tests.harness import Agent, Containerd, CriClient, leftovers, live_containers, pod
+from tests.harness.csi import DRIVER, CsiDriver
+from tests.harness.csi_documents import claimed, driver_document, pod_with, volume_documents
 from tests.harness.pods import eventually
 
 
@@ -89,3 +94,42 @@ async def test_a_cancelled_program_takes_its_pods_down_on_containerd(
                 scope.cancel()
     eventually(lambda: "scoped" not in names(cri), what="the pod to be gone")
     assert not list((tmp_path / "a" / "pods").iterdir())
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[CsiDriver]:
+    """A driver that registers at the kubelet `a`; its process does not run yet."""
+    made = CsiDriver(tmp_path / "driver", tmp_path / "a")
+    yield made
+    made.close()
+    leftovers.unmount_under(tmp_path)
+
+
+def with_disk(name: str) -> str:
+    """Return a manifest as the page on embedding has it: the pod and the objects of its volume."""
+    volume = volume_documents("disk", "ext4-disk", access_mode="ReadWriteOnce")
+    given = pod_with(name, claimed("disk"))
+    return yaml.safe_dump_all([driver_document(), *volume, given])
+
+
+async def test_a_csi_volume_lasts_as_long_as_its_block_and_its_data_longer(
+    containerd: Containerd, driver: CsiDriver, tmp_path: Path
+) -> None:
+    settings = replace(config(tmp_path / "a", containerd), plugins=True)
+    with trio.fail_after(240):
+        async with open_kubelet(settings) as kubelet:
+            async with kubelet.run_pod(with_disk("writer")) as running:
+                async for event in kubelet.events():
+                    if event.reason == "FailedMount" and DRIVER in (event.message or ""):
+                        break
+                await in_thread(driver.start)
+                await running.wait_ready()
+                done = await running.exec(["sh", "-c", "echo kept > /data/file"])
+                assert done.exit_code == 0
+                assert driver.state()["published"].keys() == {"ext4-disk"}
+            assert not driver.state()["published"]
+            await in_thread(driver.wait_clean)
+            async with kubelet.run_pod(with_disk("reader")) as running:
+                await running.wait_ready()
+                assert (await running.exec(["cat", "/data/file"])).stdout == b"kept\n"
+            await in_thread(driver.wait_clean)
