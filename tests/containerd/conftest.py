@@ -29,7 +29,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Containerd]:
-    with Containerd() as running:
+    with Containerd(metrics=True) as running:
         yield running
 
 

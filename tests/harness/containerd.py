@@ -13,9 +13,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import urllib.request
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +28,15 @@ import grpc
 
 from tests.harness import images, leftovers
 from tests.harness.cri import CriClient
-from tests.harness.machine import CGROUP_DRIVER, busybox, cni_bin_dir
+from tests.harness.machine import CGROUP_DRIVER, PATIENCE, busybox, cni_bin_dir
 from tests.harness.ports import free_port
 
 NUMBERS = range(200)
 NETWORK = "kubelet-trio-test"
+_STARTED = re.compile(
+    r'^grpc_server_started_total\{grpc_method="(\w+)",grpc_service="runtime\.v1.*\} (\S+)$',
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +173,16 @@ class Containerd:
     @property
     def _ctr(self) -> list[str]:
         return ["ctr", "--address", str(self.socket), "-n", "k8s.io"]
+
+    def calls(self) -> Counter[str]:
+        """Return how often each method of CRI was called since it started; it needs its metrics."""
+        url = f"http://127.0.0.1:{self.metrics_port}/v1/metrics"
+        with urllib.request.urlopen(url, timeout=30 * PATIENCE) as answer:
+            found = _STARTED.findall(answer.read().decode())
+        calls = Counter[str]()
+        for method, count in found:  # a line for each version of CRI
+            calls[method] += int(float(count))
+        return calls
 
     def delete_task(self, container: str) -> None:
         """Delete what containerd itself runs of a container, past CRI; nothing if it is gone."""
