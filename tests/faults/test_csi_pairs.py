@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -18,13 +18,12 @@ import pytest
 
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from tests.faults.bed import Bed
-from tests.harness import Containerd, missing
+from tests.harness import Containerd, eventually, missing
 from tests.harness.csi import CsiDriver
 from tests.harness.csi_documents import claimed, put_documents, volume_documents
 
 GOES, STAYS, COMES = "goes", "stays", "comes"
 SHARED, OTHER = "shared", "other"  # volumes; only `comes` has the second
-OUTAGE = 4.0  # seconds
 AFTER = 300.0  # a back-off of 122 s, and a mount that began before
 
 
@@ -68,7 +67,8 @@ def _agent_dies(trial: Trial) -> None:
 def _runtime_hangs(trial: Trial) -> None:
     os.kill(trial.containerd.pid, signal.SIGSTOP)
     try:
-        time.sleep(OUTAGE)  # the fault's length, not a wait for something
+        told = partial(trial.bed.agent.healthz, "/readyz")
+        eventually(lambda: told()[0] != 200, what="the agent finds that the runtime hangs")
     finally:
         os.kill(trial.containerd.pid, signal.SIGCONT)
 

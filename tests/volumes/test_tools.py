@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from kubelet_trio.volumes.errors import MissingToolError
 from kubelet_trio.volumes.mounter import run_mount
 from kubelet_trio.volumes.tools import MAX_OUTPUT, HostTools
+from tests.harness.pods import eventually
 
 
 def script(place: Path, name: str, text: str) -> HostTools:
@@ -57,31 +57,28 @@ def test_what_overstays_is_killed_with_its_children(tmp_path: Path) -> None:
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)"
     )
     tools = script(tmp_path / "bin", "iscsiadm", text)
-    with pytest.raises(OSError, match="iscsiadm did not finish within 3 s") as caught:
-        tools.run("iscsiadm", limit=3)
-    assert caught.value.errno == errno.ETIMEDOUT
-    if not pids.exists():
-        pytest.skip("the machine is too slow to start Python within 3 s")
+    for limit in (3, 30, 300):  # a slow machine needs more, to start Python
+        with pytest.raises(OSError, match=f"iscsiadm did not finish within {limit} s") as caught:
+            tools.run("iscsiadm", limit=limit)
+        assert caught.value.errno == errno.ETIMEDOUT
+        if pids.exists() and pids.read_text():
+            break
     own, child = map(int, pids.read_text().split())
     for thread in threading.enumerate():
         if thread.name == "iscsiadm":
             thread.join(10)
     with pytest.raises(ProcessLookupError):
         os.kill(own, 0)
-    assert is_gone(child)
+    eventually(lambda: has_ended(child), what="the child has ended")
 
 
-def is_gone(pid: int) -> bool:
-    """Whether a process ends soon; a zombie that init has not reaped yet has ended."""
-    for _ in range(200):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state in "ZX":
-            return True
-        time.sleep(0.05)
-    return False
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended; a zombie that init has not reaped yet has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
 
 
 def test_a_child_in_the_background_is_not_waited_for(tmp_path: Path) -> None:
