@@ -120,10 +120,10 @@ def _our_pods(recording: Recording, words: Words) -> Table:
 # Events
 
 # What a run may or may not come by: a probe before the program listens or has made its file, or
-# on a busy machine.
+# on a busy machine. A probe that is killed with its container has said nothing.
 _LUCK = re.compile(
     r"Unhealthy .*(connection refused|context deadline exceeded|command timed out"
-    r"|errored and resulted in unknown|can't open '/tmp/ok')"
+    r"|errored and resulted in unknown|can't open '/tmp/ok'|Readiness probe failed:  @)"
 )
 _ENDING = re.compile(r"Killing Stopping container")
 _CAPACITY = re.compile(r"capacity: \d+")
