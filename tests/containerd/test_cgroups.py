@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.containerd.conftest import MakeAgent
-from tests.harness import Agent, Containerd, Json, container, forever, is_ready, pod
+from tests.harness import Agent, Containerd, Json, container, eventually, forever, is_ready, pod
 from tests.harness.leftovers import CGROUPS
 
 V1 = not (CGROUPS / "cgroup.procs").exists()
@@ -31,13 +29,6 @@ def places(containerd: Containerd, cgroup: str) -> list[Path]:
 
 def is_gone(containerd: Containerd, cgroup: str) -> bool:
     return not places(containerd, cgroup)
-
-
-def eventually(true: Callable[[], bool], what: str, within: float = 60) -> None:
-    deadline = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < deadline, f"not within {within} s: {what}"
-        time.sleep(0.1)
 
 
 def sized(name: str, **resources: Json) -> Json:
@@ -74,7 +65,7 @@ def test_a_pods_cgroup_holds_its_sum_and_outlives_the_agent(
     assert len([p for p in below if p.is_dir()]) >= 2
     eventually(
         lambda: read(containerd, "cpu", "burstable", "cpu.shares") == "512",
-        "the class weighs what its pods request",
+        what="the class weighs what its pods request",
     )
     assert read(containerd, "cpu", "besteffort", "cpu.shares") == "2"
     cpus = os.cpu_count() or 1
@@ -88,19 +79,20 @@ def test_a_pods_cgroup_holds_its_sum_and_outlives_the_agent(
     (shares.parent / f"pod{stray}").mkdir()
     agent.start()
     eventually(
-        lambda: read(containerd, "cpu", cgroup, "cpu.shares") == "512", "limits are written anew"
+        lambda: read(containerd, "cpu", cgroup, "cpu.shares") == "512",
+        what="limits are written anew",
     )
     eventually(
-        partial(is_gone, containerd, f"burstable/pod{stray}"), "an orphan's cgroup is removed"
+        partial(is_gone, containerd, f"burstable/pod{stray}"), what="an orphan's cgroup is removed"
     )
     assert agent.wait("sum", is_ready, what="ready")["metadata"]["uid"] == uid
 
     agent.drop("sum")
     agent.wait_gone("sum")
-    eventually(partial(is_gone, containerd, cgroup), "the pod's cgroup is gone")
+    eventually(partial(is_gone, containerd, cgroup), what="the pod's cgroup is gone")
     eventually(
         lambda: read(containerd, "cpu", "burstable", "cpu.shares") == "2",
-        "the class weighs nothing without pods",
+        what="the class weighs nothing without pods",
     )
 
 
@@ -118,4 +110,4 @@ def test_the_classes_have_their_own_places(agent: Agent, containerd: Containerd)
         agent.drop(name)
         agent.wait_gone(name)
     for cgroup in (f"pod{certain}", f"besteffort/pod{rest}"):
-        eventually(partial(is_gone, containerd, cgroup), f"{cgroup} is gone")
+        eventually(partial(is_gone, containerd, cgroup), what=f"{cgroup} is gone")

@@ -99,7 +99,7 @@ def test_logs_are_followed_to_the_containers_end(agent: Agent) -> None:
     )
     agent.wait("follow", lambda p: container_status(p, "main").get("started"), what="started")
     with agent.open_cli("logs", "-f", "follow-node") as following:
-        out, _ = following.communicate(timeout=20)
+        out, _ = following.communicate(timeout=60)
     assert out.splitlines() == ["one", "two"]
     agent.drop("follow")
     agent.wait_gone("follow")
@@ -115,7 +115,7 @@ def test_a_watch_prints_changes_as_they_come(agent: Agent) -> None:
     agent.wait_gone("watched")
 
 
-def read_until(process: subprocess.Popen[str], pattern: str, within: float = 10) -> str:
+def read_until(process: subprocess.Popen[str], pattern: str, within: float = 60) -> str:
     """Read what a process prints until the pattern is in it."""
     assert process.stdout is not None
     text, deadline = "", time.monotonic() + within

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,14 +178,13 @@ def test_a_volume_that_hangs_disturbs_no_other_pod(
     either.fault(CsiFaultKind.HANG, calls.STAGE, f"dir-{slow}", times=None)
     agent.put(pod_with(slow, claimed(slow)))
     either.wait("pending")
-    began = time.monotonic()
     agent.put(pod_with(quick, claimed(quick)))
     agent.put(pod(f"plain-{short}"))
     agent.wait_ready(quick)
     agent.wait_ready(f"plain-{short}")
     end(agent, quick, f"plain-{short}")
-    assert time.monotonic() - began < 60
-    assert either.state()["pending"] == [calls.STAGE]
+    # All of that came before the volume that hangs; its call would take two minutes.
+    assert f"dir-{slow}" not in either.state()["published"]
     either.clear_faults()
     agent.wait_ready(slow)
     end(agent, slow)

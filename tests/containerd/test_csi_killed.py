@@ -178,7 +178,7 @@ def test_agent_and_driver_killed_together_leave_data_and_nothing_else(
                     wanted[name] = chosen.choice(SHARED)
                     check = 'test "$(head -c 4 $AT)" = kept || exit 1'
                     agent.put(user_of(name, wanted[name], check))
-            time.sleep(chosen.random() * 1.5)  # the moment that was chosen, no wait for something
+            time.sleep(chosen.random() * 1.5)  # the moment of the kill is what is chosen
             both: list[Agent | CsiDriver] = [agent, driver]
             chosen.shuffle(both)
             for one in both:

@@ -19,7 +19,7 @@ from tests.harness.leftovers import hierarchies
 
 def refused(command: list[str]) -> str:
     """Run a command that must fail with exit status 1 and return what it said."""
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1, ran
     return ran.stderr + ran.stdout
 
@@ -51,13 +51,13 @@ def test_the_watchdog_is_fed(make_agent: MakeAgent) -> None:
     agent = make_agent(environment={"WATCHDOG_USEC": "400000"})
     agent.start()
     for _ in range(3):
-        agent.wait_notified("WATCHDOG=1", within=2)
+        agent.wait_notified("WATCHDOG=1")
 
 
 def test_run_once_starts_the_pods_and_leaves_them(make_agent: MakeAgent, cri: CriClient) -> None:
     agent = make_agent(arguments=("--runonce",))
     agent.put(pod("once"))
-    ran = subprocess.run(agent.command(), capture_output=True, text=True, check=False, timeout=30)
+    ran = subprocess.run(agent.command(), capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran
     assert live_containers(cri, "once-node")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -87,12 +86,11 @@ def test_a_pull_that_hangs_delays_no_other_pod_and_not_its_own_end(
     image = registry.add("slow:1", busybox)
     registry.let_through.clear()
     agent.put(pod("slow", container("main", forever(), image=image)))
-    assert registry.asked.wait(10)
+    assert registry.asked.wait(60)
     agent.put(pod("quick"))
-    agent.wait_ready("quick", within=10)
-    began = time.monotonic()
+    agent.wait_ready("quick")
     agent.drop("slow")
-    agent.wait_gone("slow")
-    assert time.monotonic() - began < 5
+    agent.wait_gone("slow")  # while the pull still hangs
+    assert not registry.let_through.is_set()
     agent.drop("quick")
     agent.wait_gone("quick")

@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=30) as response:
         text: str = response.read().decode()
         return text
 

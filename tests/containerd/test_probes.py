@@ -65,10 +65,10 @@ def test_http_probes_say_when_a_pod_is_ready_and_when_it_must_restart(
     assert "Readiness probe failed: HTTP probe failed with statuscode: 404" in events(agent, "web")
     assert not is_ready(agent.pods()["web"])
     inside(cri, "web", "touch", "/www/ready")
-    agent.wait_ready("web", within=5)
+    agent.wait_ready("web")
     inside(cri, "web", "rm", "/www/ready", "/www/live")
-    agent.wait("web", lambda p: not is_ready(p), 5, "unready")
-    agent.wait("web", lambda p: container_status(p, "main")["restartCount"] == 1, 10, "restarted")
+    agent.wait("web", lambda p: not is_ready(p), what="unready")
+    agent.wait("web", lambda p: container_status(p, "main")["restartCount"] == 1, what="restarted")
     assert "Container main failed liveness probe, will be restarted" in events(agent, "web")
     remove(agent, "web")
 
@@ -80,7 +80,7 @@ def test_a_tcp_probe_asks_for_a_connection(agent: Agent, cri: CriClient) -> None
         readinessProbe={"tcpSocket": {"port": 7000}, "periodSeconds": 1},
     )
     agent.put(pod("tcp", late, terminationGracePeriodSeconds=1))
-    agent.wait_ready("tcp", within=15)
+    agent.wait_ready("tcp")
     ip = agent.pods()["tcp"]["status"]["podIP"]
     assert f"dial tcp {ip}:7000: connect: connection refused" in events(agent, "tcp")
     remove(agent, "tcp")
@@ -95,10 +95,10 @@ def test_a_command_that_times_out_leaves_no_process_behind(agent: Agent, cri: Cr
     )
     agent.put(pod("slow", slow))
     said = 'command timed out: "sleep 1001" timed out after 1s'
-    eventually(lambda: said in events(agent, "slow"), within=15)
-    eventually(lambda: 'timed out: "sh -c sleep 1002; true"' in events(agent, "slow"), within=15)
+    eventually(lambda: said in events(agent, "slow"))
+    eventually(lambda: 'timed out: "sh -c sleep 1002; true"' in events(agent, "slow"))
     # Probes go on, so one of each may be there at any time; of four runs there would be more.
-    eventually(lambda: asked(agent, "slow") > 4, within=20)
+    eventually(lambda: asked(agent, "slow") > 4)
     running = inside(cri, "slow", "ps", "-o", "args")
     assert running.count("sleep 1001") <= 1, running
     assert sum(line == "sleep 1002" for line in running.splitlines()) <= 1, running
@@ -133,7 +133,7 @@ def test_a_startup_probe_gates_the_next_container_and_the_other_probes(
     )
     assert container_status(waiting, "side")["started"] is False
     assert condition(waiting, "Initialized") == "False"
-    ready = agent.wait_ready("gated", within=15)
+    ready = agent.wait_ready("gated")
     assert container_status(ready, "side")["started"] is True
     remove(agent, "gated")
 
@@ -170,20 +170,20 @@ def test_a_grpc_probe_asks_for_a_services_health(agent: Agent) -> None:
         main = container("main", forever(), readinessProbe=asks)
         agent.put(pod("grpc", main, hostNetwork=True))
         said = 'service unhealthy (responded with "NOT_SERVING")'
-        eventually(lambda: said in events(agent, "grpc"), within=15)
+        eventually(lambda: said in events(agent, "grpc"))
         status[0] = 1  # SERVING
-        agent.wait_ready("grpc", within=10)
+        agent.wait_ready("grpc")
         remove(agent, "grpc")
 
 
 def test_readiness_does_not_flip_when_the_agent_is_killed(agent: Agent) -> None:
     probe = {**command("true"), "periodSeconds": 5}
     agent.put(pod("kept", container("main", forever(), readinessProbe=probe)))
-    agent.wait_ready("kept", within=15)
+    agent.wait_ready("kept")
     before = agent.pods()["kept"]["status"]
     agent.kill()
     agent.start()
-    seen = agent.wait_ready("kept", within=5)
+    seen = agent.wait_ready("kept")
     assert seen["status"] == before
     # Long enough for a probe to have run again.
     deadline = time.monotonic() + 6

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.containerd.conftest import MakeAgent
 from tests.harness import (
@@ -20,6 +21,14 @@ from tests.harness import (
     live_containers,
     pod,
 )
+
+
+@pytest.fixture(scope="module")
+def agent(make_agent: MakeAgent) -> Agent:
+    """An agent that looks for nothing of itself: what comes in time was told by the kernel."""
+    agent = make_agent(config={"syncFrequency": "1h", "fileCheckFrequency": "1h"})
+    agent.start()
+    return agent
 
 
 def document(kind: str, name: str, **fields: Any) -> Json:
@@ -68,7 +77,7 @@ def test_a_container_is_told_what_its_objects_and_its_pod_say(agent: Agent, cri:
     agent.wait_gone("told")
 
 
-def test_a_change_reaches_a_running_container_within_a_second(agent: Agent, cri: CriClient) -> None:
+def test_a_change_reaches_a_running_container_without_a_sync(agent: Agent, cri: CriClient) -> None:
     agent.put(document("ConfigMap", "live", data={"text": "one"}))
     agent.put(secret("live-keys", token="first"))
     main = container(
@@ -83,10 +92,8 @@ def test_a_change_reaches_a_running_container_within_a_second(agent: Agent, cri:
     live = live_containers(cri, "live-pod-node")["main"]
     assert cri.run(live, "cat", "/config/text", "/secret/token") == "onefirst"
     assert "tmpfs /secret" in cri.run(live, "cat", "/proc/mounts")
-    changed = time.monotonic()
     agent.put(document("ConfigMap", "live", data={"text": "two", "more": "x"}))
     eventually(lambda: cri.run(live, "cat", "/config/text") == "two")
-    assert time.monotonic() - changed < 1.5  # of which an exec into the container is a part
     assert cri.run(live, "ls", "/config").split() == ["more", "text"]
     agent.put(secret("live-keys", token="second"))
     eventually(lambda: cri.run(live, "cat", "/secret/token") == "second")
