@@ -28,7 +28,7 @@ from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest, StageR
 from kubelet_trio.volumes.csi.data import RECORD, VolumeRecord, read_record, write_record
 from kubelet_trio.volumes.csi.inputs import VolumeUse, pod_attributes, secret_values, volume_use
 from kubelet_trio.volumes.csi.node import CsiNode, VolumeUsers, failing_step
-from kubelet_trio.volumes.csi.staging import access_of, node_client, undo_mounts
+from kubelet_trio.volumes.csi.staging import access_of, node_client, undo_call, undo_mounts
 from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability, CsiVolume
 from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
 from kubelet_trio.volumes.layout import VOLUME_DEVICES, device_link, names_in
@@ -270,7 +270,7 @@ class CsiBlocks:
         # The rest stays until the driver has answered: it shows that the pod may have the volume.
         await self.node.offload(self.maps.release, paths.entries / uid)
         try:
-            await client.unpublish(volume, str(target))
+            await undo_call(self.node, client.unpublish, volume, target)
         except CsiCallError as exc:
             text = f"kubernetes.io/csi: blockMapper.unpublishVolumeForBlock failed: {exc}"
             raise VolumeStepError(text) from exc
@@ -292,7 +292,7 @@ class CsiBlocks:
                 client = node_client(node, volume, "blockMapper.TearDownDevice")
                 if client.can(Capability.STAGE_UNSTAGE_VOLUME):
                     try:
-                        await client.unstage(volume, str(paths.staging))
+                        await undo_call(node, client.unstage, volume, paths.staging)
                     except CsiCallError as exc:
                         raise VolumeStepError(
                             f"kubernetes.io/csi: blockMapper.unstageVolumeForBlock failed: {exc}"

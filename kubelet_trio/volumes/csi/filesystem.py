@@ -40,6 +40,7 @@ from kubelet_trio.volumes.csi.staging import (
     forget,
     node_client,
     remove_mount_point,
+    undo_call,
     undo_mounts,
 )
 from kubelet_trio.volumes.csi.types import CsiVolume
@@ -238,7 +239,7 @@ class CsiFilesystems:
         client = node_client(self.node, volume, "Unmounter.TearDownAt")
         self._done.discard((uid, published.directory.name))
         try:
-            await client.unpublish(volume, str(published.target))
+            await undo_call(self.node, client.unpublish, volume, published.target)
         except CsiCallError as exc:
             text = f"kubernetes.io/csi: Unmounter.TearDownAt failed: {exc}"
             raise VolumeStepError(text) from exc

@@ -7,7 +7,7 @@ and among the pods that this process is about to give it to.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -162,7 +162,7 @@ class Staging:
             client = node_client(self.node, volume, "attacher.UnmountDevice")
             if client.can(Capability.STAGE_UNSTAGE_VOLUME):
                 try:
-                    await client.unstage(volume, str(path))
+                    await undo_call(self.node, client.unstage, volume, path)
                 except CsiCallError as exc:
                     text = f"kubernetes.io/csi: attacher.UnmountDevice failed: {exc}"
                     raise VolumeStepError(text) from exc
@@ -234,6 +234,38 @@ def node_client(node: CsiNode, volume: CsiVolume, where: str) -> DriverClient:
     except VolumeStepError as exc:
         what = "create newCsiDriverClient" if where.startswith("attacher") else "get CSI client"
         raise VolumeStepError(f"kubernetes.io/csi: {where} failed to {what}: {exc}") from exc
+
+
+async def undo_call(
+    node: CsiNode, call: Callable[[CsiVolume, str], Awaitable[None]], volume: CsiVolume, path: Path
+) -> None:
+    """Have a driver undo a stage or a publish, whether it has done it or not.
+
+    NOT_FOUND while nothing is mounted at the path is a success: there is nothing to undo. Drivers
+    answer so about a volume that was never staged because it does not exist, and about an inline
+    one that they have not created yet or whose unpublish they have done without being heard. The
+    Go kubelet would ask for ever.
+
+    Args:
+        node: the node.
+        call: the client's `unstage` or `unpublish`.
+        volume: the volume.
+        path: where it is staged or published.
+
+    Raises `CsiCallError`, and OSError.
+    """
+    try:
+        await call(volume, str(path))
+    except CsiCallError as exc:
+        failure = exc
+    else:
+        return
+    if failure.code != "NotFound":
+        raise failure
+    left = await node.offload(mounted_below, path, node.mounter)
+    if left:
+        raise failure
+    log.info("csi.volume_unknown", driver=volume.driver, handle=volume.handle, path=str(path))
 
 
 def undo_mounts(path: Path, mounter: Mounter) -> None:

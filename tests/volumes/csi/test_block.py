@@ -20,6 +20,7 @@ from lightkube.models.core_v1 import PersistentVolume, Pod, VolumeDevice
 from outcome import capture
 
 from kubelet_trio.cri import v1
+from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.objects import ApiObject
 from kubelet_trio.testing.csi import CsiFaultKind, CsiRules, FakeCsiDriver, FakeStorage, calls
@@ -220,6 +221,43 @@ async def test_a_failed_unpublish_holds_the_teardown_and_no_device(
         assert not world.devices.loops
         world.restart()
     async with world.running():
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_device_that_its_driver_does_not_know_was_not_published(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    faults = world.driver.faults
+    publish = faults.add(CsiFaultKind.ERROR, calls.PUBLISH, times=None)
+    unpublish = faults.add(
+        CsiFaultKind.REFUSE, calls.UNPUBLISH, times=None, status=Status.NOT_FOUND
+    )
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(user_of(A))
+        await world.volumes.unmount(A)
+        assert is_clean(world)
+        faults.lift(publish)
+        await world.volumes.mount(user_of(A))
+        # What is published stays until the driver knows it again.
+        with pytest.raises(VolumeError, match="code = NotFound"):
+            await world.volumes.unmount(A)
+        assert "vol-1" in world.rules.published()
+        faults.lift(unpublish)
+        await world.volumes.unmount(A)
+    assert is_clean(world)
+
+
+async def test_a_device_that_does_not_exist_was_not_staged(
+    world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    world.driver.faults.add(CsiFaultKind.ERROR, calls.STAGE, times=2)
+    for method in (calls.STAGE, calls.UNSTAGE):
+        world.driver.faults.add(CsiFaultKind.REFUSE, method, times=None, status=Status.NOT_FOUND)
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(user_of(A))
         await world.volumes.unmount(A)
     assert is_clean(world)
 

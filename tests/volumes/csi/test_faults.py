@@ -10,6 +10,7 @@ import pytest
 import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from lightkube.models.core_v1 import Volume
 from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
@@ -173,6 +174,83 @@ async def test_an_unpublish_that_fails_keeps_the_pod(
         )
         assert list(world.rules.published()) == ["vol-1"]  # the other one is gone
         await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+@pytest.mark.parametrize("volume", [inline(), claimed()], ids=["inline", "claimed"])
+async def test_a_volume_that_never_was_is_no_obstacle(
+    world: World, volume: Volume, autojump_clock: MockClock
+) -> None:
+    """A driver that was away does not know the volume, and cannot unpublish it."""
+    world.driver.faults.add(CsiFaultKind.ERROR, calls.PUBLISH, times=None)
+    world.driver.faults.add(
+        CsiFaultKind.REFUSE, calls.UNPUBLISH, times=None, status=Status.NOT_FOUND
+    )
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, volume))
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+async def test_an_inline_volume_whose_end_was_not_answered_is_gone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A driver deletes it with the unpublish, and does not know it the next time."""
+    async with world.running():
+        await world.volumes.mount(pod_of(A, inline()))
+        world.driver.faults.add(CsiFaultKind.LOST_REPLY, calls.UNPUBLISH)
+        with pytest.raises(VolumeError, match="code = Unavailable"):
+            await world.volumes.unmount(A)
+        world.driver.faults.add(
+            CsiFaultKind.REFUSE, calls.UNPUBLISH, times=None, status=Status.NOT_FOUND
+        )
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+@pytest.mark.parametrize("volume", [inline(), claimed()], ids=["inline", "claimed"])
+async def test_what_is_mounted_stays_until_the_driver_knows_it_again(
+    world: World, volume: Volume, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(pod_of(A, volume))
+        mounted = world.mounter.mounts()
+        world.driver.faults.add(CsiFaultKind.REFUSE, calls.UNPUBLISH, status=Status.NOT_FOUND)
+        with pytest.raises(VolumeError, match="code = NotFound"):
+            await world.volumes.unmount(A)
+        assert world.mounter.mounts() == mounted
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    world.rules.check()
+
+
+async def test_a_volume_that_does_not_exist_was_not_staged(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Also if the driver was away at first, so that nobody knows what it has done."""
+    world.driver.faults.add(CsiFaultKind.ERROR, calls.STAGE, times=2)
+    for method in (calls.STAGE, calls.UNSTAGE):
+        world.driver.faults.add(CsiFaultKind.REFUSE, method, times=None, status=Status.NOT_FOUND)
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, claimed()))
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+
+
+async def test_what_is_staged_stays_until_the_driver_knows_it_again(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        world.driver.faults.add(CsiFaultKind.REFUSE, calls.UNSTAGE, status=Status.NOT_FOUND)
+        await world.volumes.unmount(A)
+        assert len(world.mounter.mounts()) == 1
+        await world.volumes.unused.clean()
     assert world.left_on_disk() == []
     world.rules.check()
 
