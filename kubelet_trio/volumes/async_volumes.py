@@ -2,7 +2,8 @@
 
 Each volume has a task, so that a driver that hangs holds up only the pods that wait for it. A
 volume that fails is tried again with a back-off of its own (500 ms, doubling to 2m2s, as in
-pkg/util/goroutinemap/exponentialbackoff); each failure is an event. Cancelling a task leaves what
+pkg/util/goroutinemap/exponentialbackoff), and at once when what it waits for may have come; each
+failure is an event. Cancelling a task leaves what
 the plugin's `tear_down` undoes.
 """
 
@@ -33,6 +34,7 @@ from kubelet_trio.volumes.errors import (
     FilesystemMismatchError,
     VolumeError,
     VolumeStepError,
+    missing_driver,
     not_mounted_error,
     set_up_error,
 )
@@ -61,6 +63,8 @@ class _Retry:
 
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_DELAY, LONGEST_DELAY))
     next_at: float = 0.0  # trio time
+    missing: str = ""  # the driver that the last attempt did not find
+    bell: Bell = field(default_factory=Bell)  # rung when something that it waits for has changed
 
 
 @dataclass(slots=True)
@@ -212,6 +216,8 @@ class AsyncVolumes:
     ) -> None:
         """Repeat an attempt to set up a volume until it succeeds; emit an event for each failure.
 
+        The back-off ends early when a missing driver registers, and with `retry`.
+
         Args:
             pod: the pod.
             uid: its UID.
@@ -220,10 +226,13 @@ class AsyncVolumes:
         """
         retry = self._retries.setdefault((uid, name), _Retry())
         while True:
-            await trio.sleep_until(retry.next_at)
+            with trio.move_on_at(retry.next_at):
+                await self._news(retry)
+            retry.bell.clear()
             try:
                 await attempt()
             except VolumeError as exc:
+                retry.missing = missing_driver(exc)
                 retry.next_at = trio.current_time() + retry.backoff.next_delay()
                 log.warning("volume.set_up_failed", volume=name, error=str(exc))
                 if self.events is not None:
@@ -231,6 +240,21 @@ class AsyncVolumes:
             else:
                 self._retries.pop((uid, name), None)
                 return
+
+    def retry(self, uid: PodUid) -> None:
+        """End the back-off of a pod's volumes: the cause of their failures may be gone."""
+        for (pod, _), retry in self._retries.items():
+            if pod == uid:
+                retry.bell.ring()
+
+    async def _news(self, retry: _Retry) -> None:
+        """Wait until the cause of the last failure may be gone."""
+        waits = (known.wait_driver for known in self.kinds if known.wait_driver is not None)
+        wait_driver = next(waits, None)
+        if retry.missing and wait_driver is not None:
+            await wait_driver(retry.missing)
+        else:
+            await retry.bell.wait_ring()
 
     async def timeout_error(self, unmounted: Mapping[str, VolumeSpec | None]) -> VolumeError:
         """Return the error for volumes that were not set up in time.

@@ -66,6 +66,15 @@ class DriverNotFoundError(VolumeStepError):
         self.driver = name
 
 
+def missing_driver(error: BaseException | None) -> str:
+    """Return the CSI driver whose absence has caused an error; "" for any other cause."""
+    while error is not None:
+        if isinstance(error, DriverNotFoundError):
+            return error.driver
+        error = error.__cause__
+    return ""
+
+
 class CsiCallError(VolumeStepError):
     """A CSI driver answered a call with an error, or did not answer."""
 

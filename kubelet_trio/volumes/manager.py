@@ -184,6 +184,10 @@ class VolumeManager:
         else:
             await self._set_up(pod, specs)
 
+    def retry(self, uid: PodUid) -> None:
+        """End the back-off of a pod's volumes, for example after a change of an object."""
+        self._async.retry(uid)
+
     async def refresh(self, pod: Pod) -> None:
         """Write changed objects into the volumes of a running pod; publish volumes again whose
         driver wants that.

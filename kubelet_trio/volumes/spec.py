@@ -212,6 +212,8 @@ class AsyncKind:
     make: Callable[[], AsyncVolumePlugin]
     # Called before the first pod: announces what an earlier agent has left. Raises OSError.
     restore: Callable[[], Awaitable[None]] | None = None
+    # Returns once a driver of that name is registered; None: the kind has no drivers that do.
+    wait_driver: Callable[[str], Awaitable[object]] | None = None
 
 
 def is_claimed(volume: Volume) -> bool:

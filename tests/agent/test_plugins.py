@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
 from trio.testing import MockClock
 
 from kubelet_trio.agent import Agent
@@ -117,3 +119,43 @@ async def test_a_flood_of_bad_plugins_disturbs_no_pod(
         await trio.sleep(60)
         assert len(sockets(agent)) == 30
         assert ready(node.status(pod))
+
+
+async def test_a_pod_starts_as_soon_as_what_its_volume_waits_for_is_there(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """First its driver, then the CSIDriver, each after half a minute of attempts."""
+    body = """
+- name: web
+  image: web
+  imagePullPolicy: IfNotPresent
+  volumeMounts: [{name: v, mountPath: /data}]"""
+    pod = make_pod(containers=body[1:], spec=[f"volumes: [{{name: v, csi: {{driver: {DRIVER}}}}}]"])
+    driver = FakeCsiDriver(facts=CsiDriverFacts(name=DRIVER, endpoint=""))
+    path = node.base / "root" / "plugins_registry" / "driver-reg.sock"
+
+    def object_of(*modes: str) -> CSIDriver:
+        fields = CSIDriverSpec(
+            attachRequired=False, podInfoOnMount=True, volumeLifecycleModes=list(modes)
+        )
+        return CSIDriver(metadata=ObjectMeta(name=DRIVER), spec=fields)
+
+    async with node.running(pod, objects=[object_of("Ephemeral")]) as agent:
+        await trio.sleep(40)
+        assert not ready(node.status(pod))
+        async with serving(driver, path):
+            await eventually(lambda: DRIVER in agent.parts.supplies.csi.drivers.value)
+            await trio.sleep(1)
+            assert ready(node.status(pod))
+
+            node.feed.put(objects=[object_of("Persistent")])
+            await eventually(lambda: not driver.rules.published())
+            await trio.sleep(10)
+            node.feed.put(pod, objects=[object_of("Persistent")])
+            await trio.sleep(40)
+            assert not driver.rules.published()
+            node.feed.put(pod, objects=[object_of("Ephemeral")])
+            await trio.sleep(1)
+            assert ready(node.status(pod))
+            node.feed.put()
+            await eventually(lambda: not driver.rules.published())

@@ -191,6 +191,7 @@ class PodWorker:
     def retry(self) -> None:
         """Start another round, with failed steps retried: their cause may be gone."""
         self._sync.retry()
+        self._services.volumes.retry(self.uid)
         self.wake()
 
     def objects_changed(self) -> None:

@@ -126,6 +126,7 @@ class CsiServices:
             self._has_staged,
             lambda: self._plugin(walks, measured),
             self.restore,
+            lambda name: self.drivers.wait_value(lambda drivers: name in drivers),
         )
 
     def _plugin(self, walks: Walks, measured: VolumeMeter) -> CsiPlugin:

@@ -17,6 +17,7 @@ from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes.csi.types import Driver
 from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
 from tests.volumes.make import empty_dir
 
@@ -270,6 +271,49 @@ async def test_without_its_driver_a_volume_waits_for_it(
     ]
     await world.volumes.unmount(A)
     assert world.left_on_disk() == []
+
+
+@pytest.mark.parametrize("volume", [inline(), claimed()], ids=["inline", "claimed"])
+async def test_a_volume_is_set_up_as_soon_as_its_driver_registers(
+    world: World, volume: Volume, autojump_clock: MockClock
+) -> None:
+    """Its next attempt would be a minute later, and after the pod's time is over."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.volumes.mount, pod_of(A, volume))
+        await trio.sleep(70)
+        async with world.running():
+            await trio.sleep(0.1)
+            assert len(world.rules.published()) == 1
+            assert nursery.child_tasks == frozenset()
+
+
+async def test_another_driver_ends_no_wait(world: World, autojump_clock: MockClock) -> None:
+    with trio.move_on_after(70):
+        await world.volumes.mount(pod_of(A, inline()))
+    before = len(world.events.texts)
+    with trio.move_on_after(50):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.volumes.mount, pod_of(A, inline()))
+            await trio.sleep(10)
+            world.csi.drivers.value = {"other": Driver("other", "/other.sock", "node")}
+    assert len(world.events.texts) == before
+
+
+async def test_a_volume_is_tried_again_as_soon_as_its_pod_is_told_of_a_change(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.objects.put(driver_object(volumeLifecycleModes=["Persistent"]))
+    async with world.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(world.volumes.mount, pod_of(A, inline()))
+        await trio.sleep(70)
+        world.objects.put(driver_object())
+        world.volumes.retry(B)
+        await trio.sleep(1)
+        assert world.rules.published() == {}
+        world.volumes.retry(A)
+        await trio.sleep(0.1)
+        assert len(world.rules.published()) == 1
+        assert nursery.child_tasks == frozenset()
 
 
 async def test_a_lost_record_of_an_unmounted_volume_is_no_obstacle(
