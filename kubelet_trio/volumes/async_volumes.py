@@ -53,6 +53,7 @@ log = get_logger()
 
 MOUNT_LIMIT = 123.0  # seconds for all volumes of a pod: podAttachAndMountTimeout
 REPUBLISH_LIMIT = 30.0  # seconds for the volumes of a running pod, whose worker waits
+_LOOK_LIMIT = 60.0  # seconds for a look for what no pod needs
 _EXHAUSTED_LIMIT = 10.0  # seconds for a look at an attachment
 FIRST_DELAY, LONGEST_DELAY = 0.5, 122.0
 
@@ -324,23 +325,32 @@ class AsyncVolumes:
             except OSError as exc:
                 log.warning("volumes.not_restored", kind=known.kind, error=str(exc))
 
-    async def unused(self) -> dict[str, Callable[[], Awaitable[None]]]:
+    async def unused(
+        self,
+    ) -> tuple[dict[str, Callable[[], Awaitable[None]]], dict[str, VolumeError]]:
         """Return what undoes each volume that no pod needs, by a name for logs.
 
-        Raises `VolumeError`, as the functions do.
+        Also why each kind that could not be looked at failed, by the kind. All kinds are looked at
+        side by side, for at most 60 s. The functions raise `VolumeError`.
         """
-        try:
-            kinds = [
-                known.kind
-                for known in self.kinds
-                if known.kind in self.plugins or await self.offload(known.has_remains)
-            ]
-        except OSError as exc:
-            raise VolumeError("", f"looking for volumes without a pod failed: {exc}") from exc
         found: dict[str, Callable[[], Awaitable[None]]] = {}
-        for kind in kinds:
-            found |= await self.plugin(kind).unused()
-        return found
+        late = "looking for volumes without a pod did not end in time"
+        failed = {known.kind: VolumeError("", f"{known.kind}: {late}") for known in self.kinds}
+
+        async def look(known: AsyncKind) -> None:
+            try:
+                if known.kind in self.plugins or await self.offload(known.has_remains):
+                    found.update(await self.plugin(known.kind).unused())
+                del failed[known.kind]
+            except (VolumeError, OSError) as exc:
+                text = f"{known.kind}: looking for volumes without a pod failed: {exc}"
+                failed[known.kind] = VolumeError("", text)
+
+        with trio.move_on_after(_LOOK_LIMIT):
+            async with trio.open_nursery() as looks:
+                for known in self.kinds:
+                    looks.start_soon(look, known)
+        return found, failed
 
 
 @asynccontextmanager

@@ -4,7 +4,12 @@ The teardown of a pod tries that once. What failed then, what a lost pod has lef
 earlier agent has left is found here on disk: after each teardown of such volumes, and once a
 minute. Each volume has a task of its own, which tries until the volume is undone or in use again,
 with a back-off from 500 ms to 2m2s (pkg/util/goroutinemap/exponentialbackoff). So a driver that
-hangs or fails delays no other volume.
+hangs or fails delays no other volume, and a kind of volume whose directories cannot be read delays
+no other kind.
+
+A restarted child forgets nothing: it finds the same on disk. The tasks of the one before it have
+ended; a call to the host that one has left running keeps the lock of its volume (`KeyedLocks`), so
+nothing is undone twice at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class UnusedVolumes:
 
     volumes: AsyncVolumes
     _busy: set[str] = field(default_factory=set)  # names of those that a task undoes
-    _problem: str = ""  # with the last look
+    _problems: dict[str, str] = field(default_factory=dict)  # with the last look, by the kind
 
     async def run(self) -> None:
         """Undo what no pod needs until cancelled. Call it when every source has delivered."""
@@ -47,7 +52,7 @@ class UnusedVolumes:
 
     async def clean(self) -> None:
         """Undo everything once, side by side. Raises `VolumeError` for the first that failed."""
-        found = await self.volumes.unused()
+        found, failed = await self.volumes.unused()
         errors: dict[str, VolumeError] = {}
 
         async def one(name: str, undo: Callable[[], Awaitable[None]]) -> None:
@@ -59,19 +64,18 @@ class UnusedVolumes:
         async with trio.open_nursery() as tasks:
             for name, undo in found.items():
                 tasks.start_soon(one, name, undo)
-        if errors:
-            raise errors[min(errors)]
+        for failures in (errors, failed):
+            if failures:
+                raise failures[min(failures)]
 
     async def _look(self, tasks: trio.Nursery) -> None:
         """Start a task for each unused volume that has none."""
-        problem = ""
-        try:
-            found = await self.volumes.unused()
-        except VolumeError as exc:
-            found, problem = {}, str(exc)
-            if problem != self._problem:
-                log.warning("volumes.not_read", error=problem)
-        self._problem = problem
+        found, failed = await self.volumes.unused()
+        problems = {kind: str(exc) for kind, exc in failed.items()}
+        for kind, problem in problems.items():
+            if problem != self._problems.get(kind):
+                log.warning("volumes.not_read", kind=kind, error=problem)
+        self._problems = problems
         for name, undo in found.items():
             if name not in self._busy:
                 self._busy.add(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -62,7 +63,11 @@ class CsiPlugin:
     async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         found: dict[str, Callable[[], Awaitable[None]]] = {}
         for part in self._parts():
-            found |= await part.unused()
+            try:
+                found |= await part.unused()
+            except VolumeError:
+                # Not raised here: the other part's volumes can be undone.
+                found[f"all {part.__class__.__name__}"] = partial(_undo_all, part)
         return found
 
     async def grow(self, spec: VolumeSpec, size: int) -> None:
@@ -101,3 +106,9 @@ class CsiPlugin:
         if self._blocks is None:
             raise ValueError("block volumes of CSI drivers are not supported")
         return self._blocks
+
+
+async def _undo_all(part: AsyncVolumePlugin) -> None:
+    """Look again for the volumes of a part that could not be read. Raises `VolumeError`."""
+    for undo in (await part.unused()).values():
+        await undo()

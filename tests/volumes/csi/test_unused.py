@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
+from kubelet_trio.volumes.errors import VolumeError
 from tests.volumes.csi.test_block import block, user_of
 from tests.volumes.csi.world import World, claimed, persistent, pod_of
 
@@ -105,4 +106,22 @@ async def test_what_an_earlier_agent_left_is_undone(
             await world.driver.wait_until(lambda rules: not rules.staged())
             assert trio.current_time() < 10
             agent.cancel_scope.cancel()
+    world.rules.check()
+
+
+async def test_block_volumes_that_cannot_be_read_stop_no_file_systems(
+    world: World, autojump_clock: MockClock
+) -> None:
+    devices = world.root / "plugins/kubernetes.io/csi/volumeDevices"
+    async with world.running(), trio.open_nursery() as agent:
+        await world.volumes.mount(pod_of(A, claimed()))
+        world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
+        await world.volumes.unmount(A)
+        devices.parent.mkdir(parents=True, exist_ok=True)
+        devices.symlink_to(devices)
+        agent.start_soon(world.volumes.unused.run)
+        await world.driver.wait_until(lambda rules: not rules.staged())
+        with pytest.raises(VolumeError, match="reading the block volumes failed"):
+            await world.volumes.unused.clean()
+        agent.cancel_scope.cancel()
     world.rules.check()
