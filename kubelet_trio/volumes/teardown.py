@@ -21,6 +21,13 @@ from kubelet_trio.volumes.layout import (
 )
 from kubelet_trio.volumes.mounter import Mounter
 
+# Seconds that the teardown of a pod waits for the node to let go of a volume: unstage, unmount and
+# detach of a device. The Go kubelet does that after the pod's end (UnmountDevice in its
+# reconciler). Here the pod waits this long, so that nearly every volume is unstaged when the pod,
+# or an embedded agent, has ended: a driver that works takes less, except for a lot of unwritten
+# data. What takes longer is cut off, stays in use, and is repeated by `UnusedVolumes`.
+RELEASE_PATIENCE = 10.0
+
 
 def plugin_directories(pod_dir: Path) -> frozenset[str]:
     """Return the names of the plugins that have a directory in a pod's. Raises OSError."""

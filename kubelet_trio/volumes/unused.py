@@ -1,11 +1,11 @@
 """Undoes what no pod needs any more: staged volumes, attached disks, sessions.
 
-The teardown of a pod tries that once. What failed then, what a lost pod has left, and what an
-earlier agent has left is found here on disk: after each teardown of such volumes, and once a
-minute. Each volume has a task of its own, which tries until the volume is undone or in use again,
-with a back-off from 500 ms to 2m2s (pkg/util/goroutinemap/exponentialbackoff). So a driver that
-hangs or fails delays no other volume, and a kind of volume whose directories cannot be read delays
-no other kind.
+The teardown of a pod tries that once, for at most 10 s. What failed or hung then, what a lost pod
+has left, and what an earlier agent has left is found here on disk: after each teardown of such
+volumes, and once a minute. Each volume has a task of its own, which tries until the volume is
+undone or in use again, with a back-off from 500 ms to 2m2s
+(pkg/util/goroutinemap/exponentialbackoff). So a driver that hangs or fails delays no other volume,
+and a kind of volume whose directories cannot be read delays no other kind.
 
 A restarted child forgets nothing: it finds the same on disk. The tasks of the one before it have
 ended; a call to the host that one has left running keeps the lock of its volume (`KeyedLocks`), so

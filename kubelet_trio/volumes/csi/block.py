@@ -28,7 +28,13 @@ from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest, StageR
 from kubelet_trio.volumes.csi.data import RECORD, VolumeRecord, read_record, write_record
 from kubelet_trio.volumes.csi.inputs import VolumeUse, pod_attributes, secret_values, volume_use
 from kubelet_trio.volumes.csi.node import CsiNode, VolumeUsers, failing_step
-from kubelet_trio.volumes.csi.staging import access_of, node_client, undo_call, undo_mounts
+from kubelet_trio.volumes.csi.staging import (
+    access_of,
+    brief,
+    node_client,
+    undo_call,
+    undo_mounts,
+)
 from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability, CsiVolume
 from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
 from kubelet_trio.volumes.layout import VOLUME_DEVICES, device_link, names_in
@@ -147,7 +153,7 @@ class CsiBlocks:
         """Unmap and unpublish all volumes of a pod, and unstage those that no other pod uses.
 
         Raises `VolumeError` for the first that is still published, after the others. What cannot
-        be unstaged holds up no pod; `unused` returns it again.
+        be unstaged within `RELEASE_PATIENCE` holds up no pod; `unused` returns it again.
         """
         uid = pod_dir.name
         try:
@@ -160,9 +166,9 @@ class CsiBlocks:
                 volumes.start_soon(self._end, paths, uid, errors)
         kept = {await self._recorded(self._paths(name)) for name in errors}
         # What was tried, but not as far as an entry for the pod.
-        for volume in sorted(self.users.of_pod(uid) - kept):
-            async with self.node.locks.hold(volume.unique_name):
-                await self._give_up(uid, volume)
+        async with trio.open_nursery() as volumes:
+            for volume in self.users.of_pod(uid) - kept:
+                volumes.start_soon(self._give_up, uid, volume)
         _raise_first(errors)
 
     async def unused(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
@@ -255,10 +261,8 @@ class CsiBlocks:
                 self._mapped.discard((uid, name))
                 await self._unpublish(paths, uid, volume)
                 self.users.remove(uid, volume)
-                try:
-                    await self._release(paths, volume)
-                except (VolumeStepError, OSError) as exc:
-                    log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
+                with brief(volume):
+                    await self._try_release(paths, volume)
         except (VolumeStepError, OSError) as exc:
             text = f'UnmapVolume.UnmapPodDevice failed for volume "{name}" : {exc}'
             errors[name] = VolumeError(name, text)
@@ -300,17 +304,32 @@ class CsiBlocks:
         await node.offload(_remove_volume, paths, node)
         node.in_use.drop(volume.unique_name)
 
-    async def _give_up(self, uid: str, volume: CsiVolume) -> None:
-        """Let go of a volume that a pod has not got. Needs the volume's lock."""
-        self.users.remove(uid, volume)
+    async def _try_release(self, paths: BlockPaths, volume: CsiVolume) -> None:
+        """As `_release`, but a failure is only logged: `unused` returns the volume again."""
         try:
-            for paths in await self._volumes():
-                if await self._recorded(paths) == volume:
-                    await self._release(paths, volume)
-                    return
+            await self._release(paths, volume)
         except (VolumeStepError, OSError) as exc:
             log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
+
+    async def _give_up(self, uid: str, volume: CsiVolume) -> None:
+        """Let go of a volume that a pod has not got."""
+        # Before the wait for the lock: whoever holds it may be the last user.
+        self.users.remove(uid, volume)
+        with brief(volume):
+            async with self.node.locks.hold(volume.unique_name):
+                await self._forget(volume)
+
+    async def _forget(self, volume: CsiVolume) -> None:
+        """Unstage a volume, unless a pod uses it; it is not in use any more. Needs its lock."""
+        try:
+            all_paths = await self._volumes()
+        except OSError as exc:
+            log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
             return
+        for paths in all_paths:
+            if await self._recorded(paths) == volume:
+                await self._try_release(paths, volume)
+                return
         if not self.users.uses(volume):
             self.node.in_use.drop(volume.unique_name)
 

@@ -37,6 +37,7 @@ from kubelet_trio.volumes.csi.node import CsiNode, failing_step
 from kubelet_trio.volumes.csi.staging import (
     Staging,
     access_of,
+    brief,
     forget,
     node_client,
     remove_mount_point,
@@ -105,7 +106,7 @@ class CsiFilesystems:
         """Unpublish all volumes of a pod, and unstage those that no other pod uses.
 
         Raises `VolumeError` for the first that is still published, after the others. What cannot
-        be unstaged holds up no pod; `unused` returns it again.
+        be unstaged within `RELEASE_PATIENCE` holds up no pod; `unused` returns it again.
         """
         try:
             found = await self.node.offload(published_of, pod_dir)
@@ -117,9 +118,9 @@ class CsiFilesystems:
                 volumes.start_soon(self._end, pod_dir.name, published, errors)
         kept = {p.record.volume for p in found if p.record is not None and p.directory in errors}
         # What was tried without success has no record.
-        for volume in sorted(self.node.users.of_pod(pod_dir.name) - kept):
-            async with self.node.locks.hold(volume.unique_name):
-                await self._let_go(pod_dir.name, volume)
+        async with trio.open_nursery() as volumes:
+            for volume in self.node.users.of_pod(pod_dir.name) - kept:
+                volumes.start_soon(self._give_up, pod_dir.name, volume)
         if errors:
             raise errors[min(errors)]
 
@@ -245,13 +246,25 @@ class CsiFilesystems:
             raise VolumeStepError(text) from exc
         await self.node.offload(_remove_unpublished, published, self.node)
 
-    async def _let_go(self, uid: str, volume: CsiVolume) -> None:
-        """Note that a pod does not use a volume any more; unstage it if it was the last one."""
+    async def _give_up(self, uid: str, volume: CsiVolume) -> None:
+        """Let go of a volume that a pod has not got."""
+        # Before the wait for the lock: whoever holds it may be the last user.
         self.node.users.remove(uid, volume)
-        try:
-            await self.staging.release(volume)
-        except (VolumeError, OSError) as exc:
-            log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
+        with brief(volume):
+            async with self.node.locks.hold(volume.unique_name):
+                await self._let_go(uid, volume)
+
+    async def _let_go(self, uid: str, volume: CsiVolume) -> None:
+        """Note that a pod does not use a volume any more; unstage it if it was the last one.
+
+        Needs the volume's lock. Takes no longer than `RELEASE_PATIENCE`.
+        """
+        self.node.users.remove(uid, volume)
+        with brief(volume):
+            try:
+                await self.staging.release(volume)
+            except (VolumeError, OSError) as exc:
+                log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
 
 
 def _prepare(directory: Path, record: VolumeRecord) -> bool:

@@ -7,9 +7,12 @@ and among the pods that this process is about to give it to.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import trio
 
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger
@@ -36,7 +39,7 @@ from kubelet_trio.volumes.errors import (
 )
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.selinux import mount_options
-from kubelet_trio.volumes.teardown import mounted_below
+from kubelet_trio.volumes.teardown import RELEASE_PATIENCE, mounted_below
 
 log = get_logger()
 
@@ -221,6 +224,19 @@ def access_of(use: VolumeUse, client: DriverClient, label: str | None = None) ->
         use.spec.fs_group if can_group else None,
         is_block=use.spec.is_block,
     )
+
+
+@contextmanager
+def brief(volume: CsiVolume) -> Iterator[None]:
+    """Cut off the block, which undoes a volume for the end of a pod, after `RELEASE_PATIENCE`.
+
+    `unused` then returns the volume, and its driver is asked again, with the deadline of a call.
+    """
+    with trio.move_on_after(RELEASE_PATIENCE) as patience:
+        yield
+    if patience.cancelled_caught:
+        problem = f"no answer within {RELEASE_PATIENCE:g} s; the pod does not wait any longer"
+        log.warning("csi.unstage_failed", driver=volume.driver, error=problem)
 
 
 def _group_text(access: Access) -> str:

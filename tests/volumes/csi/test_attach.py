@@ -115,6 +115,24 @@ async def test_a_volume_is_in_use_until_it_is_unstaged(
     assert controller.listed == set()
 
 
+async def test_a_volume_whose_unstage_hangs_stays_in_use(
+    world: World, controller: Controller, autojump_clock: MockClock
+) -> None:
+    controller.attach()
+    async with world.running(), trio.open_nursery() as agent:
+        agent.start_soon(world.volumes.unused.run)
+        await world.volumes.mount(pod_of(A, claimed()))
+        hang = world.driver.faults.add(CsiFaultKind.HANG, calls.UNSTAGE, times=None)
+        await world.volumes.unmount(A)
+        await trio.sleep(500)
+        assert controller.listed == {NAME}
+        world.driver.faults.clear()
+        hang.lifted.set()
+        await trio.sleep(300)
+        assert controller.listed == set()
+        agent.cancel_scope.cancel()
+
+
 async def test_after_a_restart_what_is_on_disk_is_in_use(
     world: World, controller: Controller, autojump_clock: MockClock
 ) -> None:

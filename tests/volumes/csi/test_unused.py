@@ -125,3 +125,72 @@ async def test_block_volumes_that_cannot_be_read_stop_no_file_systems(
             await world.volumes.unused.clean()
         agent.cancel_scope.cancel()
     world.rules.check()
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+async def test_the_end_of_a_pod_does_not_wait_for_an_unstage_that_hangs(
+    world: World, autojump_clock: MockClock, is_block: bool
+) -> None:
+    handle = "vol-3" if is_block else "vol-1"
+    pod = pod_of(A, claimed(), claimed("more", "other"))
+    if is_block:
+        pod = user_of(A, dev="/dev/xvda")
+    async with world.running(), trio.open_nursery() as agent:
+        agent.start_soon(world.volumes.unused.run)
+        await world.volumes.mount(pod)
+        hang = world.driver.faults.add(CsiFaultKind.HANG, calls.UNSTAGE, handle, times=None)
+        began = trio.current_time()
+        await world.volumes.unmount(A)
+        assert trio.current_time() - began == pytest.approx(10)
+        assert list(world.rules.staged()) == [handle]  # the other volume is unstaged
+        # The sweep repeats it, with the deadline of a call and its back-off.
+        await trio.sleep(0.5 + 120 + 0.5 + 120 + 1 + 1)
+        assert unstages(world, handle) == 4
+        assert list(world.rules.staged()) == [handle]
+        world.driver.faults.clear()
+        hang.lifted.set()
+        await world.driver.wait_until(lambda rules: not rules.staged())
+        await world.volumes.unused.clean()
+        agent.cancel_scope.cancel()
+    assert world.mounter.mounts() == []
+    world.rules.check()
+
+
+async def test_an_unstage_that_goes_on_in_the_driver_is_completed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.running(), trio.open_nursery() as agent:
+        agent.start_soon(world.volumes.unused.run)
+        await world.volumes.mount(pod_of(A, claimed()))
+        world.driver.faults.add(CsiFaultKind.GOES_ON, calls.UNSTAGE, "vol-1", delay=25)
+        await world.volumes.unmount(A)
+        await trio.sleep(60)
+        assert world.left_on_disk() == []
+        # Its next pod can have it.
+        await world.volumes.mount(pod_of(B, claimed()))
+        await world.volumes.unmount(B)
+        agent.cancel_scope.cancel()
+    assert world.rules.staged() == {}
+    world.rules.check()
+
+
+async def test_a_pod_that_waits_for_an_unstage_ends_without_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its set-up waits for the lock of the volume that the last pod has left."""
+    async with world.running(), trio.open_nursery() as agent:
+        agent.start_soon(world.volumes.unused.run)
+        await world.volumes.mount(pod_of(A, claimed()))
+        hang = world.driver.faults.add(CsiFaultKind.HANG, calls.UNSTAGE, "vol-1", times=None)
+        await world.volumes.unmount(A)
+        await trio.sleep(1)  # the sweep asks again
+        with trio.move_on_after(5):
+            await world.volumes.mount(pod_of(B, claimed()))
+        began = trio.current_time()
+        await world.volumes.unmount(B)
+        assert trio.current_time() - began <= 10
+        world.driver.faults.clear()
+        hang.lifted.set()
+        await world.driver.wait_until(lambda rules: not rules.staged())
+        agent.cancel_scope.cancel()
+    world.rules.check()
