@@ -8,6 +8,8 @@ effect of a cancellation depends on the purpose:
   they raise TimeoutError (an OSError).
 - A call that changes something is waited for: a late write or mount could undo a newer one. Only
   after `end_threads`, when the agent's time to end in order is over, it is abandoned as well.
+- A call for `Purpose.DEVICES` is abandoned immediately although it changes something: its caller
+  keeps account of it (`LeftCalls` in volumes/keyed.py).
 
 An abandoned thread counts towards its purpose's limit until it returns. The threads are daemon
 threads: neither `trio.run` nor the interpreter waits for them.
@@ -37,6 +39,7 @@ class Bounds:
 
     threads: int
     only_reads: bool = False
+    is_left: bool = False  # its caller keeps account of what it leaves running
     deadline: float = float("inf")  # seconds per call; only together with `only_reads`
 
 
@@ -49,8 +52,9 @@ BOUNDS = {
     Purpose.CERTIFICATES: Bounds(4),
     Purpose.SOURCES: Bounds(4, only_reads=True),
     Purpose.VOLUMES: Bounds(16),
-    # One thread per volume at most; each ends at the latest with its program's limit.
-    Purpose.DEVICES: Bounds(64),
+    # A volume that hangs takes one thread, and one for each of its pods, however often they try
+    # again (volumes/keyed.py). Each ends when its program has been killed after its limit.
+    Purpose.DEVICES: Bounds(64, is_left=True),
     # One thread per pod. A walk of a pod's volumes ends after 45 s: one that takes longer hangs.
     Purpose.VOLUME_STATS: Bounds(64, only_reads=True, deadline=60.0),
     Purpose.CGROUPS: Bounds(4),
@@ -142,7 +146,8 @@ class _Call:
             trio.lowlevel.reschedule(task)
 
     def _abort(self, raise_cancel: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
-        if BOUNDS[self._purpose].only_reads or self._pool.is_ending:
+        bounds = BOUNDS[self._purpose]
+        if bounds.only_reads or bounds.is_left or self._pool.is_ending:
             # None: the result is closed when the thread returns it (`_report`).
             self._task = None
             self._pool.waiting.discard(self)

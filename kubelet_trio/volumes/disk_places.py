@@ -80,7 +80,7 @@ class DiskPlaces:
                 ready_file(pod_dir, self.escaped, target.name).unlink(missing_ok=True)
                 places += [p for p in self._places() if devices & self._devices_at(p)]
             except OSError as exc:
-                errors.append(_error("UnmountVolume.TearDown", target, exc))
+                errors.append(teardown_error(target, exc))
         # Their names differ from those of the places.
         for link in _entries(pod_dir / MAPS / self.escaped):
             link.unlink(missing_ok=True)
@@ -208,6 +208,11 @@ def _number(device: Path) -> str:
     except OSError:
         return ""
     return f"{os.major(found)}:{os.minor(found)}"
+
+
+def teardown_error(target: Path, cause: OSError) -> VolumeError:
+    """Return the error for a volume of a pod that cannot be undone."""
+    return _error("UnmountVolume.TearDown", target, cause)
 
 
 def _error(operation: str, path: Path, cause: OSError) -> VolumeError:

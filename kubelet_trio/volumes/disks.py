@@ -9,6 +9,11 @@ The layout is the Go kubelet's. No state is kept: a place is in use as long as t
 its file system somewhere else, or as a pod has an entry in it. A place exists before its disk is
 attached and until it is detached, so after a crash at any step `clean` finds what to undo. A lock
 for each place covers the time between attaching and the pod's bind mount.
+
+A set-up that is cancelled does not wait for a program that hangs. The program keeps the lock of the
+place (volumes/keyed.py), so nothing else works on the disk; what it has done when it ends is
+completed by the next set-up, or undone by `unused`. What may still work in the directory of a pod
+(a bind mount, a walk for the group, the map of a device) holds up the teardown of that pod.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import trio
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_object_ref
 from kubelet_trio.volumes.block import DeviceMaps
-from kubelet_trio.volumes.disk_places import MAPS, DiskPlaces, PlacedKind
+from kubelet_trio.volumes.disk_places import MAPS, DiskPlaces, PlacedKind, teardown_error
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError, other_label_error
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, is_document
 from kubelet_trio.volumes.format import format_and_mount
@@ -37,6 +42,7 @@ from kubelet_trio.volumes.plugins import PluginContext, unique_name
 from kubelet_trio.volumes.resize import device_size, grow_filesystem
 from kubelet_trio.volumes.selinux import mount_options, mounted_label
 from kubelet_trio.volumes.spec import VolumeSpec
+from kubelet_trio.volumes.teardown import RELEASE_PATIENCE
 from kubelet_trio.volumes.tools import Tools
 
 log = get_logger()
@@ -107,7 +113,7 @@ class DiskVolumes:
             context.mounter,
             self._maps,
         )
-        self._locks = KeyedLocks()
+        self._locks = KeyedLocks(context.calls)
 
     def republishes(self, spec: VolumeSpec) -> bool:
         """Never: a disk stays as it is."""
@@ -143,25 +149,42 @@ class DiskVolumes:
         if spec.is_block:
             await self._map(spec)
             return
-        directory = await run(self._kind.directory, spec)
-        source = directory or self._base / self._kind.name(spec)
+        directory = await self._directory(spec)
+        source, own = directory or self._base / self._kind.name(spec), str(self.path(spec))
         async with self._locks.hold(str(source)):
             if directory is None:
                 await self._mount_disk(spec, source)
-            is_first = await run(self._bind, spec, source)
+            async with self._locks.hold(own):
+                is_first = await run(self._bind, spec, source)
         if not is_first and self._kind.owned_once and spec.fs_group is not None:
             await self._warn_of_group(spec, source, spec.fs_group)
-        # Not under the lock: the walk over a large volume takes long, and from now on the mount
-        # table shows that the disk is in use.
-        await run(self._finish, spec, is_first=is_first)
+        # Not under the disk's lock: the walk over a large volume takes long, and from now on the
+        # mount table shows that the disk is in use.
+        async with self._locks.hold(own):
+            await run(self._finish, spec, is_first=is_first)
 
     async def tear_down(self, pod_dir: Path) -> None:
         """Unmount and unmap the pod's volumes, and detach the disks that no other pod uses.
 
-        Raises `VolumeError` for the first that failed.
+        Raises `VolumeError` for the first of the pod's own mounts and devices that failed, or in
+        which a call that was left still works. What cannot be detached within `RELEASE_PATIENCE`
+        holds up no pod; `unused` returns it again.
         """
+        try:
+            await self._locks.wait_left_below(f"{pod_dir}/", RELEASE_PATIENCE)
+        except OSError as exc:
+            raise teardown_error(Path(exc.filename), exc) from exc
         places, errors = await self._context.run(self._places.tear_down, pod_dir)
-        await self._release_all(places, errors)
+        late: list[VolumeError] = []
+        with trio.move_on_after(RELEASE_PATIENCE) as patience:
+            await self._release_each(places, late)
+        problems = [str(exc) for exc in late]
+        if patience.cancelled_caught:
+            problems.append(f"not detached within {RELEASE_PATIENCE:g} s")
+        for problem in problems:
+            log.warning("volume.detach_failed", plugin=self._kind.plugin, error=problem)
+        if errors:
+            raise errors[0]
 
     async def clean(self) -> None:
         """Unmount and detach every disk that no pod uses. Raises `VolumeError`."""
@@ -190,7 +213,7 @@ class DiskVolumes:
         """
         run = self._context.run
         try:
-            if not spec.is_block and await run(self._kind.directory, spec) is not None:
+            if not spec.is_block and await self._directory(spec) is not None:
                 return
             base, name = self._base, self._kind.name
             if spec.is_block:
@@ -207,12 +230,19 @@ class DiskVolumes:
             problem = GrowthProblem.UNCERTAIN if is_late else GrowthProblem.FAILED
             raise GrowthError(str(exc), problem) from exc
 
+    async def _directory(self, spec: VolumeSpec) -> Path | None:
+        """Return the directory that the volume is, if it is no disk. Raises OSError, ValueError."""
+        # Locked, so that one that hangs takes one thread, however often its pod tries again.
+        async with self._locks.hold(_look(self.path(spec))):
+            return await self._context.run(self._kind.directory, spec)
+
     async def _warn_of_group(self, spec: VolumeSpec, source: Path, group: int) -> None:
         """Tell the pod that the volume keeps another pod's group (SetUpAt in pkg/volume/local).
 
         Raises OSError.
         """
-        found = (await self._context.run(source.stat)).st_gid
+        async with self._locks.hold(_look(self.path(spec))):
+            found = (await self._context.run(source.stat)).st_gid
         if found == group or self._context.events is None:
             return
         text = (
@@ -243,29 +273,34 @@ class DiskVolumes:
                 device = await self._kind.attach(spec, place)
             with _step("MapVolume.MapBlockVolume"):
                 entry, link = place / spec.uid, self.path(spec)
-                await self._context.run(self._maps.map, device, entry, link)
+                async with self._locks.hold(str(link)):
+                    await self._context.run(self._maps.map, device, entry, link)
 
     async def _release_all(self, places: list[Path], errors: list[VolumeError]) -> None:
-        """Release places side by side: one that hangs delays no other. Raises `VolumeError`."""
-        async with trio.open_nursery() as nursery:
-            for place in places:
-                nursery.start_soon(self._release, place, errors)
+        """Release places. Raises `VolumeError` for the first of all errors."""
+        await self._release_each(places, errors)
         if errors:
             raise errors[0]
 
+    async def _release_each(self, places: list[Path], errors: list[VolumeError]) -> None:
+        """Release places side by side: one that hangs delays no other."""
+        async with trio.open_nursery() as nursery:
+            for place in places:
+                nursery.start_soon(self._release, place, errors)
+
     async def _release(self, place: Path, errors: list[VolumeError]) -> None:
         run = self._context.run
-        async with self._locks.hold(str(place)):
-            try:
+        try:
+            async with self._locks.hold(str(place)):
                 if await run(self._places.is_used, place):
                     return
                 await run(self._places.unmount, place)
                 if not await run(self._places.is_disk_used, place):
                     await self._kind.detach(place)
                 await run(self._places.remove, place)
-            except OSError as exc:
-                text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
-                errors.append(VolumeError(place.name, text))
+        except OSError as exc:
+            text = f'UnmountDevice failed for volume "{place.name}" : {exc}'
+            errors.append(VolumeError(place.name, text))
 
     # What follows blocks.
 
@@ -353,6 +388,11 @@ def _has_label(mount: MountPoint, spec: VolumeSpec) -> bool:
     # A persistent volume may name a label in its own mount options.
     own = mounted_label(spec.mount_options)
     return mounted_label(mount.super_options) == (spec.selinux_label or own)
+
+
+def _look(path: Path) -> str:
+    """Return the key of calls that change nothing, for which the end of the pod need not wait."""
+    return f"look for {path}"
 
 
 def _touch(entry: Path) -> None:

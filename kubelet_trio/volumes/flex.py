@@ -20,11 +20,10 @@ import errno
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import trio
 from lightkube.models.core_v1 import Secret
 
 from kubelet_trio.containers import make_directories
@@ -35,6 +34,7 @@ from kubelet_trio.volumes.disk_places import directories
 from kubelet_trio.volumes.disks import grow_mounted, safe_name
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, claimed_size
+from kubelet_trio.volumes.flex_driver import FlexAnswer, FlexDriver
 from kubelet_trio.volumes.format import format_and_mount
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
@@ -42,81 +42,12 @@ from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
-from kubelet_trio.volumes.tools import LIMIT, MAX_TOLD, ToolResult, run_tool
+from kubelet_trio.volumes.teardown import RELEASE_PATIENCE
 
 log = get_logger()
 
-_SUCCESS = "Success"
-_NOT_SUPPORTED = "Not supported"
 _OWN = "kubernetes.io~"  # directories of the kinds that are built in
 _OPTION = "kubernetes.io/"
-
-
-@dataclass(frozen=True, slots=True)
-class FlexAnswer:
-    """A driver's successful answer; None instead of it says that a call is not supported."""
-
-    device: str = ""
-    capabilities: Mapping[str, object] = field(default_factory=dict)
-
-    def can(self, capability: str) -> bool:
-        """Whether the driver has a capability, such as `attach` or `fsgroup`."""
-        # The default of all that the agent uses (defaultCapabilities in pkg/volume/flexvolume).
-        return self.capabilities.get(capability, True) is True
-
-
-@dataclass(frozen=True, slots=True)
-class FlexDriver:
-    """A driver and its calls. They block."""
-
-    name: str  # vendor/driver, or driver
-    program: Path
-    limit: float = LIMIT  # seconds for one call
-
-    def call(self, command: str, *arguments: str) -> FlexAnswer | None:
-        """Call the driver; return its answer, or None if it does not support the command.
-
-        Raises OSError if it fails, cannot be run, or answers with anything else.
-        """
-        done = run_tool([self.program], (command, *arguments), self.limit)
-        return _answer(self, command, done)
-
-
-def _answer(driver: FlexDriver, command: str, done: ToolResult) -> FlexAnswer | None:
-    # An answer counts whatever the exit status, as in the Go kubelet (DriverCall.Run).
-    found = _decode(done.output)
-    if found is None:
-        raise OSError(
-            f"{command} command of FlexVolume driver {driver.name} failed: {done.ending}, "
-            f"and its output is no answer: {done.output.strip()[:200]}"
-        )
-    status, message = found.get("status"), str(found.get("message") or "")[:MAX_TOLD]
-    if status == _NOT_SUPPORTED:
-        return None
-    if status != _SUCCESS:
-        raise OSError(
-            f"{command} command failed, status: {str(status)[:MAX_TOLD]}, reason: {message}"
-        )
-    if done.code != 0:
-        raise OSError(f"{command} command of FlexVolume driver {driver.name}: {done.ending}")
-    device, capabilities = found.get("device"), found.get("capabilities")
-    return FlexAnswer(
-        device=device if isinstance(device, str) else "",
-        capabilities=_lower(capabilities) if isinstance(capabilities, dict) else {},
-    )
-
-
-def _decode(output: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(output)
-    except (ValueError, RecursionError):
-        return None
-    return _lower(found) if isinstance(found, dict) else None
-
-
-def _lower(found: dict[str, Any]) -> dict[str, Any]:
-    # Go's decoder takes names in any case, and drivers rely on it.
-    return {name.lower(): value for name, value in found.items()}
 
 
 class FlexVolumes:
@@ -131,7 +62,7 @@ class FlexVolumes:
         self._mounter = context.mounter
         self._controller = context.controller
         self._base = context.root_dir / "plugins/kubernetes.io/flexvolume"
-        self._locks = KeyedLocks()
+        self._locks = KeyedLocks(context.calls)
 
     def republishes(self, spec: VolumeSpec) -> bool:
         """Never: drivers are called once."""
@@ -144,7 +75,7 @@ class FlexVolumes:
 
     async def is_attachable(self, spec: VolumeSpec) -> bool:
         """Whether the driver attaches volumes. Raises OSError, ValueError."""
-        abilities = await self._context.run(self.driver(spec.source.driver).call, "init")
+        abilities = await self._init(self.driver(spec.source.driver))
         return abilities is not None and abilities.can("attach")
 
     async def is_set_up(self, spec: VolumeSpec) -> bool:
@@ -161,37 +92,63 @@ class FlexVolumes:
         if await self.is_set_up(spec):
             return
         driver = self.driver(spec.source.driver)
-        abilities = await self._context.run(driver.call, "init")
+        abilities = await self._init(driver)
         if abilities is None:
             raise ValueError(f"FlexVolume driver {driver.name} does not support init")
-        place = self._place(spec)
+        place, own = self._place(spec), str(self.path(spec))
         async with self._locks.hold(str(place)):
             if abilities.can("attach"):
                 try:
                     await self._context.run(self._mount_device, spec, driver, place)
                 except OSError as exc:
                     raise VolumeStepError(str(exc), "MountVolume.MountDevice") from exc
-            await self._context.run(self._mount, spec, driver, place)
-        await self._context.run(self._finish, spec, has_group=abilities.can("fsgroup"))
+            async with self._locks.hold(own):
+                await self._context.run(self._mount, spec, driver, place)
+        async with self._locks.hold(own):
+            await self._context.run(self._finish, spec, has_group=abilities.can("fsgroup"))
+
+    async def _init(self, driver: FlexDriver) -> FlexAnswer | None:
+        """Ask a driver what it can. Raises OSError."""
+        # One at a time, so that a driver that hangs takes one thread, whatever number of pods.
+        async with self._locks.hold(f"init of {driver.program}"):
+            return await self._context.run(driver.call, "init")
 
     async def tear_down(self, pod_dir: Path) -> None:
         """Have the drivers unmount the pod's volumes, and the devices that no other pod uses.
 
-        Raises `VolumeError` for the first that failed.
+        Raises `VolumeError` for the first volume of the pod that failed, or in which a call that
+        was left still works. A device that cannot be unmounted and detached within
+        `RELEASE_PATIENCE` holds up no pod; `unused` returns it again.
         """
         errors: list[VolumeError] = []
-        for target in await self._context.run(_targets, pod_dir):
-            name = target.parent.name.replace("~", "/")
-            place = self._base / name / "mounts" / target.name
-            try:
-                async with self._locks.hold(str(place)):
-                    await self._context.run(self._tear_down, name, pod_dir, target)
-                    await self._context.run(self._release, name, place)
-            except (OSError, ValueError) as exc:
-                errors.append(_teardown_error(target, exc))
+        targets = await self._context.run(_targets, pod_dir)
+        async with trio.open_nursery() as volumes:
+            for target in targets:
+                volumes.start_soon(self._end, pod_dir, target, errors)
         await self._context.run(_remove_parents, pod_dir)
         if errors:
             raise errors[0]
+
+    async def _end(self, pod_dir: Path, target: Path, errors: list[VolumeError]) -> None:
+        """Undo one volume of a pod; then its device, if it was the last use."""
+        name = target.parent.name.replace("~", "/")
+        place = self._base / name / "mounts" / target.name
+        try:
+            await self._locks.wait_left_below(str(target), RELEASE_PATIENCE)
+            async with self._locks.hold(str(target)):
+                await self._context.run(self._tear_down, name, pod_dir, target)
+        except (OSError, ValueError) as exc:
+            errors.append(_teardown_error(target, exc))
+            return
+        problem = f"no end within {RELEASE_PATIENCE:g} s; the pod does not wait any longer"
+        with trio.move_on_after(RELEASE_PATIENCE):
+            try:
+                async with self._locks.hold(str(place)):
+                    await self._context.run(self._release, name, place)
+                return
+            except (OSError, ValueError) as exc:
+                problem = str(exc)
+        log.warning("flex.device_not_unmounted", driver=name, place=str(place), error=problem)
 
     async def clean(self) -> None:
         """Have the drivers unmount every device that no pod uses. Raises `VolumeError`."""

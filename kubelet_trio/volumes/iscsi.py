@@ -155,7 +155,7 @@ class IscsiDisks:
     map_places: str = _PLACES
     files: frozenset[str] = frozenset((_FILE,))
     owned_once: bool = False
-    targets: KeyedLocks = field(default_factory=KeyedLocks)
+    targets: KeyedLocks = field(default_factory=KeyedLocks)  # by IQN
 
     def name(self, spec: VolumeSpec) -> PurePath:
         return disk_of(spec).name
@@ -467,4 +467,4 @@ def iscsi_on_disk(base: Path) -> frozenset[str]:
 
 def make_iscsi(context: PluginContext) -> DiskVolumes:
     """Return the plugin of iSCSI volumes."""
-    return DiskVolumes(context, IscsiDisks(context))
+    return DiskVolumes(context, IscsiDisks(context, targets=KeyedLocks(context.calls)))

@@ -210,7 +210,7 @@ def run_mount_nfs(
     # A helper, because mount(2) neither resolves the server's name nor negotiates the version.
     command = [source, str(target), *(["-o", ",".join(options)] if options else [])]
     try:
-        done = run_tool(helpers, command, limit)
+        done = run_tool(helpers, command, limit, waits=False)
     except OSError as exc:
         if exc.errno == errno.ETIMEDOUT:
             raise OSError(f"{source} did not answer within {limit:g} s") from exc

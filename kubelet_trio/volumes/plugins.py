@@ -19,6 +19,7 @@ from kubelet_trio.volumes.attaching import (
     HostPlugin,
     KindInUse,
 )
+from kubelet_trio.volumes.keyed import LeftCalls
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
 from kubelet_trio.volumes.spec import AsyncKind, AsyncVolumePlugin, VolumeSpec
@@ -47,14 +48,20 @@ class PluginContext:
     node_name: str = ""
     flex_dir: Path = Path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec")  # volumePluginDir
     controller: AttachController | None = None  # None: nobody else attaches volumes
+    calls: LeftCalls = field(default_factory=LeftCalls)
 
     @property
     def pods_dir(self) -> Path:
         return self.root_dir / "pods"
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work of a volume, which may hang for minutes. Raises what `fn` raises."""
-        return await offload_for(self.offload, Purpose.DEVICES)(fn, *args, **kwargs)
+        """Run blocking work of a volume, which may hang for minutes. Raises what `fn` raises.
+
+        A caller that is cancelled leaves it running: work that changes something needs a lock of
+        `KeyedLocks(self.calls)`, which is held until the work has returned.
+        """
+        offload = offload_for(self.offload, Purpose.DEVICES)
+        return await self.calls.run(offload, fn, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """Run programs of the host: mount helpers, file system tools, initiators, FlexVolume drivers.
 
 Every program has a deadline, a bounded output and a clean environment. One that overstays is killed
-with its children and reaped; one that is missing is named with the packages to install. All of it
-blocks: callers use `Purpose.DEVICES`, whose threads nothing else waits for.
+with its process group; one that is missing is named with the packages to install. All of it blocks:
+callers use `Purpose.DEVICES`, whose threads nothing else waits for.
+
+A call returns when its program has ended. In a system call that hangs (state D, a dead disk) even a
+killed one does not end; the call then keeps its thread, and the lock of its volume, so that no
+second program works on the same disk (volumes/keyed.py).
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ class Tools(Protocol):
         """Run a program to its end. Blocks.
 
         Raises `MissingToolError`, or OSError if it cannot be started or is not finished after
-        `limit` seconds (ETIMEDOUT). An exit status other than 0 is no error.
+        `limit` seconds (ETIMEDOUT, once it is killed). An exit status other than 0 is no error.
         """
         ...
 
@@ -102,11 +106,18 @@ class HostTools:
         return run_tool([Path(place) / tool for place in self.path], arguments, limit)
 
 
-def run_tool(places: Sequence[Path], arguments: Sequence[str], limit: float = LIMIT) -> ToolResult:
+def run_tool(
+    places: Sequence[Path],
+    arguments: Sequence[str],
+    limit: float = LIMIT,
+    *,
+    waits: bool = True,
+) -> ToolResult:
     """Run the first of the places that can be executed. Blocks.
 
     A program that leaves a child in the background is finished when it has ended itself, even if
-    the child keeps its output open.
+    the child keeps its output open. `waits` False: return soon after `limit`, even if the killed
+    program does not end.
 
     Raises `MissingToolError`, or OSError as `Tools.run`.
     """
@@ -129,7 +140,7 @@ def run_tool(places: Sequence[Path], arguments: Sequence[str], limit: float = LI
         output = _read_until_end(process, limit)
     except OSError as exc:
         os.killpg(process.pid, signal.SIGKILL)
-        _reap_later(process, program.name)
+        _reap(process, program.name, waits=waits)
         if not isinstance(exc, TimeoutError):
             raise
         raise OSError(errno.ETIMEDOUT, f"{program} did not finish within {limit:g} s") from exc
@@ -179,8 +190,11 @@ def _read_until_end(process: subprocess.Popen[bytes], limit: float) -> bytes:
         os.close(ended)
 
 
-def _reap_later(process: subprocess.Popen[bytes], name: str) -> None:
-    """Reap a killed process in a daemon thread: in a call that hangs it does not die yet."""
+def _reap(process: subprocess.Popen[bytes], name: str, *, waits: bool) -> None:
+    """Reap a killed process; without `waits` in a daemon thread, as it may not die yet."""
     if process.stdout is not None:
         process.stdout.close()
-    threading.Thread(target=process.wait, name=name, daemon=True).start()
+    if waits:
+        process.wait()
+    else:
+        threading.Thread(target=process.wait, name=name, daemon=True).start()

@@ -38,7 +38,7 @@ from kubelet_trio.volumes.csi.types import Capability, CsiVolume, Driver
 from kubelet_trio.volumes.csi.usage import DriverUsage
 from kubelet_trio.volumes.errors import CsiCallError
 from kubelet_trio.volumes.fibre_channel import named_disk
-from kubelet_trio.volumes.flex import FlexDriver, _answer
+from kubelet_trio.volumes.flex_driver import FlexDriver, _answer
 from kubelet_trio.volumes.format import disk_format
 from kubelet_trio.volumes.iscsi import _iface_parameters, _transport, read_disk
 from kubelet_trio.volumes.tools import LIMIT, ToolResult

@@ -122,8 +122,7 @@ async def test_a_disk_that_cannot_be_unmounted_stays_in_use(cluster: Cluster) ->
     await cluster.plugin.set_up(iscsi())
     place = next(path for path in cluster.node.mounted() if path.startswith("plugins"))
     cluster.node.mounter.busy.add(str(cluster.node.root / place))
-    with pytest.raises(Exception, match="UnmountDevice failed"):
-        await cluster.plugin.tear_down(cluster.node.pod_dir())
+    await cluster.plugin.tear_down(cluster.node.pod_dir())  # the pod does not wait for it
     with pytest.raises(Exception, match="UnmountDevice failed"):
         await undo_unused(cluster.plugin)
     assert cluster.controller.in_use == [NAME]

@@ -163,8 +163,9 @@ async def test_a_busy_multipath_device_is_tried_again(fabric: Fabric) -> None:
     fabric.add("sda", 1, f"by-path/fc-0x{WWN}-lun-2", multipath="dm-0")
     await fabric.plugin.set_up(by_wwn())
     fabric.tools.programs["multipath"] = lambda *_: done("map in use", 1)
+    await fabric.plugin.tear_down(fabric.pod_dir)  # the pod does not wait for it
     with pytest.raises(VolumeError, match=r"failed to flush multipath device .*dm-0: map in use"):
-        await fabric.plugin.tear_down(fabric.pod_dir)
+        await fabric.plugin.clean()
     assert "sda" in fabric.devices()
     fabric.tools.programs["multipath"] = fabric.flush
     await fabric.plugin.clean()

@@ -18,7 +18,8 @@ from kubelet_trio.objects import ObjectError
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, Mounter
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
-from kubelet_trio.volumes.flex import FlexDriver, FlexVolumes, flex_unique_name, make_flex
+from kubelet_trio.volumes.flex import FlexVolumes, flex_unique_name, make_flex
+from kubelet_trio.volumes.flex_driver import FlexDriver
 from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
 from tests.volumes.controller import FakeController
