@@ -1,8 +1,9 @@
 """The CSI drivers that are registered on this node.
 
 Each plugin of type `CSIPlugin` has a supervised task, `DriverTable.run_plugin`. It owns the channel
-to the driver; the driver is registered while the task runs. Where a newer socket has the name of a
-registered driver, both tasks run for a moment, and the newer one's driver is in the table.
+to the driver; the driver is registered while the task runs. Where two sockets have one name, both
+tasks run until the registry has cancelled that of the older one. Until then the driver that has
+registered last is used, and after that the one that is left.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class DriverTable:
         self._meter = meter or Meter()
         self._connect = connect
         self._install = install
-        self._entries: dict[str, _Entry] = {}
+        # Of each name those that run, the last to register at the end.
+        self._entries: dict[str, list[_Entry]] = {}
 
     def driver(self, name: str) -> Driver:
         """Return a registered driver. Raises `DriverNotFoundError`."""
@@ -123,17 +125,17 @@ class DriverTable:
             if self._install is not None:
                 await self._install(driver)
             entry = _Entry(_highest(versions), DriverClient(driver, channel, self._meter), channel)
-            self._entries[name] = entry
+            self._entries.setdefault(name, []).append(entry)
             self._show()
             log.info("csi.driver_registered", driver=name, endpoint=endpoint)
             try:
                 task_status.started()
                 await trio.sleep_forever()
             finally:
-                # A newer socket may have registered the name meanwhile.
-                if self._entries.get(name) is entry:
+                self._entries[name].remove(entry)
+                if not self._entries[name]:
                     del self._entries[name]
-                    self._show()
+                self._show()
                 log.info("csi.driver_gone", driver=name, endpoint=endpoint)
 
     async def refresh(self, name: str) -> None:
@@ -168,21 +170,22 @@ class DriverTable:
                 f'CSI driver "{name}": plugin returned an empty list for supported versions'
             )
         highest, known = _highest(versions), self._entries.get(name)
-        if known is not None and known.version > highest:
-            have = ".".join(map(str, known.version))
+        if known is not None and known[-1].version > highest:
+            have = ".".join(map(str, known[-1].version))
             raise ValueError(
                 f'CSI driver "{name}": another driver with the same name is already registered '
                 f'with a higher supported version: "{have}"'
             )
 
     def _entry(self, name: str) -> _Entry:
-        entry = self._entries.get(name)
-        if entry is None:
+        entries = self._entries.get(name)
+        if entries is None:
             raise DriverNotFoundError(name)
-        return entry
+        return entries[-1]
 
     def _show(self) -> None:
-        self.drivers.value = {n: entry.client.driver for n, entry in sorted(self._entries.items())}
+        known = sorted(self._entries.items())
+        self.drivers.value = {name: entries[-1].client.driver for name, entries in known}
 
 
 async def _facts(client: DriverClient) -> Driver:

@@ -121,3 +121,16 @@ async def test_a_newer_socket_takes_a_name_over(tmp_path: Path, autojump_clock: 
         await trio.testing.wait_all_tasks_blocked()
         assert world.csi.table.driver(DRIVER).endpoint == "/newer.sock"
         nursery.cancel_scope.cancel()
+
+
+async def test_an_older_socket_that_registers_later_takes_no_name_away(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """It was slow to describe itself, finds the name taken by the newer one, and is cancelled."""
+    world = World(tmp_path)
+    async with world.running():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.csi.table.run_plugin, DRIVER, "/older.sock", ["1.0.0"])
+            nursery.cancel_scope.cancel()
+        assert world.csi.table.driver(DRIVER).endpoint == "/csi.sock"
+        assert world.csi.drivers.value[DRIVER].endpoint == "/csi.sock"
