@@ -56,6 +56,7 @@ class GrowthProblem(Enum):
     INFEASIBLE = "infeasible"  # it can never have this size
     FAILED = "failed"  # it has failed for good: nothing is in progress
     UNCERTAIN = "uncertain"  # nobody knows: no answer, or the driver is gone
+    GONE = "gone"  # it is not set up any more: its pod has ended meanwhile
 
 
 class GrowthError(VolumeStepError):
@@ -308,17 +309,21 @@ class VolumeGrowth:
                 return
             failure.step = "MapVolume.MarkVolumeAsMounted" if spec.is_block else "MountVolume.Setup"
             raise failure
-        state.known = KnownSize(plan.amount)
         if not is_document(claim):
             self._tell_success(spec, claim)
             if not plan.is_claimed:
                 await self.claims.patch(claim, finished_patch(claim, plan.size))
+        # Last: with a claim that could not be told, all of it is tried again.
+        state.known = KnownSize(plan.amount)
 
     async def _is_over(
         self, claim: PersistentVolumeClaim, plan: Growth, state: _State, exc: GrowthError
     ) -> bool:
         """Report a failure; return whether it ends the matter on this node."""
         problem = exc.problem
+        if problem is GrowthProblem.GONE:
+            log.info("volume.growth_too_late", error=str(exc))
+            return True
         # A driver that does not grow volumes on nodes has nothing left to do here.
         if problem is GrowthProblem.UNSUPPORTED and (plan.is_claimed or not plan.recovers):
             state.known = KnownSize(plan.amount)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -212,9 +212,11 @@ class Grower:
     def __init__(self) -> None:
         self.grown: list[int] = []
         self.failure: GrowthError | None = None
+        self.on_grow: Callable[[], None] = lambda: None
 
     async def grow(self, spec: VolumeSpec, size: int) -> None:
         await trio.lowlevel.checkpoint()
+        self.on_grow()
         self.grown.append(size)
         if self.failure is not None:
             raise GrowthError(str(self.failure), self.failure.problem)
@@ -442,6 +444,38 @@ async def test_a_claim_that_cannot_be_told_is_tried_again(autojump_clock: MockCl
     await trio.sleep(1)
     await node.mounted()
     assert node.claims.resize == ""
+
+
+async def test_the_end_of_a_growth_that_could_not_be_told_is_told_later(
+    autojump_clock: MockClock,
+) -> None:
+    """Else the claim would stay in NodeResizeInProgress as long as the pod runs."""
+    node = Node(claim(1), gib=1)
+    await node.mounted()
+    node.gib = 2
+    node.claims.claim = claim(1, resize="NodeResizePending", allocated=2)
+    node.grower.on_grow = lambda: setattr(node.claims, "is_down", True)
+    await node.mounted()
+    assert node.claims.resize == "NodeResizeInProgress"
+    assert [told[2] for told in node.told].count("VolumeResizeFailed") == 1
+    node.grower.on_grow = lambda: None
+    node.claims.is_down = False
+    await trio.sleep(1)
+    await node.mounted()
+    assert node.claims.resize == ""
+    await node.mounted()
+    assert len(node.grower.grown) == 2
+
+
+async def test_a_volume_that_is_gone_by_then_says_nothing_about_its_claim() -> None:
+    node = Node(claim(1), gib=1)
+    await node.mounted()
+    node.gib = 2
+    node.claims.claim = claim(1, resize="NodeResizePending", allocated=2)
+    node.grower.failure = GrowthError("nothing is mounted", GrowthProblem.GONE)
+    await node.mounted()
+    assert node.claims.resize == "NodeResizeInProgress"
+    assert node.told == []
 
 
 async def test_a_document_grows_when_its_capacity_is_raised_without_a_word_to_anyone() -> None:
