@@ -67,7 +67,12 @@ def _volume_sizes(parts: Parts) -> VolumeSizes:
             and any(c.state is ContainerState.RUNNING for c in pleg.get(uid).containers)
         }
 
-    return VolumeSizes(parts.supplies.services.volumes, running, parts.setup.settings.sync_period)
+    return VolumeSizes(
+        parts.supplies.services.volumes,
+        running,
+        lambda uid: uid in parts.workers,
+        parts.setup.settings.sync_period,
+    )
 
 
 def _runtime(parts: Parts) -> Supervisor:

@@ -23,6 +23,7 @@ class VolumeSizes:
 
     volumes: VolumeManager
     running: Callable[[], Mapping[PodUid, Pod]]  # the pods with a running container
+    exists: Callable[[PodUid], bool]  # whether a pod has a worker, which will forget it
     period: float = 60.0  # seconds
     _busy: set[PodUid] = field(default_factory=set)
 
@@ -45,3 +46,6 @@ class VolumeSizes:
             await self.volumes.growing.grow(pod)
         finally:
             self._busy.discard(uid)
+            # What was read for it after its worker had ended would be held for ever.
+            if not self.exists(uid):
+                self.volumes.growing.forget(uid)

@@ -220,7 +220,10 @@ class DiskVolumes:
                 base, name = self._map_base, self._kind.map_name
             place = base / name(spec)
             async with self._locks.hold(str(place)):
-                device = await run(self._device_of, spec, place)
+                try:
+                    device = await run(self._device_of, spec, place)
+                except FileNotFoundError as exc:
+                    raise GrowthError(str(exc), GrowthProblem.GONE) from exc
                 if await run(device_size, device) < size:
                     await self._kind.rescan(spec)
                 if not spec.is_block:

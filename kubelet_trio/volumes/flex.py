@@ -258,6 +258,9 @@ class FlexVolumes:
 
     def _grow(self, spec: VolumeSpec, driver: FlexDriver, place: Path, size: int) -> None:
         """Raises OSError, ValueError, `GrowthError`."""
+        if not self._is_set_up(spec):
+            text = f"volume {spec.disk_name} is not mounted for pod {spec.uid} any more"
+            raise GrowthError(text, GrowthProblem.GONE)
         abilities = driver.call("init")
         if abilities is not None and not abilities.can("requiresfsresize"):
             text = f"FlexVolume driver {driver.name} needs nothing on the node to grow a volume"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lightkube.models.core_v1 import Pod, Volume
 
-from kubelet_trio.model import get_logger, pod_key, pod_uid
+from kubelet_trio.model import PodUid, get_logger, pod_key, pod_uid
 from kubelet_trio.objects import claim_key, claim_name
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
 from kubelet_trio.volumes.errors import VolumeError
@@ -43,6 +43,12 @@ class GrowingVolumes:
             plugin = self.plugins.plugin(spec.kind)
             if isinstance(plugin, GrowingPlugin):
                 await self.growth.while_mounted(spec, plugin)
+
+    def forget(self, uid: PodUid) -> None:
+        """Forget a pod that is gone: what `grow` has read, and what it knows of its volumes."""
+        self.specs.objects.release(uid)
+        if self.growth is not None:
+            self.growth.forget(uid)
 
     async def _claimed(self, pod: Pod, volume: Volume) -> VolumeSpec | None:
         key = pod_key(pod)

@@ -24,6 +24,7 @@ class Volumes:
     has_any: bool = True
     hung: str = ""
     seen: list[str] = field(default_factory=list)
+    forgotten: list[PodUid] = field(default_factory=list)
 
     @property
     def growing(self) -> Volumes:
@@ -36,10 +37,13 @@ class Volumes:
         if name == self.hung:
             await trio.sleep_forever()
 
+    def forget(self, uid: PodUid) -> None:
+        self.forgotten.append(uid)
+
 
 async def looked_at(volumes: Volumes, seconds: float) -> None:
     pods = {ONE: make_pod("one"), TWO: make_pod("two")}
-    sizes = VolumeSizes(cast("VolumeManager", volumes), lambda: pods)
+    sizes = VolumeSizes(cast("VolumeManager", volumes), lambda: pods, lambda uid: uid != ONE)
     async with trio.open_nursery() as nursery:
         await nursery.start(sizes.run)
         await trio.sleep(seconds)
@@ -56,3 +60,12 @@ async def test_without_a_driver_nothing_is_read(autojump_clock: MockClock) -> No
     volumes = Volumes(has_any=False)
     await looked_at(volumes, 185)
     assert volumes.seen == []
+
+
+async def test_what_is_read_for_a_pod_that_is_gone_by_then_is_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    """Its worker has let go of its objects before, and nobody else would."""
+    volumes = Volumes()
+    await looked_at(volumes, 65)
+    assert volumes.forgotten == [ONE]

@@ -333,8 +333,9 @@ async def test_a_raw_fc_disk_is_read_again(fabric: Fabric) -> None:
     rescan.parent.mkdir(parents=True)
     rescan.write_text("")
     spec = disk_spec("fc", FCVolumeSource(targetWWNs=[WWN], lun=2), is_block=True)
-    with pytest.raises(GrowthError):
+    with pytest.raises(GrowthError) as caught:
         await fabric.plugin.grow(spec, MIB)
+    assert caught.value.problem is GrowthProblem.GONE
     await fabric.plugin.set_up(spec)
     await fabric.plugin.grow(spec, MIB)
     assert rescan.read_text() == "1"
@@ -384,5 +385,18 @@ async def test_in_a_cluster_the_controller_lets_the_volume_grow(node: FlexNode) 
     kinds = {known.kind: known for known in host_kinds(context)}
     plugin = kinds["flexVolume"].make()
     assert isinstance(plugin, GrowingPlugin)
-    await plugin.grow(claimed(flex(), 2 * MIB, uid="c-1", has=MIB), 2 * MIB)
-    assert [call[0] for call in node.calls()] == ["init", "expandfs"]
+    spec = claimed(flex(), 2 * MIB, uid="c-1", has=MIB)
+    await node.plugin.set_up(spec)
+    await plugin.grow(spec, 2 * MIB)
+    assert [call[0] for call in node.calls()[-2:]] == ["init", "expandfs"]
+
+
+async def test_a_flex_volume_that_its_pod_has_lost_meanwhile_does_not_grow(node: FlexNode) -> None:
+    node.install(ABLE + "unmount) ok ;;\nunmountdevice) ok ;;\nexpandfs) ok ;;")
+    spec = claimed(flex(), 2 * MIB, uid="c-1", has=MIB)
+    await node.plugin.set_up(spec)
+    await node.plugin.tear_down(node.root / "pods" / spec.uid)
+    with pytest.raises(GrowthError) as caught:
+        await node.plugin.grow(spec, 2 * MIB)
+    assert caught.value.problem is GrowthProblem.GONE
+    assert "expandfs" not in {call[0] for call in node.calls()}

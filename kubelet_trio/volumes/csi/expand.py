@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kubelet_trio.objects import ObjectError
 from kubelet_trio.volumes.csi.client import DriverClient
-from kubelet_trio.volumes.csi.data import GLOBAL_MOUNT, MOUNT, publish_dir, stage_dir
+from kubelet_trio.volumes.csi.data import GLOBAL_MOUNT, MOUNT, RECORD, publish_dir, stage_dir
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.inputs import SecretUse, VolumeUse, secret_values, volume_use
 from kubelet_trio.volumes.csi.node import CsiNode
@@ -17,6 +17,7 @@ from kubelet_trio.volumes.csi.staging import access_of
 from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability
 from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem
+from kubelet_trio.volumes.layout import device_link
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _TEXT = "Expander.NodeExpand failed to expand the volume"
@@ -30,6 +31,10 @@ async def grow_volume(node: CsiNode, spec: VolumeSpec, size: int) -> None:
         use = volume_use(spec)
         async with node.locks.hold(use.volume.unique_name):
             client = node.drivers.client(use.volume.driver)
+            if not await node.offload(_is_published, node, spec):
+                # A driver would answer NOT_FOUND, which the claim's status keeps for good.
+                text = f"volume {spec.disk_name} is not published to pod {spec.uid} any more"
+                raise GrowthError(text, GrowthProblem.GONE)
             if not client.can(Capability.EXPAND_VOLUME):
                 text = f"NodeExpand is not supported by the CSI driver {use.volume.driver}"
                 raise GrowthError(text, GrowthProblem.UNSUPPORTED)
@@ -38,6 +43,14 @@ async def grow_volume(node: CsiNode, spec: VolumeSpec, size: int) -> None:
         raise _failure(exc) from exc
     except (DriverNotFoundError, ObjectError, ValueError) as exc:
         raise GrowthError(str(exc), GrowthProblem.UNCERTAIN) from exc
+
+
+def _is_published(node: CsiNode, spec: VolumeSpec) -> bool:
+    """Whether the disk shows that a pod has a volume. Blocks."""
+    pod_dir = node.pods_dir / spec.uid
+    if spec.is_block:
+        return device_link(pod_dir, "csi", spec.disk_name).is_symlink()
+    return (publish_dir(pod_dir, spec.disk_name) / RECORD).exists()
 
 
 def _request(

@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 from lightkube.models.core_v1 import PersistentVolume, PersistentVolumeClaim, Secret
 from lightkube.models.meta_v1 import ObjectMeta
 from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
 from kubelet_trio.kube import apply_strategic
+from kubelet_trio.model import PodUid
 from kubelet_trio.objects import ApiObject, claim_key
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
@@ -129,6 +131,35 @@ async def test_a_pod_waits_until_its_volume_has_grown(
             "injected failure"
         )
         assert node.events.texts.count(text) == 2
+    node.rules.check()
+
+
+async def test_a_volume_that_its_pod_has_lost_meanwhile_does_not_grow(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    """The teardown has the volume's lock: a driver would answer NOT_FOUND, which is for good."""
+    found = persistent()
+    node.objects.put(*resized(*found, has=2))
+    async with node.running():
+        await node.volumes.mount(POD)
+        await node.volumes.growing.grow(POD)
+        volume, claim = resized(*found, has=2, allocated=3, resize="NodeResizePending")
+        state = msgspec.to_builtins(volume)
+        state["spec"]["capacity"] = {"storage": "3Gi"}
+        node.objects.put(msgspec.convert(state, PersistentVolume), claim)
+        hung = node.driver.faults.add(CsiFaultKind.HANG, calls.UNPUBLISH)
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(node.volumes.unmount, PodUid("u-1"))
+            await trio.testing.wait_all_tasks_blocked()
+            tasks.start_soon(node.volumes.growing.grow, POD)
+            await trio.testing.wait_all_tasks_blocked()
+            node.driver.faults.lift(hung)
+        assert [call for call in node.rules.log if call.method == calls.EXPAND] == []
+        known = node.objects.known[claim_key("default", "claim-pv")]
+        assert isinstance(known, PersistentVolumeClaim)
+        assert known.status is not None
+        assert known.status.allocatedResourceStatuses == {"storage": "NodeResizeInProgress"}
+    assert [text for text in node.events.texts if "Resize" in text] == []
     node.rules.check()
 
 
