@@ -56,10 +56,12 @@ class CsiNodeObject:
         self._name = name
         self._node = node
         self._changed = changed
-        self._lock = trio.Lock()  # one writer of the two objects at a time
+        self._lock = trio.Lock()  # one driver is written or removed at a time
         self._problem: str | None = NOT_YET
         self._is_reached = False  # the API server has answered a request for the CSINode
         self._written: dict[str, DriverFacts] = {}  # drivers whose facts are written
+        self._unsure: set[str] = set()  # names of which a part may be written: a try was cut short
+        self._left = Bell()  # rung when a registration has failed, and may have left a part
         self._written_to = ""  # the UID of the Node that has them
 
     def problem(self) -> str | None:
@@ -88,7 +90,7 @@ class CsiNodeObject:
             node = await self._known_node()
             seen = drivers.value
             try:
-                await self._sync(node, seen)
+                await self._sync(node, drivers)
             except (CsiNodeError, KubeUnavailableError) as exc:
                 delay = backoff.next_delay()
                 log.warning("csi_node.write_failed", error=str(exc), retry_in=delay)
@@ -99,6 +101,7 @@ class CsiNodeObject:
                 await wait_any(
                     partial(drivers.wait_value, partial(_is_other, seen)),
                     partial(self._node.value.wait_value, partial(_is_other_node, _uid(node))),
+                    self._left.wait_ring,
                 )
 
     async def install(self, driver: DriverFacts) -> None:
@@ -114,6 +117,9 @@ class CsiNodeObject:
             await self._install(driver)
         except KubeUnavailableError as exc:
             log.warning("csi_node.write_failed", driver=driver.name, error=str(exc))
+        finally:
+            if driver.name in self._unsure:
+                self._left.ring()
 
     # At the start
 
@@ -124,7 +130,8 @@ class CsiNodeObject:
             delay = _UNANSWERED
             try:
                 write = partial(self._write, (), ())
-                await self._retry("error updating CSINode annotation", write)
+                async with self._lock:
+                    await self._retry("error updating CSINode annotation", write)
                 break
             except KubeUnavailableError as exc:
                 log.info("csi_node.waiting", error=str(exc))
@@ -149,48 +156,70 @@ class CsiNodeObject:
 
     # Writing
 
-    async def _sync(self, node: Node, drivers: Mapping[str, D]) -> None:
+    async def _sync(self, node: Node, drivers: AsyncValue[Mapping[str, D]]) -> None:
         """Write what differs, and check that the object exists.
 
-        Raises `CsiNodeError` and `KubeUnavailableError`.
+        Raises `CsiNodeError` for the first driver that is refused, after the others, and
+        `KubeUnavailableError`.
         """
         if self._written_to not in ("", _uid(node)):
             self._written.clear()  # a new Node has nothing of it
         self._written_to = _uid(node)
-        for name in [name for name in self._written if name not in drivers]:
-            await self._uninstall(name)
-        for driver in drivers.values():
-            if self._written.get(driver.name) != driver:
-                await self._install(driver)
-        write = partial(self._write, tuple(self._written.values()), ())
-        await self._retry("error updating CSINode", write)
+        seen, refused = drivers.value, list[CsiNodeError]()
+        steps = [
+            partial(self._uninstall, name, drivers)
+            for name in sorted({*self._written, *self._unsure} - seen.keys())
+        ] + [
+            partial(self._install, driver)
+            for driver in seen.values()
+            if self._written.get(driver.name) != driver
+        ]
+        for step in steps:
+            try:
+                await step()
+            except CsiNodeError as exc:
+                refused.append(exc)
+        async with self._lock:
+            write = partial(self._write, tuple(self._written.values()), ())
+            await self._retry("error updating CSINode", write)
+        if refused:
+            raise refused[0]
 
     async def _install(self, driver: DriverFacts) -> None:
         why = "error updating {} object with CSI driver node info: error updating {}"
         patch = partial(self._patch_node, (driver,), ())
-        await self._retry(why.format("Node", "node"), patch)
         write = partial(self._write, (driver,), ())
-        await self._retry(why.format("CSINode", "CSINode"), write)
-        self._written[driver.name] = driver
+        async with self._lock:
+            self._unsure.add(driver.name)
+            await self._retry(why.format("Node", "node"), patch)
+            await self._retry(why.format("CSINode", "CSINode"), write)
+            self._written[driver.name] = driver
+            self._unsure.discard(driver.name)
 
-    async def _uninstall(self, name: str) -> None:
-        why = "error uninstalling CSI driver from CSINode object error updating CSINode"
-        await self._retry(why, partial(self._write, (), (name,)))
-        why = "error removing CSI driver node info from Node object error updating node"
-        await self._retry(why, partial(self._patch_node, (), (name,)))
-        self._written.pop(name, None)
+    async def _uninstall(self, name: str, drivers: AsyncValue[Mapping[str, D]]) -> None:
+        """Remove a driver, unless it is registered by now (unregisterDriver, also upstream after
+        a registration that failed).
+        """
+        async with self._lock:
+            if name in drivers.value:
+                return
+            why = "error uninstalling CSI driver from CSINode object error updating CSINode"
+            await self._retry(why, partial(self._write, (), (name,)))
+            why = "error removing CSI driver node info from Node object error updating node"
+            await self._retry(why, partial(self._patch_node, (), (name,)))
+            self._written.pop(name, None)
+            self._unsure.discard(name)
 
     async def _retry(self, why: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Try a write, again after a conflict.
+        """Try a write, again after a conflict. Needs the lock.
 
         Raises `CsiNodeError` with all reasons, and `KubeUnavailableError`.
         """
         reasons: dict[str, None] = {}  # each once, in order
         for delay in (*_RETRIES, None):
             try:
-                async with self._lock:
-                    with trio.fail_after(CALL_LIMIT):
-                        await step()
+                with trio.fail_after(CALL_LIMIT):
+                    await step()
                 return
             except trio.TooSlowError as exc:
                 raise KubeUnavailableError(f"no answer within {CALL_LIMIT:g}s") from exc

@@ -215,6 +215,66 @@ async def test_a_driver_registers_without_a_server_and_is_written_later(
         await world.wait_entries(DISK.name)
 
 
+async def test_a_driver_that_is_refused_later_holds_up_no_other(autojump_clock: MockClock) -> None:
+    world = World()
+    async with world.running():
+        await wait_all_tasks_blocked()
+        await world.csi.install(DISK)
+        world.kube.go_down()
+        moved = Facts("a.example.com", "n", topology={"example.com/zone": "b"})
+        await world.csi.install(moved)
+        world.put(moved, DISK, NFS)
+        await trio.sleep(600)
+        world.kube.come_back()
+        await world.wait_entries(DISK.name, NFS.name)
+
+
+async def test_a_registration_that_fails_or_is_cut_short_leaves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """As upstream unregisters a driver whose installation has failed."""
+    world = World()
+    async with world.running():
+        await wait_all_tasks_blocked()
+        busy = KubeError(409, "Conflict", "the object has been modified")
+        world.kube.faults.add(ERROR, "update", "csinodes", times=4, error=busy)
+        with pytest.raises(CsiNodeError):
+            await world.csi.install(NFS)
+        assert NODE_ID in (world.meta().annotations or {})
+        await trio.sleep(5)
+        assert NODE_ID not in (world.meta().annotations or {})
+        # The socket goes after the server has written the entry, and before it has said so.
+        with trio.move_on_after(1):
+            world.kube.faults.add(KubeFaultKind.HANG, "update", "csinodes")
+            await world.csi.install(DISK)
+        await trio.sleep(5)
+        assert world.entries() == []
+        assert NODE_ID not in (world.meta().annotations or {})
+        await world.csi.install(DISK)
+        world.put(DISK)
+        await trio.sleep(5)
+        assert world.entries() == [DISK.name]
+
+
+async def test_a_driver_that_comes_back_while_it_is_removed_stays(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    async with world.running():
+        await wait_all_tasks_blocked()
+        await world.csi.install(DISK)
+        world.put(DISK)
+        await wait_all_tasks_blocked()
+        world.kube.faults.add(KubeFaultKind.SLOW, "patch", "nodes", delay=2)
+        world.put()
+        await trio.sleep(1)
+        await world.csi.install(DISK)
+        world.put(DISK)
+        await trio.sleep(5)
+        assert world.entries() == [DISK.name]
+        assert (world.meta().annotations or {})[NODE_ID] == '{"disk.example.com":"i-1"}'
+
+
 async def test_another_id_or_limit_replaces_the_entry(autojump_clock: MockClock) -> None:
     world = World()
     async with world.running():
