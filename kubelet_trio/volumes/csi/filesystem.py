@@ -20,6 +20,7 @@ from kubelet_trio.volumes.csi.data import (
     escaped_name,
     publish_dir,
     published_of,
+    read_record,
     staged_at,
     write_record,
 )
@@ -81,6 +82,9 @@ class CsiFilesystems:
             return
         check_lifecycle(use)
         node = self.node
+        with failing_step("SetUp", use):
+            directory = publish_dir(node.pods_dir / spec.uid, spec.disk_name)
+            await node.offload(_check_record, directory, use.volume)
         node.users.add(spec.uid, use.volume)
         await node.wait_attached(use)
         async with node.locks.hold(use.volume.unique_name):
@@ -265,6 +269,23 @@ class CsiFilesystems:
                 await self.staging.release(volume)
             except (VolumeError, OSError) as exc:
                 log.warning("csi.unstage_failed", driver=volume.driver, error=str(exc))
+
+
+def _check_record(directory: Path, volume: CsiVolume) -> None:
+    """Raise ValueError if another volume is published there, of which nothing else is known.
+
+    A persistent volume may have been deleted and created again while a pod has the old one.
+    Raises OSError, too.
+    """
+    try:
+        known = read_record(directory).volume
+    except (FileNotFoundError, ValueError):
+        return  # one that is damaged is written anew
+    if known != volume:
+        raise ValueError(
+            f"the volume {known.handle} of driver {known.driver} is still published here: "
+            f"{directory}"
+        )
 
 
 def _prepare(directory: Path, record: VolumeRecord) -> bool:

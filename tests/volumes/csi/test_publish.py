@@ -326,3 +326,25 @@ async def test_a_left_stage_with_another_group_is_undone_first(
     assert world.events.texts == []
     assert world.left_on_disk() == []
     world.rules.check()
+
+
+async def test_another_volume_of_the_name_does_not_replace_one_that_a_pod_has(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """The persistent volume was deleted and made again: the record is all that shows the old."""
+    world = World(tmp_path)
+    world.objects.put(*persistent())
+    made = pod_of("u-1", claimed())
+    async with world.running():
+        await world.volumes.mount(made)
+        world.restart()
+    async with world.running():
+        world.objects.put(*persistent(handle="vol-2"))
+        with pytest.raises(VolumeError, match="unmounted volumes"):
+            await world.volumes.mount(made)
+        text = "the volume vol-1 of driver fake.csi.example.org is still published here"
+        assert any(text in found for found in world.events.texts)
+        await world.volumes.unmount(PodUid("u-1"))
+        await world.volumes.unused.clean()
+        assert world.left_on_disk() == []
+    world.rules.check()
