@@ -93,6 +93,9 @@ class ProvenKey(NamedTuple):
     key: str  # PKCS#8, PEM
     request: str  # PKCS#10, DER in base64; without a subject
 
+    def __repr__(self) -> str:
+        return "ProvenKey()"  # never the key
+
 
 async def pki(**asked: Any) -> dict[str, Any]:
     """Run `kube.pki` in a process of its own. Raises `CertificateError`."""

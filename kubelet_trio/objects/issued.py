@@ -34,6 +34,9 @@ class CredentialBundle(NamedTuple):
     key: bytes
     chain: bytes  # the pod's certificate, then intermediate ones
 
+    def __repr__(self) -> str:
+        return "CredentialBundle()"  # never the key
+
 
 class PodCertificates(Protocol):
     """Gets certificates for pods, renews them in time, and wakes the pods that get a new one."""

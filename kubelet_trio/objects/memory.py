@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lightkube.models.core_v1 import Node
@@ -26,7 +26,7 @@ class TokenRequest:
 class KnownToken:
     """A token as the server issued it; times in Unix seconds."""
 
-    text: str
+    text: str = field(repr=False)
     renew_at: float
     expires_at: float
 

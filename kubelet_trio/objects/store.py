@@ -42,7 +42,8 @@ class ObjectStore(Protocol):
 class ObjectView:
     """Objects read at one moment, or their errors, by key: for pure code and for threads."""
 
-    found: Mapping[ObjectKey, ApiObject | ObjectError] = field(default_factory=dict)
+    # Secrets among them.
+    found: Mapping[ObjectKey, ApiObject | ObjectError] = field(default_factory=dict, repr=False)
 
     def get(self, key: ObjectKey, kind: type[T]) -> T:
         """Return an object. Raises the ObjectError of its read; not read counts as not found."""

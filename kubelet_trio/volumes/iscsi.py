@@ -386,7 +386,7 @@ class _Login:
     disk: IscsiDisk
     transport: str
     source: object
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
 
     @property
     def discovery(self) -> Mapping[str, str] | None:

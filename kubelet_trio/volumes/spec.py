@@ -42,9 +42,11 @@ class VolumeSpec:
     read_only: bool = False
     mount_options: tuple[str, ...] = ()
     objects: ObjectView = NO_OBJECTS
-    tokens: Mapping[TokenRequest, str | ObjectError] = field(default_factory=dict)
+    tokens: Mapping[TokenRequest, str | ObjectError] = field(default_factory=dict, repr=False)
     # Trust anchors and certificates of a projected volume, by the index of the source.
-    issued: Mapping[int, bytes | CredentialBundle | ObjectError] = field(default_factory=dict)
+    issued: Mapping[int, bytes | CredentialBundle | ObjectError] = field(
+        default_factory=dict, repr=False
+    )
     facts: PodFacts = field(default_factory=PodFacts)
     is_for_one_pod: bool = False  # the access mode is ReadWriteOncePod
     deleting: str = ""  # an error text if its claim is being deleted
