@@ -147,7 +147,9 @@ class AgentStats:
         )
 
     async def _volume_names(self, subject: PodSubject) -> Mapping[str, str]:
-        pod = self._statuses.pods.value.get(subject.uid)
+        pods = self._statuses.pods.value
+        self._names.keep(pods)  # else those of all pods that there ever were
+        pod = pods.get(subject.uid)
         return {} if pod is None else await self._names.of_pod(pod)
 
     async def log_usage(self) -> list[tuple[tuple[str, ...], int]]:

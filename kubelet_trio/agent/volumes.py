@@ -6,7 +6,7 @@ pod's spec, so claims are read, once for each volume of a pod: a binding never c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -43,9 +43,13 @@ class VolumeNames:
                 names[bound] = volume.name
         return names
 
+    def keep(self, pods: Container[PodUid]) -> None:
+        """Forget all pods but these."""
+        self._claimed = {key: name for key, name in self._claimed.items() if key[0] in pods}
+
     async def of_pods(self, pods: Mapping[PodUid, Pod]) -> dict[PodUid, Mapping[str, str]]:
         """Do the same for several pods, within 2 s; forget all others."""
-        self._claimed = {key: name for key, name in self._claimed.items() if key[0] in pods}
+        self.keep(pods)
         found: dict[PodUid, Mapping[str, str]] = {}
         with trio.move_on_after(_PATIENCE):
             for uid, pod in pods.items():

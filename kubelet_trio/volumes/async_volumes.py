@@ -313,7 +313,8 @@ class AsyncVolumes:
 
     def is_user(self, uid: PodUid) -> bool:
         """Whether a pod has tried to set up such a volume, and has not been torn down since."""
-        return uid in self._users
+        # Of a volume that could not even be read there is only the back-off.
+        return uid in self._users or any(pod == uid for pod, _ in self._retries)
 
     async def restore(self) -> None:
         """Let each kind announce what an earlier agent has left, before the first pod."""
