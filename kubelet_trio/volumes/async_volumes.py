@@ -263,17 +263,26 @@ class AsyncVolumes:
         Args:
             unmounted: their specs by their names in the pod; None: of a plugin that blocks.
         """
-        unattached: list[VolumeSpec] = []
-        for _, spec in sorted(unmounted.items()):
-            plugin = self.plugins.get(spec.kind) if spec is not None else None
-            if spec is None or not isinstance(plugin, AttachablePlugin) or plugin.is_attached(spec):
-                continue
-            unattached.append(spec)
+        unattached = [
+            spec
+            for _, spec in sorted(unmounted.items())
+            if spec is not None and self._is_unattached(spec)
+        ]
         names, without = sorted(unmounted), [spec.name for spec in unattached]
         for spec in unattached:
             if await self._is_exhausted(spec):
                 return not_mounted_error(names, without, spec.name)
         return not_mounted_error(names, without)
+
+    def _is_unattached(self, spec: VolumeSpec) -> bool:
+        plugin = self.plugins.get(spec.kind)
+        if not isinstance(plugin, AttachablePlugin):
+            return False
+        try:
+            return not plugin.is_attached(spec)
+        except (ObjectError, ValueError) as exc:  # also why it is not mounted
+            log.info("volume.attachment_unknown", volume=spec.name, error=str(exc))
+            return True
 
     async def _is_exhausted(self, spec: VolumeSpec) -> bool:
         plugin = self.plugins[spec.kind]
@@ -281,7 +290,7 @@ class AsyncVolumes:
         with trio.move_on_after(_EXHAUSTED_LIMIT):
             try:
                 return await plugin.is_exhausted(spec)
-            except ObjectError as exc:
+            except (ObjectError, ValueError) as exc:
                 log.info("volume.attachment_unknown", volume=spec.name, error=str(exc))
         return False
 

@@ -170,13 +170,16 @@ class AttachablePlugin(Protocol):
     """An `AsyncVolumePlugin` whose volumes a controller of the cluster attaches to the node."""
 
     def is_attached(self, spec: VolumeSpec) -> bool:
-        """Whether a volume is attached, or nobody has to attach it."""
+        """Whether a volume is attached, or nobody has to attach it.
+
+        Raises `ObjectError` or ValueError: nobody knows.
+        """
         ...
 
     async def is_exhausted(self, spec: VolumeSpec) -> bool:
         """Whether attaching failed because no more volumes can be attached to the node.
 
-        Raises `ObjectError`.
+        Raises `ObjectError` or ValueError.
         """
         ...
 

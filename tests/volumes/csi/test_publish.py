@@ -21,10 +21,27 @@ from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
-from kubelet_trio.objects import KnownToken, NoTokens, TokenRequest
+from kubelet_trio.objects import (
+    ApiObject,
+    KnownToken,
+    NoTokens,
+    ObjectError,
+    ObjectKey,
+    TokenRequest,
+    csi_driver_key,
+)
 from kubelet_trio.testing.csi import CsiCall, CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
-from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
+from tests.volumes.csi.world import (
+    DRIVER,
+    Objects,
+    World,
+    claimed,
+    driver_object,
+    inline,
+    persistent,
+    pod_of,
+)
 
 A, B = PodUid("u-a"), PodUid("u-b")
 
@@ -348,3 +365,27 @@ async def test_another_volume_of_the_name_does_not_replace_one_that_a_pod_has(
         await world.volumes.unused.clean()
         assert world.left_on_disk() == []
     world.rules.check()
+
+
+class Unread(Objects):
+    """An API server that does not answer for CSIDrivers."""
+
+    async def get(self, key: ObjectKey, uid: PodUid) -> ApiObject:
+        if key == csi_driver_key(DRIVER):
+            raise ObjectError("no answer")
+        return await super().get(key, uid)
+
+
+async def test_a_driver_object_that_cannot_be_read_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Nobody knows then whether the volume has to be attached."""
+    world = World(tmp_path, objects=Unread())
+    world.objects.put(*persistent())
+    async with world.running():
+        with pytest.raises(VolumeError, match=r"unmounted volumes=\[data\]"):
+            await world.volumes.mount(pod_of("u-1", claimed()))
+        assert 'FailedMount: MountVolume.SetUp failed for volume "pv" : no answer' in (
+            world.events.texts
+        )
+        await world.volumes.unmount(PodUid("u-1"))
