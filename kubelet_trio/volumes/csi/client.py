@@ -24,6 +24,9 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 _DURATION = "csi_operations_seconds"
 _MOST_TEXT = 4096  # characters of a driver's error: an event holds 1024
 _MOST_SEGMENTS = 1000  # topology keys of a driver
+# Characters of a node ID, or of a topology's key or value. The API has 256, 317 and 63, and repeats
+# in its refusal what is too long.
+_MOST_FACT = 1024
 _BLOCK = "block"  # fsTypeBlockName in pkg/volume/csi
 
 # isFinalError in pkg/volume/csi/csi_client.go.
@@ -106,11 +109,15 @@ class DriverClient:
         return self.driver.can(capability)
 
     async def info(self) -> v1.NodeGetInfoResponse:
-        """Return node id, limit of volumes and topology; the topology is bounded."""
+        """Return node id, limit of volumes and topology; all of them are bounded."""
         info = await self._call("NodeGetInfo", self._node.node_get_info, v1.NodeGetInfoRequest())
         topology = info.accessible_topology
-        if topology is not None and len(topology.segments) > _MOST_SEGMENTS:
+        segments = topology.segments if topology is not None else {}
+        if len(segments) > _MOST_SEGMENTS:
             text = f"the driver has more than {_MOST_SEGMENTS} topology keys"
+            raise CsiCallError("Internal", text, is_final=True)
+        if max(map(len, (info.node_id, *segments, *segments.values()))) > _MOST_FACT:
+            text = f"the driver's node ID or topology has more than {_MOST_FACT} characters"
             raise CsiCallError("Internal", text, is_final=True)
         return info
 

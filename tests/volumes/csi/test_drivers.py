@@ -111,6 +111,30 @@ def _leaves(group: BaseExceptionGroup[CsiCallError]) -> list[CsiCallError]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("node_id", "topology"),
+    [
+        ("n" * 2000, {}),
+        ("n", {"k" * 2000: "v"}),
+        ("n", {"k": "v" * 2000}),
+        ("n", {str(i): "v" for i in range(1001)}),
+    ],
+)
+async def test_a_driver_that_says_too_much_is_refused(
+    tmp_path: Path, autojump_clock: MockClock, node_id: str, topology: dict[str, str]
+) -> None:
+    """An API server would repeat all of it in its refusal, which is logged."""
+    world = World(tmp_path)
+    world.driver.facts.node_id = node_id
+    world.driver.facts.topology = topology
+    with pytest.RaisesGroup(CsiCallError, flatten_subgroups=True) as caught:
+        async with world.running():
+            pytest.fail("it is registered")
+    (failure,) = _leaves(caught.value)
+    assert failure.is_final
+    assert len(str(failure)) < 200
+
+
 async def test_a_newer_socket_takes_a_name_over(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The older one ends afterwards, and takes nothing with it."""
     world = World(tmp_path)
