@@ -102,8 +102,11 @@ class Staged:
 
 
 def check_driver_name(name: str) -> None:
-    """Raise ValueError for a name that no driver may have, such as one with a slash."""
-    if not _DRIVER.fullmatch(name):
+    """Raise ValueError for a name that no driver may have, such as one with a slash.
+
+    Beside the directories of drivers there is one for the block volumes of all of them.
+    """
+    if not _DRIVER.fullmatch(name) or name == VOLUME_DEVICES:
         raise ValueError(f"{name!r} is no name of a CSI driver")
 
 

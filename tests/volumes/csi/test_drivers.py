@@ -26,6 +26,7 @@ from tests.volumes.csi.world import DRIVER, World
         ("../etc", ["1.0.0"], "is no name of a CSI driver"),
         ("", ["1.0.0"], "is no name of a CSI driver"),
         ("a" * 64, ["1.0.0"], "is no name of a CSI driver"),
+        ("volumeDevices", ["1.0.0"], "is no name of a CSI driver"),  # block volumes are there
     ],
 )
 def test_a_plugin_that_cannot_be_one_is_refused(name: str, versions: list[str], text: str) -> None:
