@@ -98,9 +98,9 @@ class Agent:
         try:
             with root_lock(node.root_dir / LOCK_NAME):
                 has_lock = True
-                await volumes.prepare()
+                is_complete = await volumes.prepare()
                 if self.parts.setup.cluster is not None:
-                    self.parts.setup.cluster.volumes.in_use.settle()
+                    self.parts.setup.cluster.volumes.in_use.settle(is_complete=is_complete)
                 run = partial(self._root.run, task_status=task_status)
                 await _run_and_hurry(run, self.parts.runtime.calls.hurry)
         finally:

@@ -22,6 +22,8 @@ class ReportedVolumes:
         self._changed = changed
         self._names: set[str] = set()
         self._is_complete = False
+        self._keeps_earlier = False
+        self._earlier: frozenset[str] | None = None  # that an earlier agent reported, if kept
         self._reported: AsyncValue[frozenset[str]] = AsyncValue(frozenset())
 
     def note(self, name: str) -> None:
@@ -32,14 +34,22 @@ class ReportedVolumes:
 
     def drop(self, name: str) -> None:
         """Take a volume off the list, if it is there. Never blocks."""
+        if self._earlier is not None:
+            self._earlier -= {name}
         if name in self._names:
             self._names.discard(name)
             self._reported.value -= {name}
             self._changed.ring()
 
-    def settle(self) -> None:
-        """Say that every volume that an earlier agent left mounted is noted."""
-        self._is_complete = True
+    def settle(self, *, is_complete: bool = True) -> None:
+        """Say that the volumes are noted that an earlier agent left mounted.
+
+        Args:
+            is_complete: whether that is every one of them. If not, what the earlier agent reported
+                stays listed until it is dropped.
+        """
+        self._is_complete = is_complete
+        self._keeps_earlier = not is_complete
         self._changed.ring()
 
     async def wait_reported(self, name: str) -> None:
@@ -48,9 +58,15 @@ class ReportedVolumes:
 
     def listed(self) -> tuple[str, ...] | None:
         """Return the list for the node's status; None: keep what an earlier agent reported."""
-        return tuple(sorted(self._names)) if self._is_complete else None
+        if self._is_complete:
+            return tuple(sorted(self._names))
+        return None if self._earlier is None else tuple(sorted(self._names | self._earlier))
 
     def note_reported(self, names: Iterable[str]) -> None:
         """Take note of the list that the API server has."""
+        names = frozenset(names)
+        if self._keeps_earlier and self._earlier is None:
+            self._earlier = names
+            self._changed.ring()
         # A volume that was dropped meanwhile is not reported any more, or soon will not be.
-        self._reported.value = frozenset(names) & self._names
+        self._reported.value = names & self._names

@@ -325,8 +325,12 @@ class AsyncVolumes:
         # Of a volume that could not even be read there is only the back-off.
         return uid in self._users or any(pod == uid for pod, _ in self._retries)
 
-    async def restore(self) -> None:
-        """Let each kind announce what an earlier agent has left, before the first pod."""
+    async def restore(self) -> bool:
+        """Let each kind announce what an earlier agent has left, before the first pod.
+
+        Return whether that is all of it: a disk may fail, or a record be damaged.
+        """
+        is_complete = True
         for known in self.kinds:
             if known.restore is None:
                 continue
@@ -334,6 +338,8 @@ class AsyncVolumes:
                 await known.restore()
             except OSError as exc:
                 log.warning("volumes.not_restored", kind=known.kind, error=str(exc))
+                is_complete = False
+        return is_complete
 
     async def unused(
         self,

@@ -149,13 +149,14 @@ class VolumeManager:
         self.growing = GrowingVolumes(self._specs, self._async, growth)
         self.unused = UnusedVolumes(self._async)
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> bool:
         """Make the pods' directory, and share its mounts with containers. Once, at start.
 
-        Without the right to do so pods still run, but `mountPropagation` has no effect.
+        Without the right to do so pods still run, but `mountPropagation` has no effect. Return
+        whether all volumes are known that an earlier agent has left.
         """
         await self._offload(self._directory.make)
-        await self._async.restore()
+        return await self._async.restore()
 
     async def release(self) -> None:
         """Undo the mount of `prepare`, unless a pod still has a directory.

@@ -206,6 +206,27 @@ async def test_what_an_earlier_agent_reported_stays_until_all_is_found(
         assert world.reported() == [VOLUME]
 
 
+async def test_what_an_earlier_agent_reported_stays_if_not_all_can_be_found(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A volume that is still mounted must not be detached because the disk cannot be read."""
+    other = "kubernetes.io/csi/a^b"
+    status = NodeStatus(volumesInUse=[other, "kubernetes.io/csi/c^d"])
+    world.kube.add(Node(metadata=ObjectMeta(name="node-1"), status=status))
+    world.in_use.settle(is_complete=False)
+    async with world.running():
+        await trio.sleep(400)
+        assert world.reported() == [other, "kubernetes.io/csi/c^d"]
+        world.in_use.note(VOLUME)
+        with trio.fail_after(1):
+            await world.in_use.wait_reported(VOLUME)
+        assert world.reported() == [other, "kubernetes.io/csi/c^d", VOLUME]
+        world.in_use.drop("kubernetes.io/csi/c^d")  # found and undone after all
+        world.in_use.drop(VOLUME)
+        await trio.sleep(0.5)
+        assert world.reported() == [other]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["note", "drop", "send", "answer"]), st.booleans())))
 def test_a_reported_volume_is_in_the_server_s_list_and_stays_there(
     steps: list[tuple[str, bool]],

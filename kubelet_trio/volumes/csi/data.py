@@ -215,6 +215,22 @@ def volumes_on_disk(root_dir: Path) -> frozenset[CsiVolume]:
     return frozenset(r.volume for r in found) - others
 
 
+def damaged_records(root_dir: Path) -> list[str]:
+    """Return why records of volumes that may be attached cannot be read. Raises OSError."""
+    directories = [
+        *(found.directory for found in published_everywhere(root_dir / "pods")),
+        *(found.directory for found in staged_volumes(root_dir)),
+        *(found / "data" for found in _below(_staged_dir(root_dir) / VOLUME_DEVICES)),
+    ]
+    # Without a record no driver has been called.
+    return [
+        problem
+        for directory in directories
+        for problem in [_read(directory)[1]]
+        if problem and os.path.lexists(directory / RECORD)
+    ]
+
+
 def _staged_dir(root_dir: Path) -> Path:
     return root_dir / "plugins" / CSI_PLUGIN
 

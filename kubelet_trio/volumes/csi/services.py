@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = get_logger()
 
 _DIRECTORY = "kubernetes.io~csi"
+_MOST_TOLD = 5  # problems with records in an error
 
 
 class CsiServices:
@@ -99,12 +100,18 @@ class CsiServices:
             log.warning("csi.driver_not_refreshed", driver=name, error=str(exc))
 
     async def restore(self) -> None:
-        """List the volumes that an earlier agent has left on disk as in use. Raises OSError."""
+        """List the volumes that an earlier agent has left on disk as in use.
+
+        Raises OSError if that cannot be all of them.
+        """
         if await self._offload(self._has_any):
-            from kubelet_trio.volumes.csi.data import volumes_on_disk
+            from kubelet_trio.volumes.csi.data import damaged_records, volumes_on_disk
 
             for volume in await self._offload(volumes_on_disk, self._root_dir):
                 self._in_use.note(volume.unique_name)
+            problems = await self._offload(damaged_records, self._root_dir)
+            if problems:
+                raise OSError("; ".join(problems[:_MOST_TOLD]))
 
     def _has_any(self) -> bool:
         return self._has_staged() or any(self._root_dir.glob(f"pods/*/volumes/{_DIRECTORY}"))

@@ -145,6 +145,28 @@ async def test_after_a_restart_what_is_on_disk_is_in_use(
     assert controller.listed == {NAME}
 
 
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_a_restart_says_whether_the_disk_shows_all_volumes(
+    world: World, controller: Controller, autojump_clock: MockClock, is_published: bool
+) -> None:
+    controller.attach()
+    world.objects.put(*persistent("other", "vol-2"))
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+        await world.volumes.mount(pod_of(B, claimed(pv="other")))
+    controller.listed.clear()
+    world.restart()
+    assert await world.volumes.prepare()
+    volume = CsiVolume(DRIVER, "vol-1")
+    damaged = stage_dir(world.root, volume)
+    if is_published:
+        damaged = world.root / "pods" / A / "volumes/kubernetes.io~csi/pv"
+    (damaged / "vol_data.json").write_text("{")
+    world.restart()
+    assert not await world.volumes.prepare()
+    assert NAME.replace("vol-1", "vol-2") in controller.listed
+
+
 async def test_a_pod_that_gives_up_lets_go_of_the_volume(
     world: World, controller: Controller, autojump_clock: MockClock
 ) -> None:
