@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.model import get_logger
+from kubelet_trio.objects import KnownToken, ObjectError, TokenRequest
 from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest
 from kubelet_trio.volumes.csi.data import (
     MOUNT,
@@ -53,6 +54,8 @@ from kubelet_trio.volumes.spec import VolumeSpec
 log = get_logger()
 
 _NO_CLIENT = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: "
+# As upstream spells it.
+_NO_TOKEN = "kubernetes.io/csi: mounter.SetUpAt failed to get service accoount token attributes: "
 
 
 @dataclass(slots=True)
@@ -187,9 +190,7 @@ class CsiFilesystems:
         context: Mapping[str, str],
     ) -> PublishRequest:
         """Return the request for a publish. Raises ObjectError or ValueError."""
-        tokens = token_values(
-            {wanted: await self.node.tokens.issue(wanted) for wanted in token_requests_of(use)}
-        )
+        tokens = token_values(await self._tokens(use))
         in_secrets = bool(use.driver.serviceAccountTokenInSecrets)
         secrets = secret_values(use, use.publish_secret)
         attributes = {**use.attributes, **pod_attributes(use)}
@@ -203,6 +204,13 @@ class CsiFilesystems:
             volume_context=attributes if in_secrets else {**attributes, **tokens},
             secrets={**secrets, **tokens} if in_secrets else secrets,
         )
+
+    async def _tokens(self, use: VolumeUse) -> dict[TokenRequest, KnownToken]:
+        """Return the tokens that the driver wants. Raises `ObjectError`."""
+        try:
+            return {want: await self.node.tokens.issue(want) for want in token_requests_of(use)}
+        except ObjectError as exc:
+            raise ObjectError(f"{_NO_TOKEN}{exc}") from exc
 
     async def _own(self, use: VolumeUse, client: DriverClient) -> None:
         """Give the volume to the fsGroup, unless the driver does that. Raises ValueError."""

@@ -108,6 +108,23 @@ async def test_without_pod_info_the_pod_stays_unknown(
     assert sent(world, calls.PUBLISH).volume_context == {}
 
 
+async def test_a_token_that_is_not_issued_is_named(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    asked = DriverToken(audience="vault")
+    world.objects.put(driver_object(tokenRequests=[asked]), *persistent())
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, claimed()))
+        assert world.events.texts[0] == (
+            'FailedMount: MountVolume.SetUp failed for volume "pv" : kubernetes.io/csi: '
+            "mounter.SetUpAt failed to get service accoount token attributes: service account "
+            'tokens need an API server: there is no token for service account "default"'
+        )
+        await world.volumes.unmount(A)
+
+
 @pytest.mark.parametrize("in_secrets", [False, True])
 async def test_tokens_come_by_audience(
     tmp_path: Path, in_secrets: bool, autojump_clock: MockClock
