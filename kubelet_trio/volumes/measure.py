@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kubelet_trio.model import STORAGE, Meter, PodUid
+from kubelet_trio.objects import ObjectError, csi_driver_key
 from kubelet_trio.volumes.layout import PLUGINS
 from kubelet_trio.volumes.spec import VolumeSpec
 
@@ -110,9 +111,16 @@ def _plugin(kind: str) -> str:
 def plugin_name(spec: VolumeSpec) -> str:
     """Return the name of a volume's plugin in metrics: of a CSI volume, with its driver.
 
-    GetFullQualifiedPluginNameForVolume in pkg/volume/util.
+    GetFullQualifiedPluginNameForVolume in pkg/volume/util. But whoever may create pods chooses the
+    driver of an inline volume: without a CSIDriver object its name is not shown.
     """
-    return f"{PLUGINS['csi']}:{spec.source.driver}" if spec.kind == "csi" else _plugin(spec.kind)
+    if spec.kind != "csi":
+        return _plugin(spec.kind)
+    driver, plugin = spec.source.driver, PLUGINS["csi"]
+    found = spec.objects.found.get(csi_driver_key(driver))
+    if spec.persistent is None and (found is None or isinstance(found, ObjectError)):
+        return plugin
+    return f"{plugin}:{driver}"
 
 
 @contextmanager

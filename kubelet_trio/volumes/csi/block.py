@@ -255,6 +255,7 @@ class CsiBlocks:
         try:
             volume = await self._recorded(paths)
             if volume is None:
+                self._mapped.discard((uid, name))
                 await self.node.offload(_remove_pod, paths, uid, self.node, self.maps)
                 return
             async with self.node.locks.hold(volume.unique_name):

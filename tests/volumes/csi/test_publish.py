@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from lightkube.models.core_v1 import (
     LocalObjectReference,
     PodSecurityContext,
@@ -272,6 +273,25 @@ async def test_a_lifecycle_that_the_driver_lacks_is_refused(
             await world.volumes.mount(pod_of(A, volume))
     assert text in world.events.texts[0]
     assert world.rules.log == []
+
+
+async def test_metrics_name_no_driver_that_only_a_pod_names(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Whoever may create pods could make series without end."""
+    world = World(tmp_path)
+    async with world.running():
+        for driver in (DRIVER, "made.up.example.org"):
+            volume = inline()
+            assert volume.csi is not None
+            volume.csi.driver = driver
+            with trio.move_on_after(10):
+                await world.volumes.mount(pod_of(f"u-{driver}", volume))
+    found = world.meter.histograms("storage_operation_duration_seconds")
+    assert {labels[3] for labels, _ in found} == {
+        f"kubernetes.io/csi:{DRIVER}",
+        "kubernetes.io/csi",
+    }
 
 
 async def test_a_missing_secret_is_named(tmp_path: Path, autojump_clock: MockClock) -> None:
