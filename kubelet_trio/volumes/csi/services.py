@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trio_util import AsyncValue
 
-from kubelet_trio.model import Meter, Offload, get_logger
+from kubelet_trio.model import Meter, Offload, Purpose, get_logger, offload_for
 from kubelet_trio.objects import TokenRequester
 from kubelet_trio.volumes.csi.types import (
     CSI_PLUGIN,
@@ -147,7 +147,8 @@ class CsiServices:
             self._node_name,
             self.table,
             self._mounter,
-            self._offload,
+            # A driver's file system may hang as a disk does: its server may be dead.
+            offload_for(self._offload, Purpose.DEVICES),
             self._attachments,
             self._in_use,
             self._tokens,

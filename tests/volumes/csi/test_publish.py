@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 import trio
@@ -21,7 +23,7 @@ from lightkube.models.storage_v1 import TokenRequest as DriverToken
 from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import Offload, PodUid, Purpose, inline_offload
 from kubelet_trio.objects import (
     ApiObject,
     KnownToken,
@@ -33,6 +35,7 @@ from kubelet_trio.objects import (
 )
 from kubelet_trio.testing.csi import CsiCall, CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
+from kubelet_trio.volumes.ownership import own_volume
 from tests.volumes.csi.world import (
     DRIVER,
     Objects,
@@ -45,6 +48,9 @@ from tests.volumes.csi.world import (
 )
 
 A, B = PodUid("u-a"), PodUid("u-b")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Tokens(NoTokens):
@@ -226,6 +232,32 @@ async def test_the_agent_sets_the_group_by_policy(
         await world.volumes.mount(pod_of(A, volume, securityContext=GROUP))
     target = tmp_path / "pods/u-a/volumes/kubernetes.io~csi/pv/mount"
     assert (target.stat().st_gid == 4321) == is_owned
+
+
+@dataclass
+class Threads:
+    """An offload that separates purposes; the walk over a volume may hang."""
+
+    purpose: Purpose = Purpose.VOLUMES
+
+    def of(self, purpose: Purpose) -> Offload:
+        return Threads(purpose)
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(fn, "func", None) is own_volume:
+            assert self.purpose is Purpose.DEVICES
+        return await inline_offload(fn, *args, **kwargs)
+
+
+async def test_a_volume_that_hangs_holds_up_only_threads_of_devices(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Behind a driver there may be a server that is dead: the walk over its files never ends."""
+    world = World(tmp_path, offload=Threads())
+    world.objects.put(driver_object(fsGroupPolicy="File"), *persistent())
+    async with world.running():
+        security = PodSecurityContext(fsGroup=os.getgid())
+        await world.volumes.mount(pod_of(A, claimed(), securityContext=security))
 
 
 async def test_an_inline_volume_gets_the_secret_of_its_namespace(
