@@ -1,6 +1,11 @@
 """Types and helpers that every room may import; they import no other room."""
 
-from kubelet_trio.model.atomic import sync_directory, write_aside
+from kubelet_trio.model.atomic import (
+    remove_written,
+    sync_directory,
+    unfinished,
+    write_aside,
+)
 from kubelet_trio.model.backoff import Backoff, backoff_delay
 from kubelet_trio.model.bell import Bell
 from kubelet_trio.model.clock import (
@@ -202,6 +207,7 @@ __all__ = [
     "remove_empty",
     "remove_entry",
     "remove_tree",
+    "remove_written",
     "reopen_regular",
     "rfc3339",
     "set_verbosity",
@@ -215,6 +221,7 @@ __all__ = [
     "to_datetime",
     "to_milli",
     "to_units",
+    "unfinished",
     "without_secrets",
     "without_user",
     "write_aside",

@@ -30,8 +30,7 @@ def write_aside(
 
     Raises OSError; the file is then as it was before.
     """
-    parent, name = os.path.split(path)
-    fresh = os.path.join(parent, f".{name}.new")  # may be relative to a descriptor
+    fresh = unfinished(path)
     try:
         descriptor = os.open(fresh, _FLAGS, mode, dir_fd=directory)
     except FileExistsError:
@@ -49,6 +48,21 @@ def write_aside(
         with contextlib.suppress(OSError):  # the first failure says why
             os.unlink(fresh, dir_fd=directory)
         raise
+
+
+def unfinished(path: Path | str) -> str:
+    """Return where `write_aside` writes a file first: what an agent that dies then leaves."""
+    parent, name = os.path.split(path)
+    return os.path.join(parent, f".{name}.new")  # may be relative to a descriptor
+
+
+def remove_written(path: Path) -> None:
+    """Remove a file of `write_aside`, and what an unfinished write of it has left.
+
+    Idempotent. Blocks; raises OSError.
+    """
+    Path(unfinished(path)).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def sync_directory(path: Path) -> None:

@@ -18,7 +18,7 @@ import trio
 from lightkube.models.core_v1 import Secret
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import get_logger, read_regular, write_aside
+from kubelet_trio.model import get_logger, read_regular, unfinished, write_aside
 from kubelet_trio.objects import secret_content, secret_key
 from kubelet_trio.volumes.disk_places import MAPS, places_below
 from kubelet_trio.volumes.disks import DiskVolumes, safe_name
@@ -153,7 +153,7 @@ class IscsiDisks:
     plugin: str = "iscsi"
     places: str = _PLACES
     map_places: str = _PLACES
-    files: frozenset[str] = frozenset((_FILE,))
+    files: frozenset[str] = frozenset((_FILE, unfinished(_FILE)))
     owned_once: bool = False
     targets: KeyedLocks = field(default_factory=KeyedLocks)  # by IQN
 

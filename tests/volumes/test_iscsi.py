@@ -343,6 +343,17 @@ async def test_a_raw_device_is_mapped_for_each_pod(node: Node) -> None:
     node.assert_nothing_left()
 
 
+@pytest.mark.parametrize("is_block", [False, True])
+async def test_a_write_that_was_cut_short_leaves_nothing_behind(node: Node, is_block: bool) -> None:
+    """The unfinished file is no pod's entry, and does not keep the place."""
+    tree = node.base / "volumeDevices" if is_block else node.base
+    place = tree / "iface-default" / f"{PORTAL}-{IQN}-lun-0"
+    place.mkdir(parents=True)
+    (place / ".iscsi.json.new").write_text("{")
+    await node.plugin.clean()
+    node.assert_nothing_left()
+
+
 async def test_entries_of_pods_that_are_gone_are_cleaned(node: Node) -> None:
     await node.plugin.set_up(iscsi(is_block=True))
     link = node.pod_dir() / "volumeDevices/kubernetes.io~iscsi/pv"

@@ -22,7 +22,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import get_logger, remove_empty, remove_tree
+from kubelet_trio.model import get_logger, remove_empty, remove_tree, remove_written
 from kubelet_trio.volumes.block import DeviceMaps
 from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest, StageRequest
 from kubelet_trio.volumes.csi.data import RECORD, VolumeRecord, read_record, write_record
@@ -445,6 +445,6 @@ def _remove_volume(paths: BlockPaths, node: CsiNode) -> None:
         remove_tree(paths.staging)
     for directory in (paths.targets, paths.entries):
         remove_empty(directory)
-    (paths.data / RECORD).unlink(missing_ok=True)
+    remove_written(paths.data / RECORD)
     for directory in (paths.data, paths.base):
         remove_empty(directory)

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import get_logger
+from kubelet_trio.model import get_logger, remove_written
 from kubelet_trio.volumes.csi.client import Access, DriverClient, StageRequest
 from kubelet_trio.volumes.csi.data import (
     GLOBAL_MOUNT,
@@ -316,7 +316,7 @@ def remove_mount_point(directory: Path, name: str) -> None:
         pass
     except NotADirectoryError:
         os.unlink(directory / name)  # a driver may publish a link or a file
-    (directory / RECORD).unlink(missing_ok=True)
+    remove_written(directory / RECORD)
 
 
 def _prepare(directory: Path, record: VolumeRecord) -> bool:

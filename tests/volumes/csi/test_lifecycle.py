@@ -11,7 +11,18 @@ from trio.testing import MockClock
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
-from tests.volumes.csi.world import World, claimed, driver_object, inline, persistent, pod_of
+from kubelet_trio.volumes.csi.data import stage_dir
+from kubelet_trio.volumes.csi.types import CsiVolume
+from tests.volumes.csi.test_block import block, user_of
+from tests.volumes.csi.world import (
+    DRIVER,
+    World,
+    claimed,
+    driver_object,
+    inline,
+    persistent,
+    pod_of,
+)
 from tests.volumes.make import empty_dir, main
 
 A, B = PodUid("u-a"), PodUid("u-b")
@@ -160,3 +171,32 @@ async def test_teardown_waits_for_the_driver(world: World, autojump_clock: MockC
     async with world.running():
         await world.volumes.unmount(A)
     assert world.left_on_disk() == []
+
+
+@pytest.mark.parametrize("was_published", [False, True])
+async def test_an_agent_that_died_in_a_write_leaves_nothing_behind(
+    world: World, autojump_clock: MockClock, was_published: bool
+) -> None:
+    """The unfinished file must not keep the directory, and with it the pod."""
+    world.objects.put(*block("dev", "vol-3"))
+    if was_published:
+        async with world.running():
+            await world.volumes.mount(pod_of("u-a", claimed()))
+            await world.volumes.mount(user_of("u-b", dev="/dev/xvda"))
+    csi = world.root / "plugins/kubernetes.io/csi"
+    for directory in (
+        stage_dir(world.root, CsiVolume(DRIVER, "vol-1")),
+        world.root / "pods/u-a/volumes/kubernetes.io~csi/pv",
+        csi / "volumeDevices/dev/data",
+    ):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ".vol_data.json.new").write_text("{")
+    world.restart()
+    async with world.running():
+        await world.volumes.unmount(PodUid("u-a"))
+        await world.volumes.unmount(PodUid("u-b"))
+        await world.volumes.unused.clean()
+    shared = {csi / "volumeDevices" / name for name in ("staging", "publish")}
+    assert set(map(Path, world.left_on_disk())) <= shared
+    assert list(csi.rglob("*.new")) == []
+    world.rules.check()
