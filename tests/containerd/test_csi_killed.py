@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kubelet_trio.testing.csi import CsiFaultKind, calls
 from tests.containerd.conftest import MakeAgent
 from tests.harness import (
     Agent,
@@ -196,6 +197,31 @@ def test_agent_and_driver_killed_together_leave_data_and_nothing_else(
         for name, volume in wanted.items():
             assert reads(cri, name, volume, "kept")
         end_all(agent, driver, list(wanted))
+
+
+@pytest.mark.parametrize("method", [calls.STAGE, calls.PUBLISH, calls.UNPUBLISH, calls.UNSTAGE])
+@pytest.mark.parametrize("volume", ["disk", "raw"])
+def test_what_both_died_in_is_undone_by_the_next_agent(
+    fresh: Agent, tmp_path: Path, volume: str, method: str
+) -> None:
+    agent = fresh
+    with CsiDriver(tmp_path / "driver", agent.root) as driver:
+        # Its work is done; nobody was told.
+        driver.fault(CsiFaultKind.DIE_AFTER, method, HANDLES[volume])
+        agent.put(user_of("dies", volume, "true"))
+        if method in (calls.UNPUBLISH, calls.UNSTAGE):
+            agent.wait_ready("dies")
+            agent.drop("dies")
+            driver.wait_dead()
+            agent.kill()
+        else:
+            driver.wait_dead()
+            agent.kill()
+            agent.drop("dies")
+        driver.start()
+        agent.start()
+        agent.wait_gone("dies", 180)
+        driver.wait_clean(150)
 
 
 def reboot(agent: Agent, driver: CsiDriver, machine: Containerd) -> None:
