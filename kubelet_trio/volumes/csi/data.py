@@ -82,6 +82,7 @@ class Published:
     directory: Path  # pods/<uid>/volumes/kubernetes.io~csi/<name>
     record: VolumeRecord | None  # None: there is none, or it cannot be read
     problem: str = ""  # why it cannot be read
+    is_damaged: bool = False  # it exists, but cannot be read
 
     @property
     def target(self) -> Path:
@@ -95,6 +96,7 @@ class Staged:
     directory: Path  # plugins/kubernetes.io/csi/<driver>/<hash>
     record: VolumeRecord | None
     problem: str = ""
+    is_damaged: bool = False
 
     @property
     def path(self) -> Path:
@@ -235,13 +237,14 @@ def _staged_dir(root_dir: Path) -> Path:
     return root_dir / "plugins" / CSI_PLUGIN
 
 
-def _read(directory: Path) -> tuple[VolumeRecord | None, str]:
+def _read(directory: Path) -> tuple[VolumeRecord | None, str, bool]:
+    """Return the record, why it cannot be read, and whether it is damaged."""
     try:
-        return read_record(directory), ""
+        return read_record(directory), "", False
     except FileNotFoundError:
-        return None, f"{directory / RECORD} does not exist"
+        return None, f"{directory / RECORD} does not exist", False
     except (OSError, ValueError) as exc:
-        return None, str(exc)
+        return None, str(exc), True
 
 
 def _below(directory: Path) -> list[Path]:

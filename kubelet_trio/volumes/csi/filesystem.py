@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -116,9 +116,10 @@ class CsiFilesystems:
         be unstaged within `RELEASE_PATIENCE` holds up no pod; `unused` returns it again.
         """
         try:
-            found = await self.node.offload(published_of, pod_dir)
+            on_disk = await self.node.offload(published_of, pod_dir)
         except OSError as exc:
             raise VolumeError("", f"reading {pod_dir} failed: {exc}") from exc
+        found = self._recall(pod_dir.name, on_disk)
         errors: dict[Path, VolumeError] = {}
         async with trio.open_nursery() as volumes:
             for published in found:
@@ -230,6 +231,27 @@ class CsiFilesystems:
                 await self.node.offload(walk)
         except OSError as exc:
             raise ValueError(f"applyFSGroup failed for vol {use.volume.handle}: {exc}") from exc
+
+    def _recall(self, uid: str, found: list[Published]) -> list[Published]:
+        """Replace a damaged record by the volume that this process has given to the pod.
+
+        Only if that can be but one. Otherwise the driver cannot be asked: the volume is unmounted
+        without it, so that the pod can end, and a driver that counts its publishes may refuse to
+        unstage the volume. The Go kubelet keeps such a pod instead until somebody removes the file
+        and the mount (NewUnmounter in pkg/volume/csi).
+        """
+        # Without a record a publish has surely failed (`forget`), or somebody removed the file.
+        lost = [published for published in found if published.is_damaged]
+        recorded = {p.record.volume for p in found if p.record is not None}
+        unrecorded = self.node.users.of_pod(uid) - recorded if lost else frozenset()
+        is_certain = len(lost) == len(unrecorded) == 1
+        for published in lost:
+            log.warning("csi.record_lost", problem=published.problem, asks_driver=is_certain)
+        if not is_certain:
+            return found
+        (volume,) = unrecorded
+        record = VolumeRecord(volume)
+        return [replace(p, record=record) if p.is_damaged else p for p in found]
 
     async def _end(self, uid: str, published: Published, errors: dict[Path, VolumeError]) -> None:
         """Unpublish one volume; then unstage it, if it was the last use."""

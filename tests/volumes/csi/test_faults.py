@@ -11,6 +11,7 @@ import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lightkube.models.core_v1 import Volume
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
@@ -507,3 +508,49 @@ async def test_volumes_of_other_drivers_are_not_asked_for(
         with trio.move_on_after(1):
             await world.volumes.mount(pod_of(A, inline()))
     assert world.rules.log == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_record_that_is_damaged_while_the_agent_runs_is_recalled(
+    world: World, others: int, autojump_clock: MockClock
+) -> None:
+    """A driver that counts its publishes would refuse to unstage the volume otherwise."""
+    world.objects.put(*persistent("more", "vol-2"))
+    volumes = [claimed(), claimed("more", "more")][: others + 1]
+    record = world.root / "pods/u-a/volumes/kubernetes.io~csi/pv/vol_data.json"
+    async with world.running():
+        await world.volumes.mount(pod_of(A, *volumes))
+        record.write_text("{")
+        with capture_logs() as logs:
+            await world.volumes.unmount(A)
+    (told,) = [entry for entry in logs if entry["event"] == "csi.record_lost"]
+    assert str(record) in told["problem"]
+    assert told["asks_driver"]
+    assert world.left_on_disk() == []
+    assert world.rules.staged() == {}
+    world.rules.check()
+
+
+async def test_a_record_that_is_damaged_between_agents_can_be_repaired(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The pod stays because the target is not empty without the mount."""
+    record = world.root / "pods/u-a/volumes/kubernetes.io~csi/pv/vol_data.json"
+    async with world.running():
+        await world.volumes.mount(pod_of(A, claimed()))
+    good = record.read_text()
+    record.write_text("{")
+    world.restart()
+    async with world.running():
+        with capture_logs() as logs, pytest.raises(VolumeError, match="Directory not empty"):
+            await world.volumes.unmount(A)
+        (told,) = [entry for entry in logs if entry["event"] == "csi.record_lost"]
+        assert str(record) in told["problem"]
+        assert not told["asks_driver"]
+        record.write_text(good)
+        for file in (record.parent / "mount").iterdir():  # the content, which no mount hides here
+            file.unlink()
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    assert world.rules.staged() == {}
+    world.rules.check()
