@@ -88,7 +88,8 @@ class LeftCalls:
 
         The offload has to let its caller go at once (`Purpose.DEVICES`).
         """
-        name = getattr(fn, "__qualname__", "") or fn.__class__.__qualname__
+        # A `partial` has no `__qualname__`.
+        name = getattr(getattr(fn, "func", fn), "__qualname__", fn.__class__.__qualname__)
         call = LeftCall(name, trio.lowlevel.current_task())
         token = trio.lowlevel.current_trio_token()
 
@@ -128,6 +129,17 @@ class LeftCalls:
         log.warning(
             "volume.left_call_failed", call=call.name, seconds=took, error=repr(outcome.error)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingOffload:
+    """An `Offload` whose callers leave their calls when they are cancelled."""
+
+    calls: LeftCalls
+    offload: Offload
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.calls.run(self.offload, fn, *args, **kwargs)
 
 
 @dataclass(slots=True)

@@ -141,18 +141,23 @@ class CsiServices:
         from kubelet_trio.volumes.csi.block import CsiBlocks
         from kubelet_trio.volumes.csi.node import CsiNode
         from kubelet_trio.volumes.csi.plugin import CsiPlugin
+        from kubelet_trio.volumes.keyed import KeyedLocks, LeavingOffload
 
+        locks = KeyedLocks()
+        # A driver's file system may hang as a disk does: its server may be dead. Its calls are then
+        # left, and keep the lock of the volume.
+        offload = LeavingOffload(locks.calls, offload_for(self._offload, Purpose.DEVICES))
         node = CsiNode(
             self._root_dir,
             self._node_name,
             self.table,
             self._mounter,
-            # A driver's file system may hang as a disk does: its server may be dead.
-            offload_for(self._offload, Purpose.DEVICES),
+            offload,
             self._attachments,
             self._in_use,
             self._tokens,
             walks,
             measured,
+            locks,
         )
         return CsiPlugin(node, CsiBlocks(node, DeviceMaps(self._mounter, self._devices)))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import pytest
 import trio
@@ -23,7 +22,7 @@ from lightkube.models.storage_v1 import TokenRequest as DriverToken
 from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
-from kubelet_trio.model import Offload, PodUid, Purpose, inline_offload
+from kubelet_trio.model import PodUid, busy_threads, thread_offload
 from kubelet_trio.objects import (
     ApiObject,
     KnownToken,
@@ -35,7 +34,7 @@ from kubelet_trio.objects import (
 )
 from kubelet_trio.testing.csi import CsiCall, CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
-from kubelet_trio.volumes.ownership import own_volume
+from kubelet_trio.volumes.csi import filesystem
 from tests.volumes.csi.world import (
     DRIVER,
     Objects,
@@ -46,11 +45,9 @@ from tests.volumes.csi.world import (
     persistent,
     pod_of,
 )
+from tests.volumes.test_left_calls import Stuck
 
 A, B = PodUid("u-a"), PodUid("u-b")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Tokens(NoTokens):
@@ -234,30 +231,31 @@ async def test_the_agent_sets_the_group_by_policy(
     assert (target.stat().st_gid == 4321) == is_owned
 
 
-@dataclass
-class Threads:
-    """An offload that separates purposes; the walk over a volume may hang."""
-
-    purpose: Purpose = Purpose.VOLUMES
-
-    def of(self, purpose: Purpose) -> Offload:
-        return Threads(purpose)
-
-    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if getattr(fn, "func", None) is own_volume:
-            assert self.purpose is Purpose.DEVICES
-        return await inline_offload(fn, *args, **kwargs)
-
-
-async def test_a_volume_that_hangs_holds_up_only_threads_of_devices(
-    tmp_path: Path, autojump_clock: MockClock
+async def test_a_walk_that_hangs_is_left_and_keeps_its_volume(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a driver there may be a server that is dead: the walk over its files never ends."""
-    world = World(tmp_path, offload=Threads())
+    mock_clock.rate, walk = 100, Stuck()
+    monkeypatch.setattr(filesystem, "own_volume", lambda *_, **__: walk())
+    world = World(tmp_path, offload=thread_offload)
     world.objects.put(driver_object(fsGroupPolicy="File"), *persistent())
     async with world.running():
-        security = PodSecurityContext(fsGroup=os.getgid())
-        await world.volumes.mount(pod_of(A, claimed(), securityContext=security))
+        pod = pod_of(A, claimed(), securityContext=PodSecurityContext(fsGroup=os.getgid()))
+        async with trio.open_nursery() as attempt:
+            attempt.start_soon(world.volumes.mount, pod)
+            await walk.wait_begun()
+            attempt.cancel_scope.cancel()
+        try:
+            assert [name for name in busy_threads() if name.startswith("devices: ")]
+            with pytest.raises(VolumeError, match="of an earlier attempt still runs"):
+                await world.volumes.unmount(A)
+            assert world.rules.published() != {}
+        finally:
+            walk.let_go()
+        mock_clock.rate = 1
+        await world.volumes.unmount(A)
+    assert world.left_on_disk() == []
+    assert world.rules.staged() == {}
 
 
 async def test_an_inline_volume_gets_the_secret_of_its_namespace(
