@@ -56,7 +56,8 @@ def volume_row(row: Json, *, wide: bool = False) -> tuple[str, ...]:
         row.get("namespace") or _NONE,
         # A pod that is gone has only a UID; a staged volume has no pod.
         row.get("pod") or row.get("uid") or _NONE,
-        row.get("volume") or _NONE,
+        # Without a pod it has no name in one: it is known by its own.
+        row.get("volume") or row.get("persistent_volume") or row.get("handle") or _NONE,
         row.get("driver") or row.get("kind", ""),
         row.get("claim") or _NONE,
         _state(row),

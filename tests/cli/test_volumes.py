@@ -64,6 +64,14 @@ ROWS: list[dict[str, Any]] = [
         "handle": "h-1",
         "users": ["shop/web-node1"],
     },
+    {
+        "state": "Staged",
+        "kind": "csi",
+        "path": "/staged-8",
+        "driver": "hostpath.csi.k8s.io",
+        "handle": "h-8",
+        "persistent_volume": "pv-8",
+    },
 ]
 
 
@@ -88,7 +96,8 @@ def test_claims_and_drivers_come_first_without_the_pods_own_volumes(agent: Serve
         "NAMESPACE POD VOLUME KIND CLAIM STATE USED CAPACITY USE%",
         "shop web-node1 store hostpath.csi.k8s.io web-data Mounted 5.0Gi 10Gi 50%",
         "<none> u-gone <none> d <none> NotMounted <unknown> <unknown> <unknown>",
-        "<none> <none> <none> hostpath.csi.k8s.io <none> Staged(1) <unknown> <unknown> <unknown>",
+        "<none> <none> h-1 hostpath.csi.k8s.io <none> Staged(1) <unknown> <unknown> <unknown>",
+        "<none> <none> pv-8 hostpath.csi.k8s.io <none> Staged(0) <unknown> <unknown> <unknown>",
     ]
 
 
@@ -98,6 +107,7 @@ def test_all_includes_the_pods_own_volumes(agent: ServedView) -> None:
         "hostpath.csi.k8s.io",
         "emptyDir",
         "d",
+        "hostpath.csi.k8s.io",
         "hostpath.csi.k8s.io",
     ]
 
