@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import get_logger, remove_written
+from kubelet_trio.model import get_logger, remove_empty, remove_written
 from kubelet_trio.volumes.csi.client import Access, DriverClient, StageRequest
 from kubelet_trio.volumes.csi.data import (
     GLOBAL_MOUNT,
@@ -121,7 +121,7 @@ class Staging:
             return
         # Known before: another attempt, or an earlier agent, may have staged it.
         if failure.is_final and not is_known:
-            await self.node.offload(forget, directory, GLOBAL_MOUNT, self.node.mounter)
+            await self.node.offload(_forget_stage, directory, self.node.mounter)
         raise failure
 
     async def _access(self, use: VolumeUse, client: DriverClient, directory: Path) -> Access:
@@ -302,6 +302,15 @@ def forget(directory: Path, name: str, mounter: Mounter) -> None:
         remove_mount_point(directory, name)
     except OSError as exc:
         log.warning("csi.mount_point_stays", path=str(directory / name), error=str(exc))
+
+
+def _forget_stage(directory: Path, mounter: Mounter) -> None:
+    """Remove what a stage that surely failed has on disk, so that nobody undoes it."""
+    forget(directory, GLOBAL_MOUNT, mounter)
+    try:
+        remove_empty(directory)
+    except OSError as exc:
+        log.warning("csi.stage_directory_stays", path=str(directory), error=str(exc))
 
 
 def remove_mount_point(directory: Path, name: str) -> None:

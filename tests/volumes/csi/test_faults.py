@@ -147,6 +147,18 @@ async def test_a_final_error_leaves_nothing_to_undo_but_the_stage(
     assert world.left_on_disk() == []
 
 
+async def test_a_stage_that_surely_failed_is_not_undone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.driver.faults.add(CsiFaultKind.ERROR, calls.STAGE, times=None, status=Status.INTERNAL)
+    async with world.running():
+        with pytest.raises(VolumeError):
+            await world.volumes.mount(pod_of(A, claimed()))
+        assert world.left_on_disk() == []
+        await world.volumes.unmount(A)
+    assert calls.UNSTAGE not in [call.method for call in world.rules.log]
+
+
 async def test_an_unstage_that_fails_holds_up_no_pod(
     world: World, autojump_clock: MockClock
 ) -> None:
