@@ -23,17 +23,12 @@ from trio_util import AsyncValue
 from kubelet_trio.kube import API_ERRORS, KubeApi, KubeUnavailableError, NotFoundError
 from kubelet_trio.model import get_logger
 from kubelet_trio.objects.errors import ObjectError
-from kubelet_trio.objects.kinds import attachment_key, attachment_name
+from kubelet_trio.objects.kinds import attachment_key, attachment_name, csi_unique_name
 from kubelet_trio.objects.memory import NO_MEMORY, ClusterMemory
 
 log = get_logger()
 
 _RESOURCE_EXHAUSTED = 8  # gRPC's code
-
-
-def unique_volume(driver: str, handle: str) -> str:
-    """Return a CSI volume's name in `volumesInUse` and `volumesAttached`."""
-    return f"kubernetes.io/csi/{driver}^{handle}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +76,7 @@ class ClusterAttachments:
                 "attaching volumes from the kubelet is not supported: the volume's driver needs "
                 "enableControllerAttachDetach"
             )
-        volume = unique_volume(driver, handle)
+        volume = csi_unique_name(driver, handle)
         name = attachment_name(driver, handle, self._name)
         for gone in self._contexts.keys() - _attached(self._known()).keys():
             self._memory.drop_object(attachment_key(self._contexts.pop(gone).name))
@@ -153,7 +148,7 @@ class ClusterAttachments:
 
     def is_attached(self, driver: str, handle: str) -> bool:
         """Whether the node's `volumesAttached` lists a volume."""
-        return unique_volume(driver, handle) in _attached(self._known())
+        return csi_unique_name(driver, handle) in _attached(self._known())
 
     async def is_exhausted(self, driver: str, handle: str) -> bool:
         """Whether attaching failed because the node has the most volumes of the driver.

@@ -125,6 +125,11 @@ def attachment_name(driver: str, handle: str, node: str) -> str:
     return f"csi-{sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
 
 
+def csi_unique_name(driver: str, handle: str) -> str:
+    """Return a CSI volume's name in `volumesInUse` and `volumesAttached`."""
+    return f"kubernetes.io/csi/{driver}^{handle}"
+
+
 def object_key(value: ApiObject) -> ObjectKey:
     """Return the key of an object."""
     meta = value.metadata or ObjectMeta()

@@ -26,15 +26,16 @@ from lightkube.models.core_v1 import Pod, Volume
 from kubelet_trio.model import PodUid, pod_key, read_regular
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import claim_name
-from kubelet_trio.volumes.layout import OWN_PLUGINS, PLUGINS
+from kubelet_trio.volumes.csi.block_paths import STAGING, BlockPaths, block_dir
+from kubelet_trio.volumes.csi.data import GLOBAL_MOUNT, MOUNT, RECORD
+from kubelet_trio.volumes.csi.types import CSI_PLUGIN
+from kubelet_trio.volumes.layout import CSI, OWN_PLUGINS, PLUGINS, VOLUME_DEVICES
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint
 
-_CSI = "kubernetes.io~csi"
-_DATA = "vol_data.json"
 _MAX_DATA = 1 << 16  # bytes; the Go kubelet writes a few hundred
 _MOST = 10_000  # entries of one directory
-_KINDS = {name.replace("/", "~"): kind for kind, name in PLUGINS.items()} | {_CSI: "csi"}
+_KINDS = {name.replace("/", "~"): kind for kind, name in PLUGINS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +117,31 @@ def _of_pod(root_dir: Path, pod_dir: Path, uid: str) -> Iterator[VolumeOnDisk]:
     for plugin in _names(pod_dir / "volumes"):
         for name in _names(pod_dir / "volumes" / plugin):
             path = pod_dir / "volumes" / plugin / name
-            if plugin != _CSI:
+            if plugin != CSI:
                 yield VolumeOnDisk(uid, plugin, name, str(path))
                 continue
-            data = _data(path / _DATA)
-            yield VolumeOnDisk(uid, plugin, data.get("specVolID", name), str(path / "mount"), data)
-    for plugin in _names(pod_dir / "volumeDevices"):
-        for name in _names(pod_dir / "volumeDevices" / plugin):
-            data = _block_data(root_dir, name) if plugin == _CSI else {}
-            path = pod_dir / "volumeDevices" / plugin / name
+            data = _data(path)
+            yield VolumeOnDisk(uid, plugin, data.get("specVolID", name), str(path / MOUNT), data)
+    for plugin in _names(pod_dir / VOLUME_DEVICES):
+        for name in _names(pod_dir / VOLUME_DEVICES / plugin):
+            data = _data(BlockPaths(root_dir, name).data) if plugin == CSI else {}
+            path = pod_dir / VOLUME_DEVICES / plugin / name
             yield VolumeOnDisk(uid, plugin, name, str(path), data, is_block=True)
 
 
 def _staged(root_dir: Path) -> Iterator[VolumeOnDisk]:
-    base = _csi_dir(root_dir)
+    base = root_dir / "plugins" / CSI_PLUGIN
     for driver in _names(base):
-        if driver == "volumeDevices":
+        if driver == VOLUME_DEVICES:
             continue
         for handle in _names(base / driver):
             path = base / driver / handle
-            data = _data(path / _DATA)
+            data = _data(path)
             if data:
-                yield VolumeOnDisk("", _CSI, "", str(path / "globalmount"), data)
-    staging = base / "volumeDevices" / "staging"
-    for name in _names(staging):
-        data = _block_data(root_dir, name)
-        yield VolumeOnDisk("", _CSI, name, str(staging / name), data, is_block=True)
+                yield VolumeOnDisk("", CSI, "", str(path / GLOBAL_MOUNT), data)
+    for name in _names(block_dir(root_dir) / STAGING):
+        paths = BlockPaths(root_dir, name)
+        yield VolumeOnDisk("", CSI, name, str(paths.staging), _data(paths.data), is_block=True)
 
 
 def _shared(root_dir: Path, mounts: Sequence[MountPoint]) -> Iterator[VolumeOnDisk]:
@@ -155,18 +155,10 @@ def _shared(root_dir: Path, mounts: Sequence[MountPoint]) -> Iterator[VolumeOnDi
             yield VolumeOnDisk("", f"kubernetes.io~{plugin}", name, mount.path)
 
 
-def _csi_dir(root_dir: Path) -> Path:
-    return root_dir / "plugins" / "kubernetes.io" / "csi"
-
-
-def _block_data(root_dir: Path, name: str) -> Mapping[str, str]:
-    return _data(_csi_dir(root_dir) / "volumeDevices" / name / "data" / _DATA)
-
-
-def _data(path: Path) -> Mapping[str, str]:
-    """Return a vol_data.json; empty if it is missing or unreadable."""
+def _data(directory: Path) -> Mapping[str, str]:
+    """Return the vol_data.json in a directory; empty if it is missing or unreadable."""
     try:
-        return msgspec.json.decode(read_regular(path, _MAX_DATA), type=dict[str, str])
+        return msgspec.json.decode(read_regular(directory / RECORD, _MAX_DATA), type=dict[str, str])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
@@ -194,7 +186,7 @@ def list_volumes(
     names: Mapping[PodUid, Mapping[str, str]],
     uses: Mapping[PodUid, Mapping[str, VolumeFill]],
 ) -> list[VolumeRow]:
-    """Return a record for each volume: those of pods by namespace and name, then staged ones.
+    """Return a row for each volume: those of pods by namespace and name, then staged ones.
 
     Args:
         listing: what is on disk.
@@ -206,15 +198,15 @@ def list_volumes(
     published = []
     for found in listing.published:
         uid = PodUid(found.uid)
-        record = _record(found, mounts.get(found.path))
+        row = _row(found, mounts.get(found.path))
         volume = names.get(uid, {}).get(found.name, found.name)
-        published.append(_of(record, found, pods.get(uid), volume, uses.get(uid, {}).get(volume)))
+        published.append(_of(row, found, pods.get(uid), volume, uses.get(uid, {}).get(volume)))
     published.sort(key=lambda r: (r.namespace, r.pod, r.uid, r.volume, r.path))
-    staged = [_staged_record(found, mounts.get(found.path), published) for found in listing.staged]
+    staged = [_staged_row(found, mounts.get(found.path), published) for found in listing.staged]
     return published + sorted(staged, key=lambda r: (r.driver, r.handle, r.path))
 
 
-def _record(found: VolumeOnDisk, mount: MountPoint | None) -> VolumeRow:
+def _row(found: VolumeOnDisk, mount: MountPoint | None) -> VolumeRow:
     """Return what disk and mount table show of a volume."""
     kind = _KINDS.get(found.plugin, found.plugin)
     lifecycle = found.data.get("volumeLifecycleMode", "")
@@ -245,22 +237,22 @@ def _state(found: VolumeOnDisk, mount: MountPoint | None, kind: str) -> str:
 
 
 def _of(
-    record: VolumeRow, found: VolumeOnDisk, pod: Pod | None, volume: str, use: VolumeFill | None
+    row: VolumeRow, found: VolumeOnDisk, pod: Pod | None, volume: str, use: VolumeFill | None
 ) -> VolumeRow:
-    """Add to a record what the pod's spec says."""
+    """Add to a row what the pod's spec says."""
     if pod is None:
-        return msgspec.structs.replace(record, use=use)
+        return msgspec.structs.replace(row, use=use)
     key = pod_key(pod)
     named = next((v for v in pod_spec(pod).volumes or () if v.name == volume), None)
     claim = claim_name(key.name, named) if named is not None else None
     return msgspec.structs.replace(
-        record,
+        row,
         namespace=key.namespace,
         pod=key.name,
         volume=volume if named is not None else "",
         claim=claim or "",
-        persistent_volume=found.name if claim else record.persistent_volume * (named is None),
-        read_only=record.read_only or (named is not None and _is_read_only(named)),
+        persistent_volume=found.name if claim else row.persistent_volume * (named is None),
+        read_only=row.read_only or (named is not None and _is_read_only(named)),
         use=use,
     )
 
@@ -274,15 +266,15 @@ def _is_read_only(volume: Volume) -> bool:
     )
 
 
-def _staged_record(
+def _staged_row(
     found: VolumeOnDisk, mount: MountPoint | None, published: Sequence[VolumeRow]
 ) -> VolumeRow:
-    record = _record(found, mount)
-    users = [other for other in published if _is_same(record, other)]
+    row = _row(found, mount)
+    users = [other for other in published if _is_same(row, other)]
     name = next((other.persistent_volume for other in users), "")
     return msgspec.structs.replace(
-        record,
-        persistent_volume=record.persistent_volume or name,
+        row,
+        persistent_volume=row.persistent_volume or name,
         users=tuple(dict.fromkeys(f"{o.namespace}/{o.pod}" if o.pod else o.uid for o in users)),
     )
 

@@ -37,6 +37,7 @@ DOWNWARD_API = "kubernetes.io~downward-api"
 PROJECTED = "kubernetes.io~projected"
 SECRET = "kubernetes.io~secret"
 NFS = "kubernetes.io~nfs"
+CSI = "kubernetes.io~csi"
 
 # Plugins whose volumes exist only for the pod (a directory or a tmpfs): teardown unmounts and
 # removes them, whichever agent made them.
@@ -46,6 +47,7 @@ OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET)
 # mount point.
 MOUNTED_PLUGINS = frozenset((NFS,))
 
+VOLUME_DEVICES = "volumeDevices"  # the directory of block devices, of a pod and of a plugin
 MARKER = 0o644  # the mode of a marker file, as in the Go kubelet
 
 
@@ -55,7 +57,7 @@ def volumes_dir(pod_dir: Path) -> Path:
 
 def devices_dir(pod_dir: Path) -> Path:
     """Return the directory of the pod's block devices, by plugin as `volumes_dir`."""
-    return pod_dir / "volumeDevices"
+    return pod_dir / VOLUME_DEVICES
 
 
 def volume_dir(pod_dir: Path, plugin: str, volume: str) -> Path:
@@ -78,17 +80,16 @@ def sub_path_target(pod_dir: Path, volume: str, container: str, index: int) -> P
 
 # Plugins whose volumes can be block devices, by the field of a PersistentVolumeSpec.
 BLOCK_PLUGINS = {
-    "csi": "kubernetes.io~csi",
+    "csi": CSI,
     "fc": "kubernetes.io~fc",
     "iscsi": "kubernetes.io~iscsi",
     "local": "kubernetes.io~local-volume",
 }
-VOLUME_DEVICES = "volumeDevices"  # the directory's name, of a pod and of a plugin
 
 
 def device_link(pod_dir: Path, kind: str, volume: str) -> Path:
     """Return the path of a pod's link to the device of a block volume."""
-    return pod_dir / VOLUME_DEVICES / BLOCK_PLUGINS[kind] / volume
+    return devices_dir(pod_dir) / BLOCK_PLUGINS[kind] / volume
 
 
 def names_in(directory: Path) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kubelet_trio.model import STORAGE, Meter, PodUid
 from kubelet_trio.objects import ObjectError, csi_driver_key
@@ -52,7 +52,7 @@ class VolumeMeter:
         """Record set-ups; those of `is_first` replace the volumes that the pod has."""
         done = []
         for row in rows:
-            self._observe(row.name, row)
+            self._observe(row)
             if row.is_done:
                 done.append(_plugin(row.kind))
         if done and is_first:
@@ -61,14 +61,14 @@ class VolumeMeter:
     @contextmanager
     def unmounting(self, uid: PodUid) -> Iterator[None]:
         """Record a teardown while the block runs it; every volume counts with the whole time."""
-        row, began = Operation(""), time.perf_counter()
+        rows: list[Operation] = []
         try:
-            yield
-            row.is_done = True
+            with timed(rows, "", "volume_unmount"):
+                yield
         finally:
-            row.took = time.perf_counter() - began
+            (row,) = rows
             for plugin in self._set_up.get(uid, ()):
-                self._observe("volume_unmount", row, plugin)
+                self._observe(replace(row, kind=plugin))
             if row.is_done:
                 self._set_up.pop(uid, None)
                 self._desired.pop(uid, None)
@@ -76,13 +76,12 @@ class VolumeMeter:
     @contextmanager
     def operation(self, name: str, plugin: str) -> Iterator[None]:
         """Record the block as an operation: failed if it raises, or is cancelled."""
-        row, began = Operation(""), time.perf_counter()
+        rows: list[Operation] = []
         try:
-            yield
-            row.is_done = True
+            with timed(rows, plugin, name):
+                yield
         finally:
-            row.took = time.perf_counter() - began
-            self._observe(name, row, plugin)
+            self._observe(*rows)
 
     def totals(self) -> Mapping[tuple[str, str], int]:
         """Return the number of volumes, by plugin and state."""
@@ -97,10 +96,10 @@ class VolumeMeter:
             for plugin in plugins
         )
 
-    def _observe(self, operation: str, row: Operation, plugin: str = "") -> None:
+    def _observe(self, row: Operation) -> None:
         status = "success" if row.is_done else "fail-unknown"
         migrated = "true" if row.is_migrated else "false"
-        labels = migrated, operation, status, plugin or _plugin(row.kind)
+        labels = migrated, row.name, status, _plugin(row.kind)
         self.meter.observe(_DURATION, row.took, labels, STORAGE)
 
 
@@ -116,11 +115,16 @@ def plugin_name(spec: VolumeSpec) -> str:
     """
     if spec.kind != "csi":
         return _plugin(spec.kind)
-    driver, plugin = spec.source.driver, PLUGINS["csi"]
+    driver = spec.source.driver
     found = spec.objects.found.get(csi_driver_key(driver))
     if spec.persistent is None and (found is None or isinstance(found, ObjectError)):
-        return plugin
-    return f"{plugin}:{driver}"
+        return PLUGINS["csi"]
+    return csi_plugin_name(driver)
+
+
+def csi_plugin_name(driver: str) -> str:
+    """Return the name of a plugin in metrics for the volumes of a CSI driver."""
+    return f"{PLUGINS['csi']}:{driver}"
 
 
 @contextmanager

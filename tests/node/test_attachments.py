@@ -48,9 +48,9 @@ from kubelet_trio.objects import (
     ObjectError,
     attachment_name,
     claim_key,
+    csi_unique_name,
     volume_key,
 )
-from kubelet_trio.objects.attachments import unique_volume
 from kubelet_trio.offline import Folder, Keeper
 from kubelet_trio.testing import FakeKube, KubeFaultKind, TrioClock
 from tests.node.make import IDENTITY, view
@@ -126,7 +126,7 @@ def world() -> World:
 
 
 def test_names_are_upstream_s() -> None:
-    assert unique_volume(DRIVER, HANDLE) == VOLUME
+    assert csi_unique_name(DRIVER, HANDLE) == VOLUME
     # From getAttachmentName's own recipe: sha256 of handle, driver and node.
     assert attachment_name("csi.vsphere.example.com", "vol-7", "node-a") == (
         "csi-6fbaf594c9ffcb00e983665f2b32a44de17d4ec90903eb11012e315fdeedd1d6"

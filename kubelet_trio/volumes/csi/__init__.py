@@ -5,29 +5,6 @@ registers, or when a pod first has a CSI volume: its messages cost memory that m
 """
 
 from kubelet_trio.volumes.csi.services import CsiServices
-from kubelet_trio.volumes.csi.types import (
-    CSI_PLUGIN,
-    CSI_TIMEOUT,
-    Attachments,
-    Capability,
-    CsiVolume,
-    Driver,
-    DriverDirectory,
-    NoAttachments,
-    NoVolumesInUse,
-    VolumesInUse,
-)
+from kubelet_trio.volumes.csi.types import Attachments, Capability, CsiVolume, Driver
 
-__all__ = [
-    "CSI_PLUGIN",
-    "CSI_TIMEOUT",
-    "Attachments",
-    "Capability",
-    "CsiServices",
-    "CsiVolume",
-    "Driver",
-    "DriverDirectory",
-    "NoAttachments",
-    "NoVolumesInUse",
-    "VolumesInUse",
-]
+__all__ = ["Attachments", "Capability", "CsiServices", "CsiVolume", "Driver"]

@@ -1,15 +1,8 @@
 """CSI volumes as block devices: published by their drivers as device files, mapped into pods.
 
-    plugins/kubernetes.io/csi/volumeDevices/<name>/data/vol_data.json   record of the volume
-    plugins/kubernetes.io/csi/volumeDevices/<name>/dev/<uid>            entry: the device for a pod
-    plugins/kubernetes.io/csi/volumeDevices/staging/<name>              staging path
-    plugins/kubernetes.io/csi/volumeDevices/publish/<name>/<uid>        target path
-    pods/<uid>/volumeDevices/kubernetes.io~csi/<name>                   link to the device
-
-`<name>` is the persistent volume's. The layout is the Go kubelet's (pkg/volume/csi/csi_block.go).
-The record exists before the first call of the driver, a pod's entry and link before its publish:
-the disk shows what a driver may have done. The volume is unstaged when no pod has an entry or a
-target.
+The record of a volume exists before the first call of its driver, a pod's entry and link before its
+publish: the disk (`block_paths`) shows what a driver may have done. The volume is unstaged when no
+pod has an entry or a target.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ import trio
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, remove_empty, remove_tree, remove_written
 from kubelet_trio.volumes.block import DeviceMaps
+from kubelet_trio.volumes.csi.block_paths import PUBLISH, STAGING, BlockPaths, block_volumes
 from kubelet_trio.volumes.csi.client import DriverClient, PublishRequest, StageRequest
 from kubelet_trio.volumes.csi.data import RECORD, VolumeRecord, read_record, write_record
 from kubelet_trio.volumes.csi.inputs import VolumeUse, pod_attributes, secret_values, volume_use
@@ -35,62 +29,16 @@ from kubelet_trio.volumes.csi.staging import (
     undo_call,
     undo_mounts,
 )
-from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability, CsiVolume
+from kubelet_trio.volumes.csi.types import Capability, CsiVolume
 from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
-from kubelet_trio.volumes.layout import VOLUME_DEVICES, device_link, names_in
+from kubelet_trio.volumes.layout import names_in
+from kubelet_trio.volumes.measure import csi_plugin_name
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.teardown import mounted_below
 
 log = get_logger()
 
-_STAGING, _PUBLISH = "staging", "publish"
 _NO_CLIENT = "kubernetes.io/csi: blockMapper.{} failed to get CSI client: "
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPaths:
-    """The paths of one block volume on the node."""
-
-    root_dir: Path
-    name: str  # the persistent volume's
-
-    @property
-    def base(self) -> Path:
-        return block_dir(self.root_dir) / self.name
-
-    @property
-    def data(self) -> Path:
-        return self.base / "data"
-
-    @property
-    def entries(self) -> Path:
-        return self.base / "dev"
-
-    @property
-    def staging(self) -> Path:
-        return block_dir(self.root_dir) / _STAGING / self.name
-
-    @property
-    def targets(self) -> Path:
-        return block_dir(self.root_dir) / _PUBLISH / self.name
-
-    def link(self, uid: str) -> Path:
-        return device_link(self.root_dir / "pods" / uid, "csi", self.name)
-
-    def pods(self) -> frozenset[str]:
-        """Return the UIDs of the pods that it is, or may be, published to. Raises OSError."""
-        return frozenset((*names_in(self.entries), *names_in(self.targets)))
-
-
-def block_dir(root_dir: Path) -> Path:
-    return root_dir / "plugins" / CSI_PLUGIN / VOLUME_DEVICES
-
-
-def block_volumes(root_dir: Path) -> list[BlockPaths]:
-    """Return the block volumes that have anything on disk. Raises OSError."""
-    base = block_dir(root_dir)
-    names = {*names_in(base), *names_in(base / _STAGING), *names_in(base / _PUBLISH)}
-    return [BlockPaths(root_dir, name) for name in sorted(names - {_STAGING, _PUBLISH})]
 
 
 @dataclass(slots=True)
@@ -293,7 +241,8 @@ class CsiBlocks:
         if await node.offload(paths.staging.is_dir):
             # From here on it counts as not staged, whatever the driver answers.
             self._staged.discard(volume)
-            with node.measured.operation("unmap_device", f"kubernetes.io/csi:{volume.driver}"):
+            plugin = csi_plugin_name(volume.driver)
+            with node.measured.operation("unmap_device", plugin):
                 client = node_client(node, volume, "blockMapper.TearDownDevice")
                 if client.can(Capability.STAGE_UNSTAGE_VOLUME):
                     try:
@@ -372,7 +321,7 @@ class CsiBlocks:
 
 def _checked(name: str) -> str:
     """Return the name of a volume that may have a directory here. Raises ValueError."""
-    if name in (_STAGING, _PUBLISH):
+    if name in (STAGING, PUBLISH):
         raise ValueError(f'a block volume of a CSI driver cannot have the name "{name}"')
     return name
 

@@ -26,9 +26,8 @@ import msgspec
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import JSON_ERRORS, read_regular, sha256, write_aside
 from kubelet_trio.volumes.csi.types import CSI_PLUGIN, CsiVolume
-from kubelet_trio.volumes.layout import VOLUME_DEVICES, volumes_dir
+from kubelet_trio.volumes.layout import CSI, VOLUME_DEVICES, volumes_dir
 
-CSI = "kubernetes.io~csi"
 RECORD = "vol_data.json"
 MOUNT = "mount"
 GLOBAL_MOUNT = "globalmount"
@@ -127,11 +126,6 @@ def stage_dir(root_dir: Path, volume: CsiVolume) -> Path:
     check_driver_name(volume.driver)
     handle = sha256(volume.handle.encode()).hexdigest()
     return _staged_dir(root_dir) / volume.driver / handle
-
-
-def block_map_dir(root_dir: Path, name: str) -> Path:
-    """Return the directory of the pods' entries for a block device, by its persistent volume."""
-    return _staged_dir(root_dir) / VOLUME_DEVICES / name / "dev"
 
 
 def inline_handle(uid: str, name: str) -> str:

@@ -44,7 +44,6 @@ class _Entry:
 class DriverTable:
     """The registered drivers; the handler of plugins of type `CSIPlugin`."""
 
-    plugin_type = "CSIPlugin"
     is_exclusive = True  # of two sockets with one driver, the newer one is used
     errors: tuple[type[Exception], ...] = (ValueError, CsiCallError)  # of `run_plugin`
 
@@ -70,14 +69,6 @@ class DriverTable:
         self._install = install
         # Of each name those that run, the last to register at the end.
         self._entries: dict[str, list[_Entry]] = {}
-
-    def driver(self, name: str) -> Driver:
-        """Return a registered driver. Raises `DriverNotFoundError`."""
-        return self.client(name).driver
-
-    def channel(self, name: str) -> Channel:
-        """Return the channel to a registered driver. Raises `DriverNotFoundError`."""
-        return self._entry(name).channel
 
     def client(self, name: str) -> DriverClient:
         """Return the calls of a registered driver. Raises `DriverNotFoundError`."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kubelet_trio.objects import ObjectError
+from kubelet_trio.volumes.csi.block_paths import BlockPaths
 from kubelet_trio.volumes.csi.client import DriverClient
 from kubelet_trio.volumes.csi.data import GLOBAL_MOUNT, MOUNT, RECORD, publish_dir, stage_dir
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.inputs import SecretUse, VolumeUse, secret_values, volume_use
 from kubelet_trio.volumes.csi.node import CsiNode
 from kubelet_trio.volumes.csi.staging import access_of
-from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Capability
+from kubelet_trio.volumes.csi.types import Capability
 from kubelet_trio.volumes.errors import CsiCallError, DriverNotFoundError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem
 from kubelet_trio.volumes.layout import device_link
@@ -75,9 +76,8 @@ def _paths(node: CsiNode, use: VolumeUse) -> tuple[str, str]:
     """Return where a volume is published and where it is staged."""
     spec = use.spec
     if spec.is_block:
-        base = node.root_dir / "plugins" / CSI_PLUGIN / "volumeDevices"
-        published = base / "publish" / spec.disk_name / spec.uid
-        return str(published), str(base / "staging" / spec.disk_name)
+        paths = BlockPaths(node.root_dir, spec.disk_name)
+        return str(paths.targets / spec.uid), str(paths.staging)
     target = publish_dir(node.pods_dir / spec.uid, spec.disk_name) / MOUNT
     return str(target), str(stage_dir(node.root_dir, use.volume) / GLOBAL_MOUNT)
 

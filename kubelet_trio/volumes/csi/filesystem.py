@@ -48,6 +48,7 @@ from kubelet_trio.volumes.csi.staging import (
 )
 from kubelet_trio.volumes.csi.types import CsiVolume
 from kubelet_trio.volumes.errors import CsiCallError, VolumeError, VolumeStepError
+from kubelet_trio.volumes.measure import csi_plugin_name
 from kubelet_trio.volumes.ownership import own_volume
 from kubelet_trio.volumes.spec import VolumeSpec
 
@@ -217,7 +218,7 @@ class CsiFilesystems:
         """Give the volume to the fsGroup, unless the driver does that. Raises ValueError."""
         if access_of(use, client).group is not None or not sets_group(use):
             return
-        spec = use.spec
+        spec, plugin = use.spec, csi_plugin_name(use.volume.driver)
         walk = partial(
             own_volume,
             self.path(spec),
@@ -227,7 +228,7 @@ class CsiFilesystems:
             walks=self.node.walks,
         )
         try:
-            with self.node.measured.operation("volume_apply_access_control", use.plugin):
+            with self.node.measured.operation("volume_apply_access_control", plugin):
                 await self.node.offload(walk)
         except OSError as exc:
             raise ValueError(f"applyFSGroup failed for vol {use.volume.handle}: {exc}") from exc

@@ -66,11 +66,6 @@ class VolumeUse:
         """Whether the attach controller attaches it first: unless attachRequired says no."""
         return not self.is_inline and self.driver.attachRequired is not False
 
-    @property
-    def plugin(self) -> str:
-        """Its plugin in metrics (GetFullQualifiedPluginNameForVolume in pkg/volume/util)."""
-        return f"kubernetes.io/csi:{self.volume.driver}"
-
 
 def volume_use(spec: VolumeSpec) -> VolumeUse:
     """Return what a volume asks of its driver.

@@ -10,15 +10,10 @@ from typing import Protocol
 
 from kubelet_trio.model import Meter, Offload
 from kubelet_trio.objects import NoTokens, ObjectError, TokenRequester
+from kubelet_trio.volumes.attaching import NoVolumesInUse, VolumesInUse
 from kubelet_trio.volumes.csi.client import DriverClient
 from kubelet_trio.volumes.csi.inputs import VolumeUse
-from kubelet_trio.volumes.csi.types import (
-    Attachments,
-    CsiVolume,
-    NoAttachments,
-    NoVolumesInUse,
-    VolumesInUse,
-)
+from kubelet_trio.volumes.csi.types import Attachments, CsiVolume, NoAttachments
 from kubelet_trio.volumes.errors import DriverNotFoundError, VolumeStepError
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.measure import VolumeMeter

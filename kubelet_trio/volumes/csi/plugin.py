@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from kubelet_trio.model import get_logger
-from kubelet_trio.volumes.csi.data import block_map_dir
+from kubelet_trio.volumes.csi.block_paths import BlockPaths
 from kubelet_trio.volumes.csi.filesystem import CsiFilesystems
 from kubelet_trio.volumes.csi.inputs import volume_use
 from kubelet_trio.volumes.csi.node import CsiNode
@@ -48,7 +48,7 @@ class CsiPlugin:
 
     def map_dir(self, spec: VolumeSpec) -> Path:
         """Return the directory of the pods' entries for a device."""
-        return block_map_dir(self._node.root_dir, spec.disk_name)
+        return BlockPaths(self._node.root_dir, spec.disk_name).entries
 
     async def tear_down(self, pod_dir: Path) -> None:
         failure: VolumeError | None = None

@@ -11,15 +11,10 @@ from trio_util import AsyncValue
 
 from kubelet_trio.model import Meter, Offload, Purpose, get_logger, offload_for
 from kubelet_trio.objects import TokenRequester
-from kubelet_trio.volumes.csi.types import (
-    CSI_PLUGIN,
-    Attachments,
-    Driver,
-    NoAttachments,
-    NoVolumesInUse,
-    VolumesInUse,
-)
+from kubelet_trio.volumes.attaching import NoVolumesInUse, VolumesInUse
+from kubelet_trio.volumes.csi.types import CSI_PLUGIN, Attachments, Driver, NoAttachments
 from kubelet_trio.volumes.errors import VolumeStepError
+from kubelet_trio.volumes.layout import CSI
 from kubelet_trio.volumes.measure import VolumeMeter
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import Walks
@@ -34,8 +29,7 @@ if TYPE_CHECKING:
 
 log = get_logger()
 
-_DIRECTORY = "kubernetes.io~csi"
-_MOST_TOLD = 5  # problems with records in an error
+_MOST_PROBLEMS = 5  # with records, in an error
 
 
 class CsiServices:
@@ -111,10 +105,10 @@ class CsiServices:
                 self._in_use.note(volume.unique_name)
             problems = await self._offload(damaged_records, self._root_dir)
             if problems:
-                raise OSError("; ".join(problems[:_MOST_TOLD]))
+                raise OSError("; ".join(problems[:_MOST_PROBLEMS]))
 
     def _has_any(self) -> bool:
-        return self._has_staged() or any(self._root_dir.glob(f"pods/*/volumes/{_DIRECTORY}"))
+        return self._has_staged() or any(self._root_dir.glob(f"pods/*/volumes/{CSI}"))
 
     def _has_staged(self) -> bool:
         return (self._root_dir / "plugins" / CSI_PLUGIN).is_dir()
@@ -129,7 +123,7 @@ class CsiServices:
         """Return the kind of volume for a `VolumeManager`."""
         return AsyncKind(
             "csi",
-            _DIRECTORY.__eq__,
+            CSI.__eq__,
             self._has_staged,
             lambda: self._plugin(walks, measured),
             self.restore,

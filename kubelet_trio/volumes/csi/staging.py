@@ -37,6 +37,7 @@ from kubelet_trio.volumes.errors import (
     VolumeStepError,
     other_label_error,
 )
+from kubelet_trio.volumes.measure import csi_plugin_name
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.selinux import mount_options
 from kubelet_trio.volumes.teardown import RELEASE_PATIENCE, mounted_below
@@ -152,7 +153,7 @@ class Staging:
             return
         directory = stage_dir(node.root_dir, volume)
         if await node.offload(directory.is_dir):
-            plugin = f"kubernetes.io/csi:{volume.driver}"
+            plugin = csi_plugin_name(volume.driver)
             with node.measured.operation("unmount_device", plugin):
                 await self._unstage(volume, directory)
         node.in_use.drop(volume.unique_name)

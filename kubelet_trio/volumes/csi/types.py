@@ -1,7 +1,7 @@
 """What CSI volumes need from other rooms, and the facts about drivers and volumes.
 
-Nothing in `volumes.csi` talks to the API server. `node` implements `Attachments` and `VolumesInUse`
-for a cluster; a node without an API server has `NoAttachments` and `NoVolumesInUse`.
+Nothing in `volumes.csi` talks to the API server. In a cluster, `ClusterAttachments` implements
+`Attachments`; a node without an API server has `NoAttachments`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from trio_util import AsyncValue
-
-from kubelet_trio.objects import attachment_name
-from kubelet_trio.volumes.attaching import NoVolumesInUse as NoVolumesInUse
-from kubelet_trio.volumes.attaching import VolumesInUse as VolumesInUse
-
-if TYPE_CHECKING:
-    from kubelet_trio.grpc import Channel
+from kubelet_trio.objects import attachment_name, csi_unique_name
 
 CSI_PLUGIN = "kubernetes.io/csi"  # CSIPluginName in pkg/volume/csi
 CSI_TIMEOUT = 120.0  # seconds for a call of a driver: csiTimeout in pkg/volume/csi
@@ -34,7 +27,7 @@ class CsiVolume:
     @property
     def unique_name(self) -> str:
         """Its name in a node's `volumesInUse` and `volumesAttached`."""
-        return f"{CSI_PLUGIN}/{self.driver}^{self.handle}"
+        return csi_unique_name(self.driver, self.handle)
 
     def attachment_name(self, node: str) -> str:
         """Return the name of its VolumeAttachment."""
@@ -65,30 +58,6 @@ class Driver:
 
     def can(self, capability: Capability) -> bool:
         return capability in self.capabilities
-
-
-class DriverDirectory(Protocol):
-    """The registered drivers; `DriverTable` implements it."""
-
-    @property
-    def drivers(self) -> AsyncValue[Mapping[str, Driver]]:
-        """The registered drivers by name; replaced, never changed."""
-        ...
-
-    def driver(self, name: str) -> Driver:
-        """Return a registered driver. Raises `DriverNotFoundError`."""
-        ...
-
-    def channel(self, name: str) -> Channel:
-        """Return the channel to a registered driver. Raises `DriverNotFoundError`."""
-        ...
-
-    async def refresh(self, name: str) -> None:
-        """Ask a driver for its facts again, such as its limit of volumes.
-
-        Raises `DriverNotFoundError` or `CsiCallError`.
-        """
-        ...
 
 
 class Attachments(Protocol):

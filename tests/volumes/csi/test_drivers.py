@@ -64,7 +64,7 @@ async def test_a_driver_is_registered_while_its_task_runs(
         await trio.lowlevel.checkpoint()
         await world.csi.drivers.wait_value({})
         with pytest.raises(DriverNotFoundError, match="list of registered CSI drivers"):
-            world.csi.table.driver(DRIVER)
+            world.csi.table.client(DRIVER)
 
 
 async def test_a_driver_that_is_starting_is_asked_again(
@@ -144,7 +144,7 @@ async def test_a_newer_socket_takes_a_name_over(tmp_path: Path, autojump_clock: 
         await nursery.start(run, DRIVER, "/newer.sock", ["1.0.0"])
         older.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        assert world.csi.table.driver(DRIVER).endpoint == "/newer.sock"
+        assert world.csi.table.client(DRIVER).driver.endpoint == "/newer.sock"
         nursery.cancel_scope.cancel()
 
 
@@ -157,5 +157,5 @@ async def test_an_older_socket_that_registers_later_takes_no_name_away(
         async with trio.open_nursery() as nursery:
             await nursery.start(world.csi.table.run_plugin, DRIVER, "/older.sock", ["1.0.0"])
             nursery.cancel_scope.cancel()
-        assert world.csi.table.driver(DRIVER).endpoint == "/csi.sock"
+        assert world.csi.table.client(DRIVER).driver.endpoint == "/csi.sock"
         assert world.csi.drivers.value[DRIVER].endpoint == "/csi.sock"

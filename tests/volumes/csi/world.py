@@ -42,7 +42,8 @@ from kubelet_trio.testing.csi import (
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import Issuers, NodeFacts, VolumeManager
-from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver, VolumesInUse
+from kubelet_trio.volumes.attaching import VolumesInUse
+from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
 from kubelet_trio.volumes.expansion import ClaimStatus, NoClaimStatus, VolumeGrowth
