@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from kubelet_trio.model import PodUid
 from kubelet_trio.volumes.csi import Driver
 from tests.volumes.csi.world import (
     DRIVER,
+    InUse,
     World,
     claimed,
     driver_object,
@@ -19,26 +20,8 @@ from tests.volumes.csi.world import (
     pod_of,
 )
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 A, B = PodUid("u-a"), PodUid("u-b")
 NAME = f"kubernetes.io/csi/{DRIVER}^vol-1"
-
-
-@dataclass
-class InUse:
-    """A `VolumesInUse` whose reports arrive at once."""
-
-    names: set[str] = field(default_factory=set)
-
-    def note(self, name: str) -> None:
-        self.names.add(name)
-
-    async def wait_reported(self, name: str) -> None:
-        assert name in self.names
-
-    def drop(self, name: str) -> None:
-        self.names.discard(name)
 
 
 async def test_a_driver_is_registered_once_the_api_server_knows_it(tmp_path: Path) -> None:

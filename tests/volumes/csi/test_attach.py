@@ -18,15 +18,17 @@ from kubelet_trio.volumes import VolumeError
 from kubelet_trio.volumes.csi.data import VolumeRecord, stage_dir, write_record
 from kubelet_trio.volumes.csi.types import CsiVolume
 from kubelet_trio.volumes.errors import AttachLimitError
-from tests.volumes.csi.test_block import block, user_of
 from tests.volumes.csi.world import (
     DRIVER,
+    InUse,
     World,
+    block,
     claimed,
     driver_object,
     inline,
     persistent,
     pod_of,
+    user_of,
 )
 
 A, B = PodUid("u-a"), PodUid("u-b")
@@ -34,33 +36,23 @@ NAME = "kubernetes.io/csi/fake.csi.example.org^vol-1"
 
 
 @dataclass
-class Controller:
+class Controller(InUse):
     """`Attachments` and `VolumesInUse` of a controller that keeps its rules.
 
     It attaches what a test tells it to, once the volume is listed as in use.
     """
 
-    listed: set[str] = field(default_factory=set)
     attached: bool = False
     error: str = ""
     exhausted: bool = False
     changed: trio.Event = field(default_factory=trio.Event)
-
-    def note(self, name: str) -> None:
-        self.listed.add(name)
-
-    async def wait_reported(self, name: str) -> None:
-        assert name in self.listed
-
-    def drop(self, name: str) -> None:
-        self.listed.discard(name)
 
     def attach(self) -> None:
         self.attached = True
         self.changed.set()
 
     async def wait_attached(self, driver: str, handle: str) -> Mapping[str, str]:
-        assert f"kubernetes.io/csi/{driver}^{handle}" in self.listed
+        assert f"kubernetes.io/csi/{driver}^{handle}" in self.names
         if self.error:
             raise ObjectError(self.error)
         if not self.attached:
@@ -93,7 +85,7 @@ async def test_a_volume_is_staged_once_it_is_attached(
         nursery.start_soon(world.volumes.mount, pod_of(A, claimed()))
         await trio.sleep(30)
         assert world.rules.log == []
-        assert controller.listed == {NAME}
+        assert controller.names == {NAME}
         controller.attach()
     stage, publish = world.rules.log
     assert stage.publish_context == publish.publish_context == {"device": "/dev/sdx"}
@@ -107,12 +99,12 @@ async def test_a_volume_is_in_use_until_it_is_unstaged(
         await world.volumes.mount(pod_of(A, claimed()))
         await world.volumes.mount(pod_of(B, claimed()))
         await world.volumes.unmount(A)
-        assert controller.listed == {NAME}
+        assert controller.names == {NAME}
         world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
         await world.volumes.unmount(B)
-        assert controller.listed == {NAME}  # still staged
+        assert controller.names == {NAME}  # still staged
         await world.volumes.unused.clean()
-    assert controller.listed == set()
+    assert controller.names == set()
 
 
 async def test_a_volume_whose_unstage_hangs_stays_in_use(
@@ -125,11 +117,11 @@ async def test_a_volume_whose_unstage_hangs_stays_in_use(
         hang = world.driver.faults.add(CsiFaultKind.HANG, calls.UNSTAGE, times=None)
         await world.volumes.unmount(A)
         await trio.sleep(500)
-        assert controller.listed == {NAME}
+        assert controller.names == {NAME}
         world.driver.faults.clear()
         hang.lifted.set()
         await trio.sleep(300)
-        assert controller.listed == set()
+        assert controller.names == set()
         agent.cancel_scope.cancel()
 
 
@@ -139,10 +131,10 @@ async def test_after_a_restart_what_is_on_disk_is_in_use(
     controller.attach()
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed(), inline("scratch")))
-    controller.listed.clear()
+    controller.names.clear()
     world.restart()
     await world.volumes.prepare()
-    assert controller.listed == {NAME}
+    assert controller.names == {NAME}
 
 
 @pytest.mark.parametrize("is_published", [False, True])
@@ -154,7 +146,7 @@ async def test_a_restart_says_whether_the_disk_shows_all_volumes(
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
         await world.volumes.mount(pod_of(B, claimed(pv="other")))
-    controller.listed.clear()
+    controller.names.clear()
     world.restart()
     assert await world.volumes.prepare()
     volume = CsiVolume(DRIVER, "vol-1")
@@ -164,7 +156,7 @@ async def test_a_restart_says_whether_the_disk_shows_all_volumes(
     (damaged / "vol_data.json").write_text("{")
     world.restart()
     assert not await world.volumes.prepare()
-    assert NAME.replace("vol-1", "vol-2") in controller.listed
+    assert NAME.replace("vol-1", "vol-2") in controller.names
 
 
 async def test_a_pod_that_gives_up_lets_go_of_the_volume(
@@ -178,9 +170,9 @@ async def test_a_pod_that_gives_up_lets_go_of_the_volume(
             "volumes=[data], failed to process volumes=[]: context deadline exceeded"
         )
         assert not isinstance(caught.value, AttachLimitError)
-        assert controller.listed == {NAME}
+        assert controller.names == {NAME}
         await world.volumes.unmount(A)
-    assert controller.listed == set()
+    assert controller.names == set()
     assert world.left_on_disk() == []
 
 
@@ -214,7 +206,7 @@ async def test_what_nobody_attaches_is_not_waited_for(
         world.objects.put(driver_object(attachRequired=False))
     async with world.running():
         await world.volumes.mount(pod_of(A, inline() if is_inline else claimed()))
-    assert controller.listed == set()
+    assert controller.names == set()
 
 
 @pytest.mark.parametrize("is_block", [False, True])
@@ -227,14 +219,14 @@ async def test_after_a_restart_what_nobody_attaches_is_not_in_use(
         await world.volumes.mount(pod)
     world.restart()
     await world.volumes.prepare()
-    assert controller.listed == set()
+    assert controller.names == set()
     async with world.running():
         world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE, status=Status.INTERNAL)
         await world.volumes.unmount(A)
     assert world.rules.staged()
     world.restart()
     await world.volumes.prepare()
-    assert controller.listed == set()
+    assert controller.names == set()
 
 
 async def test_a_record_of_the_go_kubelet_counts_until_the_driver_is_known(
@@ -244,8 +236,8 @@ async def test_a_record_of_the_go_kubelet_counts_until_the_driver_is_known(
     volume = CsiVolume(DRIVER, "vol-1")
     write_record(stage_dir(world.root, volume), VolumeRecord(volume), is_published=False)
     await world.volumes.prepare()
-    assert controller.listed == {NAME}
+    assert controller.names == {NAME}
     world.objects.put(driver_object(attachRequired=False))
     async with world.running():
         await world.volumes.mount(pod_of(A, claimed()))
-        assert controller.listed == set()
+        assert controller.names == set()

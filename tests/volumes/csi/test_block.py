@@ -16,16 +16,14 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightkube.models.core_v1 import PersistentVolume, Pod, VolumeDevice
 from outcome import capture
 
 from kubelet_trio.cri import v1
 from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
-from kubelet_trio.objects import ApiObject
-from kubelet_trio.testing.csi import CsiFaultKind, CsiRules, FakeCsiDriver, FakeStorage, calls
+from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
-from tests.volumes.csi.world import World, claimed, driver_object, persistent, pod_of
+from tests.volumes.csi.world import InUse, World, block, driver_object, user_of
 from tests.volumes.make import main
 
 P = ParamSpec("P")
@@ -33,30 +31,6 @@ T = TypeVar("T")
 
 A, B = PodUid("u-a"), PodUid("u-b")
 BASE = "plugins/kubernetes.io/csi/volumeDevices"
-
-
-def block(name: str = "pv", handle: str = "vol-1", **fields: Any) -> list[ApiObject]:
-    """A block volume and its claim."""
-    found = persistent(name, handle, **fields)
-    for each in found:
-        if isinstance(each, PersistentVolume):
-            assert each.spec is not None
-            each.spec.volumeMode = "Block"
-    return found
-
-
-def user_of(uid: str, *, read_only: bool = False, **devices: str) -> Pod:
-    """A pod whose container has block volumes as devices: volume name to path."""
-    volumes = [claimed(name, name, readOnly=read_only or None) for name in devices or ("pv",)]
-    made = pod_of(uid, *volumes)
-    assert made.spec is not None
-    (container,) = made.spec.containers
-    container.volumeMounts = None
-    container.volumeDevices = [
-        VolumeDevice(devicePath=path, name=name)
-        for name, path in (devices or {"pv": "/dev/xvda"}).items()
-    ]
-    return made
 
 
 @pytest.fixture
@@ -193,14 +167,7 @@ async def test_after_a_reboot_the_device_is_mapped_again(
 ) -> None:
     async with world.running():
         await world.volumes.mount(user_of(A))
-    for path in list(world.devices.loops):
-        world.devices.detach(Path(path))
-    for mount in reversed(world.mounter.mounts()):
-        world.mounter.unmount(Path(mount.path))
-    # The driver's state was in memory, too.
-    world.rules = CsiRules(world.features)
-    world.driver = FakeCsiDriver(world.rules, FakeStorage(world.mounter))
-    world.restart()
+    world.reboot()
     async with world.running():
         await world.volumes.mount(user_of(A))
         assert link(world, A).exists()
@@ -462,22 +429,6 @@ async def test_a_mapped_device_is_two_events(world: World) -> None:
         f'{text} globalMapPath "{world.root}/{BASE}/pv/dev"',
         f'{text} volumeMapPath "{pod_map}"',
     ]
-
-
-class InUse:
-    """A node's `volumesInUse`."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def note(self, name: str) -> None:
-        self.names.add(name)
-
-    async def wait_reported(self, name: str) -> None:
-        assert name in self.names
-
-    def drop(self, name: str) -> None:
-        self.names.discard(name)
 
 
 async def test_a_device_is_in_use_until_it_is_unstaged(world: World) -> None:

@@ -13,15 +13,16 @@ from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
 from kubelet_trio.volumes.csi.data import stage_dir
 from kubelet_trio.volumes.csi.types import CsiVolume
-from tests.volumes.csi.test_block import block, user_of
 from tests.volumes.csi.world import (
     DRIVER,
     World,
+    block,
     claimed,
     driver_object,
     inline,
     persistent,
     pod_of,
+    user_of,
 )
 from tests.volumes.make import empty_dir, main
 

@@ -20,10 +20,11 @@ from trio.testing import MockClock
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import AskedCapability, CsiCall, calls
 from kubelet_trio.testing.csi.storage import DATA
-from tests.volumes.csi.test_block import InUse, block
 from tests.volumes.csi.world import (
     DRIVER,
+    InUse,
     World,
+    block,
     claimed,
     driver_object,
     inline,

@@ -12,8 +12,7 @@ from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes.errors import VolumeError
-from tests.volumes.csi.test_block import block, user_of
-from tests.volumes.csi.world import World, claimed, persistent, pod_of
+from tests.volumes.csi.world import World, block, claimed, persistent, pod_of, user_of
 
 A, B = PodUid("u-a"), PodUid("u-b")
 

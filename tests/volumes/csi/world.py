@@ -21,91 +21,30 @@ from lightkube.models.core_v1 import (
     PersistentVolumeSpec,
     Pod,
     Volume,
+    VolumeDevice,
 )
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.storage_v1 import CSIDriver, CSIDriverSpec
 from trio.testing import memory_stream_pair
 
-from kubelet_trio.grpc import Channel, Server
+from kubelet_trio.grpc import Channel
 from kubelet_trio.model import Meter, ObjectRef, Offload, PodUid, inline_offload
 from kubelet_trio.model.events import EventType
 from kubelet_trio.objects import ApiObject, NoTokens, ObjectKey, ObjectNotFoundError, object_key
 from kubelet_trio.objects.tokens import TokenRequester
-from kubelet_trio.testing.csi import (
-    CsiRules,
-    FakeCsiDriver,
-    FakeStorage,
-    asked_capability,
-    calls,
-    csi_call,
-)
+from kubelet_trio.testing.csi import CsiRules, FakeCsiDriver, FakeStorage
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import Issuers, NodeFacts, VolumeManager
 from kubelet_trio.volumes.attaching import VolumesInUse
-from kubelet_trio.volumes.csi import Attachments, Capability, CsiServices, Driver
-from kubelet_trio.volumes.csi.generated.csi import v1
-from kubelet_trio.volumes.csi.generated.csi.v1.server import NodeBase
+from kubelet_trio.volumes.csi import Attachments, CsiServices, Driver
 from kubelet_trio.volumes.expansion import ClaimStatus, NoClaimStatus, VolumeGrowth
 from kubelet_trio.volumes.labels import VolumeLabels
 from kubelet_trio.volumes.selinux import SELinuxContext
+from tests.harness.csi_services import csi_server
 from tests.volumes.make import pod
 
 DRIVER = "fake.csi.example.org"
-
-
-class NodeService(NodeBase):
-    """The driver's node service."""
-
-    def __init__(self, driver: FakeCsiDriver) -> None:
-        self._driver = driver
-
-    async def _volume_call(self, method: str, request: Any) -> Any:
-        capability = getattr(request, "volume_capability", None)
-        asked = capability and asked_capability(capability, capability.block is not None)
-        return await self._driver.serve(csi_call(method, request, asked))
-
-    async def node_stage_volume(self, request: Any) -> v1.NodeStageVolumeResponse:
-        await self._volume_call(calls.STAGE, request)
-        return v1.NodeStageVolumeResponse()
-
-    async def node_unstage_volume(self, request: Any) -> v1.NodeUnstageVolumeResponse:
-        await self._volume_call(calls.UNSTAGE, request)
-        return v1.NodeUnstageVolumeResponse()
-
-    async def node_publish_volume(self, request: Any) -> v1.NodePublishVolumeResponse:
-        await self._volume_call(calls.PUBLISH, request)
-        return v1.NodePublishVolumeResponse()
-
-    async def node_unpublish_volume(self, request: Any) -> v1.NodeUnpublishVolumeResponse:
-        await self._volume_call(calls.UNPUBLISH, request)
-        return v1.NodeUnpublishVolumeResponse()
-
-    async def node_expand_volume(self, request: Any) -> v1.NodeExpandVolumeResponse:
-        return v1.NodeExpandVolumeResponse(
-            capacity_bytes=await self._volume_call(calls.EXPAND, request)
-        )
-
-    async def node_get_info(self, request: Any) -> v1.NodeGetInfoResponse:
-        facts = await self._driver.serve_facts(calls.GET_INFO)
-        return v1.NodeGetInfoResponse(
-            node_id=facts.node_id,
-            max_volumes_per_node=facts.max_volumes,
-            accessible_topology=v1.Topology(segments=dict(facts.topology)),
-        )
-
-    async def node_get_capabilities(self, request: Any) -> v1.NodeGetCapabilitiesResponse:
-        await self._driver.serve_facts(calls.GET_CAPABILITIES)
-        return v1.NodeGetCapabilitiesResponse(
-            capabilities=[
-                v1.NodeServiceCapability(
-                    rpc=v1.NodeServiceCapabilityRpc(
-                        type=v1.NodeServiceCapabilityRpcType(Capability[feature].value)
-                    )
-                )
-                for feature in sorted(self._driver.rules.features)
-            ]
-        )
 
 
 @dataclass
@@ -140,6 +79,22 @@ class Events:
 
 
 @dataclass
+class InUse:
+    """A `VolumesInUse` whose reports arrive at once."""
+
+    names: set[str] = field(default_factory=set)
+
+    def note(self, name: str) -> None:
+        self.names.add(name)
+
+    async def wait_reported(self, name: str) -> None:
+        assert name in self.names
+
+    def drop(self, name: str) -> None:
+        self.names.discard(name)
+
+
+@dataclass
 class World:
     """The node: what outlives an agent, and the agent's volumes."""
 
@@ -168,7 +123,9 @@ class World:
         self.restart()
 
     def reboot(self) -> None:
-        """Lose all mounts, and what driver and agent remember."""
+        """Lose loop devices and mounts, and what driver and agent remember."""
+        for path in list(self.devices.loops):
+            self.devices.detach(Path(path))
         for mount in reversed(self.mounter.mounts()):
             self.mounter.unmount(Path(mount.path))
         self.rules = CsiRules(self.features)
@@ -208,7 +165,7 @@ class World:
     async def _dial(self) -> trio.abc.Stream:
         assert self._serving is not None, "the driver does not run"
         near, far = memory_stream_pair()
-        self._serving.start_soon(Server([NodeService(self.driver)]).serve_stream, far)
+        self._serving.start_soon(csi_server(self.driver).serve_stream, far)
         return near
 
     @asynccontextmanager
@@ -275,6 +232,16 @@ def persistent(
     ]
 
 
+def block(name: str = "pv", handle: str = "vol-1", **fields: Any) -> list[ApiObject]:
+    """A block volume and its claim."""
+    found = persistent(name, handle, **fields)
+    for each in found:
+        if isinstance(each, PersistentVolume):
+            assert each.spec is not None
+            each.spec.volumeMode = "Block"
+    return found
+
+
 def claimed(name: str = "data", pv: str = "pv", **fields: Any) -> Volume:
     """A volume of a pod through the claim of a persistent volume."""
     claim = PersistentVolumeClaimVolumeSource(claimName=f"claim-{pv}", **fields)
@@ -294,4 +261,18 @@ def pod_of(uid: str, *volumes: Volume, **fields: Any) -> Pod:
     made.metadata.name = f"pod-{uid}"
     for key, value in fields.items():
         setattr(made.spec, key, value)
+    return made
+
+
+def user_of(uid: str, *, read_only: bool = False, **devices: str) -> Pod:
+    """A pod whose container has block volumes as devices: volume name to path."""
+    volumes = [claimed(name, name, readOnly=read_only or None) for name in devices or ("pv",)]
+    made = pod_of(uid, *volumes)
+    assert made.spec is not None
+    (container,) = made.spec.containers
+    container.volumeMounts = None
+    container.volumeDevices = [
+        VolumeDevice(devicePath=path, name=name)
+        for name, path in (devices or {"pv": "/dev/xvda"}).items()
+    ]
     return made
