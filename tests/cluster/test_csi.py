@@ -104,6 +104,13 @@ def using(name: str, claim: str, *command: str) -> Json:
     return pod(name, main, nodeName=NODE, volumes=[volume])
 
 
+def end(kube: KubeClient, controller: AttachController, namespace: str, name: str) -> None:
+    """Delete a pod, and wait until the controller has detached its volumes."""
+    kube.delete(pods(namespace, name), gracePeriodSeconds=1)
+    kube.wait_gone(pods(namespace, name))
+    eventually(lambda: controller.attached() == [], 60, "detached")
+
+
 def unique(namespace: str, name: str) -> str:
     return f"kubernetes.io/csi/{DISK.name}^dir-{namespace}-{name}"
 
@@ -154,9 +161,7 @@ def test_a_volume_is_attached_mounted_and_detached_in_order(
     assert controller.in_use() == [name]
     assert len(driver.calls(calls.STAGE, f"dir-{namespace}-data")) == 1
 
-    kube.delete(pods(namespace, "writer"), gracePeriodSeconds=1)
-    kube.wait_gone(pods(namespace, "writer"))
-    eventually(lambda: controller.attached() == [], 60, "detached")
+    end(kube, controller, namespace, "writer")
     assert controller.history == [("attach", name), ("detach", name)]
     driver.wait_clean()
     assert kube.get(ATTACHMENTS)["items"] == []
@@ -182,9 +187,7 @@ def test_a_volume_that_cannot_be_attached_is_waited_for(
     assert driver.calls(calls.STAGE, f"dir-{namespace}-late") == []
     controller.refuses = ""
     kube.wait(pods(namespace, "late"), is_ready, what="Ready")
-    kube.delete(pods(namespace, "late"), gracePeriodSeconds=1)
-    kube.wait_gone(pods(namespace, "late"))
-    eventually(lambda: controller.attached() == [], 60, "detached")
+    end(kube, controller, namespace, "late")
 
 
 def test_a_secret_of_the_volume_reaches_the_driver(
@@ -200,9 +203,7 @@ def test_a_secret_of_the_volume_reaches_the_driver(
     provide(kube, namespace, "locked", nodeStageSecretRef=reference)
     kube.create(pods(namespace), using("locked", "locked"))
     kube.wait(pods(namespace, "locked"), is_ready, what="Ready")
-    kube.delete(pods(namespace, "locked"), gracePeriodSeconds=1)
-    kube.wait_gone(pods(namespace, "locked"))
-    eventually(lambda: controller.attached() == [], 60, "detached")
+    end(kube, controller, namespace, "locked")
     assert not [e for e in events(kube, namespace, "locked") if "opensesame" in e[1]]
     driver.wait_clean()
 

@@ -51,6 +51,12 @@ class Running:
         await eventually(lambda: part in self.tree()[name].note)
 
 
+def two_of_a_name(run: Running, kind: str = CSI) -> tuple[FakePlugin, FakePlugin]:
+    """Return two plugins with one name; the newer is the one that is served later."""
+    old = run.plugin("old.sock", type=kind, endpoint="/old")
+    return old, run.plugin("new.sock", type=kind, endpoint="/new")
+
+
 async def eventually(is_true: Callable[[], bool]) -> None:
     """Wait until something is so: virtual time passes meanwhile."""
     for _ in range(1000):
@@ -288,8 +294,7 @@ async def test_a_replaced_socket_registers_again(
 async def test_a_newer_socket_takes_a_name_over(
     autojump_clock: MockClock, running: Running
 ) -> None:
-    old = running.plugin("old.sock", endpoint="/old")
-    new = running.plugin("new.sock", endpoint="/new")
+    old, new = two_of_a_name(running)
     async with old.serving():
         await old.wait_told()
         async with new.serving():
@@ -308,8 +313,7 @@ async def test_a_newer_socket_takes_a_name_over(
 async def test_the_end_of_a_replaced_socket_leaves_the_newer_alone(
     autojump_clock: MockClock, running: Running
 ) -> None:
-    old = running.plugin("old.sock", endpoint="/old")
-    new = running.plugin("new.sock", endpoint="/new")
+    old, new = two_of_a_name(running)
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(serve, old)
         await old.wait_told()
@@ -344,8 +348,7 @@ async def test_several_sockets_share_a_name_where_the_handler_allows_it(
     run = Running(short_path / "plugins_registry", DRAPlugin=drivers)
     async with run_registry(run):
         await run.wait_tree()
-        old = run.plugin("old.sock", type="DRAPlugin", endpoint="/old")
-        new = run.plugin("new.sock", type="DRAPlugin", endpoint="/new")
+        old, new = two_of_a_name(run, "DRAPlugin")
         async with old.serving():
             await old.wait_told()
             async with new.serving():
@@ -357,8 +360,7 @@ async def test_several_sockets_share_a_name_where_the_handler_allows_it(
 async def test_a_refused_successor_registers_as_soon_as_the_name_is_free(
     autojump_clock: MockClock, running: Running
 ) -> None:
-    old = running.plugin("old.sock", endpoint="/old")
-    new = running.plugin("new.sock", endpoint="/new")
+    old, new = two_of_a_name(running)
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(serve, old)
         await old.wait_told()

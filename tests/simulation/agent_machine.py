@@ -8,9 +8,10 @@ end, and whenever `calm_down` is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
@@ -51,6 +52,7 @@ CALM = 340.0
 Sizes = dict[str, tuple[int, int]]
 PLAIN = Wish(("run",), sidecar=True, asks=ALIKE)
 LONGEST_BACK_OFF = 320.0
+Machine = TypeVar("Machine", bound="AgentMachine")
 
 
 class AgentMachine(VolumeSteps):
@@ -513,3 +515,15 @@ class AgentMachine(VolumeSteps):
 
     def disturb(self, container: FakeContainer) -> None:
         self.disturbed.add(container.uid)
+
+
+@contextmanager
+def started(machine: Machine) -> Iterator[Machine]:
+    """Run a machine's node inside the block, for tests that take the steps themselves."""
+    machine.world.start()
+    try:
+        yield machine
+    finally:
+        machine.world.kill()
+        machine.run.__exit__(None, None, None)
+        machine.world.close()

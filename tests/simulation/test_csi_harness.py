@@ -17,7 +17,7 @@ from kubelet_trio.volumes.csi.data import RECORD
 from kubelet_trio.volumes.csi.filesystem import CsiFilesystems
 from kubelet_trio.volumes.csi.node import VolumeUsers
 from kubelet_trio.volumes.csi.staging import Staging
-from tests.simulation.agent_machine import AgentMachine
+from tests.simulation.agent_machine import AgentMachine, started
 from tests.simulation.csi_node import LIES
 from tests.simulation.manifests import Wish
 
@@ -26,13 +26,8 @@ from tests.simulation.manifests import Wish
 def machine() -> Iterator[AgentMachine]:
     machine = AgentMachine()
     machine.world.add_driver()
-    machine.world.start()
-    try:
+    with started(machine):
         yield machine
-    finally:
-        machine.world.kill()
-        machine.run.__exit__(None, None, None)
-        machine.world.close()
 
 
 def check(machine: AgentMachine) -> None:

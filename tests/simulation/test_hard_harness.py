@@ -14,6 +14,7 @@ from kubelet_trio.pods import PodRegistry
 from kubelet_trio.pods.worker.holds import NameTurn
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.testing import FaultKind
+from tests.simulation.agent_machine import started
 from tests.simulation.hard_machine import HardMachine
 from tests.simulation.hard_world import ENOUGH, SHORT
 from tests.simulation.manifests import Wish
@@ -22,13 +23,8 @@ from tests.simulation.manifests import Wish
 @pytest.fixture
 def machine() -> Iterator[HardMachine]:
     machine = HardMachine()
-    machine.world.start()
-    try:
+    with started(machine):
         yield machine
-    finally:
-        machine.world.kill()
-        machine.run.__exit__(None, None, None)
-        machine.world.close()
 
 
 def check(machine: HardMachine) -> None:

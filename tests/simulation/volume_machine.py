@@ -10,15 +10,15 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
+from tests.simulation.csi_faults import VOLUME_METHODS, DriverFault, driver_faults
 from tests.simulation.stepper import Stepper
 from tests.simulation.steps import step
 from tests.simulation.volume_world import INLINE, ONE_POD, SCRATCH, SHARED, VolumeWorld
 
 VOLUMES = (*SHARED, *SHARED, ONE_POD, INLINE, SCRATCH)
-METHODS = (calls.STAGE, calls.UNSTAGE, calls.PUBLISH, calls.UNPUBLISH, calls.GET_INFO, "")
+METHODS = (*VOLUME_METHODS, calls.GET_INFO, "")
 KINDS = (
     CsiFaultKind.REFUSE,
     CsiFaultKind.ERROR,
@@ -26,7 +26,6 @@ KINDS = (
     CsiFaultKind.SLOW,
     *(CsiFaultKind.GOES_ON, CsiFaultKind.LOST_REPLY) * 3,
 )
-STATUSES = tuple(status for status in Status if status is not Status.OK)
 MOST_PODS = 5
 # The longest back-off of a volume (122 s), a mount that began before (123 s), and two cleanings.
 CALM = 420.0
@@ -76,7 +75,7 @@ class VolumeMachine(RuleBasedStateMachine):
             self.run.sleep(life)
             self.world.remove(uid)
 
-    @step(volume=st.sampled_from((*SHARED, INLINE)), method=st.sampled_from(METHODS[:4]))
+    @step(volume=st.sampled_from((*SHARED, INLINE)), method=st.sampled_from(VOLUME_METHODS))
     def pod_goes_while_a_call_is_late(self, volume: str, method: str) -> None:
         """Let a pod go after the deadline of a call that takes effect still later."""
         if len(self.world.pods) < MOST_PODS:
@@ -93,27 +92,9 @@ class VolumeMachine(RuleBasedStateMachine):
         if wanted := self.wanted():
             self.world.remove(wanted[pick % len(wanted)])
 
-    @step(
-        kind=st.sampled_from(KINDS),
-        method=st.sampled_from(METHODS),
-        volume=st.sampled_from(("", "", *SHARED)),
-        times=st.sampled_from((1, 1, 2, 5, None)),
-        delay=st.sampled_from((0.0, 0.05, 3.0, 130.0)),
-        status=st.sampled_from(STATUSES),
-    )
-    def driver_fails(
-        self,
-        kind: CsiFaultKind,
-        method: str,
-        volume: str,
-        times: int | None,
-        delay: float,
-        status: Status,
-    ) -> None:
-        if kind is CsiFaultKind.LOST_REPLY and status not in calls.UNCERTAIN:
-            status = Status.UNAVAILABLE  # else it would say that nothing changed
-        faults = self.world.driver.faults
-        faults.add(kind, method, volume, times=times, delay=delay, status=status)
+    @step(fault=driver_faults(KINDS, METHODS, SHARED))
+    def driver_fails(self, fault: DriverFault) -> None:
+        fault.add_to(self.world.driver)
 
     @step()
     def driver_is_well_again(self) -> None:

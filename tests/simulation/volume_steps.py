@@ -8,9 +8,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from kubelet_trio.grpc import Status
 from kubelet_trio.model import PodUid
 from kubelet_trio.testing.csi import CsiFaultKind, calls
+from tests.simulation.csi_faults import VOLUME_METHODS, DriverFault, driver_faults
 from tests.simulation.csi_node import LIES
 from tests.simulation.csi_volumes import CLAIMED, INLINE
 from tests.simulation.manifests import NAMES, Wish
@@ -19,7 +19,7 @@ from tests.simulation.steps import step
 from tests.simulation.world import World
 
 METHODS = (
-    *(calls.STAGE, calls.UNSTAGE, calls.PUBLISH, calls.UNPUBLISH) * 2,
+    *VOLUME_METHODS * 2,
     calls.GET_INFO,
     calls.GET_CAPABILITIES,
     "",
@@ -33,7 +33,6 @@ KINDS = (
     CsiFaultKind.DIE_AFTER,
     *(CsiFaultKind.GOES_ON, CsiFaultKind.LOST_REPLY) * 2,
 )
-STATUSES = tuple(status for status in Status if status is not Status.OK)
 # A pod beside one whose volume hangs starts by then: what takes time is the mended runtime.
 UNDISTURBED = 60.0
 
@@ -51,29 +50,10 @@ class VolumeSteps(RuleBasedStateMachine):
     def mend(self) -> None:
         raise NotImplementedError
 
-    @step(
-        kind=st.sampled_from(KINDS),
-        method=st.sampled_from(METHODS),
-        volume=st.sampled_from(("", "", *CLAIMED)),
-        times=st.sampled_from((1, 1, 2, 5, None)),
-        delay=st.sampled_from((0.0, 0.05, 3.0, 130.0)),
-        status=st.sampled_from(STATUSES),
-    )
-    def driver_fails(
-        self,
-        kind: CsiFaultKind,
-        method: str,
-        volume: str,
-        times: int | None,
-        delay: float,
-        status: Status,
-    ) -> None:
-        if self.world.csi is None:
-            return
-        if kind is CsiFaultKind.LOST_REPLY and status not in calls.UNCERTAIN:
-            status = Status.UNAVAILABLE  # else it would say that nothing changed
-        faults = self.world.csi.driver.faults
-        faults.add(kind, method, volume, times=times, delay=delay, status=status)
+    @step(fault=driver_faults(KINDS, METHODS, CLAIMED))
+    def driver_fails(self, fault: DriverFault) -> None:
+        if self.world.csi is not None:
+            fault.add_to(self.world.csi.driver)
 
     @step(pause=st.sampled_from((0.0, 0.5, 10.0, 130.0, None)))
     def driver_restarts(self, pause: float | None) -> None:
@@ -102,7 +82,7 @@ class VolumeSteps(RuleBasedStateMachine):
     @step(
         name=st.sampled_from(NAMES),
         volume=st.sampled_from(CLAIMED),
-        method=st.sampled_from(METHODS[:4]),
+        method=st.sampled_from(VOLUME_METHODS),
         after=st.sampled_from((0.0, 0.2, 3.0)),
         beside=st.sampled_from(((), (INLINE,))),
     )

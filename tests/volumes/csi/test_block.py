@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -40,6 +40,23 @@ def world(tmp_path: Path) -> World:
     return made
 
 
+@asynccontextmanager
+async def mapped(world: World, *uids: PodUid) -> AsyncIterator[None]:
+    """Run the driver and map its device into pods; inside the block they have it."""
+    async with world.running():
+        for uid in uids:
+            await world.volumes.mount(user_of(uid))
+        yield
+
+
+async def undo(world: World, uid: PodUid = A) -> None:
+    """Have another agent unmount the pod's volumes, the last of the node."""
+    world.restart()
+    async with world.running():
+        await world.volumes.unmount(uid)
+    assert is_clean(world)
+
+
 def link(world: World, uid: str, name: str = "pv") -> Path:
     return world.root / f"pods/{uid}/volumeDevices/kubernetes.io~csi/{name}"
 
@@ -66,8 +83,7 @@ async def test_a_device_is_staged_published_mapped_and_undone(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
     base = world.root / BASE
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         assert world.rules.staged() == {"vol-1": [str(base / "staging/pv")]}
         assert world.rules.published() == {"vol-1": [str(base / "publish/pv/u-a")]}
         assert os.readlink(link(world, A)) == str(base / "publish/pv/u-a")
@@ -111,9 +127,7 @@ async def test_containers_get_the_link_as_a_device(
 async def test_pods_share_a_staged_device_until_the_last(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
-        await world.volumes.mount(user_of(B))
+    async with mapped(world, A, B):
         assert [call.method for call in world.rules.log].count(calls.STAGE) == 1
         await world.volumes.unmount(A)
         assert link(world, B).exists()
@@ -127,8 +141,7 @@ async def test_a_driver_that_does_not_stage_only_publishes(
 ) -> None:
     world = World(tmp_path, features=())
     world.objects.put(*block())
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         (call,) = world.rules.log
         assert (call.method, call.staging_path) == (calls.PUBLISH, "")
         await world.volumes.unmount(A)
@@ -138,12 +151,9 @@ async def test_a_driver_that_does_not_stage_only_publishes(
 async def test_another_agent_undoes_what_one_has_mapped(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
-    world.restart()
-    async with world.running():
-        await world.volumes.unmount(A)
-    assert is_clean(world)
+    async with mapped(world, A):
+        pass
+    await undo(world)
 
 
 async def test_a_restarted_agent_goes_on_with_what_is_mapped(
@@ -165,11 +175,10 @@ async def test_a_restarted_agent_goes_on_with_what_is_mapped(
 async def test_after_a_reboot_the_device_is_mapped_again(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
+        pass
     world.reboot()
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         assert link(world, A).exists()
         assert len(world.devices.loops) == 1
         await world.volumes.unmount(A)
@@ -179,17 +188,13 @@ async def test_after_a_reboot_the_device_is_mapped_again(
 async def test_a_failed_unpublish_holds_the_teardown_and_no_device(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         world.driver.faults.add(CsiFaultKind.ERROR, calls.UNPUBLISH)
         with pytest.raises(VolumeError, match=r"UnmapVolume.UnmapPodDevice failed for volume .pv."):
             await world.volumes.unmount(A)
         # The driver could not unpublish a device that is still open.
         assert not world.devices.loops
-        world.restart()
-    async with world.running():
-        await world.volumes.unmount(A)
-    assert is_clean(world)
+    await undo(world)
 
 
 async def test_a_device_that_its_driver_does_not_know_was_not_published(
@@ -232,8 +237,7 @@ async def test_a_device_that_does_not_exist_was_not_staged(
 async def test_a_failed_unstage_is_left_to_the_sweep(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         world.driver.faults.add(CsiFaultKind.ERROR, calls.UNSTAGE)
         await world.volumes.unmount(A)
         assert "vol-1" in world.rules.staged()
@@ -243,12 +247,10 @@ async def test_a_failed_unstage_is_left_to_the_sweep(
     assert is_clean(world)
 
 
-async def test_the_sweep_undoes_what_a_lost_pod_had(
+async def test_volumes_of_a_lost_pod_are_undone(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
-        await world.volumes.mount(user_of(B))
+    async with mapped(world, A, B):
         shutil.rmtree(world.root / "pods/u-a")
         world.restart()
     async with world.running():
@@ -293,8 +295,7 @@ async def test_a_driver_that_publishes_no_device_is_told_so(
 async def test_a_name_that_still_has_another_volume_waits_for_its_end(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         world.objects.put(*block("pv", "vol-2"))
         with pytest.raises(VolumeError):
             await world.volumes.mount(user_of(B))
@@ -309,8 +310,7 @@ async def test_a_name_that_still_has_another_volume_waits_for_its_end(
 async def test_a_lost_record_is_cleaned_up_without_the_driver(
     world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         (world.root / BASE / "pv/data/vol_data.json").write_text("{")
         await world.volumes.unmount(A)
         await world.volumes.unused.clean()
@@ -388,7 +388,7 @@ class Stalling:
 
 @pytest.mark.parametrize("call", range(1, 8))
 @pytest.mark.parametrize("is_staging", [True, False])
-async def test_a_sweep_takes_nothing_from_a_pod_that_starts_meanwhile(
+async def test_cleaning_up_takes_nothing_from_a_pod_that_starts_meanwhile(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, call: int, is_staging: bool
 ) -> None:
     """Neither the directory before it has a record, nor the entry of a new pod."""
@@ -398,11 +398,11 @@ async def test_a_sweep_takes_nothing_from_a_pod_that_starts_meanwhile(
     (tmp_path / BASE / "pv/data").mkdir(parents=True)  # of an attempt that failed
     async with world.running(), trio.open_nursery() as nursery:
 
-        async def sweep() -> None:
+        async def clean() -> None:
             await world.volumes.unused.clean()
-            offload.stalled.set()  # the sweep has fewer calls
+            offload.stalled.set()  # it has fewer calls
 
-        nursery.start_soon(sweep)
+        nursery.start_soon(clean)
         await offload.stalled.wait()
         hang = world.driver.faults.add(CsiFaultKind.HANG, calls.STAGE) if is_staging else None
         nursery.start_soon(world.volumes.mount, user_of(A))
@@ -420,9 +420,8 @@ async def test_a_sweep_takes_nothing_from_a_pod_that_starts_meanwhile(
 
 
 async def test_a_mapped_device_is_two_events(world: World) -> None:
-    async with world.running():
-        await world.volumes.mount(user_of(A))
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A, A):
+        pass
     text = 'SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume "pv"'
     pod_map = link(world, A).parent
     assert world.events.texts == [
@@ -436,8 +435,7 @@ async def test_a_device_is_in_use_until_it_is_unstaged(world: World) -> None:
     name = "kubernetes.io/csi/fake.csi.example.org^vol-1"
     world.in_use = in_use = InUse()
     world.restart()
-    async with world.running():
-        await world.volumes.mount(user_of(A))
+    async with mapped(world, A):
         assert in_use.names == {name}
     # The next agent announces it before it reports its first status.
     world.in_use = in_use = InUse()
