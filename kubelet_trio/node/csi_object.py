@@ -97,7 +97,7 @@ def changed_csi_node(
 
 
 def without_replaced(found: CSINode, wanted: CSINode) -> CSINode | None:
-    """Return an existing object without the entries that `wanted` changes; None if there is none.
+    """Return an existing object without the entries that `wanted` changes; None: it changes none.
 
     An entry's node ID and topology are immutable, as is its count for old API servers: it is
     removed first, and added by the next write.

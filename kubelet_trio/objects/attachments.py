@@ -51,12 +51,14 @@ class ClusterAttachments:
         by_controller: bool = True,
         memory: ClusterMemory = NO_MEMORY,
     ) -> None:
-        """Args:
-        api: the API server.
-        name: the node's name.
-        node: its object; None while it is not known.
-        by_controller: `enableControllerAttachDetach`.
-        memory: keeps attachments, for a node that starts without the API server.
+        """Take the seams; nothing is read yet.
+
+        Args:
+            api: the API server.
+            name: the node's name.
+            node: its object; None while it is not known.
+            by_controller: `enableControllerAttachDetach`.
+            memory: keeps attachments, for a node that starts without the API server.
         """
         self._api = api
         self._name = name

@@ -131,16 +131,18 @@ class ClusterPodCertificates:
         features: ServerFeatures | None = None,
         make_key: Callable[[str], Awaitable[ProvenKey]] = proven_key,
     ) -> None:
-        """Args:
-        api: the API server.
-        tree: supervises the watch of requests, and a task for each source.
-        node_name: the node's name.
-        node: returns the node's object, None if it is not known.
-        clock: wall time.
-        events: for certificates that are refused or come too late.
-        changed: called for a pod when one of its certificates is issued, renewed or refused.
-        features: of the server.
-        make_key: makes a key of a type; raises `CertificateError`.
+        """Take the seams; nothing is read yet.
+
+        Args:
+            api: the API server.
+            tree: supervises the watch of requests, and a task for each source.
+            node_name: the node's name.
+            node: returns the node's object, None if it is not known.
+            clock: wall time.
+            events: for certificates that are refused or come too late.
+            changed: called for a pod when one of its certificates is issued, renewed or refused.
+            features: of the server.
+            make_key: makes a key of a type; raises `CertificateError`.
         """
         self._api = api
         self._tree = tree

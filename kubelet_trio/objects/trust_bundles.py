@@ -34,11 +34,13 @@ class ClusterTrustBundles:
         changed: Callable[[PodUid], None] = lambda _uid: None,
         features: ServerFeatures | None = None,
     ) -> None:
-        """Args:
-        api: the API server.
-        tree: supervises the watch.
-        changed: called for each pod with trust anchors when a bundle has changed.
-        features: of the server.
+        """Take the seams; nothing is read yet.
+
+        Args:
+            api: the API server.
+            tree: supervises the watch.
+            changed: called for each pod with trust anchors when a bundle has changed.
+            features: of the server.
         """
         self._api = api
         self._tree = tree

@@ -1,4 +1,4 @@
-"""Which socket's plugin holds a name: pure state, and the wait for it."""
+"""Keeps which socket's plugin has a name, and lets the others wait for it. No I/O."""
 
 from __future__ import annotations
 

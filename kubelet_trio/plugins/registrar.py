@@ -39,8 +39,8 @@ async def ask_info(socket: str) -> PluginInfo:
     return await _within(socket, "GetInfo", call)
 
 
-async def tell_status(socket: str, error: str) -> None:
-    """Tell a plugin that it is registered, or why it is not. Raises `RegistrationError`."""
+async def notify_status(socket: str, error: str) -> None:
+    """Notify a plugin that it is registered, or why it is not. Raises `RegistrationError`."""
     status = RegistrationStatus(plugin_registered=not error, error=error)
 
     async def call(channel: Channel) -> RegistrationStatusResponse:

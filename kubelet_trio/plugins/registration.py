@@ -1,7 +1,7 @@
 """The child of one socket: registers the plugin behind it, and keeps it registered.
 
     ask (GetInfo) -> check -> wait while a newer socket holds the name -> the handler validates and
-    registers -> tell the plugin (NotifyRegistrationStatus) -> the handler's task keeps it
+    registers -> notify the plugin (NotifyRegistrationStatus) -> the handler's task keeps it
 
 Its parent starts one for each socket, and another when the socket is replaced. A failure is
 reported to the plugin if it can be reached, logged once, and tried again with a growing delay; it
@@ -26,8 +26,8 @@ log = get_logger()
 # exponentialbackoff in pkg/util/goroutinemap.
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 122.0
-# Upstream's texts begin so (operation_generator.go in pluginmanager): drivers' logs show them.
 _LONGEST_TEXT = 1000  # characters of a handler's error
+# Upstream's texts begin so (operation_generator.go in pluginmanager): drivers' logs show them.
 _ERROR = "RegisterPlugin error -- "
 
 HandlerOf = Callable[[str], PluginHandler | None]
@@ -43,12 +43,14 @@ class PluginSocket:
         handler_of: HandlerOf,
         claims: NameClaims,
     ) -> None:
-        """Args:
-        path: of the socket.
-        identity: differs from that of an earlier or later socket at the same path.
-        handler_of: returns the handler of a type, None if there is none. Called for each
-            registration: it may import what only plugins of that type need.
-        claims: the registered names.
+        """Begin without a registration.
+
+        Args:
+            path: of the socket.
+            identity: differs from that of an earlier or later socket at the same path.
+            handler_of: returns the handler of a type, None if there is none. Called for each
+                registration: it may import what only plugins of that type need.
+            claims: the registered names.
         """
         self._path = path
         self._identity = identity
@@ -108,13 +110,13 @@ class PluginSocket:
         await self._claims.wait_turn(claim)
 
     async def _refuse(self, text: str) -> None:
-        """Tell the plugin why it is not registered. Raises `RegistrationError`, always."""
-        from kubelet_trio.plugins.registrar import tell_status
+        """Notify the plugin why it is not registered. Raises `RegistrationError`, always."""
+        from kubelet_trio.plugins.registrar import notify_status
 
         try:
-            await tell_status(self._path, text)
+            await notify_status(self._path, text)
         except RegistrationError as exc:
-            raise RegistrationError(f"{text}; the plugin could not be told: {exc}") from exc
+            raise RegistrationError(f"{text}; the plugin could not be notified: {exc}") from exc
         raise RegistrationError(text)
 
     async def _hold(self, claim: Claim, handler: PluginHandler) -> None:
@@ -122,15 +124,15 @@ class PluginSocket:
 
         Raises `RegistrationError`.
         """
-        offer, task, untold = claim.offer, _HandlerTask(handler, claim.offer), ""
+        offer, task, problem = claim.offer, _HandlerTask(handler, claim.offer), ""
         self._state = "registering"
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(task.run, nursery.cancel_scope)
                 await task.registered.wait()
                 if self._claims.take(claim):
-                    untold = await self._announce(offer)
-                    if not untold:
+                    problem = await self._announce(offer)
+                    if not problem:
                         await claim.lost.wait()
                 nursery.cancel_scope.cancel()
         finally:
@@ -139,15 +141,15 @@ class PluginSocket:
                 log.info("plugin.deregistered", socket=self._path, plugin=str(offer))
         if task.failure and not task.registered.is_set():
             await self._refuse(f"{_ERROR}plugin registration failed with err: {task.failure}")
-        if task.failure or untold:
-            raise RegistrationError(task.failure or untold)
+        if task.failure or problem:
+            raise RegistrationError(task.failure or problem)
 
     async def _announce(self, offer: PluginOffer) -> str:
-        """Tell the plugin that it is registered; return why it could not be told, or ""."""
-        from kubelet_trio.plugins.registrar import tell_status
+        """Notify the plugin that it is registered; return why that failed, or ""."""
+        from kubelet_trio.plugins.registrar import notify_status
 
         try:
-            await tell_status(self._path, "")
+            await notify_status(self._path, "")
         except RegistrationError as exc:
             return f"{_ERROR}failed to send registration status at socket {self._path}, err: {exc}"
         self._state, self._problem = "registered", ""

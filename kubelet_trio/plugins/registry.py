@@ -6,7 +6,7 @@ ends its child and with it the registration; one that is replaced (another inode
 child, then starts another. What may go wrong:
 
 * The directory cannot be read or holds too much: logged once; known sockets stay as they are.
-* A plugin fails, hangs or lies: its own child sees to that (`registration`).
+* A plugin fails, hangs or lies: its own child handles that (`registration`).
 
 Nothing of gRPC is imported before the first socket appears.
 """

@@ -1,7 +1,7 @@
 """Finds the sockets of the registry once: blocking, stateless.
 
-The directory is written by plugins' pods. Links are not followed, and the work of one scan is
-bounded whatever lies there.
+Plugins' pods write to the directory. Links are not followed, and the work of one scan is bounded
+whatever the directory has.
 """
 
 from __future__ import annotations

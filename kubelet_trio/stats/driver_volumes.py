@@ -1,4 +1,4 @@
-"""Asks CSI drivers how full their volumes are, and whether they are well (NodeGetVolumeStats).
+"""Asks CSI drivers for usage and condition of their volumes (NodeGetVolumeStats).
 
 Each volume has a task of its own while its driver is asked, and at most one. A driver that does not
 answer therefore delays neither other volumes of the pod nor other drivers; its volumes keep their

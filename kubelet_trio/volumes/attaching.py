@@ -135,10 +135,12 @@ class AttachedVolumes:
     def __init__(
         self, plugin: HostPlugin, kind: KindInUse, unique_name: Callable[[VolumeSpec], str]
     ) -> None:
-        """Args:
-        plugin: sets the volumes up.
-        kind: which of them are in use.
-        unique_name: names a volume as the controller does; raises ValueError.
+        """Wrap a plugin.
+
+        Args:
+            plugin: sets the volumes up.
+            kind: which of them are in use.
+            unique_name: names a volume as the controller does; raises ValueError.
         """
         self._plugin = plugin
         self._kind = kind

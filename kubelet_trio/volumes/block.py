@@ -34,7 +34,7 @@ class DeviceMaps:
         """`devices`: the host's block devices; None: the kernel's."""
         self._mounter = mounter
         self._devices = devices or KernelBlockDevices()
-        self._is_told = False  # that devices are not held open
+        self._has_warned = False  # that devices are not held open
 
     def map(self, device: Path, entry: Path, link: Path) -> None:
         """Map a device. Idempotent; it replaces the map of another device.
@@ -75,8 +75,8 @@ class DeviceMaps:
     def release(self, entry: Path) -> None:
         """Let go of the device, so that it can be detached; an empty entry and the link stay.
 
-        For callers to whom these show that the pod may still have the volume. Idempotent.
-        Raises OSError.
+        For callers that need these as a sign that the pod may still have the volume.
+        Idempotent. Raises OSError.
         """
         # It detaches the loop device first: that one keeps the mount busy.
         self._unbind(entry)
@@ -87,8 +87,8 @@ class DeviceMaps:
             # Read-only: it must not write, and some devices cannot be opened otherwise.
             self._devices.attach(entry, read_only=True)
         except LoopUnavailableError as exc:
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 log.warning("volume.device_not_held_open", path=str(entry), error=str(exc))
 
     def _number(self, entry: Path) -> int | None:

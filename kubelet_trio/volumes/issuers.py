@@ -1,4 +1,4 @@
-"""What is issued for the sources of projected volumes: tokens, trust anchors, certificates."""
+"""Gets what the sources of projected volumes need: tokens, trust anchors, certificates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kubelet_trio.volumes.spec import VolumeSpec
 
 @dataclass(frozen=True, slots=True)
 class Issuers:
-    """Whom to ask for the sources of projected volumes."""
+    """The issuers for the sources of projected volumes."""
 
     tokens: TokenRequester = field(default_factory=NoTokens)
     bundles: TrustBundles = field(default_factory=NoTrustBundles)

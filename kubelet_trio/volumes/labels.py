@@ -27,12 +27,12 @@ from kubelet_trio.volumes.errors import (
 from kubelet_trio.volumes.layout import PLUGINS
 from kubelet_trio.volumes.plugins import unique_name
 from kubelet_trio.volumes.selinux import (
-    LabelWish,
     SELinuxContext,
+    WantedLabel,
     file_default,
-    label_wish,
     mode_label,
     takes_label,
+    wanted_label,
 )
 from kubelet_trio.volumes.spec import VolumeSpec
 
@@ -123,26 +123,26 @@ class VolumeLabels:
         Raises `ContextError`, `ManyLabelsError`, `LabelConflictError`, `ObjectError`, ValueError.
         """
         try:
-            wish = label_wish(spec, default)
+            wanted = wanted_label(spec, default)
         except (ContextError, ManyLabelsError) as exc:
             self._report(exc, spec)
             return None
-        if not wish.is_supported:
+        if not wanted.is_supported:
             return None
-        wanted = self._volume(spec, wish)
+        volume = self._volume(spec, wanted)
         takes = takes_label(spec.persistent, any_mode=self.any_mode)
-        return wanted.label if takes else ""
+        return volume.label if takes else ""
 
-    def _volume(self, spec: VolumeSpec, wish: LabelWish) -> _Labelled:
+    def _volume(self, spec: VolumeSpec, wanted: WantedLabel) -> _Labelled:
         """Register a pod's use of a volume. Raises `LabelConflictError` or ValueError."""
         uid, name = spec.uid, _name(spec)
         volume = self._volumes.get(name)
         if volume is None:
-            volume = self._volumes[name] = _Labelled(wish.label)
-            if wish.label:
+            volume = self._volumes[name] = _Labelled(wanted.label)
+            if wanted.label:
                 self.meter.change(f"{_METRIC}volumes_admitted_total", 1, _labels(spec))
-        elif uid not in volume.users and volume.label != wish.label:
-            text = f'"{volume.label}" and "{wish.label}"'
+        elif uid not in volume.users and volume.label != wanted.label:
+            text = f'"{volume.label}" and "{wanted.label}"'
             text = f"conflicting SELinux labels of volume {spec.disk_name}: {text}"
             self._report(LabelConflictError(text), spec)
         volume.users.add(uid)

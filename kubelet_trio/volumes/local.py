@@ -58,7 +58,7 @@ class LocalDisk:
         return []
 
     async def rescan(self, spec: VolumeSpec) -> None:
-        """Nothing: whoever lets the device grow tells the kernel."""
+        """Do nothing: what resizes a local device tells the kernel."""
 
     async def detach(self, place: Path) -> None:
         """Nothing: the device stays."""

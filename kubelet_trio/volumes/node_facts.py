@@ -1,4 +1,4 @@
-"""What the volumes' rules ask of the node."""
+"""Facts about the node that the rules of volumes depend on."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def check_node(
 ) -> None:
     """Check that a volume may be mounted on a node with such labels (CheckNodeAffinity).
 
-    The scheduler sees to it; this is for pods that bypass it with `nodeName`.
+    The scheduler checks that already; this is for pods that bypass it with `nodeName`.
 
     Args:
         volume: the persistent volume.

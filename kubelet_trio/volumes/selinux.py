@@ -54,8 +54,8 @@ class SELinuxContext:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelWish:
-    """What a pod asks of a volume."""
+class WantedLabel:
+    """The label that a pod wants a volume to have."""
 
     is_supported: bool  # whether the volume's plugin can mount with a label
     label: str = ""  # "": none
@@ -115,7 +115,7 @@ def container_options(pod: Pod, volume: str) -> Iterator[SELinuxOptions]:
             yield options
 
 
-def label_wish(spec: VolumeSpec, default: SELinuxContext | None) -> LabelWish:
+def wanted_label(spec: VolumeSpec, default: SELinuxContext | None) -> WantedLabel:
     """Return the label that a pod's containers want a volume to be mounted with.
 
     Whatever the access mode: see `takes_label` (GetMountSELinuxLabel).
@@ -128,8 +128,8 @@ def label_wish(spec: VolumeSpec, default: SELinuxContext | None) -> LabelWish:
     if len(labels) > 1:
         raise ManyLabelsError(sorted(labels))
     if not is_supported or _security(spec.pod).seLinuxChangePolicy == _RECURSIVE:
-        return LabelWish(is_supported)
-    return LabelWish(is_supported, next(iter(labels), ""))
+        return WantedLabel(is_supported)
+    return WantedLabel(is_supported, next(iter(labels), ""))
 
 
 def has_label_mounts(spec: VolumeSpec) -> bool:

@@ -26,16 +26,16 @@ from kubelet_trio.objects import NO_OBJECTS, ObjectView, csi_driver_key
 from kubelet_trio.volumes.errors import ContextError, ManyLabelsError
 from kubelet_trio.volumes.mountinfo import parse_mountinfo
 from kubelet_trio.volumes.selinux import (
-    LabelWish,
     SELinuxContext,
+    WantedLabel,
     file_default,
     file_label,
-    label_wish,
     mode_label,
     mount_options,
     mounted_label,
     parse_context,
     takes_label,
+    wanted_label,
 )
 from kubelet_trio.volumes.spec import VolumeSpec
 from tests.volumes.disk_specs import disk_spec
@@ -144,40 +144,43 @@ def test_what_is_no_context_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "wish"),
     [
-        (wanting(A), LabelWish(True, LABEL_A)),
-        (wanting(A, A), LabelWish(True, LABEL_A)),
-        (wanting(None, None, pod=A), LabelWish(True, LABEL_A)),
-        (wanting(A, pod=B), LabelWish(True, LABEL_A)),
+        (wanting(A), WantedLabel(True, LABEL_A)),
+        (wanting(A, A), WantedLabel(True, LABEL_A)),
+        (wanting(None, None, pod=A), WantedLabel(True, LABEL_A)),
+        (wanting(A, pod=B), WantedLabel(True, LABEL_A)),
         # A container without options says nothing.
-        (wanting(A, None), LabelWish(True, LABEL_A)),
-        (wanting(None), LabelWish(True)),
-        (wanting(A, policy="MountOption"), LabelWish(True, LABEL_A)),
-        (wanting(A, policy="Recursive"), LabelWish(True)),
-        (wanting(A, kind="iscsi", source=ISCSIVolumeSource("i", 0, "p")), LabelWish(True, LABEL_A)),
-        *((wanting(A, kind=kind), LabelWish(False)) for kind in ("local", "nfs", "flexVolume")),
-        (wanting(A, kind="csi", source=CSI, objects=driver(True)), LabelWish(True, LABEL_A)),
-        (wanting(A, kind="csi", source=CSI, objects=driver(False)), LabelWish(False)),
-        (wanting(A, kind="csi", source=CSI, objects=driver(None)), LabelWish(False)),
-        (wanting(A, kind="csi", source=CSI), LabelWish(False)),
+        (wanting(A, None), WantedLabel(True, LABEL_A)),
+        (wanting(None), WantedLabel(True)),
+        (wanting(A, policy="MountOption"), WantedLabel(True, LABEL_A)),
+        (wanting(A, policy="Recursive"), WantedLabel(True)),
+        (
+            wanting(A, kind="iscsi", source=ISCSIVolumeSource("i", 0, "p")),
+            WantedLabel(True, LABEL_A),
+        ),
+        *((wanting(A, kind=kind), WantedLabel(False)) for kind in ("local", "nfs", "flexVolume")),
+        (wanting(A, kind="csi", source=CSI, objects=driver(True)), WantedLabel(True, LABEL_A)),
+        (wanting(A, kind="csi", source=CSI, objects=driver(False)), WantedLabel(False)),
+        (wanting(A, kind="csi", source=CSI, objects=driver(None)), WantedLabel(False)),
+        (wanting(A, kind="csi", source=CSI), WantedLabel(False)),
     ],
 )
 def test_what_containers_driver_and_policy_make_of_the_label(
-    spec: VolumeSpec, wish: LabelWish
+    spec: VolumeSpec, wish: WantedLabel
 ) -> None:
-    assert label_wish(spec, FEDORA) == wish
+    assert wanted_label(spec, FEDORA) == wish
 
 
 @pytest.mark.parametrize("kind", ["fc", "emptyDir"])
 def test_containers_that_differ_have_no_label(kind: str) -> None:
     with pytest.raises(ManyLabelsError, match=r"multiple SELinux labels found: .*c1,c2,.*c3,c4"):
-        label_wish(wanting(A, B, kind=kind), FEDORA)
+        wanted_label(wanting(A, B, kind=kind), FEDORA)
 
 
 def test_a_container_that_has_another_volume_says_nothing() -> None:
     spec = wanting(A, B)
     assert spec.pod.spec is not None
     spec.pod.spec.containers[1].volumeMounts = [VolumeMount(name="other", mountPath="/o")]
-    assert label_wish(spec, FEDORA).label == LABEL_A
+    assert wanted_label(spec, FEDORA).label == LABEL_A
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The size of a pod of which nothing is recorded, from what its containers were found with."""
+"""Find the resources of a running pod whose record is lost, from those of its containers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class CsiDriverFacts:
     node_id: str = "node-1"
     max_volumes: int = 0
     topology: Mapping[str, str] = field(default_factory=dict)
-    endpoint: str = ""  # told at registration; "": the socket of the registration
+    endpoint: str = ""  # given at registration; "": the socket of the registration
     versions: tuple[str, ...] = ("1.0.0",)
     plugin_type: str = "CSIPlugin"
 
@@ -71,7 +71,7 @@ class FakeCsiDriver:
         self.storage: CsiStorage = storage or FakeStorage()
         self.facts = facts or CsiDriverFacts()
         self.faults = CsiFaults()
-        self.registrations: list[str] = []  # "" for OK, else the error that the agent told
+        self.registrations: list[str] = []  # "" for OK, else the agent's error
         self.registered = trio.Event()
         self.latency = latency
         self._save = save

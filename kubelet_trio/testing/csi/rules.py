@@ -1,6 +1,6 @@
 """The rules of the CSI node service (specification v1.11) as a state machine without I/O.
 
-A driver asks `CsiRules` before each call and tells it what came of it. The rules refuse a call as
+A driver asks `CsiRules` before each call and reports the result. The rules refuse a call as
 the specification demands, with a gRPC status. What a caller may never do is recorded by name as
 well: `violations` must be empty at the end of a test.
 
@@ -8,7 +8,7 @@ well: `violations` must be empty at the end of a test.
         if operation.is_needed:                # False: done already, answer OK
             with operation.effect():
                 ...                            # mount
-    # leaving without an error: the caller is told OK
+    # leaving without an error: the caller is answered OK
 
 Stages and targets survive the driver: `to_json` and `from_json`.
 """
@@ -94,7 +94,7 @@ class _Phase(enum.StrEnum):
 
     MOUNTING = "mounting"  # perhaps mounted: the call goes on, was cut, or failed uncertainly
     MOUNTED = "mounted"  # mounted; the caller does not know
-    TOLD = "told"  # mounted; the caller was told OK
+    ANSWERED = "answered"  # mounted; the caller has the answer OK
     UNMOUNTING = "unmounting"  # perhaps unmounted; the caller does not know
 
 
@@ -107,7 +107,7 @@ class _Place:
 
     @property
     def is_mounted(self) -> bool:
-        return self.phase in (_Phase.MOUNTED, _Phase.TOLD)
+        return self.phase in (_Phase.MOUNTED, _Phase.ANSWERED)
 
 
 @dataclass(slots=True)
@@ -161,20 +161,20 @@ class CsiOperation:
     def _restore(self, before: _Place | None) -> None:
         if self.call.method in (calls.UNSTAGE, calls.UNPUBLISH):
             assert before is not None
-            before.phase = _Phase.TOLD
+            before.phase = _Phase.ANSWERED
         elif before is None or before.phase is not _Phase.UNMOUNTING:
             self._places.pop(self._path, None)
         else:
             self._places[self._path] = before
 
-    def tell(self) -> None:
+    def answer(self) -> None:
         """Note that the caller was answered OK."""
         if self.is_abandoned:
             return
         if self.call.method in (calls.UNSTAGE, calls.UNPUBLISH):
             self._places.pop(self._path, None)
         elif self.call.method in (calls.STAGE, calls.PUBLISH) and self._path in self._places:
-            self._places[self._path].phase = _Phase.TOLD
+            self._places[self._path].phase = _Phase.ANSWERED
 
 
 class CsiRules:
@@ -257,7 +257,7 @@ class CsiRules:
         self._pending[call.volume_id] = operation
         try:
             yield operation
-            operation.tell()
+            operation.answer()
         finally:
             del self._pending[call.volume_id]
         if call.method == calls.EXPAND:
@@ -313,7 +313,7 @@ class CsiRules:
                 self._break(CsiRule.CAPABILITY, call, "a staging path without STAGE_UNSTAGE_VOLUME")
             return
         stage = held.staged.get(call.staging_path)
-        if stage is None or stage.phase is not _Phase.TOLD:
+        if stage is None or stage.phase is not _Phase.ANSWERED:
             phase = "not staged" if stage is None else stage.phase
             self._break(CsiRule.STAGED_FIRST, call, f"{call.staging_path or 'no path'} is {phase}")
         if stage is not None and _access(stage.call) != _access(call):

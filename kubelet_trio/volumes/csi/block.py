@@ -143,7 +143,7 @@ class CsiBlocks:
                 self.node.node_name,
                 is_attachable=use.is_attachable,
             )
-            # Against the sweep, which cannot tell whose directory without a record is.
+            # Or the cleaning of unused volumes could remove the directory, which has no record yet.
             async with self.node.locks.hold(str(paths.base)):
                 is_new = await self.node.offload(_write, paths, record)
             if not client.can(Capability.STAGE_UNSTAGE_VOLUME):

@@ -1,4 +1,4 @@
-"""What a pod's CSI volume asks of its driver, from the volume's source and the CSIDriver object.
+"""The parameters of a pod's CSI volume, from the volume's source and the CSIDriver object.
 
 Pure. Texts are the Go kubelet's (pkg/volume/csi/csi_mounter.go).
 """
@@ -68,7 +68,7 @@ class VolumeUse:
 
 
 def volume_use(spec: VolumeSpec) -> VolumeUse:
-    """Return what a volume asks of its driver.
+    """Return the parameters of a volume for its driver.
 
     Raises ValueError if the name of its driver is none, and ObjectError if the CSIDriver object
     cannot be read.

@@ -110,7 +110,7 @@ class Staging:
             use.attributes,
             secrets,
         )
-        # Against the sweep, which cannot tell whose directory without a record is.
+        # Or the cleaning of unused volumes could remove the directory, which has no record yet.
         async with self.node.locks.hold(str(directory)):
             is_known = await self.node.offload(_prepare, directory, record)
         try:

@@ -27,9 +27,11 @@ class DriverUsage:
         drivers: AsyncValue[Mapping[str, Driver]],
         client: Callable[[str], DriverClient],
     ) -> None:
-        """Args:
-        drivers: the registered drivers.
-        client: returns the calls of a driver; raises `DriverNotFoundError`.
+        """Take the seams.
+
+        Args:
+            drivers: the registered drivers.
+            client: returns the calls of a driver; raises `DriverNotFoundError`.
         """
         self._drivers = drivers
         self._client = client
