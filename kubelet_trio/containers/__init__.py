@@ -73,7 +73,6 @@ from kubelet_trio.containers.resources.amounts import (
     pod_qos,
     pod_requests,
     resizable_amounts,
-    total_amounts,
     total_quantities,
 )
 from kubelet_trio.containers.resources.cgroups import (
@@ -184,7 +183,6 @@ __all__ = [
     "sandbox_record",
     "service_variables",
     "sub_path",
-    "total_amounts",
     "total_quantities",
     "unlink_logs",
     "update_resources",

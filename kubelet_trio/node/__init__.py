@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kubelet_trio.node.follower import NodeFollower
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
-    from kubelet_trio.node.object import DEFAULT_TTL, object_ttl
+    from kubelet_trio.node.object import object_ttl
     from kubelet_trio.node.observer import NodeObserver
     from kubelet_trio.node.registration import NodeObject, Registration
     from kubelet_trio.node.volumes_in_use import ReportedVolumes
@@ -52,7 +52,6 @@ _DEFERRED = {
     "serving_store": "certificates",
     "NodeFollower": "follower",
     "NodeObserver": "observer",
-    "DEFAULT_TTL": "object",
     "HeartbeatPeriods": "heartbeat",
     "NodeHeartbeat": "heartbeat",
     "NodeLease": "lease",
@@ -64,7 +63,6 @@ _DEFERRED = {
 
 __all__ = [
     "DEFAULT_EVICTION_HARD",
-    "DEFAULT_TTL",
     "ClientCertificate",
     "CsiLimits",
     "CsiNodeError",

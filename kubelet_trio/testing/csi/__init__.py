@@ -5,11 +5,9 @@ from kubelet_trio.testing.csi.calls import AskedCapability, CsiCall, asked_capab
 from kubelet_trio.testing.csi.driver import CsiDriverFacts, FakeCsiDriver
 from kubelet_trio.testing.csi.faults import CsiFault, CsiFaultKind, CsiFaults
 from kubelet_trio.testing.csi.rules import (
-    CsiOperation,
     CsiRule,
     CsiRules,
     NodeFeature,
-    RuleViolation,
     StoredVolume,
 )
 from kubelet_trio.testing.csi.storage import CsiStorage, FakeStorage, StorageUsage
@@ -21,14 +19,12 @@ __all__ = [
     "CsiFault",
     "CsiFaultKind",
     "CsiFaults",
-    "CsiOperation",
     "CsiRule",
     "CsiRules",
     "CsiStorage",
     "FakeCsiDriver",
     "FakeStorage",
     "NodeFeature",
-    "RuleViolation",
     "StorageUsage",
     "StoredVolume",
     "asked_capability",
