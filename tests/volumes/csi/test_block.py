@@ -54,29 +54,11 @@ async def undo(world: World, uid: PodUid = A) -> None:
     world.restart()
     async with world.running():
         await world.volumes.unmount(uid)
-    assert is_clean(world)
+    world.check_clean()
 
 
 def link(world: World, uid: str, name: str = "pv") -> Path:
     return world.root / f"pods/{uid}/volumeDevices/kubernetes.io~csi/{name}"
-
-
-def is_clean(world: World) -> bool:
-    """Whether driver, disk, mount table and loop devices show no volume; the rules are kept."""
-    world.rules.check()
-    kept = (world.rules.staged(), world.rules.published(), world.devices.loops)
-    return not any(kept) and left_by(world) == []
-
-
-def left_by(world: World) -> list[str]:
-    """Return what is left of block volumes: files, links, their own directories, and mounts."""
-    shared = ("staging", "publish")
-    tops = [
-        *world.root.glob("pods/*/volumeDevices"),
-        *(path for path in (world.root / BASE).glob("*") if path.name not in shared),
-        *(path for name in shared for path in (world.root / BASE / name).glob("*")),
-    ]
-    return sorted(map(str, tops)) + [mount.path for mount in world.mounter.mounts()]
 
 
 async def test_a_device_is_staged_published_mapped_and_undone(
@@ -100,7 +82,7 @@ async def test_a_device_is_staged_published_mapped_and_undone(
         }
         assert all(call.capability.is_block for call in world.rules.log if call.capability)
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
     assert not (world.root / "pods/u-a/volumeDevices").exists()
     assert not (base / "pv").exists()
 
@@ -133,7 +115,7 @@ async def test_pods_share_a_staged_device_until_the_last(
         assert link(world, B).exists()
         assert "vol-1" in world.rules.staged()
         await world.volumes.unmount(B)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_driver_that_does_not_stage_only_publishes(
@@ -145,7 +127,7 @@ async def test_a_driver_that_does_not_stage_only_publishes(
         (call,) = world.rules.log
         assert (call.method, call.staging_path) == (calls.PUBLISH, "")
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_another_agent_undoes_what_one_has_mapped(
@@ -169,7 +151,7 @@ async def test_a_restarted_agent_goes_on_with_what_is_mapped(
         assert Path(device.host_path).exists()
         assert len(world.devices.loops) == 1
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_after_a_reboot_the_device_is_mapped_again(
@@ -182,7 +164,7 @@ async def test_after_a_reboot_the_device_is_mapped_again(
         assert link(world, A).exists()
         assert len(world.devices.loops) == 1
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_failed_unpublish_holds_the_teardown_and_no_device(
@@ -209,7 +191,7 @@ async def test_a_device_that_its_driver_does_not_know_was_not_published(
         with pytest.raises(VolumeError):
             await world.volumes.mount(user_of(A))
         await world.volumes.unmount(A)
-        assert is_clean(world)
+        world.check_clean()
         faults.lift(publish)
         await world.volumes.mount(user_of(A))
         # What is published stays until the driver knows it again.
@@ -218,7 +200,7 @@ async def test_a_device_that_its_driver_does_not_know_was_not_published(
         assert "vol-1" in world.rules.published()
         faults.lift(unpublish)
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_device_that_does_not_exist_was_not_staged(
@@ -231,7 +213,7 @@ async def test_a_device_that_does_not_exist_was_not_staged(
         with pytest.raises(VolumeError):
             await world.volumes.mount(user_of(A))
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_failed_unstage_is_left_to_the_sweep(
@@ -244,7 +226,7 @@ async def test_a_failed_unstage_is_left_to_the_sweep(
     world.restart()
     async with world.running():
         await world.volumes.unused.clean()
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_volumes_of_a_lost_pod_are_undone(
@@ -258,7 +240,7 @@ async def test_volumes_of_a_lost_pod_are_undone(
         assert [Path(path).name for path in world.rules.published()["vol-1"]] == ["u-b"]
         assert link(world, B).exists()
         await world.volumes.unmount(B)
-    assert is_clean(world)
+    world.check_clean()
 
 
 @pytest.mark.parametrize(
@@ -277,7 +259,7 @@ async def test_a_failed_step_is_an_event_and_is_tried_again(
         assert any(event.startswith(f"FailedMapVolume: {text}") for event in world.events.texts)
         assert link(world, A).exists()
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_driver_that_publishes_no_device_is_told_so(
@@ -289,7 +271,7 @@ async def test_a_driver_that_publishes_no_device_is_told_so(
             await world.volumes.mount(user_of(A))
         assert any("is no block device" in event for event in world.events.texts)
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_name_that_still_has_another_volume_waits_for_its_end(
@@ -304,7 +286,7 @@ async def test_a_name_that_still_has_another_volume_waits_for_its_end(
         await world.volumes.mount(user_of(B))
         assert "vol-2" in world.rules.published()
         await world.volumes.unmount(B)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_lost_record_is_cleaned_up_without_the_driver(
@@ -314,7 +296,7 @@ async def test_a_lost_record_is_cleaned_up_without_the_driver(
         (world.root / BASE / "pv/data/vol_data.json").write_text("{")
         await world.volumes.unmount(A)
         await world.volumes.unused.clean()
-    assert left_by(world) == []
+    assert world.left_on_disk() == []
     assert not world.devices.loops
 
 
@@ -359,7 +341,7 @@ async def _live_through(root: Path, actions: list[tuple[str, Any]]) -> None:
         for uid in (A, B):
             await world.volumes.unmount(uid)
         await world.volumes.unused.clean()
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def _ignoring_failures(world: World, kind: str, uid: PodUid) -> None:
@@ -416,7 +398,7 @@ async def test_cleaning_up_takes_nothing_from_a_pod_that_starts_meanwhile(
     assert "vol-1" in world.rules.published()
     async with world.running():
         await world.volumes.unmount(A)
-    assert is_clean(world)
+    world.check_clean()
 
 
 async def test_a_mapped_device_is_two_events(world: World) -> None:
@@ -445,4 +427,4 @@ async def test_a_device_is_in_use_until_it_is_unstaged(world: World) -> None:
     async with world.running():
         await world.volumes.unmount(A)
     assert in_use.names == set()
-    assert is_clean(world)
+    world.check_clean()

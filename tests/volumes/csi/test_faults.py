@@ -78,8 +78,7 @@ async def test_a_call_that_hangs_ends_after_two_minutes_and_is_repeated(
         ]
         assert trio.current_time() == pytest.approx(120.5, abs=0.5)
         await world.volumes.unmount(A)
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 async def test_a_volume_that_hangs_holds_up_no_other(
@@ -129,9 +128,7 @@ async def test_an_uncertain_publish_is_undone(world: World, autojump_clock: Mock
             await world.volumes.mount(pod_of(A, claimed()))
         assert "vol-1" in world.rules.published()
         await world.volumes.unmount(A)
-    assert world.rules.published() == {}
-    assert world.rules.staged() == {}
-    assert world.left_on_disk() == []
+    world.check_clean()
 
 
 async def test_a_final_error_leaves_nothing_to_undo_but_the_stage(
@@ -143,8 +140,7 @@ async def test_a_final_error_leaves_nothing_to_undo_but_the_stage(
             await world.volumes.mount(pod_of(A, claimed()))
         await world.volumes.unmount(A)
     assert calls.UNPUBLISH not in [call.method for call in world.rules.log]
-    assert world.rules.staged() == {}
-    assert world.left_on_disk() == []
+    world.check_clean()
 
 
 async def test_a_stage_that_surely_failed_is_not_undone(
@@ -168,8 +164,7 @@ async def test_an_unstage_that_fails_holds_up_no_pod(
         await world.volumes.unmount(A)
         assert "vol-1" in world.rules.staged()
         await world.volumes.unused.clean()
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 async def test_an_unpublish_that_fails_keeps_the_pod(
@@ -188,8 +183,7 @@ async def test_an_unpublish_that_fails_keeps_the_pod(
         )
         assert list(world.rules.published()) == ["vol-1"]  # the other one is gone
         await world.volumes.unmount(A)
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 @pytest.mark.parametrize("volume", [inline(), claimed()], ids=["inline", "claimed"])

@@ -50,10 +50,7 @@ async def test_a_volume_is_staged_published_and_undone(
         assert world.rules.staged() == {"vol-1": [str(directory / "globalmount")]}
         assert world.rules.published() == {"vol-1": [str(target(world, A))]}
         await world.volumes.unmount(A)
-    assert world.rules.staged() == {}
-    assert world.rules.published() == {}
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 async def test_records_are_the_go_kubelets(world: World, autojump_clock: MockClock) -> None:
@@ -98,8 +95,7 @@ async def test_an_inline_volume_is_published_without_a_stage(
         assert call.volume_id.startswith("csi-")
         assert len(call.volume_id) == 68
         await world.volumes.unmount(A)
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 async def test_another_agent_tears_down_what_one_has_set_up(
@@ -110,10 +106,7 @@ async def test_another_agent_tears_down_what_one_has_set_up(
     world.restart()
     async with world.running():
         await world.volumes.unmount(A)
-    assert world.rules.staged() == {}
-    assert world.rules.published() == {}
-    assert world.left_on_disk() == []
-    world.rules.check()
+    world.check_clean()
 
 
 async def test_a_reboot_undoes_mounts_and_the_next_agent_makes_them_again(
@@ -150,8 +143,7 @@ async def test_what_no_pod_needs_is_unstaged_by_a_sweep(
     world.restart()
     async with world.running():
         await world.volumes.unused.clean()
-    assert world.rules.staged() == {}
-    assert world.left_on_disk() == []
+    world.check_clean()
 
 
 async def test_a_sweep_spares_what_a_pod_uses(world: World, autojump_clock: MockClock) -> None:

@@ -54,9 +54,7 @@ async def test_a_claimed_volume_is_staged_published_and_undone(tmp_path: Path) -
         assert (EBS, "/csi.v1.Node/NodePublishVolume", "OK", "true") in asked
         assert world.volumes.totals()[PLUGIN, "desired_state_of_world"] == 1
         await world.volumes.unmount(UID)
-        world.rules.check()
-        assert world.rules.published() == world.rules.staged() == {}
-        assert world.left_on_disk() == []
+        world.check_clean()
 
 
 async def test_a_volume_whose_name_has_slashes_is_published_and_undone_twice(

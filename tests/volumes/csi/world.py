@@ -187,9 +187,21 @@ class World:
             self._serving = None
 
     def left_on_disk(self) -> list[str]:
-        """Return what is left of volumes: directories and mounts."""
-        tops = [*self.root.glob("pods/*/volumes"), *self.root.glob("plugins/kubernetes.io/csi/*/*")]
+        """Return what is left of volumes: their own directories, files and links, and mounts."""
+        csi, common = self.root / "plugins/kubernetes.io/csi", ("staging", "publish")
+        tops = [
+            *self.root.glob("pods/*/volumes"),
+            *self.root.glob("pods/*/volumeDevices"),
+            *(path for path in csi.glob("*/*") if path.name not in common),
+            *(path for name in common for path in csi.glob(f"volumeDevices/{name}/*")),
+        ]
         return sorted(map(str, tops)) + [mount.path for mount in self.mounter.mounts()]
+
+    def check_clean(self) -> None:
+        """Check that nothing shows a volume, and that the rules of CSI were kept."""
+        self.rules.check()
+        assert not any((self.rules.staged(), self.rules.published(), self.devices.loops))
+        assert self.left_on_disk() == []
 
 
 def driver_object(driver: str = DRIVER, **fields: Any) -> CSIDriver:
