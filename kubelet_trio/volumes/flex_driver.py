@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubelet_trio.volumes.tools import LIMIT, MAX_TOLD, ToolResult, run_tool
+from kubelet_trio.volumes.tools import LIMIT, MAX_EXCERPT, ToolResult, run_tool
 
 _SUCCESS = "Success"
 _NOT_SUPPORTED = "Not supported"
@@ -52,12 +52,12 @@ def _answer(driver: FlexDriver, command: str, done: ToolResult) -> FlexAnswer | 
             f"{command} command of FlexVolume driver {driver.name} failed: {done.ending}, "
             f"and its output is no answer: {done.output.strip()[:200]}"
         )
-    status, message = found.get("status"), str(found.get("message") or "")[:MAX_TOLD]
+    status, message = found.get("status"), str(found.get("message") or "")[:MAX_EXCERPT]
     if status == _NOT_SUPPORTED:
         return None
     if status != _SUCCESS:
         raise OSError(
-            f"{command} command failed, status: {str(status)[:MAX_TOLD]}, reason: {message}"
+            f"{command} command failed, status: {str(status)[:MAX_EXCERPT]}, reason: {message}"
         )
     if done.code != 0:
         raise OSError(f"{command} command of FlexVolume driver {driver.name}: {done.ending}")

@@ -88,7 +88,7 @@ def disk_format(tools: Tools, device: Path) -> str:
     for line in done.output.splitlines():
         name, equals, value = line.partition("=")
         if line and not equals:
-            raise _format_error(device, f"blkid returns invalid output: {done.told}")
+            raise _format_error(device, f"blkid returns invalid output: {done.excerpt}")
         found[name] = value
     if found.get("PTTYPE"):
         return _PARTITIONS
@@ -107,7 +107,7 @@ def _format(tools: Tools, device: Path, target: Path, fstype: str, options: list
     if done.code != 0:
         raise OSError(
             f'format of disk "{device}" failed: type:("{fstype}") target:("{target}") '
-            f'options:("{",".join(options)}") errcode:({done.ending}) output:({done.told}) '
+            f'options:("{",".join(options)}") errcode:({done.ending}) output:({done.excerpt}) '
         )
 
 
@@ -122,7 +122,7 @@ def _check(tools: Tools, device: Path) -> None:
         log.info("volume.fsck_corrected", device=str(device))
     elif done.code == _UNCORRECTED:
         raise OSError(
-            f"'fsck' found errors on device {device} but could not correct them: {done.told}"
+            f"'fsck' found errors on device {device} but could not correct them: {done.excerpt}"
         )
     elif done.code != 0:
         # Such as 8, an operational error: the Go kubelet mounts all the same.

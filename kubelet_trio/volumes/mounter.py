@@ -192,7 +192,7 @@ def run_mount(
     if done.code != 0:
         raise OSError(
             f"mount failed: {done.ending}\nMounting command: mount\n"
-            f"Mounting arguments: {' '.join(arguments)}\nOutput: {done.told}"
+            f"Mounting arguments: {' '.join(arguments)}\nOutput: {done.excerpt}"
         )
 
 

@@ -51,7 +51,7 @@ def grow_filesystem(tools: Tools, device: Path, mounted_at: Path) -> bool:
     done = tools.run(*command, limit=FORMAT_LIMIT)
     if done.code != 0:
         raise OSError(
-            f"resize of device {device} failed: {done.ending}. {command[0]} output: {done.told}"
+            f"resize of device {device} failed: {done.ending}. {command[0]} output: {done.excerpt}"
         )
     log.info("volume.filesystem_grown", device=str(device), path=str(mounted_at))
     return True

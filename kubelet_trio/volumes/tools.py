@@ -32,7 +32,7 @@ LIMIT = 120.0  # seconds for one program
 # half a file system, so this one is only for a device that hangs.
 FORMAT_LIMIT = 3600.0
 MAX_OUTPUT = 64 << 10  # bytes kept; the rest is read and dropped
-MAX_TOLD = 1024  # characters of it in an error, which becomes an event
+MAX_EXCERPT = 1024  # characters of the output in an error, which becomes an event
 
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # C: callers parse what the programs print.
@@ -67,14 +67,14 @@ class ToolResult:
     output: str  # standard output and standard error, at most `MAX_OUTPUT` bytes
 
     @property
-    def told(self) -> str:
-        """The output for an error, cut to `MAX_TOLD`."""
-        return self.output if len(self.output) <= MAX_TOLD else f"{self.output[:MAX_TOLD]}..."
+    def excerpt(self) -> str:
+        """The beginning of the output, for an error."""
+        return self.output if len(self.output) <= MAX_EXCERPT else f"{self.output[:MAX_EXCERPT]}..."
 
     @property
     def failure(self) -> str:
         """What the program says about its failure."""
-        return self.told.strip() or self.ending
+        return self.excerpt.strip() or self.ending
 
     @property
     def ending(self) -> str:

@@ -161,7 +161,7 @@ def _blkid(data: bytes) -> object:
 
 def _failed_tool(data: bytes) -> object:
     done = _done(data)
-    return done.told, done.failure, done.ending
+    return done.excerpt, done.failure, done.ending
 
 
 def _iscsiadm(data: bytes) -> object:
