@@ -1,7 +1,4 @@
-"""Volumes whose data exists without the pod: hostPath and NFS.
-
-NFS is unmounted with the pod, a hostPath is not mounted at all. Nothing in them is ever removed.
-"""
+"""hostPath volumes: not mounted by the agent, and nothing in them is ever removed."""
 
 from __future__ import annotations
 
@@ -13,11 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from kubelet_trio.containers import make_directories
-from kubelet_trio.model import remove_empty
 from kubelet_trio.volumes.hung import PATIENCE, HungCalls
-from kubelet_trio.volumes.layout import NFS, volume_dir
-from kubelet_trio.volumes.mounter import Mounter
-from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.spec import VolumeSpec
 
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
@@ -65,45 +58,6 @@ class HostPath:
     def path(self, spec: VolumeSpec) -> Path:
         """Return the path on the host."""
         return Path(spec.source.path)
-
-
-@dataclass(frozen=True, slots=True)
-class NfsVolume:
-    """The plugin for `nfs` volumes, inline or persistent. As upstream, it ignores fsGroup."""
-
-    pods_dir: Path
-    mounter: Mounter
-    managed: bool = False
-    follows_objects: bool = False
-    is_read_only: bool = False
-
-    def set_up(self, spec: VolumeSpec) -> None:
-        """Mount the export, unless it is mounted. Raises OSError."""
-        path = self.path(spec)
-        if self.is_set_up(spec):
-            return
-        make_directories(path)
-        options = [*spec.mount_options, *(["ro"] if spec.read_only else [])]
-        server = spec.source.server
-        # nfs(5): an IPv6 address needs brackets.
-        host = f"[{server}]" if ":" in server and not server.startswith("[") else server
-        try:
-            self.mounter.mount_nfs(f"{host}:{spec.source.path}", path, options)
-        except OSError:
-            remove_empty(path)
-            raise
-
-    def is_set_up(self, spec: VolumeSpec) -> bool:
-        """Whether it is mounted."""
-        return _find(self.mounter, self.path(spec)) is not None
-
-    def path(self, spec: VolumeSpec) -> Path:
-        """Return the mount point."""
-        return volume_dir(self.pods_dir / spec.uid, NFS, spec.disk_name)
-
-
-def _find(mounter: Mounter, path: Path) -> MountPoint | None:
-    return next((mount for mount in mounter.mounts() if mount.path == str(path)), None)
 
 
 def _check(path: Path, wanted: str) -> str:

@@ -43,10 +43,6 @@ CSI = "kubernetes.io~csi"
 # removes them, whichever agent made them.
 OWN_PLUGINS = frozenset((CONFIG_MAP, DOWNWARD_API, EMPTY_DIR, PROJECTED, SECRET))
 
-# Plugins whose data exists without the pod: teardown unmounts it, and removes only the empty
-# mount point.
-MOUNTED_PLUGINS = frozenset((NFS,))
-
 VOLUME_DEVICES = "volumeDevices"  # the directory of block devices, of a pod and of a plugin
 MARKER = 0o644  # the mode of a marker file, as in the Go kubelet
 

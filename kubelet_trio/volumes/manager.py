@@ -52,7 +52,7 @@ from kubelet_trio.volumes.content import content_volumes
 from kubelet_trio.volumes.empty_dir import EmptyDir
 from kubelet_trio.volumes.errors import SubPathError, VolumeError, set_up_error, unprocessed_error
 from kubelet_trio.volumes.expansion import VolumeGrowth
-from kubelet_trio.volumes.external import HostPath, NfsVolume
+from kubelet_trio.volumes.external import HostPath
 from kubelet_trio.volumes.growing import GrowingVolumes
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.issuers import Issuers
@@ -135,7 +135,6 @@ class VolumeManager:
         self._plugins: Mapping[str, VolumePlugin] = {
             "emptyDir": empty_dir,
             "hostPath": HostPath(self._hung),
-            "nfs": NfsVolume(self._pods_dir, mounter),
             **content_volumes(empty_dir, clock or SystemClock()),
         }
         kinds = async_kinds(self._walks, self._volume_meter)

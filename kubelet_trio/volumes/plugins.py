@@ -36,7 +36,7 @@ _BUILT_IN = "kubernetes.io~"  # a FlexVolume driver's directory has its vendor's
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What plugins of disks and drivers are made from."""
+    """What plugins of disks, drivers and file servers are made from."""
 
     root_dir: Path
     mounter: Mounter
@@ -87,6 +87,7 @@ HOST_KINDS: Mapping[str, HostKind] = {
     "flexVolume": HostKind("flex", "make_flex", "flexvolume", "flex_unique_name", "flex_on_disk"),
     "iscsi": HostKind("iscsi", "make_iscsi", "iscsi", "iscsi_unique_name", "iscsi_on_disk"),
     "local": HostKind("local", "make_local", "local-volume"),
+    "nfs": HostKind("nfs", "make_nfs", "nfs"),
 }
 
 

@@ -13,7 +13,6 @@ from kubelet_trio.model import remove_empty, remove_tree
 from kubelet_trio.volumes.claims import give_back
 from kubelet_trio.volumes.errors import VolumeError
 from kubelet_trio.volumes.layout import (
-    MOUNTED_PLUGINS,
     OWN_PLUGINS,
     devices_dir,
     sub_paths_dir,
@@ -56,9 +55,6 @@ def tear_down(pod_dir: Path, mounter: Mounter, others: frozenset[str] = frozense
     for directory in (sub_paths, *own):
         if directory.is_dir():
             errors.extend(_tear_down_below(directory, mounter))
-    for plugin in sorted(MOUNTED_PLUGINS):
-        if (volumes / plugin).is_dir():
-            errors.extend(_unmount_below(volumes / plugin, mounter))
     for directory in (sub_paths, volumes, devices_dir(pod_dir)):
         if directory.is_dir():
             errors.extend(_remove_if_empty(directory, others))
@@ -67,7 +63,7 @@ def tear_down(pod_dir: Path, mounter: Mounter, others: frozenset[str] = frozense
         try:
             give_back(pod_dir)
         except OSError as exc:
-            errors.append(_error(pod_dir, f"remove failed: {exc}"))
+            errors.append(teardown_error(pod_dir, f"remove failed: {exc}"))
     if errors:
         raise errors[0]
 
@@ -77,26 +73,28 @@ def _tear_down_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
     errors = _unmount_all(directory, mounter)
     # Read again: below a mount that is left, `remove_tree` would delete its data.
     if mounted_below(directory, mounter):
-        return errors or [_error(directory, "it still holds a mount")]
+        return errors or [teardown_error(directory, "it still holds a mount")]
     try:
         remove_tree(directory)
     except OSError as exc:
-        errors.append(_error(directory, f"remove failed: {exc}"))
+        errors.append(teardown_error(directory, f"remove failed: {exc}"))
     return errors
 
 
-def _unmount_below(directory: Path, mounter: Mounter) -> list[VolumeError]:
-    """Unmount data that is not the pod's; then remove only empty directories."""
-    errors = _unmount_all(directory, mounter)
-    if not errors:
-        for target in directory.iterdir():
-            try:
-                remove_empty(target)
-            except OSError as exc:
-                errors.append(_error(target, f"remove failed: {exc}"))
-            if target.exists():
-                errors.append(_error(target, "remove failed: the mount point is not empty"))
-    return errors
+def unmount_foreign(target: Path, mounter: Mounter) -> None:
+    """Unmount a volume whose data is not the pod's; then remove only the empty mount point.
+
+    Idempotent. Raises `VolumeError`.
+    """
+    errors = _unmount_all(target, mounter)
+    if errors:
+        raise errors[0]
+    try:
+        remove_empty(target)
+    except OSError as exc:
+        raise teardown_error(target, f"remove failed: {exc}") from exc
+    if target.exists():
+        raise teardown_error(target, "remove failed: the mount point is not empty")
 
 
 def _unmount_all(directory: Path, mounter: Mounter) -> list[VolumeError]:
@@ -107,7 +105,7 @@ def _unmount_all(directory: Path, mounter: Mounter) -> list[VolumeError]:
         try:
             mounter.unmount(Path(path))
         except OSError as exc:
-            errors.append(_error(Path(path), f"unmount failed: {exc.strerror}"))
+            errors.append(teardown_error(Path(path), f"unmount failed: {exc.strerror}"))
     return errors
 
 
@@ -124,16 +122,17 @@ def _remove_if_empty(directory: Path, others: frozenset[str]) -> list[VolumeErro
                 remove_empty(plugin)
         remove_empty(directory)
     except OSError as exc:
-        return [_error(directory, f"remove failed: {exc}")]
+        return [teardown_error(directory, f"remove failed: {exc}")]
     left = list(directory.iterdir()) if directory.is_dir() else []
     return [
-        _error(entry, "a volume of an unsupported kind is left")
+        teardown_error(entry, "a volume of an unsupported kind is left")
         for entry in left
         if entry.name not in others
     ]
 
 
-def _error(path: Path, cause: str) -> VolumeError:
+def teardown_error(path: Path, cause: str) -> VolumeError:
+    """Return the error for a volume that could not be unmounted or removed."""
     return VolumeError(
         path.name, f'UnmountVolume.TearDown failed for volume "{path.name}" : {cause}: {path}'
     )

@@ -258,7 +258,7 @@ ALLOWED: dict[str, str] = {
         "Path.touch, Path.unlink",
         "volumes/inventory.py::_names os.scandir",
         "volumes/teardown.py::_remove_if_empty Path.is_dir, Path.iterdir",
-        "volumes/teardown.py::_unmount_below Path.exists, Path.iterdir",
+        "volumes/teardown.py::unmount_foreign Path.exists",
         "volumes/teardown.py::plugin_directories Path.iterdir",
         "volumes/teardown.py::tear_down Path.is_dir",
     ),

@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import (
     FlexVolumeSource,
     ISCSIVolumeSource,
     LocalVolumeSource,
+    NFSVolumeSource,
     PersistentVolumeSpec,
 )
 
@@ -27,6 +28,7 @@ SOURCES = {
     "flexVolume": FlexVolumeSource(driver="v/d"),
     "iscsi": ISCSIVolumeSource(iqn="iqn.2001-04.com.example:a", lun=0, targetPortal="10.0.0.1"),
     "local": LocalVolumeSource("/tmp"),
+    "nfs": NFSVolumeSource("/export", "nas"),
 }
 
 
@@ -46,7 +48,7 @@ async def test_a_kind_has_its_plugin_and_directories(tmp_path: Path, kind: str) 
     assert not known.has_remains()
     (tmp_path / "plugins" / PLUGINS[kind]).mkdir(parents=True)
     assert [k.kind for k in kinds if k.has_remains()] == [kind]
-    assert (unique_name(spec) is None) is (kind == "local")
+    assert (unique_name(spec) is None) is (kind in ("local", "nfs"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_no_other_kinds_directory_is_torn_down(tmp_path: Path, name: str) -> Non
 def test_nothing_is_imported_before_it_is_used() -> None:
     text = (
         "import sys\nimport kubelet_trio.volumes.plugins, kubelet_trio.volumes.manager\n"
-        "modules = ('disks', 'flex', 'format', 'iscsi', 'fibre_channel', 'local', 'scsi')\n"
+        "modules = ('disks', 'flex', 'format', 'iscsi', 'fibre_channel', 'local', 'nfs', 'scsi')\n"
         "print([m for m in modules if f'kubelet_trio.volumes.{m}' in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
