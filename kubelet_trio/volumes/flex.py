@@ -134,7 +134,7 @@ class FlexVolumes:
         name = target.parent.name.replace("~", "/")
         place = self._base / name / "mounts" / target.name
         try:
-            await self._locks.wait_left_below(str(target), RELEASE_PATIENCE)
+            await self._locks.wait_left(str(target), RELEASE_PATIENCE)
             async with self._locks.hold(str(target)):
                 await self._context.run(self._tear_down, name, pod_dir, target)
         except (OSError, ValueError) as exc:

@@ -184,6 +184,11 @@ class KeyedLocks:
         """Whether a task holds the lock of a key or waits for it."""
         return key in self._entries and self._entries[key].tasks > 0
 
+    async def wait_left(self, key: str, seconds: float) -> None:
+        """Wait until no left call holds a key. Raises OSError (ETIMEDOUT) after `seconds`."""
+        if key in self._entries:
+            await self._wait_left(key, self._entries[key], seconds)
+
     async def wait_left_below(self, prefix: str, seconds: float) -> None:
         """Wait until no left call holds a key that begins with `prefix`.
 

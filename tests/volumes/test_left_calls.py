@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,25 @@ def test_the_end_of_the_agent_does_not_wait_for_a_left_call() -> None:
     assert busy_threads() == ["devices: Stuck"]
     stuck.let_go()
     trio.run(until, lambda: not busy_threads())
+
+
+async def test_a_left_call_holds_its_own_key_only() -> None:
+    locks, hang = KeyedLocks(), Stuck()
+
+    async def work() -> None:
+        async with locks.hold("pods/u-1/pv2"):
+            await locks.calls.run(DEVICES, hang)
+
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(work)
+        await hang.wait_begun()
+        tasks.cancel_scope.cancel()
+    await locks.wait_left("pods/u-1/pv", 0)
+    for wait in (
+        partial(locks.wait_left, "pods/u-1/pv2"),
+        partial(locks.wait_left_below, "pods/u-1/"),
+    ):
+        with pytest.raises(TimeoutError, match="of an earlier attempt still runs"):
+            await wait(0)
+    hang.let_go()
+    await locks.wait_left("pods/u-1/pv2", 60)
