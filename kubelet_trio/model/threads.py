@@ -54,7 +54,7 @@ BOUNDS = {
     Purpose.VOLUMES: Bounds(16),
     # A volume that hangs takes one thread, and one for each of its pods, however often they try
     # again (volumes/keyed.py). Each ends when its program has been killed after its limit.
-    Purpose.DEVICES: Bounds(64, is_left=True),
+    Purpose.DEVICES: Bounds(256, is_left=True),
     # One thread per pod. A walk of a pod's volumes ends after 45 s: one that takes longer hangs.
     Purpose.VOLUME_STATS: Bounds(64, only_reads=True, deadline=60.0),
     Purpose.CGROUPS: Bounds(4),
