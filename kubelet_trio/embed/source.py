@@ -167,6 +167,10 @@ class EmbeddedSource:
         return self.version
 
 
+class _Kind(msgspec.Struct):
+    kind: str
+
+
 class _Kept(msgspec.Struct, omit_defaults=True):
     """An entry of the file; objects are in the API's JSON form, with their kind."""
 
@@ -189,7 +193,8 @@ def read_kept(path: Path) -> list[WantedPod]:
 
 
 def _object(value: dict[str, Any]) -> ApiObject:
-    loaded: ApiObject = msgspec.convert(value, KINDS[value["kind"]])
+    kind = msgspec.convert(value, _Kind).kind
+    loaded: ApiObject = msgspec.convert(value, KINDS[kind])
     return loaded
 
 
