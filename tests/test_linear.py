@@ -11,9 +11,9 @@ import pytest
 from lightkube.models.core_v1 import EnvVar
 
 from kubelet_trio.containers import ContainerConfigError, container_env, expand_from, parse_env_file
-from kubelet_trio.volumes.flex_driver import FlexDriver, _answer
-from kubelet_trio.volumes.format import disk_format
-from kubelet_trio.volumes.iscsi import _iface_parameters, _transport
+from kubelet_trio.volumes.host.flex_driver import FlexDriver, _answer
+from kubelet_trio.volumes.host.format import disk_format
+from kubelet_trio.volumes.host.iscsi import _iface_parameters, _transport
 from kubelet_trio.volumes.mountinfo import parse_mountinfo
 from kubelet_trio.volumes.tools import LIMIT, ToolResult
 from tests.containers.make import container, pod

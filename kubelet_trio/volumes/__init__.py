@@ -8,12 +8,12 @@ from kubelet_trio.volumes.csi import CsiServices
 from kubelet_trio.volumes.empty_dir import has_tmpfs_noswap
 from kubelet_trio.volumes.errors import VOLUME_ERRORS, AttachLimitError, VolumeError
 from kubelet_trio.volumes.expansion import NoClaimStatus, VolumeGrowth
+from kubelet_trio.volumes.host.plugins import PluginContext, host_kinds
 from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.manager import VolumeManager
 from kubelet_trio.volumes.mounter import KernelMounter, Mounter
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
 from kubelet_trio.volumes.node_facts import NodeFacts
-from kubelet_trio.volumes.plugins import PluginContext, host_kinds
 
 if TYPE_CHECKING:
     from kubelet_trio.volumes.inventory import VolumeFill, VolumeRow, list_volumes, read_listing

@@ -24,8 +24,8 @@ from kubelet_trio.volumes.errors import (
     ManyLabelsError,
     unprocessed_error,
 )
+from kubelet_trio.volumes.host.plugins import unique_name
 from kubelet_trio.volumes.layout import PLUGINS
-from kubelet_trio.volumes.plugins import unique_name
 from kubelet_trio.volumes.selinux import (
     SELinuxContext,
     WantedLabel,

@@ -37,10 +37,10 @@ from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.types import Capability, CsiVolume, Driver
 from kubelet_trio.volumes.csi.usage import DriverUsage
 from kubelet_trio.volumes.errors import CsiCallError
-from kubelet_trio.volumes.fibre_channel import named_disk
-from kubelet_trio.volumes.flex_driver import FlexDriver, _answer
-from kubelet_trio.volumes.format import disk_format
-from kubelet_trio.volumes.iscsi import _iface_parameters, _transport, read_disk
+from kubelet_trio.volumes.host.fibre_channel import named_disk
+from kubelet_trio.volumes.host.flex_driver import FlexDriver, _answer
+from kubelet_trio.volumes.host.format import disk_format
+from kubelet_trio.volumes.host.iscsi import _iface_parameters, _transport, read_disk
 from kubelet_trio.volumes.tools import LIMIT, ToolResult
 from tests.fuzz.mutate import documents, edited, messages, texts
 from tests.fuzz.records import in_directory

@@ -16,15 +16,15 @@ from kubelet_trio.objects import ObjectError
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes.attaching import AttachedVolumes, KindInUse
 from kubelet_trio.volumes.errors import VolumeStepError
-from kubelet_trio.volumes.fibre_channel import fc_on_disk
-from kubelet_trio.volumes.flex import flex_on_disk
-from kubelet_trio.volumes.iscsi import iscsi_on_disk, iscsi_unique_name
-from kubelet_trio.volumes.plugins import PluginContext, host_kinds, unique_name
+from kubelet_trio.volumes.host.fibre_channel import fc_on_disk
+from kubelet_trio.volumes.host.flex import flex_on_disk
+from kubelet_trio.volumes.host.iscsi import iscsi_on_disk, iscsi_unique_name
+from kubelet_trio.volumes.host.plugins import PluginContext, host_kinds, unique_name
 from kubelet_trio.volumes.spec import AttachablePlugin, GrowingPlugin
-from tests.volumes.controller import FakeController
-from tests.volumes.disk_specs import disk_spec
-from tests.volumes.initiator import IQN
-from tests.volumes.test_iscsi import Node, iscsi, make_node
+from tests.volumes.host.controller import FakeController
+from tests.volumes.host.disk_specs import disk_spec
+from tests.volumes.host.initiator import IQN
+from tests.volumes.host.test_iscsi import Node, iscsi, make_node
 
 NAME = f"kubernetes.io/iscsi/10.0.0.1:{IQN}:0"
 

@@ -48,9 +48,9 @@ from kubelet_trio.volumes import (
     PluginContext,
     VolumeError,
     VolumeManager,
-    disks,
     host_kinds,
 )
+from kubelet_trio.volumes.host import disks
 from kubelet_trio.volumes.mounter import run_mount_nfs
 from tests.volumes.make import empty_dir, main, mount, pod
 

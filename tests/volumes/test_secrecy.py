@@ -20,7 +20,7 @@ from kubelet_trio.objects import (
 from kubelet_trio.objects.pod_certificates import IssuedBundle
 from kubelet_trio.volumes.csi.client import Access, PublishRequest, StageRequest
 from kubelet_trio.volumes.csi.types import CsiVolume
-from kubelet_trio.volumes.iscsi import IscsiDisk, _Login
+from kubelet_trio.volumes.host.iscsi import IscsiDisk, _Login
 from kubelet_trio.volumes.spec import VolumeSpec
 
 SECRET = "s3cr3t-value"

@@ -38,7 +38,7 @@ from kubelet_trio.volumes.selinux import (
     wanted_label,
 )
 from kubelet_trio.volumes.spec import VolumeSpec
-from tests.volumes.disk_specs import disk_spec
+from tests.volumes.host.disk_specs import disk_spec
 
 FEDORA = SELinuxContext("system_u", "object_r", "container_file_t", "s0")
 A, B = SELinuxOptions(level="s0:c1,c2"), SELinuxOptions(level="s0:c3,c4")

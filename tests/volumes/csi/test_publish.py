@@ -45,7 +45,7 @@ from tests.volumes.csi.world import (
     persistent,
     pod_of,
 )
-from tests.volumes.test_left_calls import Stuck
+from tests.volumes.host.test_left_calls import Stuck
 
 A, B = PodUid("u-a"), PodUid("u-b")
 

@@ -20,11 +20,11 @@ from lightkube.models.core_v1 import Secret
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, read_regular, unfinished, write_aside
 from kubelet_trio.objects import secret_content, secret_key
-from kubelet_trio.volumes.disk_places import MAPS, places_below
-from kubelet_trio.volumes.disks import DiskVolumes, safe_name
+from kubelet_trio.volumes.host.disk_places import MAPS, places_below
+from kubelet_trio.volumes.host.disks import DiskVolumes, safe_name
+from kubelet_trio.volumes.host.plugins import PluginContext
+from kubelet_trio.volumes.host.scsi import ScsiDevices, rescan_disks
 from kubelet_trio.volumes.keyed import KeyedLocks
-from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.tools import ToolResult
 

@@ -19,14 +19,20 @@ from kubelet_trio.model import inline_offload, pod_uid
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import VolumeManager
-from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
-from kubelet_trio.volumes.iscsi import IscsiDisk, IscsiDisks, disk_of, iscsi_unique_name, read_disk
-from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.host.disks import DiskVolumes
+from kubelet_trio.volumes.host.iscsi import (
+    IscsiDisk,
+    IscsiDisks,
+    disk_of,
+    iscsi_unique_name,
+    read_disk,
+)
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.spec import AsyncKind, VolumeSpec
-from tests.volumes.disk_specs import disk_spec, left_below
-from tests.volumes.host import FakeFormats, FakeTools
-from tests.volumes.initiator import IQN, Initiator
+from tests.volumes.host.disk_specs import disk_spec, left_below
+from tests.volumes.host.initiator import IQN, Initiator
+from tests.volumes.host.programs import FakeFormats, FakeTools
 from tests.volumes.make import pod
 
 PORTAL = "10.0.0.1:3260"
@@ -390,7 +396,7 @@ async def test_a_logout_that_fails_is_told_and_repeated(node: Node) -> None:
 
 
 def failing(*_: str) -> Any:
-    from tests.volumes.host import done
+    from tests.volumes.host.programs import done
 
     return done("out of order", 9)
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from kubelet_trio.model import get_logger
-from kubelet_trio.volumes.format import disk_format
+from kubelet_trio.volumes.host.format import disk_format
 from kubelet_trio.volumes.tools import FORMAT_LIMIT, Tools
 
 log = get_logger()

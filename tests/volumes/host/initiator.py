@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes.scsi import ScsiDevices
+from kubelet_trio.volumes.host.scsi import ScsiDevices
 from kubelet_trio.volumes.tools import ToolResult
-from tests.volumes.host import FakeTools, done
+from tests.volumes.host.programs import FakeTools, done
 
 IQN = "iqn.2001-04.com.example:storage.disk1"
 

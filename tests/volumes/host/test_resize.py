@@ -28,18 +28,18 @@ from kubelet_trio.volumes import KernelMounter, VolumeGrowth
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem
-from kubelet_trio.volumes.plugins import PluginContext, host_kinds
-from kubelet_trio.volumes.resize import grow_filesystem, is_larger
+from kubelet_trio.volumes.host.plugins import PluginContext, host_kinds
+from kubelet_trio.volumes.host.resize import grow_filesystem, is_larger
 from kubelet_trio.volumes.spec import GrowingPlugin, VolumeSpec
 from kubelet_trio.volumes.tools import ToolResult
 from kubelet_trio.volumes.unused import UnusedVolumes
-from tests.volumes.controller import FakeController
-from tests.volumes.disk_specs import disk_spec
-from tests.volumes.host import FakeFormats, FakeTools, done
-from tests.volumes.initiator import IQN
-from tests.volumes.test_fibre_channel import WWN, Fabric, fabric
-from tests.volumes.test_flex import FlexNode, flex, node
-from tests.volumes.test_iscsi import make_node
+from tests.volumes.host.controller import FakeController
+from tests.volumes.host.disk_specs import disk_spec
+from tests.volumes.host.initiator import IQN
+from tests.volumes.host.programs import FakeFormats, FakeTools, done
+from tests.volumes.host.test_fibre_channel import WWN, Fabric, fabric
+from tests.volumes.host.test_flex import FlexNode, flex, node
+from tests.volumes.host.test_iscsi import make_node
 
 __all__ = ["fabric", "node"]
 MIB = 1 << 20

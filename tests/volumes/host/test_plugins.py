@@ -18,10 +18,10 @@ from lightkube.models.core_v1 import (
 
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
+from kubelet_trio.volumes.host.plugins import HOST_KINDS, PluginContext, host_kinds, unique_name
 from kubelet_trio.volumes.layout import PLUGINS
-from kubelet_trio.volumes.plugins import HOST_KINDS, PluginContext, host_kinds, unique_name
 from kubelet_trio.volumes.teardown import plugin_directories
-from tests.volumes.disk_specs import disk_spec
+from tests.volumes.host.disk_specs import disk_spec
 
 SOURCES = {
     "fc": FCVolumeSource(wwids=["w"]),
@@ -64,7 +64,7 @@ def test_no_other_kinds_directory_is_torn_down(tmp_path: Path, name: str) -> Non
 
 def test_nothing_is_imported_before_it_is_used() -> None:
     text = (
-        "import sys\nimport kubelet_trio.volumes.plugins, kubelet_trio.volumes.manager\n"
+        "import sys\nimport kubelet_trio.volumes.host.plugins, kubelet_trio.volumes.manager\n"
         "modules = ('disks', 'flex', 'format', 'iscsi', 'fibre_channel', 'local', 'nfs', 'scsi')\n"
         "print([m for m in modules if f'kubelet_trio.volumes.{m}' in sys.modules])"
     )

@@ -12,8 +12,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from kubelet_trio.volumes.disks import DiskVolumes, safe_name
-from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.host.disks import DiskVolumes, safe_name
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
 
 # Unlike every other plugin's: GetGlobalMapPath of pkg/volume/local escapes the plugin's name.

@@ -18,18 +18,18 @@ from kubelet_trio.model import PodUid, Purpose, busy_threads, inline_offload, th
 from kubelet_trio.model.threads import BOUNDS
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
-from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError
-from kubelet_trio.volumes.flex import make_flex
-from kubelet_trio.volumes.iscsi import IscsiDisks
+from kubelet_trio.volumes.host.disks import DiskVolumes
+from kubelet_trio.volumes.host.flex import make_flex
+from kubelet_trio.volumes.host.iscsi import IscsiDisks
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.keyed import KeyedLocks, LeftCalls
-from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import AsyncKind
 from kubelet_trio.volumes.tools import ToolResult
 from kubelet_trio.volumes.unused import UnusedVolumes
-from tests.volumes.disk_specs import disk_spec, left_below
-from tests.volumes.host import Program, done
-from tests.volumes.test_iscsi import Node, iscsi, make_node
+from tests.volumes.host.disk_specs import disk_spec, left_below
+from tests.volumes.host.programs import Program, done
+from tests.volumes.host.test_iscsi import Node, iscsi, make_node
 
 DEVICES = thread_offload.of(Purpose.DEVICES)
 

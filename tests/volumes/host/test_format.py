@@ -11,9 +11,9 @@ import pytest
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter
 from kubelet_trio.volumes.errors import FilesystemMismatchError
-from kubelet_trio.volumes.format import disk_format, format_and_mount
+from kubelet_trio.volumes.host.format import disk_format, format_and_mount
 from kubelet_trio.volumes.tools import HostTools
-from tests.volumes.host import FakeFormats, FakeTools, done
+from tests.volumes.host.programs import FakeFormats, FakeTools, done
 
 
 @pytest.fixture

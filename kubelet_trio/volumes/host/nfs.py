@@ -18,10 +18,10 @@ import trio
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import remove_empty
 from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import NFS, names_in, volume_dir, volumes_dir
 from kubelet_trio.volumes.mounter import Mounter
-from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.teardown import RELEASE_PATIENCE, teardown_error, unmount_foreign
 

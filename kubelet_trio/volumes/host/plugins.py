@@ -68,7 +68,7 @@ class PluginContext:
 class HostKind:
     """A kind of volume: where its code is, and what it leaves on disk."""
 
-    module: str  # of kubelet_trio.volumes
+    module: str  # of kubelet_trio.volumes.host
     factory: str  # of an `AsyncVolumePlugin`, from a `PluginContext`
     plugin: str  # the name of its directory below `plugins/kubernetes.io`
     unique_name: str = ""  # the function that names it for the attach controller; "": not attached
@@ -140,5 +140,5 @@ def _make(kind: str, context: PluginContext) -> HostPlugin:
 
 
 def _function(facts: HostKind, name: str) -> Callable[[Any], object]:
-    module = importlib.import_module(f"kubelet_trio.volumes.{facts.module}")
+    module = importlib.import_module(f"kubelet_trio.volumes.host.{facts.module}")
     return cast("Callable[[Any], object]", getattr(module, name))

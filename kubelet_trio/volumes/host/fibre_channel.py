@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from kubelet_trio.model import get_logger
-from kubelet_trio.volumes.disk_places import places_below
-from kubelet_trio.volumes.disks import DiskVolumes, safe_name
 from kubelet_trio.volumes.errors import MissingToolError
-from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.scsi import ScsiDevices, rescan_disks
+from kubelet_trio.volumes.host.disk_places import places_below
+from kubelet_trio.volumes.host.disks import DiskVolumes, safe_name
+from kubelet_trio.volumes.host.plugins import PluginContext
+from kubelet_trio.volumes.host.scsi import ScsiDevices, rescan_disks
 from kubelet_trio.volumes.spec import VolumeSpec
 
 log = get_logger()

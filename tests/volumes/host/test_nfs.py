@@ -26,10 +26,10 @@ from kubelet_trio.model import (
 )
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import PluginContext, VolumeError, VolumeManager, host_kinds
-from kubelet_trio.volumes.nfs import make_nfs
-from tests.volumes.disk_specs import disk_spec
+from kubelet_trio.volumes.host.nfs import make_nfs
+from tests.volumes.host.disk_specs import disk_spec
+from tests.volumes.host.test_left_calls import until
 from tests.volumes.make import empty_dir, pod
-from tests.volumes.test_left_calls import until
 
 UID = PodUid("u-1")
 SERVERS = 20  # more than there are threads for volumes of quick kinds

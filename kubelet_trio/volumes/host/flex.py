@@ -30,17 +30,17 @@ from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_key, remove_empty
 from kubelet_trio.model import spec as pod_spec
 from kubelet_trio.objects import ObjectError, secret_content, secret_key
-from kubelet_trio.volumes.disk_places import directories
-from kubelet_trio.volumes.disks import grow_mounted, safe_name
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, claimed_size
-from kubelet_trio.volumes.flex_driver import FlexAnswer, FlexDriver
-from kubelet_trio.volumes.format import format_and_mount
+from kubelet_trio.volumes.host.disk_places import directories
+from kubelet_trio.volumes.host.disks import grow_mounted, safe_name
+from kubelet_trio.volumes.host.flex_driver import FlexAnswer, FlexDriver
+from kubelet_trio.volumes.host.format import format_and_mount
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir, volumes_dir
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.teardown import RELEASE_PATIENCE
 

@@ -15,15 +15,15 @@ from kubelet_trio.model import EventType, ObjectRef, PodUid, inline_offload, thr
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, Mounter, host_kinds
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
-from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
-from kubelet_trio.volumes.local import make_local
-from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.host.disks import DiskVolumes
+from kubelet_trio.volumes.host.local import make_local
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.spec import AsyncVolumePlugin
 from kubelet_trio.volumes.tools import HostTools
 from kubelet_trio.volumes.unused import UnusedVolumes
-from tests.volumes.disk_specs import disk_spec, left_below
-from tests.volumes.host import FakeTools
+from tests.volumes.host.disk_specs import disk_spec, left_below
+from tests.volumes.host.programs import FakeTools
 
 PLACE = "plugins/kubernetes.io/local-volume/mounts/pv"
 

@@ -18,12 +18,12 @@ from kubelet_trio.objects import ObjectError
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, Mounter
 from kubelet_trio.volumes.errors import MissingToolError, VolumeError, VolumeStepError
-from kubelet_trio.volumes.flex import FlexVolumes, flex_unique_name, make_flex
-from kubelet_trio.volumes.flex_driver import FlexDriver
-from kubelet_trio.volumes.plugins import PluginContext
+from kubelet_trio.volumes.host.flex import FlexVolumes, flex_unique_name, make_flex
+from kubelet_trio.volumes.host.flex_driver import FlexDriver
+from kubelet_trio.volumes.host.plugins import PluginContext
 from kubelet_trio.volumes.spec import VolumeSpec
-from tests.volumes.controller import FakeController
-from tests.volumes.disk_specs import disk_spec, left_below
+from tests.volumes.host.controller import FakeController
+from tests.volumes.host.disk_specs import disk_spec, left_below
 
 HEAD = """#!/bin/sh
 # One line of JSON for each call would need a parser: arguments are separated by a tab.

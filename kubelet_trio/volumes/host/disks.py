@@ -30,16 +30,16 @@ import trio
 from kubelet_trio.containers import make_directories
 from kubelet_trio.model import get_logger, pod_object_ref
 from kubelet_trio.volumes.block import DeviceMaps
-from kubelet_trio.volumes.disk_places import MAPS, DiskPlaces, PlacedKind, teardown_error
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError, other_label_error
 from kubelet_trio.volumes.expansion import GrowthError, GrowthProblem, is_document
-from kubelet_trio.volumes.format import format_and_mount
+from kubelet_trio.volumes.host.disk_places import MAPS, DiskPlaces, PlacedKind, teardown_error
+from kubelet_trio.volumes.host.format import format_and_mount
+from kubelet_trio.volumes.host.plugins import PluginContext, unique_name
+from kubelet_trio.volumes.host.resize import device_size, grow_filesystem
 from kubelet_trio.volumes.keyed import KeyedLocks
 from kubelet_trio.volumes.layout import MARKER, ready_file, volume_dir
 from kubelet_trio.volumes.mountinfo import MountPoint
 from kubelet_trio.volumes.ownership import own_volume
-from kubelet_trio.volumes.plugins import PluginContext, unique_name
-from kubelet_trio.volumes.resize import device_size, grow_filesystem
 from kubelet_trio.volumes.selinux import mount_options, mounted_label
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.teardown import RELEASE_PATIENCE

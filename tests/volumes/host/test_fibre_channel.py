@@ -13,16 +13,22 @@ from lightkube.models.core_v1 import FCVolumeSource
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.devices import FakeBlockDevices
 from kubelet_trio.testing.mounts import FakeMounter
-from kubelet_trio.volumes.disks import DiskVolumes
 from kubelet_trio.volumes.errors import VolumeError, VolumeStepError
-from kubelet_trio.volumes.fibre_channel import FcDisk, FcDisks, fc_disk, fc_unique_name, named_disk
-from kubelet_trio.volumes.plugins import PluginContext
-from kubelet_trio.volumes.scsi import ScsiDevices
+from kubelet_trio.volumes.host.disks import DiskVolumes
+from kubelet_trio.volumes.host.fibre_channel import (
+    FcDisk,
+    FcDisks,
+    fc_disk,
+    fc_unique_name,
+    named_disk,
+)
+from kubelet_trio.volumes.host.plugins import PluginContext
+from kubelet_trio.volumes.host.scsi import ScsiDevices
 from kubelet_trio.volumes.selinux import mounted_label
 from kubelet_trio.volumes.spec import VolumeSpec
 from kubelet_trio.volumes.tools import ToolResult
-from tests.volumes.disk_specs import disk_spec, left_below
-from tests.volumes.host import FakeFormats, FakeTools, done
+from tests.volumes.host.disk_specs import disk_spec, left_below
+from tests.volumes.host.programs import FakeFormats, FakeTools, done
 
 WWN = "50060e801049cfd1"
 WWID = "3600508b400105e210000900000490000"
