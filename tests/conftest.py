@@ -35,6 +35,12 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def brief_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as `tmp_path` without the test's name: for agents with sockets below a root."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture
 def short_path() -> Iterator[Path]:
     """A directory for sockets, whose paths have at most 107 bytes (unix(7))."""
     with tempfile.TemporaryDirectory(prefix="kt-") as path:

@@ -132,9 +132,9 @@ def machine() -> Iterator[Containerd]:
 
 
 @pytest.fixture
-def rebooting(machine: Containerd, tmp_path: Path) -> Iterator[Agent]:
+def rebooting(machine: Containerd, brief_path: Path) -> Iterator[Agent]:
     """An agent on that containerd, not yet started."""
-    agent = Agent(tmp_path / "agent", machine)
+    agent = Agent(brief_path / "agent", machine)
     make_known(agent)
     yield agent
     agent.end()

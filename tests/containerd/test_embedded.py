@@ -97,12 +97,12 @@ async def test_a_cancelled_program_takes_its_pods_down_on_containerd(
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[CsiDriver]:
+def driver(brief_path: Path) -> Iterator[CsiDriver]:
     """A driver that registers at the kubelet `a`; its process does not run yet."""
-    made = CsiDriver(tmp_path / "driver", tmp_path / "a")
+    made = CsiDriver(brief_path / "driver", brief_path / "a")
     yield made
     made.close()
-    leftovers.unmount_under(tmp_path)
+    leftovers.unmount_under(brief_path)
 
 
 def with_disk(name: str) -> str:
@@ -113,9 +113,9 @@ def with_disk(name: str) -> str:
 
 
 async def test_a_csi_volume_lasts_as_long_as_its_block_and_its_data_longer(
-    containerd: Containerd, driver: CsiDriver, tmp_path: Path
+    containerd: Containerd, driver: CsiDriver, brief_path: Path
 ) -> None:
-    settings = replace(config(tmp_path / "a", containerd), plugins=True)
+    settings = replace(config(brief_path / "a", containerd), plugins=True)
     with trio.fail_after(240):
         async with open_kubelet(settings) as kubelet:
             async with kubelet.run_pod(with_disk("writer")) as running:

@@ -93,15 +93,15 @@ OTHERS: dict[str, Fault] = {
 
 
 @pytest.fixture
-def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trial]:
+def trial(request: pytest.FixtureRequest, brief_path: Path) -> Iterator[Trial]:
     if lacks := missing():
         pytest.skip(f"no real containers here: {', '.join(lacks)}")
     containerd: Containerd = request.getfixturevalue("containerd")
-    bed = Bed(tmp_path / "bed", containerd)
+    bed = Bed(brief_path / "bed", containerd)
     for name in (SHARED, OTHER):
         put_documents(bed.agent, *volume_documents(name), file=f"volume-{name}")
     bed.agent.start()
-    with CsiDriver(tmp_path / "driver", bed.agent.root) as driver:
+    with CsiDriver(brief_path / "driver", bed.agent.root) as driver:
         try:
             yield Trial(bed, driver, containerd)
         finally:
