@@ -163,12 +163,33 @@ class FakeCsiDriver:
         try:
             with operation.effect():
                 self._save(self.rules)
-                try:
-                    return await self._effect(call)
-                except OSError as exc:
-                    raise GRPCError(Status.INTERNAL, str(exc)) from exc
+                return await self._watched_effect(call, operation)
         finally:
             self._save(self.rules)
+
+    async def _watched_effect(self, call: CsiCall, operation: CsiOperation) -> Any:
+        """Have the effect of a call; note a cancellation while a thread goes on with it."""
+        answer, failure = None, None
+        async with trio.open_nursery() as watch:
+            watch.start_soon(self._note_abandoned, operation, watch.cancel_scope)
+            try:
+                answer = await self._effect(call)
+            except GRPCError as exc:  # raised below: a nursery would wrap it in a group
+                failure = exc
+            except OSError as exc:
+                failure = GRPCError(Status.INTERNAL, str(exc))
+            watch.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return answer
+
+    async def _note_abandoned(self, operation: CsiOperation, watch: trio.CancelScope) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not watch.cancel_called:  # the caller's cancellation, and not the end of the effect
+                operation.abandon()
+                self._change()
 
     async def _effect(self, call: CsiCall) -> Any:
         storage = self.storage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from kubelet_trio.plugins.generated.pluginregistration.client import Registratio
 from kubelet_trio.server.sockets import open_unix
 from kubelet_trio.testing import FakeMounter
 from kubelet_trio.testing.csi import (
+    CsiCall,
     CsiDriverFacts,
     CsiFaultKind,
     CsiRule,
@@ -216,6 +218,35 @@ async def test_a_call_may_take_effect_after_it_was_given_up(bed: Bed) -> None:
         assert bed.mounted() == [str(bed.staging)]
         await bed.stage()
         await bed.publish()
+    bed.rules.check()
+
+
+class SlowStorage(FakeStorage):
+    """Mounts in a thread, when it is let go: a cancelled caller does not stop it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+
+    async def stage(self, call: CsiCall) -> None:
+        await trio.to_thread.run_sync(self.go.wait, 60)
+        await super().stage(call)
+
+
+async def test_a_call_whose_thread_goes_on_was_given_up_all_the_same(bed: Bed) -> None:
+    storage = SlowStorage()
+    bed.driver = FakeCsiDriver(bed.rules, storage)
+    with trio.fail_after(60):
+        async with bed.served():
+            with trio.move_on_after(0.05):
+                await bed.stage()
+            await bed.driver.wait_until(
+                lambda rules: any(operation.is_abandoned for operation in rules.pending())
+            )
+            assert await failing(bed.stage) is Status.ABORTED
+            storage.go.set()
+            await bed.driver.wait_until(lambda rules: not rules.pending())
+            await bed.stage()
     bed.rules.check()
 
 
