@@ -194,7 +194,7 @@ class Cluster:
         self._services = ClusterServices(api, changes.wake_all, memory, self._features)
         self.service_variables = ClusterServiceVariables(self._services)
         self.statuses = StatusManager(api, clock, meter)
-        name = settings.identity.name
+        identity, name = settings.identity, settings.identity.name
         self.events = ApiEvents(api, name, qps=settings.event_qps, burst=settings.event_burst)
         # A mirror pod stays while its static pod terminates: the worker still uses the name.
         self._mirrors = MirrorPods(api, self.node.value, self._ending)
@@ -215,9 +215,7 @@ class Cluster:
         self._bundles = self._make_bundles()
         self._pod_certificates: ClusterPodCertificates | None = None
         self._certificates = self._make_certificates(meter)
-        self.volumes = make_cluster_volumes(
-            api, settings.identity, self.node, self.node_changed, memory
-        )
+        self.volumes = make_cluster_volumes(api, identity, self.node, self.node_changed, memory)
 
     def _make_certificates(
         self, meter: Meter
