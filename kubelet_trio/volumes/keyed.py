@@ -103,7 +103,8 @@ class LeftCalls:
                     token.run_sync_soon(self._end, call, outcome)
             return outcome
 
-        work.__qualname__ = name  # of the thread
+        # Of the thread, and for offloads that treat calls by their names.
+        work.__name__, work.__qualname__ = name.rpartition(".")[2], name
         try:
             outcome = await offload(work)
         except trio.Cancelled:

@@ -42,7 +42,7 @@ async def grow_volume(node: CsiNode, spec: VolumeSpec, size: int) -> None:
             await client.expand(_request(node, use, client, size))
     except CsiCallError as exc:
         raise _failure(exc) from exc
-    except (DriverNotFoundError, ObjectError, ValueError) as exc:
+    except (DriverNotFoundError, ObjectError, OSError, ValueError) as exc:
         raise GrowthError(str(exc), GrowthProblem.UNCERTAIN) from exc
 
 

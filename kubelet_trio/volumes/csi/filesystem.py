@@ -151,7 +151,8 @@ class CsiFilesystems:
             async with self.node.locks.hold(volume.unique_name):
                 await self.staging.release(volume)
         except OSError as exc:
-            text = f"{staged.problem}; removing {staged.directory} failed: {exc}"
+            problem = f"{staged.problem}; " if staged.problem else ""
+            text = f"{problem}undoing {staged.directory} failed: {exc}"
             raise VolumeError(staged.directory.name, text) from exc
 
     async def _publish(

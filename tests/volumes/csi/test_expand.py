@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import pytest
@@ -16,11 +18,14 @@ from trio.testing import MockClock
 
 from kubelet_trio.grpc import Status
 from kubelet_trio.kube import apply_strategic
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.objects import ApiObject, claim_key
 from kubelet_trio.testing.csi import CsiFaultKind, calls
 from kubelet_trio.volumes import VolumeError
 from tests.volumes.csi.world import World, claimed, persistent, pod_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 GIB = 2**30
 POD = pod_of("u-1", claimed())
@@ -160,6 +165,41 @@ async def test_a_volume_that_its_pod_has_lost_meanwhile_does_not_grow(
         assert known.status is not None
         assert known.status.allocatedResourceStatuses == {"storage": "NodeResizeInProgress"}
     assert [text for text in node.events.texts if "Resize" in text] == []
+    node.rules.check()
+
+
+@dataclass
+class FailingDisk:
+    """An offload; the disk fails once when somebody looks whether a volume is published."""
+
+    is_well: bool = False
+
+    async def __call__(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(fn, "__name__", "") == "_is_published" and not self.is_well:
+            self.is_well = True
+            raise OSError(errno.EIO, "Input/output error")
+        return await inline_offload(fn, *args, **kwargs)
+
+
+async def test_a_disk_that_fails_meanwhile_lets_the_growth_be_tried_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    disk = FailingDisk(is_well=True)
+    node = Node(tmp_path, ("STAGE_UNSTAGE_VOLUME", "EXPAND_VOLUME"), offload=disk)
+    found = persistent()
+    node.objects.put(*resized(*found, has=2))
+    async with node.running():
+        await node.volumes.mount(POD)
+        volume, claim = resized(*found, has=2, allocated=3, resize="NodeResizePending")
+        state = msgspec.to_builtins(volume)
+        state["spec"]["capacity"] = {"storage": "3Gi"}
+        node.objects.put(msgspec.convert(state, PersistentVolume), claim)
+        disk.is_well = False
+        await node.volumes.growing.grow(POD)
+        assert disk.is_well
+        await trio.sleep(600)
+        await node.volumes.growing.grow(POD)
+        assert node.capacity == "3Gi"
     node.rules.check()
 
 
