@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         KubeletError,
         KubeletFailedError,
         LogLines,
+        ManagerSettings,
         ManifestError,
         PodChange,
         PodEndedError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         RunningPod,
         Runtime,
         RuntimeCallError,
+        TopologyOptions,
         open_kubelet,
     )
 
@@ -52,6 +54,7 @@ __all__ = [
     "KubeletError",
     "KubeletFailedError",
     "LogLines",
+    "ManagerSettings",
     "ManifestError",
     "PodChange",
     "PodEndedError",
@@ -65,6 +68,7 @@ __all__ = [
     "RunningPod",
     "Runtime",
     "RuntimeCallError",
+    "TopologyOptions",
     "open_kubelet",
 ]
 

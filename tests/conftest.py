@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -25,6 +28,26 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+
+# Suites that need the machine for themselves: real runtimes, and clocks that other work upsets.
+_ALONE = ("containerd", "golden", "faults", "cluster", "browser")
+_IN_ALONE = re.compile(rf"tests/({'|'.join(_ALONE)})/|\[containerd[]-]")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what needs the machine when all the rest has ended."""
+    items.sort(key=lambda item: _IN_ALONE.search(item.nodeid) is not None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
+    """Let one worker run what needs the machine, one test after the other."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    scheduling: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling(config, log)
+    scheduling._split_scope = lambda test: "alone" if _IN_ALONE.search(test) else test
+    return scheduling
 
 
 @pytest.hookimpl(trylast=True)

@@ -49,6 +49,15 @@ def test_the_daemon_imports_no_http_client_and_nothing_built_on_asyncio() -> Non
     kinds = ("block", "disks", "fibre_channel", "flex", "format", "iscsi", "local", "migration")
     programs = ("inventory", "loop", "scsi")
     assert not {f"kubelet_trio.volumes.{name}" for name in (*kinds, *programs)} & modules
+    # Until the first client connects, the sockets of the node's programs are only listened on.
+    assert (
+        not {
+            "kubelet_trio.managers.podresources.service",
+            "kubelet_trio.managers.podresources.generated",
+            "kubelet_trio.server.pods_api",
+        }
+        & modules
+    )
     # Standalone needs nothing of a cluster.
     assert not {"kubelet_trio.agent.cluster", "kubelet_trio.status.manager"} & modules
 

@@ -8,7 +8,7 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.agent.admission import AdmissionSettings, NodeMarks, admission_settings
 from kubelet_trio.agent.compose import make_agent
 from kubelet_trio.agent.core import Agent, make_node_directories
-from kubelet_trio.agent.settings import AgentSettings, NodeApiSettings, Seams
+from kubelet_trio.agent.settings import AgentSettings, NodeApiSettings, NodeSocketSettings, Seams
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer, ClusterSettings, ReviewApis
@@ -30,6 +30,7 @@ __all__ = [
     "ClusterSettings",
     "NodeApiSettings",
     "NodeMarks",
+    "NodeSocketSettings",
     "ReviewApis",
     "Seams",
     "admission_settings",

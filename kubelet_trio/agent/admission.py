@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import RuntimeState
+from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import is_static
 from kubelet_trio.node import Pressure
 from kubelet_trio.pods import (
@@ -117,6 +118,8 @@ class NodeAdmission:
         known_node: Callable[[], Node | None],
         pressure: AsyncValue[Pressure],
         is_shutting_down: AsyncValue[bool],
+        managers: ManagerSettings | None = None,
+        removed: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Args:
         settings: fixed at start.
@@ -125,6 +128,8 @@ class NodeAdmission:
         known_node: returns the node's object; None if it is not known.
         pressure: the node's shortages.
         is_shutting_down: whether the machine shuts down.
+        managers: their policies.
+        removed: returns the resources whose device plugins have gone for good.
         """
         self._settings = settings
         self._node = node
@@ -132,9 +137,12 @@ class NodeAdmission:
         self._known_node = known_node
         self._pressure = pressure
         self._is_shutting_down = is_shutting_down
+        self._managers = managers or ManagerSettings()
+        self._removed = removed
 
     def node(self) -> AdmissionNode:
         """Return the current node."""
+        removed = self._removed()
         settings, node, known = self._settings, self._node(), self._known_node()
         # Users and controllers may have changed the labels and taints of the node's object.
         marks = marks_of(known) if known is not None else settings.marks
@@ -142,11 +150,14 @@ class NodeAdmission:
             name=node.node_name,
             labels=marks.labels,
             taints=marks.taints,
-            allocatable=node.allocatable,
+            # Devices that there are, the device manager counts itself.
+            allocatable=node.allocatable and {**node.allocatable, **dict.fromkeys(removed, 0)},
             sysctls=settings.sysctls,
             strict_groups=self._runtime.value.supplemental_groups_policy,
             no_apparmor=settings.no_apparmor,
             limited_swap=node.limited_swap and node.swap_controller,
+            static_cpus=self._managers.gives_cpus,
+            static_memory=self._managers.gives_memory,
         )
 
     @property

@@ -7,21 +7,40 @@ from collections.abc import Callable
 import trio
 
 from kubelet_trio.agent.parts import Parts
+from kubelet_trio.server import Ports
 from kubelet_trio.supervision import ChildState
 
 # The least limit in seconds since the last turn: minDuration of syncLoopHealthCheck.
 _LEAST = 300.0
+REGISTRATION_PORT = "device-plugins"  # in `Ports`; not beside the socket, which loads more
 
 
-def check_functions(parts: Parts) -> dict[str, Callable[[], str | None]]:
+def check_functions(parts: Parts, ports: Ports) -> dict[str, Callable[[], str | None]]:
     """Return the checks by name; each returns the problem, None if there is none."""
     state, pleg = parts.runtime.health.state, parts.runtime.pleg
-    return {
+    checks: dict[str, Callable[[], str | None]] = {
         "syncloop": lambda: _sync_loop_problem(parts),
         "pleg": lambda: pleg.problem(trio.current_time()),
         "runtime": lambda: state.value.problem or None,
         "network": lambda: state.value.network_problem or None,
     }
+    if parts.supplies.devices is not None:
+        checks["device-plugin"] = lambda: _registration_problem(ports)
+    return checks
+
+
+def _registration_problem(ports: Ports) -> str | None:
+    """Return why no device plugin can register, None if they can, or before the first attempt.
+
+    Source: GetHealthChecker of pkg/kubelet/cm/devicemanager.
+    """
+    problem = ports.problem(REGISTRATION_PORT)
+    if not problem:
+        return None
+    return (
+        "device registration error: device plugin registration gRPC server failed and no device "
+        f"plugins can register: {problem}"
+    )
 
 
 def _sync_loop_problem(parts: Parts) -> str | None:

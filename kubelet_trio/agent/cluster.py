@@ -22,6 +22,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodListener
 from kubelet_trio.agent.cluster_volumes import make_cluster_volumes
+from kubelet_trio.agent.device_plugins import with_devices
 from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.cri import RuntimeState, v1
 from kubelet_trio.events import ApiEvents, EventRecorder
@@ -85,6 +86,7 @@ from kubelet_trio.supervision import (
 from kubelet_trio.volumes import Issuers
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers import DeviceManagers
     from kubelet_trio.objects import ClusterPodCertificates
     from kubelet_trio.offline import Keeper
 
@@ -348,6 +350,7 @@ class Cluster:
         pressure: AsyncValue[Pressure],
         problems: Sequence[Callable[[], str | None]],
         list_images: Callable[[], Awaitable[list[v1.Image]]],
+        devices: DeviceManagers | None,
     ) -> NodeObserver:
         """Return what observes the node for its status.
 
@@ -356,11 +359,12 @@ class Cluster:
             pressure: the node's shortages.
             problems: further reasons for which the node is not ready.
             list_images: lists the images on the node.
+            devices: those of device plugins; None: the node has none.
         """
         settings = self.server.settings
         return NodeObserver(
             settings.identity,
-            settings.resources,
+            with_devices(settings.resources, devices),
             settings.info,
             settings.host_ips,
             DECLARED,
@@ -373,9 +377,18 @@ class Cluster:
         )
 
     def node_children(
-        self, observer: NodeObserver, events: EventRecorder, pleg: Pleg, pod_cidr: PodCidr
+        self,
+        observer: NodeObserver,
+        events: EventRecorder,
+        pleg: Pleg,
+        pod_cidr: PodCidr,
+        *,
+        reset_extended: bool,
     ) -> Supervisor:
-        """Return `node`: the node's own object, its status and its lease."""
+        """Return `node`: the node's own object, its status and its lease.
+
+        `reset_extended`: the extended resources of an existing object are set to 0 first.
+        """
         server, settings, node = self.server, self.server.settings, self.node
         api, identity = server.heartbeat, settings.identity
         keeper = server.keeper
@@ -396,7 +409,9 @@ class Cluster:
             pleg.wait_synced,
             self.node_changed,
         )
-        registration = Registration(api, identity, node, observer.observe)
+        registration = Registration(
+            api, identity, node, observer.observe, reset_extended=reset_extended
+        )
         heartbeat = NodeHeartbeat(
             *(api, identity, node, observer.observe, events, settings.periods),
             wake=self.node_changed,

@@ -24,11 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kubelet_trio.agent.admission import NodeAdmission
 from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.desired import DesiredPods
 from kubelet_trio.agent.node_api import node_api_children
+from kubelet_trio.agent.node_sockets import node_socket_children
 from kubelet_trio.agent.parts import (
     Links,
     Parts,
@@ -49,14 +51,18 @@ from kubelet_trio.events import EventRecorder, EventRing
 from kubelet_trio.model import PodUid, Purpose
 from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
-from kubelet_trio.plugins import CSI_TYPE, PluginHandler, PluginRegistry
+from kubelet_trio.plugins import CSI_TYPE, DEVICE_TYPE, PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
-from kubelet_trio.status import PodStarts, StatusStore
+from kubelet_trio.status import PodStarts, StatusStore, no_watches
 from kubelet_trio.supervision import (
     ChildSpec,
     DynamicSupervisor,
     Supervisor,
 )
+
+if TYPE_CHECKING:
+    from kubelet_trio.managers import LoadedManagers
+    from kubelet_trio.server import PodWatches
 
 # Request timeouts for which a call goes on after its caller was cancelled. RunPodSandbox, the
 # longest, has two (remote_runtime.go in cri-client).
@@ -68,6 +74,7 @@ def make_agent(
     seams: Seams,
     records: Mapping[PodUid, PodRecord] | None = None,
     health_servers: Callable[[Agent], tuple[ChildSpec, ...]] = lambda _agent: (),
+    managers: LoadedManagers | None = None,
 ) -> Agent:
     """Return an agent, not running yet.
 
@@ -76,13 +83,14 @@ def make_agent(
         seams: the world.
         records: the pods' records of an earlier agent, as `load_records` found them.
         health_servers: returns the children of `health`, which show the agent.
+        managers: the managers with their states, as `load_managers` found them; None: none.
     """
     setup = _make_setup(settings, seams)
     started_at = seams.clock.time()
     reports = _make_reports(setup)
     runtime = _make_runtime(setup)
     records = records or {}
-    supplies = make_supplies(setup, runtime, reports, started_at, records)
+    supplies = make_supplies(setup, runtime, reports, started_at, records, managers)
     plugins = _make_plugins(setup, supplies)
     pods = _make_pods(setup, runtime, reports, supplies, records)
     upkeep = make_upkeep(setup, runtime, reports, supplies, pods)
@@ -100,7 +108,11 @@ def make_agent(
     parts = Parts(
         setup, started_at, reports, runtime, supplies, plugins, pods, upkeep, stats, names
     )
-    return Agent(parts, health_servers, node_api_children)
+    return Agent(
+        parts,
+        health_servers,
+        lambda agent: (*node_api_children(agent), *node_socket_children(agent)),
+    )
 
 
 def _make_setup(settings: AgentSettings, seams: Seams) -> Setup:
@@ -117,12 +129,24 @@ def _make_setup(settings: AgentSettings, seams: Seams) -> Setup:
 def _make_reports(setup: Setup) -> Reports:
     seams, cluster, name = setup.seams, setup.cluster, setup.settings.node.node_name
     starts = PodStarts(seams.meter, seams.clock)
+    watches = _make_watches(setup)
+    on_change = watches.changed if watches is not None else no_watches
     if cluster is None:
         events = EventRecorder(EventRing(name), seams.clock)
-        return Reports(events, StatusStore(on_delivered=starts.delivered), starts)
+        statuses = StatusStore(on_delivered=starts.delivered, on_change=on_change)
+        return Reports(events, statuses, starts, watches)
     events = EventRecorder(EventRing(name), seams.clock, forward=cluster.events.put)
     cluster.report_start(events)
-    return Reports(events, StatusStore(cluster.statuses, starts.delivered), starts)
+    statuses = StatusStore(cluster.statuses, starts.delivered, on_change)
+    return Reports(events, statuses, starts, watches)
+
+
+def _make_watches(setup: Setup) -> PodWatches | None:
+    if not setup.settings.sockets.pods_api:
+        return None
+    from kubelet_trio.server import PodWatches
+
+    return PodWatches(setup.seams.meter)
 
 
 def _make_runtime(setup: Setup) -> RuntimeParts:
@@ -165,7 +189,10 @@ def _make_plugins(setup: Setup, supplies: Supplies) -> PluginRegistry | None:
 
     def handler_of(plugin_type: str) -> PluginHandler | None:
         # The table's module, and gRPC, are imported with the first driver.
-        return supplies.csi.table if plugin_type == CSI_TYPE else None
+        if plugin_type == CSI_TYPE:
+            return supplies.csi.table
+        devices = supplies.devices
+        return devices.plugins if devices is not None and plugin_type == DEVICE_TYPE else None
 
     return PluginRegistry(
         setup.settings.node.root_dir / "plugins_registry",
@@ -190,6 +217,8 @@ def _make_pods(
         cluster.known_node if cluster is not None else lambda: None,
         links.pressure,
         links.is_shutting_down,
+        settings.managers,
+        lambda: supplies.devices.removed if supplies.devices is not None else (),
     )
     supervisor = DynamicSupervisor(
         "pods", on_crash=partial(report_crash, reports.events), policy=TOP_POLICY
@@ -199,7 +228,13 @@ def _make_pods(
         records,
         lambda: runtime.pleg.known_uids,
         supervisor.start_child,
-        Admitter(admission.node, admission.first_checks, seams.meter, admission.last_checks),
+        Admitter(
+            admission.node,
+            admission.first_checks,
+            seams.meter,
+            admission.last_checks,
+            supplies.services.managers,
+        ),
         lambda: runtime.pleg.relisted_at is not None,
         links.workers,
     )

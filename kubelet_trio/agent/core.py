@@ -15,6 +15,7 @@ from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.agent.topology_page import TopologyPage, machine_alone, managed_machine
 from kubelet_trio.agent.tree import make_tree
 from kubelet_trio.agent.volume_page import VolumePage
 from kubelet_trio.containers import NodeSettings
@@ -71,7 +72,7 @@ class Agent:
         """
         self.parts = parts
         self.ports = Ports(self.seams.offload)
-        self._root = make_tree(parts, health_servers(self), servers(self))
+        self._root = make_tree(parts, self.ports, health_servers(self), servers(self))
         self.metrics = AgentMetrics(parts, self.meter, self.tree)
         self.volume_page = VolumePage(
             self.settings.node,
@@ -79,6 +80,10 @@ class Agent:
             parts.reports.statuses,
             parts.volume_names,
             parts.stats,
+        )
+        managers = parts.supplies.managers
+        self.topology_page = TopologyPage(
+            machine_alone(self.seams) if managers is None else managed_machine(parts, managers)
         )
 
     # Lifecycle
@@ -196,7 +201,7 @@ class Agent:
 
     def check_functions(self) -> dict[str, Callable[[], str | None]]:
         """Return the health checks by name; each returns the problem, None if there is none."""
-        return check_functions(self.parts)
+        return check_functions(self.parts, self.ports)
 
     async def wait_delivered(self) -> None:
         """Wait until every source has delivered once, and each of its pods has a status."""

@@ -32,6 +32,8 @@ from kubelet_trio.volumes import CsiServices
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.managers import DeviceManagers, ResourceManagers
+    from kubelet_trio.server import PodWatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The receivers of the rooms' reports: events, statuses, pod start times."""
+    """The receivers of the rooms' reports: events, statuses, pod start times, watches of pods."""
 
     events: EventRecorder
     statuses: StatusStore
     starts: PodStarts
+    watches: PodWatches | None  # None: there is no Pods API
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,16 @@ class Supplies:
     cgroups: NodeCgroups | PlainCgroups
     services: PodServices
     csi: CsiServices  # loaded when a driver registers, or with the first such volume
+    managers: ResourceManagers | None  # None: all policies are `none`, and no device plugins
+
+    @property
+    def devices(self) -> DeviceManagers | None:
+        """The managers, if the node has device plugins."""
+        if self.managers is None:
+            return None
+        from kubelet_trio.managers import DeviceManagers
+
+        return self.managers if isinstance(self.managers, DeviceManagers) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from kubelet_trio.containers import NodeSettings
 from kubelet_trio.credentials import Accounts, Keyring, PullVerification
 from kubelet_trio.cri import Runtime
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
+from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import (
     DiskSpace,
     Meter,
@@ -46,6 +47,15 @@ TOP_POLICY = RestartPolicy(limit=3)
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSocketSettings:
+    """Which gRPC APIs programs on the node find below the root directory."""
+
+    pod_resources: bool = False  # pod-resources/kubelet.sock
+    use_active_pods: bool = True  # the gate KubeletPodResourcesListUseActivePods
+    pods_api: bool = False  # pods-api/pods-api.sock, of the gate PodsAPI
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     """The settings of one agent, in plain values."""
 
@@ -74,6 +84,8 @@ class AgentSettings:
     volume_stats_period: float = 60.0  # seconds that a volume's measured size holds; <= 0: never
     volume_health: bool = False  # the CSIVolumeHealth gate: metric and event of abnormal volumes
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    managers: ManagerSettings = field(default_factory=ManagerSettings)
+    sockets: NodeSocketSettings = field(default_factory=NodeSocketSettings)
     instance: str = ""  # mark of an embedded agent, which owns only pods with it; "": the daemon
 
 

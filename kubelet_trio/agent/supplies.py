@@ -16,8 +16,10 @@ from kubelet_trio.pods import (
     ImagePuller,
     MeteredTree,
     NodeCgroups,
+    NoManagers,
     NoServices,
     PlainCgroups,
+    PodManagers,
     PodNames,
     PodRecord,
     PodRecords,
@@ -38,6 +40,7 @@ from kubelet_trio.volumes import (
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import Cluster
+    from kubelet_trio.managers import LoadedManagers, ResourceManagers
     from kubelet_trio.volumes import VolumeLabels
 
 
@@ -47,15 +50,18 @@ def make_supplies(
     reports: Reports,
     started_at: float,
     records: Mapping[PodUid, PodRecord],
+    loaded: LoadedManagers | None,
 ) -> Supplies:
-    """Build what the pod workers share; `records` are those of an earlier agent."""
+    """Build what the pod workers share; `records` and `loaded` are of an earlier agent."""
     settings, seams, cluster = setup.settings, setup.seams, setup.cluster
     csi = _make_csi(setup)
     documents = LocalObjects(setup.links.changes.objects_changed)
     objects = cluster.objects(documents) if cluster is not None else documents
     access = _make_image_access(setup, runtime)
     settled = frozenset(u for u, r in records.items() if r.allocates and r.resize is None)
-    cgroups = _make_cgroups(setup, runtime, reports, settled)
+    managers = _make_managers(setup, runtime, loaded)
+    pod_managers: PodManagers = managers or NoManagers()
+    cgroups = _make_cgroups(setup, runtime, reports, settled, pod_managers)
     pods_dir, disk = settings.node.root_dir / "pods", seams.offload_for(Purpose.RECORDS)
     services = PodServices(
         runtime=runtime.runtime,
@@ -84,8 +90,25 @@ def make_supplies(
         sync_period=settings.sync_period,
         dead_kept=settings.container_gc.kept(),
         meter=seams.meter,
+        managers=pod_managers,
     )
-    return Supplies(documents, objects, access, cgroups, services, csi)
+    return Supplies(documents, objects, access, cgroups, services, csi, managers)
+
+
+def _make_managers(
+    setup: Setup, runtime: RuntimeParts, loaded: LoadedManagers | None
+) -> ResourceManagers | None:
+    if loaded is None:
+        return None
+    from kubelet_trio.managers import CheckpointKeeper, ResourceManagers
+
+    seams = setup.seams
+    keeper = CheckpointKeeper(setup.settings.node.root_dir, seams.offload_for(Purpose.RECORDS))
+    if loaded.devices is None:
+        return ResourceManagers(loaded, keeper, seams.meter)
+    from kubelet_trio.agent.device_plugins import make_device_managers
+
+    return make_device_managers(setup, runtime, loaded, keeper)
 
 
 def _make_csi(setup: Setup) -> CsiServices:
@@ -209,7 +232,11 @@ def _node_labels(cluster: Cluster | None) -> Mapping[str, str] | None:
 
 
 def _make_cgroups(
-    setup: Setup, runtime: RuntimeParts, reports: Reports, settled: frozenset[PodUid]
+    setup: Setup,
+    runtime: RuntimeParts,
+    reports: Reports,
+    settled: frozenset[PodUid],
+    managers: PodManagers,
 ) -> NodeCgroups | PlainCgroups:
     seams, state = setup.seams, runtime.health.state
     if seams.cgroup_tree is None:
@@ -223,4 +250,5 @@ def _make_cgroups(
         reports.statuses.pods,
         lambda: state.wait_value(lambda now: now.is_ready),
         settled,
+        managers.has_no_quota,
     )

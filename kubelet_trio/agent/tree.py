@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod
@@ -10,21 +11,27 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.agent.volume_sizes import VolumeSizes
-from kubelet_trio.model import ContainerState, PodUid
-from kubelet_trio.pods import NodeCgroups
+from kubelet_trio.model import ContainerState, PodUid, RuntimePod
+from kubelet_trio.pods import NodeCgroups, PodStage
+from kubelet_trio.server import Ports
 from kubelet_trio.supervision import (
     ChildSpec,
+    DynamicSupervisor,
     Supervisor,
 )
 
 
 def make_tree(
-    parts: Parts, health_servers: Sequence[ChildSpec], servers: Sequence[ChildSpec]
+    parts: Parts,
+    ports: Ports,
+    health_servers: Sequence[ChildSpec],
+    servers: Sequence[ChildSpec],
 ) -> Supervisor:
     """Return the root. Its children start in this order, and stop in reverse.
 
     Args:
         parts: the agent.
+        ports: the addresses that it serves on.
         health_servers: the children of `health`.
         servers: the children of `server`; without any there is no `server`.
     """
@@ -42,7 +49,8 @@ def make_tree(
             _runtime(parts),
             *_cgroups(parts),
             # Before the pods: their volumes need drivers until the last worker has ended.
-            *_plugins(parts),
+            *_plugins(parts, ports),
+            *_managers(parts),
             parts.pods.supervisor,
             parts.pods.sources,
             *_cluster_node(parts),
@@ -99,11 +107,43 @@ def _cgroups(parts: Parts) -> tuple[ChildSpec, ...]:
     return (ChildSpec("cgroups", cgroups.run, policy=TOP_POLICY),)
 
 
-def _plugins(parts: Parts) -> tuple[Supervisor, ...]:
+def _plugins(parts: Parts, ports: Ports) -> tuple[Supervisor, ...]:
     """Return `plugins`; empty if the agent has none."""
     if parts.plugins is None:
         return ()
-    return (Supervisor("plugins", parts.plugins.children(), policy=TOP_POLICY),)
+    children: list[DynamicSupervisor | ChildSpec] = [*parts.plugins.children()]
+    if parts.supplies.devices is not None:
+        from kubelet_trio.agent.device_plugins import plugin_children
+
+        children += plugin_children(parts.supplies.devices, ports)
+    return (Supervisor("plugins", children, policy=TOP_POLICY),)
+
+
+def _managers(parts: Parts) -> tuple[Supervisor, ...]:
+    """Return `managers`; empty if all their policies are `none`."""
+    managers, settings = parts.supplies.managers, parts.setup.settings.managers
+    if managers is None:
+        return ()
+    children = [ChildSpec("checkpoints", managers.keeper.run)]
+    if settings.gives_cpus:
+        from kubelet_trio.managers import CpusetReconciler
+
+        reconciler = CpusetReconciler(
+            managers, parts.runtime.runtime, partial(_active, parts), settings.reconcile_period
+        )
+        children.append(ChildSpec("reconcile", reconciler.run))
+    if parts.supplies.devices is not None:
+        children.append(ChildSpec("devices", parts.supplies.devices.run_news))
+    return (Supervisor("managers", children, policy=TOP_POLICY),)
+
+
+def _active(parts: Parts) -> list[RuntimePod]:
+    """Return the pods that may run, as last observed."""
+    return [
+        parts.runtime.pleg.get(uid)
+        for uid, worker in parts.workers.items()
+        if worker.is_admitted and worker.stage is not PodStage.TERMINATED
+    ]
 
 
 def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
@@ -111,6 +151,8 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
     cluster, links, runtime = parts.setup.cluster, parts.setup.links, parts.runtime
     if cluster is None:
         return ()
+
+    devices = parts.supplies.devices
 
     def pleg_problem() -> str | None:
         return runtime.pleg.problem(trio.current_time())
@@ -120,8 +162,15 @@ def _cluster_node(parts: Parts) -> tuple[Supervisor, ...]:
         links.pressure,
         (pleg_problem, cluster.volumes.csi_node.problem, links.not_ready),
         runtime.runtime.list_images,
+        devices,
     )
-    node = cluster.node_children(observer, parts.reports.events, runtime.pleg, runtime.pod_cidr)
+    node = cluster.node_children(
+        observer,
+        parts.reports.events,
+        runtime.pleg,
+        runtime.pod_cidr,
+        reset_extended=devices is None or not devices.is_restored,
+    )
     drivers = parts.supplies.csi
     csi = cluster.csi_children(drivers.drivers, drivers.refresh)
     return node, csi, *cluster.certificate_children()

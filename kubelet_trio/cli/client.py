@@ -22,6 +22,10 @@ class ClientError(Exception):
     """A command failed; the text is for the user."""
 
 
+class NoAgentError(ClientError):
+    """No agent answers on the control socket."""
+
+
 class AgentClient:
     """The agent of one root directory. Every call opens its own connection."""
 
@@ -29,7 +33,7 @@ class AgentClient:
         self._path = Path(root_dir) / SOCKET_NAME
 
     def get(self, *segments: str, **query: str) -> Any:
-        """Return the decoded JSON at a path. Raises `ClientError`."""
+        """Return the decoded JSON at a path. Raises `ClientError`, `NoAgentError`."""
         return msgspec.json.decode(b"".join(self.stream(*segments, **query)))
 
     def text(self, *segments: str, **query: str) -> str:
@@ -95,7 +99,7 @@ class AgentClient:
             try:
                 _connect(sock, self._path)
             except (FileNotFoundError, ConnectionRefusedError) as exc:
-                raise ClientError(
+                raise NoAgentError(
                     f"no agent answers on {self._path} ({exc.strerror}); "
                     "is it running, and on this --root-dir?"
                 ) from exc

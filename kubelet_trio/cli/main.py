@@ -213,6 +213,18 @@ def volumes(agent: AgentClient, every: bool, output: str | None, namespace: str)
 
 
 @cli.command()
+@click.option("--machine", is_flag=True, help="This machine alone, without asking the agent.")
+@click.option("--ascii", "in_ascii", is_flag=True, help="Draw with ASCII characters alone.")
+@_output
+@_reads
+def topology(agent: AgentClient, machine: bool, in_ascii: bool, output: str | None) -> None:
+    """Draw the machine: sockets, NUMA nodes, CPUs, memory, devices, and who has what."""
+    from kubelet_trio.cli.topology import topology as draw_topology
+
+    draw_topology(agent, output, alone=machine, in_ascii=in_ascii)
+
+
+@cli.command()
 @_output
 @_reads
 def tree(agent: AgentClient, output: str | None) -> None:

@@ -12,6 +12,7 @@ from kubelet_trio.config.host import (
     startup_refusals,
 )
 from kubelet_trio.config.load import Settings, settle
+from kubelet_trio.config.managers import manager_settings
 from kubelet_trio.config.show import encode_shown_config, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "encode_shown_config",
     "eviction_policy",
+    "manager_settings",
     "parse_flags",
     "parse_swaps",
     "reservations",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.durations import parse_duration
+from kubelet_trio.model import parse_cpus
 
 if TYPE_CHECKING:
     from kubelet_trio.node import Reservations
@@ -74,8 +75,6 @@ def reserved_problems(config: KubeletConfiguration) -> Iterator[str]:
             except ReservationError as exc:
                 yield str(exc)
     if config.reserved_system_cpus:
-        from kubelet_trio.node import parse_cpus
-
         try:
             parse_cpus(config.reserved_system_cpus)
         except ValueError as exc:
@@ -111,7 +110,6 @@ def reservations(
     """
     from kubelet_trio.node import (
         Reservations,
-        parse_cpus,
         parse_reservation,
         with_reserved_cpus,
     )

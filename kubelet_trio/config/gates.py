@@ -14,10 +14,13 @@ from collections.abc import Mapping
 # On upstream and here: the gate and the module that implements it.
 _BUILT = """
 CPUCFSQuotaPeriod                       containers.resources.container
+CPUManagerPolicyBetaOptions             managers.cpus
+CPUManagerPolicyOptions                 managers.cpus
 CSIServiceAccountTokenSecrets           volumes.csi.filesystem
 ContainerCheckpoint                     server.routes.commands
 ContainerRestartRules                   pods.plan.restarts
 ContextualLogging                       supervision.child
+DisableCPUQuotaWithExclusiveCPUs        managers.node
 DisableNodeKubeProxyVersion             node.machine
 EnvFiles                                containers.env.files
 ExecProbeTimeout                        probes.exec
@@ -35,6 +38,8 @@ KubeletCrashLoopBackOffMax              pods.plan.backoff
 KubeletEnsureSecretPulledImages         credentials.image_access
 KubeletFineGrainedAuthz                 server.access.authorization
 KubeletPSI                              stats.cgroup_parse
+KubeletPodResourcesGet                  managers.podresources
+KubeletPodResourcesListUseActivePods    managers.podresources
 KubeletSeparateDiskGC                   pressure.signals
 KubeletServiceAccountTokenForCredentialProviders credentials.accounts
 LoggingBetaOptions                      cli.logging
@@ -57,6 +62,8 @@ RelaxedDNSSearchValidation              sources.validation.pod
 RelaxedEnvironmentVariableValidation    sources.validation.env
 ReloadKubeletClientCAFile               server.tls.serving
 ReloadKubeletServerCertificateFile      server.tls.serving
+ResourceHealthStatus                    managers.devices
+ResourceHealthStatusMessage             managers.devices
 RestartAllContainersOnContainerExits    pods.plan.restarts
 RotateKubeletServerCertificate          kube.rotation
 SELinuxChangePolicy                     volumes.selinux
@@ -64,28 +71,21 @@ SELinuxMountReadWriteOncePod            volumes.labels
 SidecarContainers                       pods.plan.init_containers
 SupplementalGroupsPolicy                containers.security
 SystemdWatchdog                         cli.notify
+TopologyManagerPolicyBetaOptions        managers.affinity
+TopologyManagerPolicyOptions            managers.affinity
 UserNamespacesSupport                   pods.records.userns
 """
 
-_NO_MANAGERS = "no CPU, memory or topology manager is built"
 _NO_DRA = "dynamic resources are not built"
-_NO_POD_RESOURCES = "there is no pod resources API"
 
 # On upstream and off here: the reason.
 NOT_BUILT: Mapping[str, str] = {
-    "CPUManagerPolicyBetaOptions": _NO_MANAGERS,
-    "CPUManagerPolicyOptions": _NO_MANAGERS,
     "DRAAdminAccess": _NO_DRA,
     "DRAExtendedResource": _NO_DRA,
     "DRAPrioritizedList": _NO_DRA,
-    "DisableCPUQuotaWithExclusiveCPUs": _NO_MANAGERS,
     "DynamicResourceAllocation": _NO_DRA,
-    "KubeletPodResourcesDynamicResources": _NO_POD_RESOURCES,
-    "KubeletPodResourcesGet": _NO_POD_RESOURCES,
-    "KubeletPodResourcesListUseActivePods": _NO_POD_RESOURCES,
+    "KubeletPodResourcesDynamicResources": _NO_DRA,
     "KubeletTracing": "traces are not exported",
-    "ResourceHealthStatus": "there are no device plugins",
-    "TopologyManagerPolicyOptions": _NO_MANAGERS,
 }
 
 _OFF = """
@@ -115,12 +115,20 @@ GATES: Mapping[str, bool] = (
 )
 
 # These change nothing: for the first two the agent uses whatever the runtime offers; the third
-# tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway.
-WITHOUT_EFFECT = frozenset({"EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace"})
+# tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway; all
+# options of the topology manager are stable.
+WITHOUT_EFFECT = frozenset(
+    {
+        "EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace",
+        "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
+    }
+)  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
-    "CSIVolumeHealth", "ClusterTrustBundleProjection", "KubeletRegistrationGetOnExistsOnly",
+    "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
+    "ClusterTrustBundleProjection", "DisableCPUQuotaWithExclusiveCPUs",
+    "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
-    "QOSReserved", "SELinuxMount",
+    "PodsAPI", "QOSReserved", "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",
 }  # fmt: skip
 
 

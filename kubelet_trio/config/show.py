@@ -108,8 +108,7 @@ def _support(entry: Row) -> str:
         return "with an API server"
     if entry.support is Support.MOOT:
         return f"accepted, no effect: {entry.why}"
-    also = "".join(f" or `{_plain(value)}`" for value in entry.also)
-    return f"only the default{also}: {entry.why}"
+    return f"only the default: {entry.why}"
 
 
 def _default(entry: Row) -> str:

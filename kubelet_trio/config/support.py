@@ -7,7 +7,8 @@ from typing import Any
 
 from kubelet_trio.config.flags import KubeletFlags
 from kubelet_trio.config.gates import gate_notes, gate_problems
-from kubelet_trio.config.table import FIELDS, FLAGS, SERVER, Row, Support
+from kubelet_trio.config.managers import idle_fields
+from kubelet_trio.config.table import BY_PATH, FIELDS, FLAGS, SERVER, Row, Support
 from kubelet_trio.config.types import DEFAULTS, KubeletConfiguration
 from kubelet_trio.config.walk import leaves
 
@@ -28,7 +29,6 @@ def unsupported(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
         f"not supported yet: {row.name}: {row.why}; leave it at {_shown(default_of(row))}"
         for row, value in _changed(config, flags)
         if row.support is Support.DEFAULT
-        and value not in row.also
         # Fields of a disabled server have no effect, here and upstream.
         and not (row.why == SERVER and not config.enable_server)
     ]
@@ -43,6 +43,7 @@ def moot_notes(config: KubeletConfiguration, flags: KubeletFlags) -> list[str]:
         # `--kubeconfig` is what makes this node one of a cluster.
         if row.support is Support.MOOT or (row.support is Support.API and not flags.kubeconfig)
     ]
+    notes += [f"{BY_PATH[path].name} has no effect: {why}" for path, why in idle_fields(config)]
     return notes + gate_notes(config.feature_gates)
 
 

@@ -11,15 +11,13 @@ Support is the effect of a value other than the default:
 - MOOT: it is accepted without effect, for the reason in `why`: its subject does not exist on a
   node without an API server (the Go kubelet standalone ignores it, too), or upstream no longer
   uses it.
-- DEFAULT: it is refused by name, because the feature is not built yet. Values in `also` mean
-  the same as the default and are accepted.
+- DEFAULT: it is refused by name, because the feature is not built yet.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
 
 class Support(enum.Enum):
@@ -38,7 +36,6 @@ class Row:
     support: Support
     help: str
     why: str = ""  # MOOT: why it has no effect; DEFAULT: what is not built yet
-    also: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -54,7 +51,6 @@ _API = "only matters with an API server"
 _NONE_UPSTREAM = "the Go kubelet does not act on it either"
 _SERVER = "not part of the kubelet API here yet"
 _NO_CADVISOR = "there is no cAdvisor here"
-_MANAGERS = "CPU, memory and topology managers"
 
 
 def row(
@@ -63,9 +59,8 @@ def row(
     support: Support,
     text: str,
     why: str = "",
-    also: tuple[Any, ...] = (),
 ) -> Row:
-    return Row(path, flag, support, text, why, also)
+    return Row(path, flag, support, text, why)
 
 
 # ruff: noqa: E501  # a table is read by its columns
@@ -135,14 +130,14 @@ FIELDS: tuple[Row, ...] = (
     row("reservedSystemCPUs", "reserved-cpus", YES, "CPUs kept for the system"),
     row("enforceNodeAllocatable", "enforce-node-allocatable", YES, "where allocatable is enforced: none, pods, ..."),
     row("qosReserved", "qos-reserved", YES, "memory kept for better QoS classes, `memory=50%`; needs the QOSReserved gate"),
-    row("cpuManagerPolicy", "cpu-manager-policy", DEFAULT, "none or static", _MANAGERS, ("",)),
-    row("cpuManagerPolicyOptions", "cpu-manager-policy-options", DEFAULT, "options of the CPU manager", _MANAGERS),
-    row("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", MOOT, "how often CPU sets are checked", "the CPU manager policy is none"),
-    row("memoryManagerPolicy", "memory-manager-policy", DEFAULT, "None or Static", _MANAGERS),
-    row("reservedMemory", "reserved-memory", DEFAULT, "memory kept per NUMA node", _MANAGERS),
-    row("topologyManagerPolicy", "topology-manager-policy", DEFAULT, "none, best-effort, restricted or single-numa-node", _MANAGERS),
-    row("topologyManagerScope", "topology-manager-scope", MOOT, "container or pod", "the topology manager policy is none"),
-    row("topologyManagerPolicyOptions", "topology-manager-policy-options", DEFAULT, "options of the topology manager", _MANAGERS),
+    row("cpuManagerPolicy", "cpu-manager-policy", YES, "none or static: whether containers of Guaranteed pods that request whole CPUs get them for themselves"),
+    row("cpuManagerPolicyOptions", "cpu-manager-policy-options", YES, "options of the static policy, `option=true,...`"),
+    row("cpuManagerReconcilePeriod", "cpu-manager-reconcile-period", YES, "how often the CPU sets of all containers are compared, in addition to after changes"),
+    row("memoryManagerPolicy", "memory-manager-policy", YES, "None or Static: whether memory and huge pages of Guaranteed pods are kept on chosen NUMA nodes"),
+    row("reservedMemory", "reserved-memory", YES, "memory kept for the system on each NUMA node, `0:memory=1Gi,hugepages-2Mi=64Mi;1:...`; must add up to systemReserved, kubeReserved and evictionHard; needs memoryManagerPolicy Static"),
+    row("topologyManagerPolicy", "topology-manager-policy", YES, "none, best-effort, restricted or single-numa-node: whether CPUs, memory and devices must share NUMA nodes"),
+    row("topologyManagerScope", "topology-manager-scope", YES, "container or pod: what is to share NUMA nodes"),
+    row("topologyManagerPolicyOptions", "topology-manager-policy-options", YES, "options of the topology manager, `option=value,...`"),
     row("userNamespaces.idsPerPod", "", YES, "user and group IDs of a pod with hostUsers: false, a multiple of 65536"),
     # Health, logs and the process
     row("healthzPort", "healthz-port", YES, "port of /healthz, /livez and /readyz; 0 turns them off"),

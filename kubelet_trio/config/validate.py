@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from kubelet_trio.config.allocatable import eviction_problems, reserved_problems
 from kubelet_trio.config.flags import KubeletFlags
+from kubelet_trio.config.managers import manager_problems
 from kubelet_trio.config.table import BY_PATH
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.walk import leaves
@@ -68,9 +69,11 @@ _POSITIVE = (
     "fileCheckFrequency",
     "httpCheckFrequency",
     "runtimeRequestTimeout",
+    "cpuManagerReconcilePeriod",
 )
 _CHOICES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cgroupDriver", ("cgroupfs", "systemd")),
+    ("cpuManagerPolicy", ("none", "static")),
     ("logging.format", ("text", "json")),
     ("authorization.mode", ("AlwaysAllow", "Webhook")),
     ("hairpinMode", ("none", "hairpin-veth", "promiscuous-bridge")),
@@ -118,6 +121,7 @@ def validate(config: KubeletConfiguration) -> list[str]:
         *_endpoints(config),
         *eviction_problems(config),
         *_server(config),
+        *manager_problems(config),
     ]
     return [_PREFIX + text for text in found]
 

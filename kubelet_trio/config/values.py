@@ -96,10 +96,14 @@ def _parse_taints(text: str) -> list[dict[str, str]]:
 
 
 def _parse_reserved_memory(text: str) -> list[dict[str, Any]]:
-    node, there, limits = text.partition(":")
-    if not there:
-        raise ValueError("invalid format, expect node:type=limit,...")
-    return [{"numaNode": parse_int(node), "limits": parse_map(limits)}]
+    # ReservedMemoryVar in pkg/util/flag: several nodes in one flag, or one flag for each.
+    found = []
+    for each in filter(None, text.split(";")):
+        node, there, limits = each.partition(":")
+        if not there:
+            raise ValueError(f"{each!r} is not numaNodeID:type=quantity[,type=quantity...]")
+        found.append({"numaNode": parse_int(node), "limits": parse_map(limits)})
+    return found
 
 
 def _parse_vmodule(text: str) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ from kubelet_trio.containers.node import (
     masked_paths,
     memory_capacity,
     read_resolv_conf,
+    without_quota,
 )
 from kubelet_trio.containers.paths import (
     container_log_path,
@@ -190,5 +191,6 @@ __all__ = [
     "with_allocated",
     "with_larger",
     "with_resources",
+    "without_quota",
     "write_hosts",
 ]

@@ -20,6 +20,7 @@ from kubelet_trio.model import (
     JSON_ERRORS,
     PodContainer,
     PodUid,
+    fnv1a_32,
     metadata,
     pod_annotations,
     pod_key,
@@ -40,9 +41,6 @@ PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
 CONTAINER_PORTS = "io.kubernetes.container.ports"
 POD_TERMINATION_GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
 POD_DELETION_GRACE_PERIOD = "io.kubernetes.pod.deletionGracePeriod"
-
-_OFFSET_BASIS = 0x811C9DC5
-_PRIME = 0x01000193
 
 # What Go's JSON encoder escapes and others do not.
 _GO_ESCAPES = {
@@ -212,11 +210,3 @@ def _hash(image: str, name: str) -> int:
         text = text.replace(plain, escaped)
     printed = "([]uint8)[" + " ".join(str(byte) for byte in text.encode()) + "]"
     return fnv1a_32(printed.encode())
-
-
-def fnv1a_32(data: bytes) -> int:
-    """Return the 32-bit FNV-1a hash of `data`."""
-    value = _OFFSET_BASIS
-    for byte in data:
-        value = ((value ^ byte) * _PRIME) & 0xFFFFFFFF
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kubelet_trio.cgroups import CgroupDriver
@@ -84,6 +84,11 @@ class NodeSettings:
     def pod_dir(self, uid: str) -> Path:
         """Return the directory of a pod's volumes, hosts file and container files."""
         return self.root_dir / "pods" / uid
+
+
+def without_quota(node: NodeSettings) -> NodeSettings:
+    """Return the settings for what has CPUs of its own: a CFS quota would only throttle it."""
+    return replace(node, cpu_cfs_quota=False)
 
 
 def memory_capacity(meminfo: Path = Path("/proc/meminfo")) -> int:

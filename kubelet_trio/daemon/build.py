@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, Seams, make_agent, node_page_child
 from kubelet_trio.cgroups import CgroupDriver, CgroupTree, SystemdBus, cgroup_host
 from kubelet_trio.config import (
+    PROCESS,
     KubeletConfiguration,
     KubeletFlags,
     Settings,
@@ -34,6 +35,7 @@ from kubelet_trio.daemon.settings import (
     node_api_settings,
     node_settings,
 )
+from kubelet_trio.managers import ManagerSettings, load_managers
 from kubelet_trio.model import (
     NANO,
     Meter,
@@ -62,6 +64,7 @@ from kubelet_trio.server import (
     Router,
     add_exec,
     add_stats,
+    add_topology,
     add_volumes,
     control_router,
     health_router,
@@ -104,12 +107,31 @@ def build_agent(
         cluster=_api_server(settings, node, capacity, apis),
         meter=apis.meter if apis is not None else Meter(),
     )
+    told = agent_settings(settings, node, capacity, reserved)
     return make_agent(
-        agent_settings(settings, node, capacity, reserved),
+        told,
         replace(seams, keyring=_keyring(settings.flags, node.root_dir, seams.meter)),
         records,
         lambda agent: _health_servers(agent, settings.config, settings.flags),
+        load_managers(
+            _runnable(told.managers, settings.config),
+            node.root_dir,
+            # Processes of the host get no device files from an agent.
+            device_plugins=settings.config.container_runtime_endpoint != PROCESS,
+        ),
     )
+
+
+def _runnable(managers: ManagerSettings, config: KubeletConfiguration) -> ManagerSettings:
+    """Return the managers' settings. Raises ValueError if the runtime cannot follow them."""
+    if config.container_runtime_endpoint == PROCESS and (
+        managers.gives_cpus or managers.gives_memory
+    ):
+        raise ValueError(
+            "cpuManagerPolicy static and memoryManagerPolicy Static need a container runtime: "
+            f"containers of the runtime {PROCESS!r} have no cpuset"
+        )
+    return managers
 
 
 def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
@@ -261,6 +283,7 @@ def control_api(agent: Agent) -> Router:
     router = control_router(agent)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_volumes(router, agent.volume_page.page)
+    add_topology(router, agent.topology_page.page)
     add_exec(router, agent)
     return router
 

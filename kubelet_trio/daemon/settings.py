@@ -9,7 +9,12 @@ from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
 
-from kubelet_trio.agent import AgentSettings, NodeApiSettings, admission_settings
+from kubelet_trio.agent import (
+    AgentSettings,
+    NodeApiSettings,
+    NodeSocketSettings,
+    admission_settings,
+)
 from kubelet_trio.cgroups import (
     cgroup_host,
     has_swap_controller,
@@ -20,6 +25,7 @@ from kubelet_trio.config import (
     Settings,
     encode_shown_config,
     eviction_policy,
+    manager_settings,
 )
 from kubelet_trio.containers import (
     NodeSettings,
@@ -42,6 +48,7 @@ from kubelet_trio.node import (
     NodeCapacity,
     Reservations,
     host_ips,
+    reserved_amounts,
 )
 from kubelet_trio.pods import BackOffPolicy, CgroupPolicy, ReservedCgroup
 from kubelet_trio.server import ApiOptions
@@ -148,8 +155,20 @@ def agent_settings(
             allowed_unsafe_sysctls=config.allowed_unsafe_sysctls,
             max_pods=node.allocatable["pods"] // NANO,
         ),
+        managers=manager_settings(config, reserved_amounts(reserved, capacity.capacity)),
         ids_per_pod=config.user_namespaces.ids_per_pod,
+        sockets=node_socket_settings(config),
         notes=settings.notes,
+    )
+
+
+def node_socket_settings(config: KubeletConfiguration) -> NodeSocketSettings:
+    """Return which gRPC APIs the node's programs find."""
+    gates = config.feature_gates
+    return NodeSocketSettings(
+        pod_resources=True,
+        use_active_pods=gates.get("KubeletPodResourcesListUseActivePods", True),
+        pods_api=gates.get("PodsAPI", False),
     )
 
 

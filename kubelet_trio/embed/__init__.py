@@ -26,6 +26,7 @@ from kubelet_trio.embed.resize import ResourcesLike
 from kubelet_trio.embed.running import RunningPod
 from kubelet_trio.embed.streams import EventStream, PodChange, PodWatch
 from kubelet_trio.embed.world import World, node_paths
+from kubelet_trio.managers import ManagerSettings, TopologyOptions
 from kubelet_trio.sources import FieldError, ManifestError
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "KubeletError",
     "KubeletFailedError",
     "LogLines",
+    "ManagerSettings",
     "ManifestError",
     "PodChange",
     "PodEndedError",
@@ -54,6 +56,7 @@ __all__ = [
     "RuntimeCallError",
     "RuntimeTimeoutError",
     "RuntimeUnavailableError",
+    "TopologyOptions",
     "World",
     "node_paths",
     "open_kubelet",

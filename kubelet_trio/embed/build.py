@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -35,6 +36,9 @@ from kubelet_trio.server import SERVING, SOCKET_NAME, Port, control_router, serv
 from kubelet_trio.sources import FileSource, Source
 from kubelet_trio.supervision import ChildSpec
 from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
+
+if TYPE_CHECKING:
+    from kubelet_trio.managers import LoadedManagers
 
 _RESOLV_CONF = "/etc/resolv.conf"
 
@@ -92,6 +96,7 @@ def build_agent(
     own: Source,
     records: dict[PodUid, PodRecord],
     companions: Callable[[Agent], tuple[ChildSpec, ...]],
+    managers: LoadedManagers | None = None,
 ) -> Agent:
     """Build an agent.
 
@@ -101,6 +106,7 @@ def build_agent(
         own: the source that the program writes.
         records: of the pods from before.
         companions: further children of the agent, started before its sources.
+        managers: of CPUs and memory, with their states from before.
     """
     node = world.node
     sources: list[Source] = [own]
@@ -119,6 +125,7 @@ def build_agent(
                 base=config.crash_backoff_base, cap=config.crash_backoff_cap
             ),
             admission=admission_settings(node.node_name),
+            managers=config.managers,
             instance=config.instance_id,
         ),
         Seams(
@@ -137,6 +144,7 @@ def build_agent(
         ),
         records,
         lambda agent: (*companions(agent), *_control(agent, config)),
+        managers,
     )
 
 

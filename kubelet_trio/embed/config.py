@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kubelet_trio.cri import Runtime
+from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.model import blake2b
 
 _MODES = ("process",)
@@ -43,6 +44,10 @@ class KubeletConfig:
             connect to this kubelet (a unix socket in `root_dir`, for the same user only).
         plugins: whether plugins, such as CSI drivers, may register by a socket below
             `root_dir/plugins_registry`.
+        managers: the policies of the CPU, memory and topology managers, such as
+            `ManagerSettings(cpu_policy="static", reserved_cpus=frozenset({0}))`; by default
+            pods share all CPUs. `static` needs a container runtime. Two kubelets of one
+            machine must not give away the same CPUs.
     """
 
     root_dir: Path | str
@@ -62,6 +67,7 @@ class KubeletConfig:
     cluster_domain: str = ""
     control_socket: bool = False
     plugins: bool = False
+    managers: ManagerSettings = field(default_factory=ManagerSettings)
 
     def __post_init__(self) -> None:
         """Check the fields. Raises ValueError naming the field."""
@@ -75,6 +81,12 @@ class KubeletConfig:
         for name in ("crash_backoff_base", "crash_backoff_cap", "sync_period"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name)}: expected more than 0")
+        managers = self.managers
+        if endpoint == _MODES[0] == self.runtime and (managers.gives_cpus or managers.gives_memory):
+            raise ValueError(
+                "managers: static policies need a container runtime: containers of the runtime "
+                "'process' have no cpuset"
+            )
 
     @property
     def root(self) -> Path:

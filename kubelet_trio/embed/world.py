@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kubelet_trio.agent import PodCgroupRemover
     from kubelet_trio.cgroups import CgroupDriver
     from kubelet_trio.containers import NodeSettings
+    from kubelet_trio.managers import Machine
     from kubelet_trio.pleg import ExitWaiter
     from kubelet_trio.probes import ExecOrphans
     from kubelet_trio.supervision import ChildSpec
@@ -50,6 +51,7 @@ class World:
     log_watch: Callable[[Path], AbstractAsyncContextManager[LogWatch]] = inotify_watch
     tmpfs_noswap: bool = False
     plugin_watcher: Callable[[], Watcher] = open_watcher
+    machine: Callable[[], Machine] | None = None  # its topology; None: that of this host
 
 
 def node_paths(node: NodeSettings, config: KubeletConfig) -> NodeSettings:

@@ -2,6 +2,7 @@
 
 from kubelet_trio.grpc._channel import Channel, Dial, open_channel
 from kubelet_trio.grpc._codec import Message, RawMessage
+from kubelet_trio.grpc._limits import ServerLimits
 from kubelet_trio.grpc._methods import (
     StreamStreamMethod,
     StreamUnaryMethod,
@@ -26,6 +27,7 @@ __all__ = [
     "Message",
     "RawMessage",
     "Server",
+    "ServerLimits",
     "ServerStream",
     "Status",
     "StreamStreamMethod",

@@ -26,11 +26,11 @@ from kubelet_trio.grpc._h2 import (
     goaway_frame,
     open_h2,
 )
+from kubelet_trio.grpc._limits import ServerLimits
 from kubelet_trio.grpc._metadata import Headers
 from kubelet_trio.grpc._stream import Http2Stream, StreamLostError
 
 CONGESTED = 1 << 20  # queued bytes from which on senders of data wait
-FLOODED = 1 << 24  # queued bytes from which on the peer evidently sends requests and never reads
 FLUSH_SECONDS = 1.0  # to send what is queued when the connection ends
 _LAST_STREAM_ID = 2**31 - 1
 
@@ -49,6 +49,7 @@ class Http2Connection:
         client: bool,
         on_request: Callable[[Http2Stream], None] | None = None,
         on_draining: Callable[[], None] | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.client = client
         self.streams: dict[int, Http2Stream] = {}
@@ -58,7 +59,11 @@ class Http2Connection:
         self._transport = transport
         self._on_request = on_request
         self._on_draining = on_draining
-        self._h2 = open_h2(client=client)
+        limits = limits or ServerLimits()
+        self._most_queued = limits.queued_bytes
+        self._h2 = open_h2(
+            client=client, streams=limits.streams, stream_window=limits.stream_window
+        )
         self._filter = GoAwayFilter(preface=not client)
         self._output = bytearray()
         self._sending = False
@@ -266,7 +271,7 @@ class Http2Connection:
             self.widen_window(self._uncredited)
             self._uncredited = 0
         self.flush()
-        if len(self._output) > FLOODED:
+        if len(self._output) > self._most_queued:
             raise h2.exceptions.ProtocolError("it requests answers and does not read them")
 
     # Events of the peer

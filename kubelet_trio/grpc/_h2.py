@@ -36,7 +36,7 @@ class H2(h2.connection.H2Connection):
     MAX_CLOSED_STREAMS = 256
 
 
-def open_h2(*, client: bool) -> H2:
+def open_h2(*, client: bool, streams: int = MAX_STREAMS, stream_window: int = STREAM_WINDOW) -> H2:
     """Return a connection with its first frames queued."""
     config = h2.config.H2Configuration(
         client_side=client,
@@ -48,8 +48,8 @@ def open_h2(*, client: bool) -> H2:
         normalize_inbound_headers=False,
     )
     codes = h2.settings.SettingCodes
-    values = {codes.INITIAL_WINDOW_SIZE: STREAM_WINDOW}
-    values |= {codes.ENABLE_PUSH: 0} if client else {codes.MAX_CONCURRENT_STREAMS: MAX_STREAMS}
+    values = {codes.INITIAL_WINDOW_SIZE: stream_window}
+    values |= {codes.ENABLE_PUSH: 0} if client else {codes.MAX_CONCURRENT_STREAMS: streams}
     connection = H2(config)
     # Replaced before the first frame: h2 would send its own defaults, and ours in a second frame.
     connection.local_settings = h2.settings.Settings(client=client, initial_values=values)

@@ -23,6 +23,7 @@ from kubelet_trio.grpc._codec import (
 )
 from kubelet_trio.grpc._connection import Http2Connection
 from kubelet_trio.grpc._h2 import NO_ERROR
+from kubelet_trio.grpc._limits import RateLimit, ServerLimits
 from kubelet_trio.grpc._metadata import (
     Headers,
     Metadata,
@@ -52,19 +53,25 @@ class ServerStream(Generic[RequestT, ReplyT]):
     """One call, as its handler sees it."""
 
     def __init__(
-        self, stream: Http2Stream, handler: Handler, codec: Codec, max_message_bytes: int
+        self,
+        stream: Http2Stream,
+        handler: Handler,
+        codec: Codec,
+        max_message_bytes: int,
+        max_request_bytes: int | None = None,
     ) -> None:
         self._stream = stream
         self._handler = handler
         self._codec = codec
         self._limit = max_message_bytes
+        self._most_received = max_message_bytes if max_request_bytes is None else max_request_bytes
         self._headers_sent = False
         self.metadata: Metadata = decode_metadata(stream.headers or ())
 
     async def recv_message(self) -> RequestT | None:
         """Receive the next message; None once the caller has sent all. Raises `GRPCError`."""
         await trio.lowlevel.checkpoint()
-        data = await read_frame(self._stream.read, self._limit)
+        data = await read_frame(self._stream.read, self._most_received)
         if data is None:
             return None
         try:
@@ -150,6 +157,7 @@ class Server:
         *,
         codec: Codec | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._handlers: dict[bytes, Handler] = {}
         for service in services:
@@ -157,7 +165,11 @@ class Server:
                 self._handlers[path.encode()] = handler
         self._codec = codec or ProtoCodec()
         self._limit = max_message_bytes
-        self._connections: set[Http2Connection] = set()
+        self._limits = limits or ServerLimits()
+        self._rate = RateLimit(self._limits.qps, self._limits.burst)
+        self._calls = 0  # unary ones in progress
+        # In the order of their last call: the one that has been idle for longest is the first.
+        self._connections: dict[Http2Connection, None] = {}
 
     async def serve(
         self,
@@ -171,24 +183,50 @@ class Server:
             task_status.started()
 
     async def serve_stream(self, transport: trio.abc.Stream) -> None:
-        """Serve one connection to its end."""
+        """Serve one connection to its end, or close it if there are too many."""
+        if not self._make_room():
+            log.warning("grpc.connection_refused", connections=len(self._connections))
+            await trio.aclose_forcefully(transport)
+            return
         async with trio.open_nursery() as calls:
             connection = Http2Connection(
                 transport,
                 client=False,
-                on_request=lambda stream: calls.start_soon(self._serve_call, stream),
+                on_request=lambda stream: calls.start_soon(self._serve, connection, stream),
+                limits=self._limits,
             )
-            self._connections.add(connection)
+            self._connections[connection] = None
             try:
                 await connection.run()
             finally:
-                self._connections.discard(connection)
+                del self._connections[connection]
             calls.cancel_scope.cancel()
 
     def drain(self) -> None:
         """Send GOAWAY on all connections: calls in flight go on, new ones are refused."""
         for connection in self._connections:
             connection.drain()
+
+    def _make_room(self) -> bool:
+        """Return whether one more connection may come; an idle one may have to go."""
+        most = self._limits.connections
+        if most is None or len(self._connections) < most:
+            return True
+        idle = (c for c in self._connections if c.is_usable and not c.streams)
+        longest = next(idle, None)
+        # One that drains lives for a moment more: count it, or a flood of connections had no limit.
+        if longest is None or len(self._connections) >= 2 * most:
+            return False
+        longest.drain()
+        return True
+
+    async def _serve(self, connection: Http2Connection, stream: Http2Stream) -> None:
+        try:
+            await self._serve_call(stream)
+        finally:
+            if connection in self._connections:
+                del self._connections[connection]
+                self._connections[connection] = None
 
     async def _serve_call(self, stream: Http2Stream) -> None:
         fields = dict(stream.headers or ())
@@ -200,7 +238,7 @@ class Server:
             return
         handler = self._handlers.get(fields.get(b":path", b""))
         call: ServerStream[Any, Any] = ServerStream(
-            stream, handler or _UNKNOWN, self._codec, self._limit
+            stream, handler or _UNKNOWN, self._codec, self._limit, self._limits.request_bytes
         )
         try:
             raw = fields.get(b"grpc-timeout")
@@ -208,7 +246,25 @@ class Server:
         except ValueError as exc:
             call.finish(GRPCError(Status.INTERNAL, str(exc)))
             return
-        await _run_handler(handler or _UNKNOWN, call, stream, timeout)
+        if handler is None or handler.cardinality is not Cardinality.UNARY_UNARY:
+            await _run_handler(handler or _UNKNOWN, call, stream, timeout)
+            return
+        if (refused := self._refused()) is not None:
+            call.finish(GRPCError(Status.RESOURCE_EXHAUSTED, refused))
+            return
+        self._calls += 1
+        try:
+            await _run_handler(handler, call, stream, min(timeout, self._limits.call_seconds))
+        finally:
+            self._calls -= 1
+
+    def _refused(self) -> str | None:
+        """Return why a unary call is refused; None if it is not."""
+        most = self._limits.calls
+        if most is not None and self._calls >= most:
+            return f"more than {most} calls are in progress"
+        # ErrorLimitExceeded in pkg/kubelet/apis/grpc.
+        return None if self._rate.allow() else "rejected by rate limit"
 
 
 async def _run_handler(

@@ -15,7 +15,8 @@ from kubelet_trio.model.clock import (
     rfc3339,
     to_datetime,
 )
-from kubelet_trio.model.digest import blake2b, sha256
+from kubelet_trio.model.cpus import format_cpus, parse_cpus
+from kubelet_trio.model.digest import blake2b, fnv1a_32, sha256
 from kubelet_trio.model.disk import DiskSpace, disk_space
 from kubelet_trio.model.documents import JSON_ERRORS, check_yaml_depth, yaml_problem
 from kubelet_trio.model.events import (
@@ -43,6 +44,7 @@ from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.logger import BoundLogger, get_logger, set_verbosity, set_vmodule
 from kubelet_trio.model.meter import (
+    ADMISSIONS,
     CALLS,
     COUNTS,
     PULLS,
@@ -85,7 +87,13 @@ from kubelet_trio.model.pods import (
     pod_uid,
     spec,
 )
-from kubelet_trio.model.protobuf import parse_message, redacted
+from kubelet_trio.model.protobuf import (
+    encode_bytes,
+    encode_number,
+    encode_varint,
+    parse_message,
+    redacted,
+)
 from kubelet_trio.model.quantity import (
     NANO,
     canonical_quantity,
@@ -114,6 +122,7 @@ from kubelet_trio.model.watch import (
 )
 
 __all__ = [
+    "ADMISSIONS",
     "CALLS",
     "CONFIG_HASH",
     "CONFIG_MIRROR",
@@ -171,7 +180,12 @@ __all__ = [
     "could_restart_all",
     "count_tree",
     "disk_space",
+    "encode_bytes",
+    "encode_number",
+    "encode_varint",
     "end_threads",
+    "fnv1a_32",
+    "format_cpus",
     "get_logger",
     "grace_period",
     "housekeeping_round",
@@ -192,6 +206,7 @@ __all__ = [
     "open_directory",
     "open_regular",
     "open_watcher",
+    "parse_cpus",
     "parse_message",
     "parse_quantity",
     "pod_annotations",

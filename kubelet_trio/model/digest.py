@@ -1,4 +1,4 @@
-"""Hash functions without OpenSSL: `hashlib` would load it, which costs 4 MB."""
+"""Hash functions, without OpenSSL: `hashlib` would load it, which costs 4 MB."""
 
 from __future__ import annotations
 
@@ -21,4 +21,15 @@ else:
         except ImportError:
             from hashlib import sha256
 
-__all__ = ["blake2b", "sha256"]
+__all__ = ["blake2b", "fnv1a_32", "sha256"]
+
+_OFFSET_BASIS = 0x811C9DC5
+_PRIME = 0x01000193
+
+
+def fnv1a_32(data: bytes) -> int:
+    """Return the 32-bit FNV-1a hash of `data`."""
+    value = _OFFSET_BASIS
+    for byte in data:
+        value = ((value ^ byte) * _PRIME) & 0xFFFFFFFF
+    return value

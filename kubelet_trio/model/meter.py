@@ -40,6 +40,10 @@ RESIZES: Buckets = (
 COUNTS: Buckets = (1, 2, 4, 8, 16)
 
 
+# topologyManagerAdmissionDuration, in milliseconds: ExponentialBuckets(.05, 2, 15).
+ADMISSIONS: Buckets = tuple(0.05 * 2.0**n for n in range(15))
+
+
 class Histogram:
     """The number of values in each bucket, and their sum."""
 

@@ -58,6 +58,27 @@ def redacted(message: Any, *names: str) -> str:
     return f"{type(message).__name__}({', '.join(parts)})"
 
 
+def encode_varint(value: int) -> bytes:
+    """Encode a number of up to 64 bits; a negative one as its two's complement."""
+    value &= (1 << 64) - 1
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def encode_number(field: int, value: int) -> bytes:
+    """Encode a field whose type is a varint: a number, bool or enum."""
+    return encode_varint(field << 3 | _VARINT) + encode_varint(value)
+
+
+def encode_bytes(field: int, content: bytes) -> bytes:
+    """Encode a field of bytes, of UTF-8 text, or of an encoded message."""
+    return encode_varint(field << 3 | _BYTES) + encode_varint(len(content)) + content
+
+
 @functools.cache
 def _known_fields(message_type: Any) -> dict[int, _Known]:
     described, found = message_type._betterproto, {}

@@ -12,8 +12,8 @@ from kubelet_trio.node.capacity import (
     ReservationError,
     Reservations,
     node_capacity,
-    parse_cpus,
     parse_reservation,
+    reserved_amounts,
     with_reserved_cpus,
 )
 from kubelet_trio.node.errors import CsiNodeError
@@ -94,9 +94,9 @@ __all__ = [
     "node_capacity",
     "object_ttl",
     "own_problem",
-    "parse_cpus",
     "parse_reservation",
     "read_machine",
+    "reserved_amounts",
     "resources_of",
     "serving_store",
     "system_info",

@@ -16,7 +16,6 @@ pkg/kubelet/cm, MachineInfo of pkg/kubelet/nodestatus, hardEvictionReservation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,7 +39,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 _EVICTION_RESOURCES = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 _NO_THRESHOLD = (None, "0%", "100%")  # the latter two turn a signal off
 _RESERVABLE = ("cpu", "memory", "ephemeral-storage", PID)
-_LAST_CPU = (1 << 16) - 1  # far beyond Linux' largest NR_CPUS (8,192); bounds the set
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ def node_capacity(
         **{HUGEPAGES + size: amount * NANO for size, amount in machine.hugepages.items()},
     }
     kept = _daemons(reserved)
-    whole = {n: kept.get(n, 0) + _evicted(n, amount, reserved) for n, amount in resources.items()}
+    whole = reserved_amounts(reserved, resources)
     _check(resources, whole)
     pods = min(max_pods, pods_per_core * machine.cpus) if pods_per_core else max_pods
     allocatable = {n: max(amount - whole[n], 0) for n, amount in resources.items()}
@@ -106,6 +104,16 @@ def node_capacity(
         internal=inner,
         enforceable={n: max(amount - kept.get(n, 0), 0) for n, amount in inner.items()},
     )
+
+
+def reserved_amounts(reserved: Reservations, capacity: Amounts) -> dict[str, int]:
+    """Return how much of each resource of the capacity is kept from pods.
+
+    This is systemReserved, kubeReserved and the hard eviction thresholds, together
+    (GetNodeAllocatableReservation).
+    """
+    kept = _daemons(reserved)
+    return {n: kept.get(n, 0) + _evicted(n, amount, reserved) for n, amount in capacity.items()}
 
 
 def parse_reservation(field_name: str, given: Mapping[str, str]) -> dict[str, int]:
@@ -137,20 +145,6 @@ def with_reserved_cpus(reserved: Reservations, cpus: int) -> Reservations:
         return reserved
     kube = {n: amount for n, amount in reserved.kube.items() if n != "cpu"}
     return Reservations({**reserved.system, "cpu": cpus * NANO}, kube, reserved.eviction_hard)
-
-
-def parse_cpus(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as `0-3,8`. Raises ValueError."""
-    found: set[int] = set()
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last > _LAST_CPU:
-            raise ValueError(f"{part!r}: no machine has a CPU above {_LAST_CPU}")
-        found.update(range(first, last + 1))
-    return frozenset(found)
 
 
 def threshold_amount(threshold: str, capacity: int) -> int:

@@ -37,7 +37,7 @@ class NodeObserver:
 
     Attributes:
         identity: the node's settings.
-        resources: its capacity.
+        resources: returns its capacity, with the devices of plugins.
         info: describes the machine, given the runtime's name and version.
         host_ips: its addresses.
         declared: the features that it declares.
@@ -50,7 +50,7 @@ class NodeObserver:
     """
 
     identity: NodeIdentity
-    resources: NodeResources
+    resources: Callable[[], NodeResources]
     info: Callable[[str], NodeSystemInfo]
     host_ips: tuple[str, ...]
     declared: tuple[str, ...]
@@ -75,7 +75,7 @@ class NodeObserver:
             now=self.clock.time(),
             host_ips=self.host_ips,
             address_problem=self._check_node_ips(),
-            resources=self.resources,
+            resources=self.resources(),
             info=self.info(version),
             not_ready=tuple(not_ready),
             pressure=self.pressure.value,

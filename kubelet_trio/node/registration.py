@@ -63,7 +63,9 @@ class Registration:
     identity: NodeIdentity
     node: NodeObject
     observe: Callable[[], Awaitable[NodeView]]
-    reset_extended: bool = True  # as no device plugin has registered with this agent yet
+    # As no device plugin has registered with this agent yet. An agent that knows the resources of
+    # an earlier one's plugins reports these as 0 itself (ShouldResetExtendedResourceCapacity).
+    reset_extended: bool = True
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Register, with retries. Ready at once, connected or not."""

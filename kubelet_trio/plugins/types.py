@@ -8,7 +8,9 @@ from typing import Protocol
 
 import trio
 
-CSI_TYPE = "CSIPlugin"  # pluginregistration v1; the others are DevicePlugin and DRAPlugin
+# pluginregistration v1; the other one is DRAPlugin.
+CSI_TYPE = "CSIPlugin"
+DEVICE_TYPE = "DevicePlugin"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from kubelet_trio.pods.records.names import PodNames
 from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
 from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaceManager
-from kubelet_trio.pods.services import NoServices, PodCgroups, PodServices
+from kubelet_trio.pods.services import NoManagers, NoServices, PodCgroups, PodManagers, PodServices
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
@@ -47,6 +47,7 @@ __all__ = [
     "ImagePuller",
     "LeftVolumes",
     "MeteredTree",
+    "NoManagers",
     "NoServices",
     "NodeCgroups",
     "OrphanCgroups",
@@ -55,6 +56,7 @@ __all__ = [
     "PodCgroupRemover",
     "PodCgroups",
     "PodFailure",
+    "PodManagers",
     "PodNames",
     "PodRecord",
     "PodRecords",

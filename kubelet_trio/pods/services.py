@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import Container, Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.cgroups import CgroupLimits
-from kubelet_trio.containers import NodeSettings
+from kubelet_trio.containers import NodeSettings, without_quota
 from kubelet_trio.cri import Runtime, RuntimeState
+from kubelet_trio.managers import NO_SHARE, ContainerShare, DeviceHealth, Refusal
 from kubelet_trio.model import (
     ContainerId,
     EventSink,
@@ -123,6 +124,104 @@ class PodCgroups(Protocol):
         ...
 
 
+class PodManagers(Protocol):
+    """The managers of CPUs, memory and devices: see `managers.ResourceManagers`.
+
+    Only `settle` and `prepare` block.
+    """
+
+    def admit(self, pod: Pod, replaces: Collection[PodUid] = ()) -> Refusal | None:
+        """Reserve what a pod needs; what the pods `replaces` have is free. Return why not."""
+        ...
+
+    def would_refuse(self, pod: Pod, leaving: Collection[PodUid]) -> Refusal | None:
+        """Return why a pod would not be admitted even once other pods have left."""
+        ...
+
+    def adopt(self, pod: Pod) -> None:
+        """Give a pod that was admitted before what it needs, if it has nothing."""
+        ...
+
+    def retain(self, pods: Collection[PodUid]) -> None:
+        """Release what all other pods have."""
+        ...
+
+    def is_settled(self, pod: Pod) -> bool:
+        """Whether `settle` has nothing to wait for."""
+        ...
+
+    async def settle(self, pod: Pod) -> None:
+        """Wait until the pod's first container may be made.
+
+        Raises `CheckpointError`, to be retried, and `PlacementError`.
+        """
+        ...
+
+    async def prepare(self, pod: Pod, container: Container) -> None:
+        """Get a container's devices ready for a start.
+
+        Raises `CheckpointError` and `DevicePluginError`: the start fails, and is retried.
+        """
+        ...
+
+    def share(self, uid: PodUid, container: str) -> ContainerShare:
+        """Return what a container gets when it is created now."""
+        ...
+
+    def device_health(self, uid: PodUid, container: str) -> tuple[DeviceHealth, ...]:
+        """Return the health of a container's devices."""
+        ...
+
+    def has_no_quota(self, pod: Pod) -> bool:
+        """Whether the pod's cgroup has no CFS quota."""
+        ...
+
+    def note_started(
+        self, pod: Pod, container: Container, container_id: ContainerId, share: ContainerShare
+    ) -> None:
+        """Note that a container runs, which was created with `share`."""
+        ...
+
+
+class NoManagers:
+    """The managers of a node whose policies are all `none`, without device plugins."""
+
+    def admit(self, pod: Pod, replaces: Collection[PodUid] = ()) -> Refusal | None:
+        return None
+
+    def would_refuse(self, pod: Pod, leaving: Collection[PodUid]) -> Refusal | None:
+        return None
+
+    def adopt(self, pod: Pod) -> None:
+        pass
+
+    def retain(self, pods: Collection[PodUid]) -> None:
+        pass
+
+    def is_settled(self, pod: Pod) -> bool:
+        return True
+
+    async def settle(self, pod: Pod) -> None:
+        pass
+
+    async def prepare(self, pod: Pod, container: Container) -> None:
+        pass
+
+    def share(self, uid: PodUid, container: str) -> ContainerShare:
+        return NO_SHARE
+
+    def device_health(self, uid: PodUid, container: str) -> tuple[DeviceHealth, ...]:
+        return ()
+
+    def has_no_quota(self, pod: Pod) -> bool:
+        return False
+
+    def note_started(
+        self, pod: Pod, container: Container, container_id: ContainerId, share: ContainerShare
+    ) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True)
 class PodServices:
     """The parts of the node that every worker shares, and does not replace."""
@@ -150,3 +249,9 @@ class PodServices:
     dead_kept: int | None = 1  # dead instances kept of each container; None: all
     sync_period: float = 60.0  # syncFrequency: seconds to a worker's next round without a wake-up
     meter: Meter = field(default_factory=Meter)
+    managers: PodManagers = field(default_factory=NoManagers)
+
+    def node_of(self, pod: Pod) -> NodeSettings:
+        """Return the node's settings as they apply to a pod's cgroup and sandbox."""
+        node = self.node()
+        return without_quota(node) if self.managers.has_no_quota(pod) else node

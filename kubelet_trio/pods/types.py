@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 from lightkube.models.core_v1 import PodCondition, PodStatus, ResourceRequirements
 
+from kubelet_trio.managers import DeviceHealth
 from kubelet_trio.model import ContainerId, PodUid
 
 
@@ -109,6 +110,7 @@ class StatusInput:
     pending_resize: PendingResize | None = None
     resize: PodResize | None = None  # the one in progress
     resize_error: str = ""  # why its last attempt failed
+    devices: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)  # by container
 
 
 class EndReason(enum.Enum):

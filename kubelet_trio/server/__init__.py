@@ -16,11 +16,12 @@ from kubelet_trio.server.routes.control import (
     SOCKET_NAME,
     add_exec,
     add_stats,
+    add_topology,
     add_volumes,
     control_router,
 )
 from kubelet_trio.server.routes.health import Check, health_router, is_healthy
-from kubelet_trio.server.sockets import open_tcp, open_unix, root_lock
+from kubelet_trio.server.sockets import open_tcp, open_unix, peer_name, root_lock
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
@@ -36,18 +37,21 @@ if TYPE_CHECKING:
     from kubelet_trio.server.access.authentication import NodeAuthenticator, TokenReviews
     from kubelet_trio.server.access.authorization import AccessReviews, Authorizer, Guard, allow_all
     from kubelet_trio.server.logs.system import SYSTEM_LOGS
+    from kubelet_trio.server.pods_api import PodWatches, pods_api_server
     from kubelet_trio.server.routes.kubelet import ApiParts, kubelet_router, measured
     from kubelet_trio.server.routes.node_page import loopback_only, node_page_router
     from kubelet_trio.server.tls.self_signed import ensure_self_signed
     from kubelet_trio.server.tls.serving import ServerTls, TlsSettings
 
-# Loaded where the kubelet API or the node page is served: most standalone nodes serve neither.
+# Loaded where the kubelet API, the node page or the Pods API is served: most standalone nodes serve
+# none of them.
 _DEFERRED = {
     "AccessReviews": "access.authorization",
     "ApiParts": "routes.kubelet",
     "Authorizer": "access.authorization",
     "Guard": "access.authorization",
     "NodeAuthenticator": "access.authentication",
+    "PodWatches": "pods_api",
     "SYSTEM_LOGS": "logs.system",
     "ServerTls": "tls.serving",
     "TlsSettings": "tls.serving",
@@ -58,6 +62,7 @@ _DEFERRED = {
     "loopback_only": "routes.node_page",
     "measured": "routes.kubelet",
     "node_page_router": "routes.node_page",
+    "pods_api_server": "pods_api",
 }
 
 __all__ = [
@@ -78,6 +83,7 @@ __all__ = [
     "KubeletApiView",
     "Limits",
     "NodeAuthenticator",
+    "PodWatches",
     "Port",
     "PortInfo",
     "Ports",
@@ -95,6 +101,7 @@ __all__ = [
     "Upgrade",
     "add_exec",
     "add_stats",
+    "add_topology",
     "add_volumes",
     "allow_all",
     "control_router",
@@ -107,6 +114,8 @@ __all__ = [
     "node_page_router",
     "open_tcp",
     "open_unix",
+    "peer_name",
+    "pods_api_server",
     "root_lock",
     "serve_connection",
     "serve_http",

@@ -139,6 +139,11 @@ class Ports:
         """Return the state of each address."""
         return tuple(port.info for port in self._ports.values())
 
+    def problem(self, name: str) -> str:
+        """Return why an address is not open; "" if it is, or is not declared."""
+        port = self._ports.get(name)
+        return port.problem() if port is not None else ""
+
     def _add(self, port: Port) -> Port:
         self._ports[port.info.name] = port
         return port

@@ -97,6 +97,15 @@ class Holder:
         return f"{self.name} (pid {self.pid})"
 
 
+def peer_name(stream: trio.SocketStream) -> str:
+    """Return the process at the other end of a unix socket, as `name (pid 12)`."""
+    size = struct.calcsize("3i")
+    found = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, _, _ = struct.unpack("3i", found)  # unix(7): struct ucred
+    # The name is from memory of the kernel: no disk can block this read.
+    return str(Holder(pid, _name(pid, Path("/proc"))))
+
+
 def find_holder(host: str, port: int, proc: Path = Path("/proc")) -> Holder | None:
     """Return the process that listens on a port; None if it cannot be found. Blocks.
 

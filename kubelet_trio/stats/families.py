@@ -22,6 +22,7 @@ _STATIC = ("static",)
 _HANDLER = ("runtime_handler",)
 _PLUGIN = ("plugin_name",)
 _WHERE = ("host", "verb")
+_API = ("server_api_version",)
 
 # Names and help texts are upstream's, misspellings included, so that dashboards fit.
 # ruff: noqa: E501  # a table is read by its columns
@@ -83,6 +84,20 @@ FAMILIES: dict[str, Family] = {
     "kubelet_evictions": Family("counter", "[ALPHA] Cumulative number of pod evictions by eviction signal", ("eviction_signal",)),
     "kubelet_eviction_stats_age_seconds": Family("histogram", "[ALPHA] Time between when stats are collected, and when pod is evicted based on those stats by eviction signal", ("eviction_signal",)),
     "kubelet_preemptions": Family("counter", "[ALPHA] Cumulative number of pod preemptions by preemption resource", ("preemption_signal",)),
+    "kubelet_cpu_manager_pinning_requests_total": Family("counter", "[ALPHA] The number of cpu core allocations which required pinning."),
+    "kubelet_cpu_manager_pinning_errors_total": Family("counter", "[ALPHA] The number of cpu core allocations which required pinning failed."),
+    "kubelet_cpu_manager_shared_pool_size_millicores": Family("gauge", "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores."),
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count": Family("gauge", "[ALPHA] The total number of CPUs exclusively allocated to containers running on this node"),
+    "kubelet_cpu_manager_allocation_per_numa": Family("gauge", "[ALPHA] Number of CPUs allocated per NUMA node", ("numa_node",)),
+    "kubelet_memory_manager_pinning_requests_total": Family("counter", "[ALPHA] The number of memory pages allocations which required pinning."),
+    "kubelet_memory_manager_pinning_errors_total": Family("counter", "[ALPHA] The number of memory pages allocations which required pinning that failed."),
+    "kubelet_device_plugin_registration_total": Family("counter", "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.", ("resource_name",)),
+    "kubelet_device_plugin_alloc_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.", ("resource_name",)),
+    "kubelet_topology_manager_admission_requests_total": Family("counter", "[ALPHA] The number of admission requests where resources have to be aligned."),
+    "kubelet_topology_manager_admission_errors_total": Family("counter", "[ALPHA] The number of admission request failures where resources could not be aligned."),
+    "kubelet_topology_manager_admission_duration_ms": Family("histogram", "[ALPHA] Duration in milliseconds to serve a pod admission request."),
+    "kubelet_container_aligned_compute_resources_count": Family("counter", "[ALPHA] Cumulative number of aligned compute resources allocated to containers by alignment type.", ("scope", "boundary")),
+    "kubelet_container_aligned_compute_resources_failure_count": Family("counter", "[ALPHA] Cumulative number of failures to allocate aligned compute resources to containers by alignment type.", ("scope", "boundary")),
     "kubelet_graceful_shutdown_start_time_seconds": Family("gauge", "[ALPHA] Last graceful shutdown start time since unix epoch in seconds"),
     "kubelet_graceful_shutdown_end_time_seconds": Family("gauge", "[ALPHA] Last graceful shutdown end time since unix epoch in seconds"),
     "kubelet_image_garbage_collected_total": Family("counter", "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.", ("reason",)),
@@ -99,6 +114,12 @@ FAMILIES: dict[str, Family] = {
     "rest_client_requests_total": Family("counter", "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.", ("code", "host", "method")),
     "rest_client_request_duration_seconds": Family("histogram", "[ALPHA] Request latency in seconds. Broken down by verb, and host.", _WHERE),
     "rest_client_rate_limiter_duration_seconds": Family("histogram", "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.", _WHERE),
+    "kubelet_pod_resources_endpoint_requests_total": Family("counter", "[ALPHA] Cumulative number of requests to the PodResource endpoint. Broken down by server api version.", _API),
+    "kubelet_pod_resources_endpoint_requests_list": Family("counter", "[ALPHA] Number of requests to the PodResource List endpoint. Broken down by server api version.", _API),
+    "kubelet_pod_resources_endpoint_requests_get_allocatable": Family("counter", "[ALPHA] Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.", _API),
+    "kubelet_pod_resources_endpoint_requests_get": Family("counter", "[ALPHA] Number of requests to the PodResource Get endpoint. Broken down by server api version.", _API),
+    "kubelet_pod_resources_endpoint_errors_get": Family("counter", "[ALPHA] Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.", _API),
+    "kubelet_pod_watch_events_dropped_total": Family("counter", "[ALPHA] Cumulative number of pod watch events dropped."),
     "plugin_manager_total_plugins": Family("gauge", "[ALPHA] Number of plugins in Plugin Manager", ("socket_path", "state")),
     "volume_manager_selinux_container_errors_total": Family("gauge", "[ALPHA] Number of errors when kubelet cannot compute SELinux context for a container. Kubelet can't start such a Pod then and it will retry, therefore value of this metric may not represent the actual nr. of containers.", ("access_mode",)),
     "volume_manager_selinux_container_warnings_total": Family("gauge", "[ALPHA] Number of errors when kubelet cannot compute SELinux context for a container that are ignored. They will become real errors when SELinuxMountReadWriteOncePod feature is expanded to all volume access modes.", ("access_mode",)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.status.pod_starts import PodStarts
-from kubelet_trio.status.store import StatusStore
+from kubelet_trio.status.store import StatusStore, no_watches
 
 if TYPE_CHECKING:
     from kubelet_trio.status.manager import StatusManager
@@ -23,6 +23,7 @@ __all__ = [
     "PodStarts",
     "StatusManager",
     "StatusStore",
+    "no_watches",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -7,7 +7,7 @@ their last statuses are still published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Protocol
 
 import trio
@@ -25,6 +25,10 @@ class StatusListener(Protocol):
     def forget(self, uid: PodUid) -> None: ...
 
 
+def no_watches(_changed: Mapping[PodUid, Pod | None], _finished: Set[PodUid]) -> None:
+    """Tell nobody."""
+
+
 class StatusStore:
     """The pods of the node, each with its newest status.
 
@@ -36,15 +40,18 @@ class StatusStore:
         self,
         listener: StatusListener | None = None,
         on_delivered: Callable[[Mapping[PodUid, Pod | None]], None] = lambda _changed: None,
+        on_change: Callable[[Mapping[PodUid, Pod | None], Set[PodUid]], None] = no_watches,
     ) -> None:
         """Take the readers of statuses.
 
         Args:
             listener: receives each status; None: statuses stay in the view.
             on_delivered: called with the pods that changed, None for a pod that is gone.
+            on_change: called with the same pods, and the UIDs of all pods that have finished.
         """
         self._listener = listener
         self._on_delivered = on_delivered
+        self._on_change = on_change
         self.pods: AsyncValue[Mapping[PodUid, Pod]] = AsyncValue({})
         self._pending: dict[PodUid, Pod | None] = {}
         self._finished: set[PodUid] = set()
@@ -103,6 +110,7 @@ class StatusStore:
             if pod is None:
                 view.pop(uid, None)
         self._on_delivered(pending)
+        self._on_change(pending, self._finished)
         if self._listener is not None:
             for uid, pod in pending.items():
                 if pod is None or uid in self._unconfirmed:

@@ -15,6 +15,7 @@ from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.cgroups import CgroupDriver
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
+from kubelet_trio.managers import LoadedManagers
 from kubelet_trio.model import (
     DiskSpace,
     Latest,
@@ -82,6 +83,7 @@ class Node:
         self.selinux = False
         self.allocatable: dict[str, int] = {}  # nano-units; none: not measured
         self.source: Source | None = None  # None: the feed
+        self.managers: Callable[[], LoadedManagers | None] = lambda: None
         self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
 
     @asynccontextmanager
@@ -126,6 +128,7 @@ class Node:
                 plugin_watcher=self.plugin_watcher,
             ),
             load_records(self.base / "root" / "pods"),
+            managers=self.managers(),
         )
         self.agent = agent
         async with trio.open_nursery() as nursery:
@@ -190,6 +193,15 @@ def make_pod(
     ]
     (pod,) = make_pods("\n".join(lines))
     return pod
+
+
+def guaranteed(name: str, cpu: str, memory: str = "1Gi") -> Pod:
+    """Return a Guaranteed pod of one container `web`."""
+    return make_pod(
+        name,
+        containers=f"- {{name: web, image: web, resources: {{limits: "
+        f'{{cpu: "{cpu}", memory: {memory}}}}}}}',
+    )
 
 
 def below(tree: TreeNode, *path: str) -> TreeNode:

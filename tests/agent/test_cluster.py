@@ -18,6 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kubelet_trio.agent import Agent, AgentSettings, ApiServer, ClusterSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.kube import KubeError
+from kubelet_trio.managers import LoadedManagers
 from kubelet_trio.model import Watcher, metadata, spec
 from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.node.observer import go_version
@@ -47,6 +48,7 @@ class World:
         self.node_ips: tuple[str, ...] = ()  # as --node-ip gives them
         self.ended = trio.Event()  # once the agent has stopped
         self.plugin_watcher: Callable[[], Watcher] | None = None  # None: no plugins
+        self.managers: Callable[[], LoadedManagers | None] = lambda: None
         self.offline: Path | None = None  # where the agent keeps what it was told
 
     @asynccontextmanager
@@ -93,6 +95,7 @@ class World:
                 plugin_watcher=self.plugin_watcher,
             ),
             load_records(self.host.base / "root" / "pods"),
+            managers=self.managers(),
         )
         self.ended = trio.Event()
         async with trio.open_nursery() as nursery:

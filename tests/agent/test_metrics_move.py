@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from kubelet_trio.cri import v1
 from kubelet_trio.daemon import open_apis
 from kubelet_trio.gc import ImagePolicy, LogRotationPolicy
 from kubelet_trio.kube import KubeError, KubeUnavailableError
+from kubelet_trio.managers import load_managers
 from kubelet_trio.model import NANO, Meter, SystemClock, inline_offload, node_ref, pod_uid
 from kubelet_trio.model import spec as spec_of
 from kubelet_trio.server import Port, open_tcp
@@ -33,7 +35,7 @@ from kubelet_trio.stats import FAMILIES, Filesystem
 from kubelet_trio.testing import Behaviour, FaultKind
 from kubelet_trio.testing.objects import FakeContainer
 from tests.agent.node import Node as Host
-from tests.agent.node import make_pod, make_pods
+from tests.agent.node import guaranteed, make_pod, make_pods
 from tests.agent.test_admission import sized
 from tests.agent.test_cluster import World
 from tests.agent.test_eviction import HARD, MI, Machine, from_api
@@ -41,6 +43,7 @@ from tests.agent.test_garbage import images_on
 from tests.agent.test_hooks import hooked
 from tests.agent.test_orphans import orphan
 from tests.handlers.server import serving
+from tests.managers.node.machines import static, two_nodes
 from tests.pods.cgroups.test_node import FakeTree
 from tests.shutdown.fake import FakeLogind
 from tests.volumes.csi import world as csi
@@ -133,6 +136,24 @@ async def a_critical_pod_that_needs_room(base: Path) -> tuple[Totals, Totals]:
         before = await totals(agent)
         node.feed.put(victim, never, sized("critical", "3"))
         await trio.sleep(90)
+        return before, await totals(agent)
+
+
+async def pods_with_cpus_and_memory_of_their_own(base: Path) -> tuple[Totals, Totals]:
+    node = Host(base)
+    policies = static(memory=True, topology="single-numa-node", options={"full-pcpus-only": True})
+    node.managers = partial(load_managers, policies, base / "root", two_nodes)
+    async with node.running(managers=policies) as agent:
+        await trio.sleep(5)
+        before = await totals(agent)
+        node.feed.put(
+            guaranteed("fits", "2"),
+            guaranteed("large", "10"),
+            guaranteed("odd", "3"),
+            # Half of what is left of each node: no memory node has it all.
+            guaranteed("huge", "2", "7500Mi"),
+        )
+        await trio.sleep(5)
         return before, await totals(agent)
 
 
@@ -426,6 +447,19 @@ SCENARIOS: Mapping[Scenario, tuple[str, ...]] = {
     ),
     a_node_without_memory: ("kubelet_evictions", "kubelet_eviction_stats_age_seconds"),
     a_critical_pod_that_needs_room: ("kubelet_preemptions", "kubelet_admission_rejections_total"),
+    pods_with_cpus_and_memory_of_their_own: (
+        "kubelet_container_aligned_compute_resources_count",
+        "kubelet_container_aligned_compute_resources_failure_count",
+        "kubelet_cpu_manager_allocation_per_numa",
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "kubelet_cpu_manager_pinning_errors_total",
+        "kubelet_cpu_manager_pinning_requests_total",
+        "kubelet_cpu_manager_shared_pool_size_millicores",
+        "kubelet_memory_manager_pinning_requests_total",
+        "kubelet_topology_manager_admission_duration_ms",
+        "kubelet_topology_manager_admission_errors_total",
+        "kubelet_topology_manager_admission_requests_total",
+    ),
     pods_that_are_resized: (
         "kubelet_container_requested_resizes_total",
         "kubelet_pod_deferred_accepted_resizes_total",
@@ -487,11 +521,20 @@ REAL: Mapping[Scenario, tuple[str, ...]] = {
 CERTIFICATES = {n for n in FAMILIES if "_certificate_manager_" in n or "_expiration_renew_" in n}
 ELSEWHERE = {
     "plugin_manager_total_plugins": "tests/agent/test_plugins.py",
+    "kubelet_pod_resources_endpoint_errors_get": "tests/agent/test_node_sockets.py",
+    "kubelet_pod_resources_endpoint_requests_get": "tests/agent/test_node_sockets.py",
+    "kubelet_pod_resources_endpoint_requests_get_allocatable": "tests/agent/test_node_sockets.py",
+    "kubelet_pod_resources_endpoint_requests_list": "tests/agent/test_node_sockets.py",
+    "kubelet_pod_resources_endpoint_requests_total": "tests/agent/test_node_sockets.py",
+    "kubelet_pod_watch_events_dropped_total": "tests/server/pods_api/pods.py",
     "kubernetes_healthcheck": "tests/server/routes/test_health.py",
     "kubernetes_healthchecks_total": "tests/server/routes/test_health.py",
     "kubelet_credential_provider_plugin_duration": "tests/credentials/test_plugins.py",
     "kubelet_credential_provider_plugin_errors_total": "tests/credentials/test_plugins.py",
+    "kubelet_device_plugin_alloc_duration_seconds": "tests/agent/test_device_plugins.py",
+    "kubelet_device_plugin_registration_total": "tests/agent/test_device_plugins.py",
     "kubelet_evented_pleg_connection_error_count": "tests/pleg/test_exits_are_known.py",
+    "kubelet_memory_manager_pinning_errors_total": "tests/managers/node/test_holdings.py",
     "kubelet_lifecycle_handler_http_fallbacks_total": "tests/agent/test_hooks.py",
     "kubelet_podcertificate_states": "tests/agent/test_projections.py",
     "kubelet_websocket_streaming_requests_total": "tests/server/streams/test_translated.py",

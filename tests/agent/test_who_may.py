@@ -98,7 +98,8 @@ CONTROL = {
     ("GET", path)
     for path in (
         "/pods", "/pods/{namespace}/{name}", "/events", "/tree", "/status", "/version", "/stats",
-        "/volumes", "/logs/{namespace}/{pod}/{container}", "/exec/{namespace}/{pod}/{container}",
+        "/volumes", "/topology", "/logs/{namespace}/{pod}/{container}",
+        "/exec/{namespace}/{pod}/{container}",
     )
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from kubelet_trio.server import (
     SOCKET_NAME,
     add_exec,
     add_stats,
+    add_topology,
     add_volumes,
     control_router,
     open_unix,
@@ -31,6 +32,7 @@ class ServedView:
         self.root = root
         self.summary = b"{}"  # what is used
         self.volumes = b'{"items":[]}'
+        self.topology = b"{}"
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve,))
@@ -54,12 +56,16 @@ class ServedView:
     async def _volumes(self) -> bytes:
         return self.volumes
 
+    async def _topology(self) -> bytes:
+        return self.topology
+
     async def _serve(self) -> None:
         async with trio.open_nursery() as nursery:
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
             add_stats(router, self._summary)
             add_volumes(router, self._volumes)
+            add_topology(router, self._topology)
             if isinstance(self.view, FakeKubeletApiView):
                 add_exec(router, self.view)
             await nursery.start(serve_http, router, [listener])

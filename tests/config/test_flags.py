@@ -112,6 +112,15 @@ def test_every_flag_without_a_field_has_a_place_to_go() -> None:
                 ]
             },
         ),
+        (
+            ["--reserved-memory=0:memory=1Gi;1:memory=2Gi"],
+            {
+                "reserved-memory": [
+                    {"numaNode": 0, "limits": {"memory": "1Gi"}},
+                    {"numaNode": 1, "limits": {"memory": "2Gi"}},
+                ]
+            },
+        ),
         (["--vmodule=kubelet*=3"], {"vmodule": [{"filePattern": "kubelet*", "verbosity": 3}]}),
         (["--"], {}),
     ],

@@ -11,12 +11,29 @@ import pytest
 import trio
 import yaml
 
-from kubelet_trio import KubeletConfig, open_kubelet
+from kubelet_trio import KubeletConfig, ManagerSettings, PodEndedError, open_kubelet
+from kubelet_trio.testing.devices import calls
 from tests.containerd.conftest import MakeAgent
-from tests.harness import Agent, Containerd, CriClient, leftovers, live_containers, pod
+from tests.containerd.devices import device_pod, needs
+from tests.harness import (
+    Agent,
+    Containerd,
+    CriClient,
+    Json,
+    container,
+    forever,
+    leftovers,
+    live_containers,
+    pod,
+)
+from tests.harness.cgroups import allowed_cpus, cpus_of
 from tests.harness.csi import DRIVER, CsiDriver
 from tests.harness.csi_documents import claimed, driver_document, pod_with, volume_documents
+from tests.harness.device_plugin import ENV, node_in_container
+from tests.harness.devices import RESOURCE, DevicePlugin, PluginConfig
 from tests.harness.pods import eventually
+
+ONLINE = cpus_of(Path("/sys/devices/system/cpu/online").read_text())
 
 
 @pytest.fixture
@@ -133,3 +150,70 @@ async def test_a_csi_volume_lasts_as_long_as_its_block_and_its_data_longer(
                 await running.wait_ready()
                 assert (await running.exec(["cat", "/data/file"])).stdout == b"kept\n"
             await in_thread(driver.wait_clean)
+
+
+def manned(base: Path, containerd: Containerd) -> KubeletConfig:
+    """Return the settings of a kubelet whose pods may have CPUs of their own and devices."""
+    static = ManagerSettings(cpu_policy="static", reserved_cpus=frozenset({min(ONLINE)}))
+    return replace(config(base, containerd), plugins=True, managers=static)
+
+
+def owner(name: str, **spec: Any) -> Json:
+    """Return a Guaranteed pod that needs a whole CPU and a device."""
+    amounts = {"cpu": "1", "memory": "32Mi", **needs(RESOURCE)["limits"]}
+    main = container("main", forever(), resources={"limits": amounts, "requests": amounts})
+    return pod(name, main, terminationGracePeriodSeconds=2, **spec)
+
+
+def cpus_of_pod(cri: CriClient, name: str) -> frozenset[int]:
+    return allowed_cpus(cri.container_pid(live_containers(cri, name)["main"]))
+
+
+@pytest.fixture
+def plugin(brief_path: Path) -> Iterator[DevicePlugin]:
+    """A plugin of one device at the kubelet `a`; its process does not run yet."""
+    made = DevicePlugin(brief_path / "plugin", brief_path / "a", PluginConfig(devices=("a",)))
+    yield made
+    if made.is_running:
+        made.check()
+    made.close()
+    # The socket of a plugin that runs on keeps the mount of the root directory busy.
+    leftovers.unmount_under(brief_path)
+
+
+@pytest.mark.skipif(len(ONLINE) < 2, reason="needs a CPU besides the reserved one")
+async def test_a_block_has_its_cpu_and_its_device_for_itself_until_it_ends(
+    containerd: Containerd, cri: CriClient, plugin: DevicePlugin, brief_path: Path
+) -> None:
+    with trio.fail_after(110):
+        async with (
+            open_kubelet(manned(brief_path / "a", containerd)) as kubelet,
+            kubelet.run_pod(own_pod("shared")) as shared,
+        ):
+            await in_thread(plugin.start)
+            await in_thread(plugin.wait_registered)
+            await shared.wait_ready()
+            assert await in_thread(cpus_of_pod, cri, "shared") == ONLINE
+            for name in ("first", "second"):  # the second gets what the first has given back
+                async with kubelet.run_pod(owner(name)) as running:
+                    await running.wait_ready()
+                    mine = await in_thread(cpus_of_pod, cri, name)
+                    assert len(mine) == 1
+                    assert mine <= ONLINE - {min(ONLINE)}
+                    await in_thread(wait_cpus, cri, "shared", ONLINE - mine)
+                    shown = await running.exec(["stat", "-c", "%F %t:%T", node_in_container("a")])
+                    assert shown.stdout == b"character special file 1:3\n"
+                    shown = await running.exec(["sh", "-c", f"echo ${ENV}"])
+                    assert shown.stdout == b"a\n"
+                    # There is but one device, and this block has it.
+                    async with kubelet.run_pod(device_pod(f"{name}-late", RESOURCE)) as late:
+                        with pytest.raises(PodEndedError):
+                            await late.wait_ready()
+                        assert late.status.value.reason == "UnexpectedAdmissionError"
+                await in_thread(wait_cpus, cri, "shared", ONLINE)
+                await in_thread(plugin.give_back)
+            assert await in_thread(plugin.calls, calls.ALLOCATE) == [["a"], ["a"]]
+
+
+def wait_cpus(cri: CriClient, name: str, cpus: frozenset[int]) -> None:
+    eventually(lambda: cpus_of_pod(cri, name) == cpus, what=f"{name} has CPUs {set(cpus)}")

@@ -15,8 +15,11 @@ from kubelet_trio.grpc._status import Cardinality
 REPOSITORY = Path(__file__).resolve().parents[2]
 GENERATED = [
     Path("kubelet_trio", *room, "generated")
-    for room in (("cri",), ("probes",), ("plugins",), ("volumes", "csi"))
-]
+    for room in (
+        *(("cri",), ("probes",), ("plugins",), ("volumes", "csi")),
+        *(("managers", "podresources"), ("server", "pods_api")),
+    )
+] + [Path("kubelet_trio/server/pods_api/table")]
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -18,6 +18,8 @@ from kubelet_trio.cri import v1
 from kubelet_trio.cri.process.process_state import read_process_state
 from kubelet_trio.cri.process.store import load_containers, load_sandboxes
 from kubelet_trio.embed.source import read_kept
+from kubelet_trio.managers import cpus, memory
+from kubelet_trio.model import PodUid
 from kubelet_trio.objects import ObjectKey
 from kubelet_trio.offline.files import Folder, encode, object_item
 from kubelet_trio.pods.records.record import load_records
@@ -25,6 +27,8 @@ from kubelet_trio.pods.records.userns import UserNamespaceError, read_mapping
 from kubelet_trio.shutdown.manager import read_state
 from tests.fuzz.mutate import documents, edited, messages
 from tests.fuzz.target import Target
+from tests.managers.cpus.machines import TWO_SOCKETS
+from tests.managers.memory import shapes
 
 _PODS = Pod(
     metadata=ObjectMeta(name="web", namespace="default", uid="u"),
@@ -90,6 +94,20 @@ def _sandboxes(root: Path) -> object:
     return [(facts, list(load_containers(path))) for path, facts, config in load_sandboxes(root)]
 
 
+_CPUS = {
+    "policyName": "static",
+    "defaultCpuSet": "0-1,3-7,9-11",
+    "entries": {"u": {"main": "2,8"}},
+}  # without a checksum, as an old kubelet wrote it: what is changed must not be noticed by it
+
+
+def _cpu_state(data: bytes) -> object:
+    containers = {"c": (PodUid("u"), "main")}
+    found = cpus.decode_checkpoint(data, containers=containers)
+    assert cpus.decode_checkpoint(cpus.encode_checkpoint(found)) == found
+    return cpus.restore(data, cpus.CpuManager(TWO_SOCKETS, frozenset({0})), containers=containers)
+
+
 _SANDBOX = {"id": "s", "created_at": 1, "boot": "b"}
 _CONTAINER = {"id": "c", "created_at": 1, "uid": 0, "gid": 0, "groups": [1]}
 _CONFIG = v1.PodSandboxConfig(
@@ -98,6 +116,16 @@ _CONFIG = v1.PodSandboxConfig(
     labels={"a": "b"},
     dns_config=v1.DnsConfig(servers=["10.0.0.1"]),
 )
+
+
+_MEMORY = shapes.manager(shapes.GI, shapes.GI)
+_MEMORY_STATE = shapes.holding(_MEMORY, ([0, 1], 3 * shapes.GI // 2))
+
+
+def _memory(data: bytes) -> object:
+    state = memory.decode_checkpoint(data)
+    assert memory.decode_checkpoint(memory.encode_checkpoint(state)) == state
+    return memory.restore_state(_MEMORY, data, "memory_manager_state")
 
 
 def _record(
@@ -127,6 +155,16 @@ TARGETS = [
         in_directory(lambda root: read_mapping(root / "u"), "u/userns"),
         [{"uidMappings": [_IDS], "gidMappings": [_IDS]}],
         UserNamespaceError,
+    ),
+    _record(
+        "state of the CPU manager",
+        _cpu_state,
+        [
+            _CPUS,
+            {**_CPUS, "entries": {"c": "2,8"}},
+            json.loads(cpus.encode_checkpoint(cpus.CpuState((1 << 12) - 1))),
+        ],
+        cpus.CpuCheckpointError,
     ),
     _record(
         "record of a pull",
@@ -187,5 +225,13 @@ TARGETS = [
             container_pb=bytes(v1.ContainerConfig()),
         ),
         [_CONTAINER],
+    ),
+    _record(
+        "checkpoint of the memory manager",
+        _memory,
+        # Without a checksum, which either agent accepts: edits would only ever break it.
+        [json.loads(memory.encode_checkpoint(_MEMORY_STATE)) | {"checksum": 0}],
+        memory.CheckpointError,
+        memory.MemoryStateError,
     ),
 ]

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.fuzz import cluster, connections, documents, plugins, records, runtime, texts, volumes
+from tests.fuzz import (
+    cluster,
+    connections,
+    devices,
+    documents,
+    node_sockets,
+    plugins,
+    records,
+    runtime,
+    texts,
+    volumes,
+)
 
 TARGETS = [
     *texts.TARGETS,
@@ -11,6 +22,8 @@ TARGETS = [
     *runtime.TARGETS,
     *cluster.TARGETS,
     *connections.TARGETS,
+    *node_sockets.TARGETS,
     *plugins.TARGETS,
     *volumes.TARGETS,
+    *devices.TARGETS,
 ]

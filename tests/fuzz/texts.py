@@ -29,8 +29,17 @@ from kubelet_trio.grpc._metadata import (
     decode_timeout,
     encode_message,
 )
+from kubelet_trio.managers import (
+    ManagerSettings,
+    ManagerStateError,
+    TopologyError,
+    load_managers,
+    read_machine,
+)
+from kubelet_trio.managers.loading import read_checkpoint
+from kubelet_trio.model.cpus import parse_cpus
 from kubelet_trio.model.quantity import canonical_quantity, parse_quantity
-from kubelet_trio.node.capacity import parse_cpus, threshold_amount
+from kubelet_trio.node.capacity import threshold_amount
 from kubelet_trio.pods.images.request import reference_problem
 from kubelet_trio.pods.records.userns import UserNamespaceError, parse_getsubids
 from kubelet_trio.pressure.oom import parse_kill
@@ -163,6 +172,40 @@ def _holder(data: bytes) -> object:
         table.parent.mkdir()
         table.write_bytes(data)
         return str(find_holder("127.0.0.1", 10248, Path(directory)))
+
+
+def _state_file(data: bytes) -> object:
+    """Start without a policy beside a file that an agent with one may have left."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "cpu_manager_state")
+        path.write_bytes(data)
+        assert read_checkpoint(path) == data
+        return load_managers(ManagerSettings(), Path(directory))
+
+
+def _machine(data: bytes) -> object:
+    """Read a machine of which each piece of the data is one file."""
+    cpu, node = "sys/devices/system/cpu", "sys/devices/system/node/node0"
+    names = (
+        f"{cpu}/online",
+        f"{cpu}/isolated",
+        f"{cpu}/cpu0/topology/core_id",
+        f"{cpu}/cpu0/topology/physical_package_id",
+        f"{cpu}/cpu0/cache/index3/shared_cpu_map",
+        f"{cpu}/cpu0/cache/index3/size",
+        f"{node}/cpulist",
+        f"{node}/meminfo",
+        f"{node}/distance",
+        f"{node}/hugepages/hugepages-2048kB/nr_hugepages",
+        "proc/cpuinfo",
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        for name, content in zip(names, data.split(b"|"), strict=False):
+            path = Path(directory, name)
+            if content:  # else the file is missing
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        return read_machine(Path(directory))
 
 
 def _log_query(text: str) -> object:
@@ -337,6 +380,25 @@ TARGETS = [
     ),
     _of("threshold", _text(_threshold), [b"10%", b"100Mi"], ValueError, tokens=[b"nan%", b"inf%"]),
     _of("list of CPUs", _text(parse_cpus), [b"0-3,8"], ValueError, tokens=[b"0-999999999"]),
+    _of(
+        "files of the machine",
+        _machine,
+        [
+            b"0-3\n||0\n|0\n|ff,00000001\n|32768K\n|0-3\n|Node 0 MemTotal: 64 kB\n|10\n|3\n|",
+            b"||||||||||processor\t: 0\nphysical id\t: 0\ncore id\t\t: 4\n\nprocessor\t: 1\n",
+        ],
+        TopologyError,
+        tokens=[b"|", b"0-65535", b"MemTotal: ", b"processor\t: 65535\n", b"ffffffff,"],
+        # A short list may name every CPU that Linux can count, each of some numbers.
+        most=16 << 20,
+    ),
+    _of(
+        "state of a manager that is off",
+        _state_file,
+        [b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'],
+        ManagerStateError,
+        tokens=[b'"policyName":', b"{", b"null", b"[", b'"static"'],
+    ),
     _of(
         "limits of an annotation",
         _text(parse_rlimits),

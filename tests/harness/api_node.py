@@ -143,6 +143,11 @@ class ApiNode:
         body = {**manifest, "spec": {**bound, **manifest["spec"]}}
         self._ask(self.kube.server.create, ROUTES["Pod"], body, NAMESPACE)
 
+    def tell(self, name: str, status: Json) -> None:
+        """Change a pod's status, as a kubelet does."""
+        route, body = ROUTES["Pod"], {"status": status}
+        self._ask(self.kube.server.patch, route, name, body, NAMESPACE, "status")
+
     def resize(self, name: str, patch: Json) -> Json:
         """Change a pod's resources by the subresource `resize`; `patch` is of its spec."""
         route = ROUTES["Pod"]
@@ -181,6 +186,23 @@ class ApiNode:
             yield self.wait(name, is_ready, what="Ready")
         finally:
             self.delete(name)
+
+    def amounts(self, resource: str) -> tuple[str | None, str | None]:
+        """Return the node's capacity and allocatable of a resource; None where it tells none."""
+        found = self._ask(self.kube.server.store.all, "Node")
+        status = found[0].get("status", {}) if found else {}
+        return tuple(status.get(key, {}).get(resource) for key in ("capacity", "allocatable"))
+
+    def wait_amounts(self, resource: str, *wanted: str | None, within: float = 60) -> None:
+        """Wait until capacity and allocatable of a resource are as wanted."""
+        found: list[tuple[str | None, ...]] = [()]
+
+        def check() -> bool:
+            found[0] = self.amounts(resource)
+            return found[0] == wanted
+
+        what = f"capacity and allocatable of {resource} are {wanted}"
+        self._poll(check, within, what, found)
 
     def events(self, name: str) -> list[Json]:
         """Return a pod's events, as they came."""

@@ -79,6 +79,22 @@ def container_cgroup(cri: CriClient, container: str) -> Cgroup:
     return Cgroup(CGROUPS / places[""], CGROUPS / places[""])
 
 
+def cpus_of(text: str) -> frozenset[int]:
+    """Read a list of CPUs such as 0-2,5."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def allowed_cpus(pid: int) -> frozenset[int]:
+    """Return the CPUs that the kernel lets a process have, by its cpuset."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return cpus_of(fields["Cpus_allowed_list"])
+
+
 def milli(cpu: str) -> int:
     """Return an amount of CPU in thousandths of a core."""
     return int(cpu.removesuffix("m")) if cpu.endswith("m") else round(float(cpu) * 1000)

@@ -6,10 +6,6 @@ hand each call to the driver's Trio thread, and cancel it there when the caller 
 
 from __future__ import annotations
 
-import importlib
-import importlib.resources
-import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,8 +22,8 @@ from kubelet_trio.testing.csi import (
     calls,
     csi_call,
 )
+from tests.harness.grpcio_stubs import grpcio_stubs
 
-_PROTOS = Path(__file__).resolve().parents[2] / "protos"
 _CALLS = 32  # at a time; a call that hangs keeps its thread
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -41,7 +37,7 @@ async def serve_grpcio(
     """Serve Identity and Node at a socket until cancelled."""
     endpoint.parent.mkdir(parents=True, exist_ok=True)
     endpoint.unlink(missing_ok=True)
-    messages, services = _stubs(endpoint.parent / "stubs")
+    messages, services = grpcio_stubs("csi", endpoint.parent / "stubs")
     server = grpc.server(ThreadPoolExecutor(_CALLS, "grpcio"))
     servicer = _Servicer(driver, messages)
     services.add_NodeServicer_to_server(servicer, server)
@@ -55,27 +51,6 @@ async def serve_grpcio(
             await trio.sleep_forever()
         finally:
             server.stop(None)
-
-
-def _stubs(directory: Path) -> tuple[Any, Any]:
-    """Write and import the messages and the services."""
-    from grpc_tools import protoc
-
-    directory.mkdir(exist_ok=True)
-    known = str(importlib.resources.files("grpc_tools") / "_proto")
-    done = protoc.main(
-        [
-            "protoc",
-            f"-I{_PROTOS}",
-            f"-I{known}",
-            f"--python_out={directory}",
-            f"--grpc_python_out={directory}",
-            "csi.proto",
-        ]
-    )
-    assert done == 0, "protoc failed"
-    sys.path.insert(0, os.fspath(directory))
-    return importlib.import_module("csi_pb2"), importlib.import_module("csi_pb2_grpc")
 
 
 class _Servicer:

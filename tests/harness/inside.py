@@ -13,6 +13,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, make_agent
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import Apis, build_agent
+from kubelet_trio.managers import load_managers
 from kubelet_trio.model import CONFIG_SOURCE, metadata
 from kubelet_trio.pods import load_records
 from tests.agent.node import Feed
@@ -49,9 +50,12 @@ def inside_agent(
 def cluster_agent(
     containerd: Containerd, base: Path, config: Json, apis: Apis, *arguments: str
 ) -> Agent:
-    """Return an agent whose pods come from its API server, with the records that it has."""
+    """Return an agent whose pods come from its API server, with what an earlier one has left."""
     built = _build(containerd, base, config, apis, *arguments)
-    return make_agent(built.settings, built.seams, load_records(base / "root" / "pods"))
+    root = base / "root"
+    managers = load_managers(built.settings.managers, root, device_plugins=True)
+    records = load_records(root / "pods")
+    return make_agent(built.settings, built.seams, records, managers=managers)
 
 
 def _build(

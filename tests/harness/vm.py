@@ -33,6 +33,14 @@ PYTHON = "3.13"  # trixie's
 # What the tests in the VM and the harness compile, beyond what the VM's scripts install.
 EXTRA = ",gcc,libc6-dev,busybox-static"
 PATIENCE = "10"  # software emulation is that much slower, and more under load
+# Two sockets of one core with two threads, each a NUMA node with half of the memory. Only machine
+# types before 5.1 take sizes of nodes beside the one piece of memory that the share needs.
+SHAPE = {
+    "MEM": "4096",
+    "SMP": "4,sockets=2,cores=1,threads=2",
+    "MACHINE": "pc-q35-5.0,hpet=off -numa node,cpus=0-1,mem=2048 -numa node,cpus=2-3,mem=2048"
+    " -numa dist,src=0,dst=1,val=21",
+}
 NEWER = ("containerd", "runc")  # from NEWER_SUITE
 NEWER_SUITE = "sid"
 _NOT_NEEDED = ("mypy", "ruff", "grpcio-tools", "import-linter", "flake8", "betterproto2_compiler")
@@ -58,11 +66,12 @@ SAME = (
     "tests/containerd/test_node_conditions.py",
 )
 ONCE = ("tests/containerd/test_stats.py", "tests/containerd/test_resize.py")
+BOTH = ("tests/vm/test_cgroups.py", "tests/vm/test_cpusets.py", SAME[0])  # drivers
 SESSIONS = (
     Session("stable", "systemd", ("tests/vm", *SAME, *ONCE)),
-    Session("stable", "cgroupfs", ("tests/vm/test_cgroups.py", SAME[0])),
+    Session("stable", "cgroupfs", BOTH),
     Session("newer", "systemd", ("tests/vm", *SAME)),
-    Session("newer", "cgroupfs", ("tests/vm/test_cgroups.py", SAME[0])),
+    Session("newer", "cgroupfs", BOTH),
 )
 
 
@@ -92,7 +101,7 @@ class Machine:
                 check=False,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={"MEM": "4096", **os.environ},
+                env={**SHAPE, **os.environ},
             )
             if started.returncode == 0:
                 self._ssh = shlex.split(started.stdout.strip().splitlines()[-1])

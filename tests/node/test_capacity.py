@@ -12,9 +12,9 @@ from kubelet_trio.node import (
     ReservationError,
     Reservations,
     node_capacity,
-    parse_cpus,
     parse_reservation,
     read_machine,
+    reserved_amounts,
     with_reserved_cpus,
 )
 from kubelet_trio.node.capacity import threshold_amount
@@ -88,16 +88,6 @@ def test_reserved_cpus_stand_in_for_what_else_was_said_of_cpu() -> None:
     assert with_reserved_cpus(before, 0) is before
 
 
-def test_lists_of_cpus() -> None:
-    assert parse_cpus("0-3, 8") == {0, 1, 2, 3, 8}
-    assert parse_cpus("") == frozenset()
-    for wrong in ("3-1", "a", "1-", "-1"):
-        with pytest.raises(ValueError, match="is not a list of CPUs"):
-            parse_cpus(wrong)
-    with pytest.raises(ValueError, match="'5-999999999': no machine has a CPU above 65535"):
-        parse_cpus("0,5-999999999")
-
-
 @pytest.mark.parametrize(
     ("threshold", "capacity", "amount"),
     [("100Mi", 8 * GI, 100 * MI), ("10%", 1001, 100), ("1.5%", 1000, 15)],
@@ -157,3 +147,13 @@ def test_disk_is_no_resource_where_isolation_is_off() -> None:
     found = node_capacity(machine, Reservations(), local_storage=False)
     assert all("ephemeral-storage" not in a for a in (found.capacity, found.allocatable))
     assert "ephemeral-storage" in node_capacity(machine, Reservations()).capacity
+
+
+def test_what_is_kept_from_pods_is_the_reservations_and_the_thresholds() -> None:
+    reserved = Reservations({"cpu": NANO}, {"cpu": NANO, "memory": 3}, {"memory.available": "2"})
+    capacity = {"cpu": 4 * NANO, "memory": 10 * NANO, "hugepages-2Mi": 0}
+    assert reserved_amounts(reserved, capacity) == {
+        "cpu": 2 * NANO,
+        "memory": 2 * NANO + 3,
+        "hugepages-2Mi": 0,
+    }

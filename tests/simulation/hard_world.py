@@ -49,7 +49,15 @@ EVICTION = EvictionPolicy(
 # What the agent does on disk, by the name of the function. The rest reads.
 _WRITES = frozenset(
     {"_write", "prepare", "container_files", "write_text", "write", "write_intent", "link_log"}
-    | {"_set_up_all", "_get_or_create", "mkdir", "_prepare", "_prepare_pod", "map"}
+    | {
+        "_write_checkpoints",
+        "_set_up_all",
+        "_get_or_create",
+        "mkdir",
+        "_prepare",
+        "_prepare_pod",
+        "map",
+    }
 )
 _REMOVALS = frozenset(
     {"_remove", "remove", "remove_logs", "_remove_files", "tear_down", "remove_intent"}

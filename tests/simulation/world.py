@@ -21,6 +21,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.agent import Agent, AgentSettings, Seams, make_agent
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import v1
+from kubelet_trio.managers import LoadedManagers
 from kubelet_trio.model import ContainerId, FileChange, PodUid, WatchPoints, inline_offload, pod_key
 from kubelet_trio.pods import load_records, wanted_pods
 from kubelet_trio.sources import FileSource
@@ -163,6 +164,10 @@ class World:
         None writes a broken one. Its times are the simulation's, not the machine's.
         """
         text = "kind: Pod\n  metadata: [" if wish is None else json.dumps(wish.manifest(name))
+        self.write_text(name, text, nudge=nudge)
+
+    def write_text(self, name: str, text: str, *, nudge: bool = True) -> None:
+        """Put any manifest into place, as `write`."""
         aside, path = self.manifests / f".{name}.new", self._path(name)
         aside.write_text(text)
         os.utime(aside, (self.clock.time(), self.clock.time()))
@@ -199,12 +204,18 @@ class World:
             clock=self.clock,
             last_good=wanted_pods(records),
         )
-        self.agent = make_agent(self.settings(), self.seams(source), records)
+        self.agent = make_agent(
+            self.settings(), self.seams(source), records, managers=self.managers()
+        )
         self._life, self._dead = trio.CancelScope(), trio.Event()
         self.run.call(self.run.nursery.start_soon, self._live, self.agent)
 
     def settings(self) -> AgentSettings:
         return AgentSettings(self.node, parallel_pulls=2)
+
+    def managers(self) -> LoadedManagers | None:
+        """Return the managers of a new agent."""
+        return None
 
     def seams(self, files: FileSource) -> Seams:
         """Return the world as a new agent sees it."""

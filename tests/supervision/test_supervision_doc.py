@@ -97,6 +97,8 @@ def test_the_documented_tree_is_the_one_that_the_agent_declares() -> None:
             "--cgroup-root=/",
             "--rotate-certificates",
             "--rotate-server-certificates",
+            "--cpu-manager-policy=static",
+            "--reserved-cpus=0",
         ]
     )
     kube = FakeKube()

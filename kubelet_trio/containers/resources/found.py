@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from lightkube.models.core_v1 import Pod, ResourceRequirements
 from msgspec.structs import replace
 
 from kubelet_trio.cgroups import quota_to_milli_cpu, shares_to_milli_cpu
-from kubelet_trio.containers.node import NodeSettings
+from kubelet_trio.containers.node import NodeSettings, without_quota
 from kubelet_trio.containers.resources.allocation import with_resources
 from kubelet_trio.containers.resources.amounts import pod_qos
 from kubelet_trio.containers.resources.container import container_resources
@@ -17,7 +17,7 @@ from kubelet_trio.model import ConfiguredResources, PodContainer, pod_containers
 _Found = Mapping[str, ConfiguredResources]
 
 
-def as_found(pod: Pod, node: NodeSettings, found: _Found) -> Pod:
+def as_found(pod: Pod, node: NodeSettings, found: _Found, no_quota: Collection[str] = ()) -> Pod:
     """Return a pod with the CPU and memory that its containers have; `pod` itself if it has those.
 
     The manifest of a pod may be edited while no agent runs, and its record be lost. Its containers
@@ -27,23 +27,32 @@ def as_found(pod: Pod, node: NodeSettings, found: _Found) -> Pod:
         pod: the pod as its source wants it.
         node: the node's settings.
         found: what the runtime reports, by container.
+        no_quota: containers that have CPUs of their own, and whose quota says nothing.
 
     Raises ValueError for a quantity that does not parse.
     """
     # A runtime does not know memory requests. A guess must not change the QoS class: the pod's
     # cgroup is in that of its class, which no resize changes (KEP-1287).
-    for candidate in _candidates(pod, node, found):
+    for candidate in _candidates(pod, node, found, no_quota):
         if candidate is pod or pod_qos(candidate) == pod_qos(pod):
             return candidate
     return pod
 
 
-def _candidates(pod: Pod, node: NodeSettings, found: _Found) -> Iterator[Pod]:
+def _candidates(
+    pod: Pod, node: NodeSettings, found: _Found, no_quota: Collection[str]
+) -> Iterator[Pod]:
+    unlimited = without_quota(node)
     sizes = {
-        container.spec.name: resources
+        name: resources
         for container in pod_containers(pod)
-        if container.spec.name in found
-        and (resources := _resources(pod, container, node, found[container.spec.name])) is not None
+        if (name := container.spec.name) in found
+        and (
+            resources := _resources(
+                pod, container, unlimited if name in no_quota else node, found[name]
+            )
+        )
+        is not None
     }
     if not sizes:
         yield pod

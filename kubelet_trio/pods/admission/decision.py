@@ -54,6 +54,8 @@ class AdmissionNode:
     strict_groups: bool = False  # the runtime supports supplementalGroupsPolicy Strict
     no_apparmor: str = ""  # why AppArmor cannot be enforced; "" where it can
     limited_swap: bool = False  # containers may use swap
+    static_cpus: bool = False  # cpuManagerPolicy is static
+    static_memory: bool = False  # memoryManagerPolicy is Static
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ def decide_resize(
     generation = metadata(desired).generation
     if node.limited_swap and _changes_swap(desired, allocated):
         return PendingResize(INFEASIBLE, _SWAP, generation, "swap_limitation")
+    if pinned := _pinned(desired, allocated, node):
+        return PendingResize(INFEASIBLE, *pinned)
     if problem := _never_fits(desired, allocated, node):
         detail = "insufficient_node_allocatable"
         return PendingResize(INFEASIBLE, problem, generation, detail)
@@ -129,6 +131,40 @@ def _never_fits(desired: Pod, allocated: Pod, node: AdmissionNode) -> str:
 
 def _grows(resource: str, desired: Pod, allocated: Pod) -> bool:
     return pod_requests(desired).get(resource, 0) > pod_requests(allocated).get(resource, 0)
+
+
+def _pinned(
+    desired: Pod, allocated: Pod, node: AdmissionNode
+) -> tuple[str, int | None, str] | None:
+    """Return message, generation and detail if the pod's CPUs or memory nodes are its own.
+
+    Source: podResizesAdmitHandler, without the alpha gates InPlacePodVerticalScalingExclusive*.
+    """
+    if pod_qos(desired) != "Guaranteed":
+        return None
+    for is_static, resource, who, policy in (
+        (node.static_cpus, "cpu", "CPU", "static"),
+        (node.static_memory, "memory", "Memory", "Static"),
+    ):
+        if is_static and _changes(resource, desired, allocated):
+            text = (
+                f"Resize is infeasible for Guaranteed Pods alongside {who} Manager "
+                f'policy "{policy}"'
+            )
+            detail = f"guaranteed_pod_{who.lower()}_manager_static_policy"
+            return text, metadata(desired).generation, detail
+    return None
+
+
+def _changes(resource: str, desired: Pod, allocated: Pod) -> bool:
+    """Whether a container's request changes; a Guaranteed pod's limits are its requests."""
+    before = {c.spec.name: container_amounts(c.spec, "requests") for c in pod_containers(allocated)}
+    return any(
+        container_amounts(c.spec, "requests").get(resource, 0)
+        != before.get(c.spec.name, {}).get(resource, 0)
+        for c in pod_containers(desired)
+        if c.kind is not ContainerKind.EPHEMERAL
+    )
 
 
 def _changes_swap(desired: Pod, allocated: Pod) -> bool:

@@ -44,6 +44,7 @@ from kubelet_trio.containers import (
     pod_cgroup_limits,
     pod_qos,
     qos_cgroup_limits,
+    without_quota,
 )
 from kubelet_trio.model import (
     Bell,
@@ -131,6 +132,7 @@ class NodeCgroups:
         pods: AsyncValue[Mapping[PodUid, Pod]],
         wait_runtime: Callable[[], Awaitable[object]],
         settled: Set[PodUid] = frozenset(),
+        has_no_quota: Callable[[Pod], bool] = lambda _pod: False,
     ) -> None:
         """Args:
         policy: the limits.
@@ -140,6 +142,7 @@ class NodeCgroups:
         pods: the pods with their statuses.
         wait_runtime: waits until the runtime is ready; its driver is not known before.
         settled: the pods on record of an earlier agent, without those that were being resized.
+        has_no_quota: whether a pod has CPUs of its own, and no CFS quota.
         """
         self._policy = policy
         self._make_tree = tree
@@ -148,6 +151,7 @@ class NodeCgroups:
         self._pods = pods
         self._wait_runtime = wait_runtime
         self._settled = settled
+        self._has_no_quota = has_no_quota
         self._making = trio.Lock()  # two workers may need the levels above pods at once
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
         self._denied = False
@@ -170,7 +174,7 @@ class NodeCgroups:
             return
         node, uid = self._node(), pod_uid(pod)
         try:
-            limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
+            limits = self._limits(pod, node)
         except ValueError as exc:
             raise CgroupError(str(exc)) from exc
         try:
@@ -363,12 +367,16 @@ class NodeCgroups:
         # Without a record the QoS class is a guess: the cgroup may be in another class.
         if not await self._tree().exists(path):
             return
-        limits = pod_cgroup_limits(pod, node, self._policy.pids_limit)
+        limits = self._limits(pod, node)
         if uid not in self._settled:
             # Its containers may have higher limits: its worker applies these, in order.
             limits = replace(limits, cpu_quota=None, cpu_period=None, memory=None)
         written = await self._tree().limit(path, limits)
         self._log_failures(uid, written.failures)
+
+    def _limits(self, pod: Pod, node: NodeSettings) -> CgroupLimits:
+        limited = without_quota(node) if self._has_no_quota(pod) else node
+        return pod_cgroup_limits(pod, limited, self._policy.pids_limit)
 
     def _name(self, pod: Pod) -> CgroupName:
         return pod_cgroup(pod_uid(pod), pod_qos(pod), parse_cgroup(self._node().cgroup_root))

@@ -39,6 +39,7 @@ from kubelet_trio.pods.types import PodStage, StatusInput
 _EPHEMERAL = ContainerKind.EPHEMERAL
 _SUCCEEDED = (ContainerState.EXITED, 0)
 _UNKNOWN = "ContainerStatusUnknown"
+_HEALTH = {True: "Healthy", False: "Unhealthy"}
 # Upstream's texts, with its two spaces.
 _LOST_AT_END = "The container could not be located when the pod was terminated"
 _LOST = (
@@ -101,7 +102,7 @@ class _ContainerStatus:
     def status(self) -> api.ContainerStatus:
         records = self.observed.of(self.container.spec.name)
         status = self._from_records(*records[:2]) if records else self._without_record()
-        return self._with_probes(self._with_waiting_reason(status))
+        return self._with_devices(self._with_probes(self._with_waiting_reason(status)))
 
     # From the runtime's records
 
@@ -264,6 +265,24 @@ class _ContainerStatus:
         else:
             ready = started and latest is not None and self.given.ready.get(latest.id, True)
         return msgspec.structs.replace(status, started=started, ready=ready)
+
+    def _with_devices(self, status: api.ContainerStatus) -> api.ContainerStatus:
+        """Show the health of the container's devices (ResourceHealthStatus, KEP-4680)."""
+        statuses = [
+            api.ResourceStatus(
+                name=found.resource,
+                resources=[
+                    api.ResourceHealth(resourceID=name, health=_HEALTH[is_healthy])
+                    for name, is_healthy in found.devices.items()
+                ],
+            )
+            for found in self.given.devices.get(self.container.spec.name, ())
+        ]
+        # An ended pod has given its devices back.
+        known = self.before.allocatedResourcesStatus if self.before is not None else None
+        if not statuses and not known:
+            return status
+        return msgspec.structs.replace(status, allocatedResourcesStatus=statuses or known)
 
     def _mounts(self) -> list[api.VolumeMountStatus] | None:
         mounts = self.container.spec.volumeMounts or ()

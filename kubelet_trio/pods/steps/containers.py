@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import ContainerConfigError, NodeSettings, container_config
 from kubelet_trio.cri import RuntimeCallError, v1
+from kubelet_trio.managers import CheckpointError, ContainerShare, DevicePluginError
 from kubelet_trio.model import (
     ContainerId,
     ContainerKind,
@@ -36,6 +37,15 @@ from kubelet_trio.pods.types import WaitingReason
 from kubelet_trio.volumes import VolumeError
 
 log = get_logger()
+
+# What keeps a container's config from being made, besides OSError.
+_CONFIG_ERRORS = (
+    ContainerConfigError,
+    RuntimeCallError,
+    VolumeError,
+    CheckpointError,
+    DevicePluginError,
+)
 
 # `container_type` of kubelet_started_containers_* and kubelet_terminated_containers_total.
 METERED_KINDS = {
@@ -74,7 +84,7 @@ class ContainerStarter:
         container = start.container
         # The image first: the config needs its reference and its user.
         image = await self._ensure_images(pod, container, sandbox)
-        config = await self._config(pod, node, start, image, sandbox)
+        config, share = await self._config(pod, node, start, image, sandbox)
         container_id = await self._create(pod, container, config, sandbox)
         # Not before: a start that fails earlier has a wait of its own (`Holds`).
         if start.back_off is not None:
@@ -85,6 +95,7 @@ class ContainerStarter:
             await self._observe(pod, container_id)
         except RuntimeCallError as exc:
             raise await self._failed(pod, container, "RunContainerError", exc.message) from exc
+        self._services.managers.note_started(pod, container.spec, container_id, share)
         self._event(pod, container, "Normal", "Started", "Container started")
         await self._link_log(pod, node, container, start.attempt, container_id)
         await self._post_start(pod, container, container_id)
@@ -108,7 +119,7 @@ class ContainerStarter:
         start: StartContainer,
         image: EnsuredImage,
         sandbox: RunningSandbox,
-    ) -> v1.ContainerConfig:
+    ) -> tuple[v1.ContainerConfig, ContainerShare]:
         container = start.container
         try:
             inputs = await container_inputs(
@@ -118,9 +129,14 @@ class ContainerStarter:
                 ips=sandbox.ips,
             )
             target = self._target(pod, container)
-            inputs = replace(inputs, target_container_id=target, users=sandbox.spec.users)
-            return container_config(pod, container, node, inputs)
-        except (ContainerConfigError, RuntimeCallError, VolumeError, OSError) as exc:
+            await self._services.managers.prepare(pod, container.spec)
+            # Last, when nothing is awaited any more: the shared pool may change at any time.
+            share = self._services.managers.share(pod_uid(pod), container.spec.name)
+            inputs = replace(
+                inputs, target_container_id=target, users=sandbox.spec.users, share=share
+            )
+            return container_config(pod, container, node, inputs), share
+        except (*_CONFIG_ERRORS, OSError) as exc:
             reason = "CreateContainerConfigError"
             raise await self._failed(pod, container, reason, str(exc)) from exc
 

@@ -82,14 +82,16 @@ class PodExecutor:
             await self._observe_stopped(pod_uid(pod), plan)
         except RuntimeCallError as exc:
             raise StepError("FailedKillPod", f"error killing pod: {exc}") from exc
-        node = self._services.node()
+        limited = self._services.node_of(pod)
         sandbox_id, made = plan.sandbox_id, None
         if plan.create_sandbox:
-            sandbox_id, made = await create_sandbox(self._services, pod, node, plan, observed)
+            sandbox_id, made = await create_sandbox(self._services, pod, limited, plan, observed)
             await self._on_sandbox(pod, plan)
         if sandbox_id is None:
             return {}
-        resizing = PodResizing(self._services, self._on_actuated, pod, node, sandbox_id, observed)
+        resizing = PodResizing(
+            self._services, self._on_actuated, pod, limited, sandbox_id, observed
+        )
         trouble = await self._resize(resizing, plan)
         failed = await self._start_all(pod, plan, resizing, made)
         if trouble is not None:
@@ -152,14 +154,14 @@ class PodExecutor:
         failed: FailedStarts = {}
         if not plan.start:
             return failed
-        sandbox_id, node = resizing.sandbox_id, resizing.node
+        sandbox_id, node = resizing.sandbox_id, self._services.node()
         observed = self._services.observer.get(pod_uid(pod))
         record = next((s for s in observed.sandboxes if s.id == sandbox_id), None)
         if made is None:
             attempt = record.attempt if record is not None else plan.sandbox_attempt
             try:
                 # CRI: CreateContainer needs the config that the sandbox was created with.
-                made = await sandbox_spec(self._services, pod, node, attempt)
+                made = await sandbox_spec(self._services, pod, resizing.node, attempt)
             except (SandboxConfigError, VolumeError) as exc:
                 raise StepError("FailedSync", str(exc)) from exc
         sandbox = RunningSandbox(sandbox_id, made, record.ips if record is not None else ())

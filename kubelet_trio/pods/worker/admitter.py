@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
 import msgspec
+import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
+from kubelet_trio.managers import Refusal
 from kubelet_trio.model import (
+    ADMISSIONS,
     EventSink,
     Meter,
     PodUid,
@@ -41,7 +44,7 @@ from kubelet_trio.pods.admission.resize import (
     deferred,
     resize_order,
 )
-from kubelet_trio.pods.services import PodServices
+from kubelet_trio.pods.services import NoManagers, PodManagers, PodServices
 from kubelet_trio.pods.types import PendingResize, PodStage, ResizeTrigger
 from kubelet_trio.pods.worker.worker import PodWorker
 from kubelet_trio.supervision import call_contained
@@ -62,6 +65,7 @@ _COUNTED = frozenset(
 )
 
 UNEXPECTED = "UnexpectedAdmissionError"
+_SHORT = "OutOf"  # how reasons of shortages begin
 _ACCEPTED = "kubelet_pod_deferred_accepted_resizes_total"
 
 # A check of another room: takes a pod and the others on the node, may reject the pod.
@@ -77,6 +81,7 @@ class Admitter:
         checks: Iterable[AdmissionCheck] = (),
         meter: Meter | None = None,
         last_checks: Iterable[AdmissionCheck] = (),
+        managers: PodManagers | None = None,
     ) -> None:
         """Make an admitter.
 
@@ -85,11 +90,13 @@ class Admitter:
             checks: made first.
             meter: counts rejections and preemptions.
             last_checks: made for pods that nothing else rejects.
+            managers: reserve CPUs, memory and devices, for pods that nothing else rejects.
         """
         self._node = node
         self._meter = meter or Meter()
         self._checks = tuple(checks)
         self._last_checks = tuple(last_checks)
+        self._managers: PodManagers = managers or NoManagers()
 
     def admit(
         self,
@@ -97,7 +104,7 @@ class Admitter:
         remembered: Sequence[Pod],
         *,
         trigger: ResizeTrigger,
-        resizes: bool = True,
+        all_known: bool = True,
     ) -> None:
         """Decide on every worker that waits for its admission, or asks for other resources.
 
@@ -105,10 +112,17 @@ class Admitter:
             workers: all workers of the node, in the order in which they were made.
             remembered: pods that an earlier agent admitted and no source has delivered yet.
             trigger: what has changed, for the metric of resizes.
-            resizes: whether to decide on resizes: not before all pods of the node are known.
+            all_known: whether all pods of the node are known: not before resizes are decided on,
+                and what unknown pods hold is released.
         """
         waiting = [w for w in workers if not w.is_admitted and not w.is_ending]
-        resizing = [w for w in workers if resizes and w.asks_resize]
+        resizing = [w for w in workers if all_known and w.asks_resize]
+        if all_known:
+            holders = {w.uid for w in workers if w.stage is not PodStage.TERMINATED}
+            self._managers.retain(holders | {pod_uid(pod) for pod in remembered})
+        for worker in workers:
+            if worker.is_admitted and not worker.is_ending:
+                self._adopt(worker.pod)
         if not waiting and not resizing:
             return
         node = self._node()
@@ -135,6 +149,7 @@ class Admitter:
             leaving = [w.counted for w in present if w.is_displaced]
             others = [*(w.counted for w in present if not w.is_displaced), *remembered]
             decision = self._decided(worker.pod, others, node, leaving)
+            decision = self._reserved(worker, decision, workers)
             if isinstance(decision, Admitted) and not decision.waits:
                 worker.admit()
             elif isinstance(decision, Rejected):
@@ -146,6 +161,51 @@ class Admitter:
                 reserved.add(worker.uid)
                 if isinstance(decision, Preempting):
                     self._displace(worker, decision, workers)
+
+    def _reserved(
+        self, worker: PodWorker, decision: Decision, workers: Sequence[PodWorker]
+    ) -> Decision:
+        """Reserve CPUs, memory and devices for an admitted pod; return the final decision.
+
+        A pod that waits for others to end holds nothing meanwhile.
+        """
+        if isinstance(decision, Rejected) and not decision.reason.startswith(_SHORT):
+            return decision
+        made = call_contained(self._reserve, worker, decision, workers)
+        if isinstance(made, Exception):
+            return _undecided(worker.pod, made)
+        return decision if made is None else Rejected(made.reason, made.message)
+
+    def _reserve(
+        self, worker: PodWorker, decision: Decision, workers: Sequence[PodWorker]
+    ) -> Refusal | None:
+        pod, key = worker.pod, pod_key(worker.pod)
+        if isinstance(decision, Preempting):
+            # A pod that could not have its CPUs even then displaces no other.
+            return self._managers.would_refuse(pod, [pod_uid(v) for v in decision.victims])
+        if isinstance(decision, Admitted) and decision.waits:
+            return None
+        # This pod does not start before those of its name have ended (`NameTurn`).
+        replaces = [
+            w.uid for w in workers if w is not worker and not w.is_wanted and pod_key(w.pod) == key
+        ]
+        if isinstance(decision, Rejected):
+            # Upstream asks the managers before it counts what the node has, so a pod that neither
+            # admits has the reason of the managers: a device too few is no `OutOfexample.org/gpu`.
+            return self._managers.would_refuse(pod, replaces)
+        began = trio.current_time()
+        refusal = self._managers.admit(pod, replaces)
+        took = 1000 * (trio.current_time() - began)
+        self._meter.count("kubelet_topology_manager_admission_requests_total")
+        self._meter.observe(
+            "kubelet_topology_manager_admission_duration_ms", took, buckets=ADMISSIONS
+        )
+        return refusal
+
+    def _adopt(self, pod: Pod) -> None:
+        failure = call_contained(self._managers.adopt, pod)
+        if isinstance(failure, Exception):
+            log.error("pod.not_adopted", pod=str(pod_key(pod)), exc_info=failure)
 
     def _resize(
         self,
@@ -198,10 +258,7 @@ class Admitter:
         decision = call_contained(self._decide, pod, others, node, leaving)
         if not isinstance(decision, Exception):
             return decision
-        log.error("pod.admission_failed", pod=str(pod_key(pod)), exc_info=decision)
-        return Rejected(
-            UNEXPECTED, f"Unexpected error while attempting to admit the pod: {decision!r}"
-        )
+        return _undecided(pod, decision)
 
     def _decide(
         self, pod: Pod, others: Sequence[Pod], node: AdmissionNode, leaving: Sequence[Pod]
@@ -230,6 +287,13 @@ class Admitter:
                 found.displace()
 
 
+def _undecided(pod: Pod, failure: Exception) -> Rejected:
+    """Return the rejection of a pod because of a bug."""
+    log.error("pod.admission_failed", pod=str(pod_key(pod)), exc_info=failure)
+    text = f"Unexpected error while attempting to admit the pod: {failure!r}"
+    return Rejected(UNEXPECTED, text)
+
+
 def _resize_order(worker: PodWorker) -> tuple[bool, int, bool, float]:
     allocation = worker.allocation
     return resize_order(allocation.desired, allocation.allocated, allocation.pending_since)
@@ -250,7 +314,7 @@ def counted_reason(reason: str) -> str:
     """Return the metric label of a rejection, one of a bounded number of labels."""
     if reason in _COUNTED:
         return reason
-    return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
+    return "OutOfExtendedResources" if reason.startswith(_SHORT) else "Other"
 
 
 def report_crash(events: EventSink, name: str, failure: BaseException, restarts: int) -> None:

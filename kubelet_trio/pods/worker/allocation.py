@@ -11,6 +11,8 @@ from `begin` on, and reports with `actuated` and `finish` what it has applied.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from lightkube.models.core_v1 import (
     ContainerStatus,
@@ -98,10 +100,13 @@ class PodAllocation:
             return None
         return self.desired if differs(self.desired, self.allocated) else None
 
-    def adopt(self, observed: RuntimePod, node: NodeSettings) -> bool:
+    def adopt(
+        self, observed: RuntimePod, node: NodeSettings, no_quota: Collection[str] = ()
+    ) -> bool:
         """Take what the instances of an unrecorded pod have for what is allocated to it.
 
-        Returns whether the pod asks for something else. Raises ValueError.
+        `no_quota` are the containers with CPUs of their own. Returns whether the pod asks for
+        something else. Raises ValueError.
         """
         self.is_recorded = True  # from now on
         latest = (observed.latest(c.spec.name) for c in pod_containers(self.desired))
@@ -112,7 +117,7 @@ class PodAllocation:
             and record.state is ContainerState.RUNNING
             and record.resources is not None  # not every runtime reports them
         }
-        self.allocated = as_found(self.allocated, node, found)
+        self.allocated = as_found(self.allocated, node, found, no_quota)
         return self.asked is not None
 
     def update(self, desired: Pod, *, is_admitted: bool, now: float) -> None:

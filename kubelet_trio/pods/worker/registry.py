@@ -281,7 +281,7 @@ class PodRegistry:
             list(self._workers.values()),
             [r.pod for r in self._records.values() if r.admitted and r.termination is None],
             trigger=trigger,
-            resizes=self._complete.is_set(),
+            all_known=self._complete.is_set(),
         )
 
     def _end_unwanted(self) -> None:

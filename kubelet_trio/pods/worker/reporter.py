@@ -16,6 +16,7 @@ from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 from trio_util import AsyncValue
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
+from kubelet_trio.managers import DeviceHealth
 from kubelet_trio.model import (
     Bell,
     ContainerId,
@@ -29,6 +30,7 @@ from kubelet_trio.model import (
     pod_key,
     pod_object_ref,
     pod_uid,
+    spec,
     to_datetime,
 )
 from kubelet_trio.pods.plan import CRASH_LOOP, effective_grace, is_restarting_all
@@ -108,7 +110,7 @@ class PodReporter:
         """
         status = self._status or _last_seen(pod)
         if status is None:
-            given = self._given("", PodStage.SYNC, None, {}, {}, {})
+            given = self._given(pod, "", PodStage.SYNC, None, {}, {}, {})
             status = pod_status(pod, RuntimePod(pod_uid(pod)), given)
         self._services.statuses.show(pod_uid(pod), msgspec.structs.replace(pod, status=status))
         if self._record is None:
@@ -139,7 +141,7 @@ class PodReporter:
             newest = {c.id for c in observed.containers if observed.latest(c.name) is c}
             self._restarting = tuple(i for i in self._restarting if i in newest)
             given = self._given(
-                observed.handler, stage, request, waiting or {}, started or {}, ready or {}
+                pod, observed.handler, stage, request, waiting or {}, started or {}, ready or {}
             )
             status = pod_status(pod, observed, given)
             self._emit_back_offs(pod, waiting or {})
@@ -167,6 +169,7 @@ class PodReporter:
 
     def _given(
         self,
+        pod: Pod,
         handler: str,
         stage: PodStage,
         request: TerminationRequest | None,
@@ -193,7 +196,13 @@ class PodReporter:
             pending_resize=self._allocation.pending,
             resize=self._allocation.shown,
             resize_error=self._allocation.error,
+            devices=self._devices(pod),
         )
+
+    def _devices(self, pod: Pod) -> dict[str, tuple[DeviceHealth, ...]]:
+        managers, uid = self._services.managers, pod_uid(pod)
+        names = (container.name for container in spec(pod).containers)
+        return {name: found for name in names if (found := managers.device_health(uid, name))}
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool:
         """Whether a container's preStop hook has ended."""

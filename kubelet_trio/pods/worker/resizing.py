@@ -7,7 +7,14 @@ from collections.abc import Callable
 from lightkube.models.core_v1 import ResourceRequirements
 
 from kubelet_trio.cgroups import CgroupError
-from kubelet_trio.model import ContainerId, RuntimePod, get_logger, pod_object_ref, pod_uid
+from kubelet_trio.model import (
+    ContainerId,
+    RuntimePod,
+    get_logger,
+    pod_containers,
+    pod_object_ref,
+    pod_uid,
+)
 from kubelet_trio.pods.services import PodServices
 from kubelet_trio.pods.status import ResizeEvent, resize_completed, resize_started
 from kubelet_trio.pods.types import ResizeTrigger
@@ -53,7 +60,10 @@ class ResizeLedger:
     async def _adopt(self, observed: RuntimePod) -> None:
         """Find out what a pod has whose record is lost, or that another kubelet has started."""
         allocation, cgroups = self._allocation, self._services.cgroups
-        if allocation.adopt(observed, self._services.node()):
+        managers, uid = self._services.managers, pod_uid(allocation.allocated)
+        names = [c.spec.name for c in pod_containers(allocation.allocated)]
+        no_quota = [name for name in names if managers.share(uid, name).no_quota]
+        if allocation.adopt(observed, self._services.node(), no_quota):
             # The resize changes the pod's cgroup too, in the right order.
             self._reconsider(ResizeTrigger.POD_UPDATED)
             return

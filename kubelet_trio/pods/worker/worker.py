@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 import structlog
 import trio
-from lightkube.models.core_v1 import Pod, PodStatus
+from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.model import (
@@ -62,10 +62,12 @@ from kubelet_trio.pods.worker.phases import (
     first_phase,
     next_phase,
 )
+from kubelet_trio.pods.worker.placement import settle
+from kubelet_trio.pods.worker.probing import pod_probes
 from kubelet_trio.pods.worker.reporter import PodReporter
 from kubelet_trio.pods.worker.resizing import ResizeLedger
 from kubelet_trio.pods.worker.sync import PodSync
-from kubelet_trio.probes import PodProbes, ProbeKind, ProbeServices, adopted_from
+from kubelet_trio.probes import ProbeKind
 
 log = get_logger()
 
@@ -329,12 +331,21 @@ class PodWorker:
             await run_alongside(self._turn.wait, (self._publish_changes,))
         return PhaseEvent.NAME_FREE
 
-    async def _wait_admission(self) -> PhaseEvent:
+    async def _wait_admission(self) -> PhaseEvent | None:
         if not self.is_admitted:
             await run_alongside(self._reporter.wait_admitted, (self._publish_changes,))
+        if not self._services.managers.is_settled(self.pod):
+            await run_alongside(self._settle, (self._publish_changes,))
+        if self.is_ending:
+            return None
         # Recorded, so that a restarted agent does not reject a pod that runs.
         await self._reporter.note_admitted(self.pod)
         return PhaseEvent.ADMITTED
+
+    async def _settle(self) -> None:
+        rejected = await settle(self._services, self.pod)
+        if rejected is not None:
+            self.reject(rejected)
 
     async def _run_rounds(self) -> None:
         kind = "create"
@@ -480,18 +491,3 @@ class PodWorker:
 
     def _event(self, type_: EventType, reason: str, message: str) -> None:
         self._services.events.emit(pod_object_ref(self.pod), type_, reason, message)
-
-
-def pod_probes(
-    services: PodServices, pod: Pod, wake: Callable[[], None], status: PodStatus | None
-) -> PodProbes:
-    """Return the probes of a pod, which continue from the last published status."""
-    shared = ProbeServices(
-        services.runtime,
-        services.events,
-        services.clock,
-        services.started_at,
-        services.exec_orphans,
-        services.meter,
-    )
-    return PodProbes(shared, pod, wake, adopted_from(status))

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NamedTuple
 
+from kubelet_trio.model import encode_bytes, encode_number, encode_varint
+
 _PERIOD = 0.01  # seconds of CPU time between two samples
 _MAX_DEPTH = 256  # calls of a stack
 _NANO = 10**9
@@ -107,12 +109,14 @@ def encoded(weights: Weights, units: Units, seconds: float = 0.0) -> bytes:
     table = _Table()
     body = bytearray()
     for kind, unit in units:
-        body += _message(1, _number(1, table.text(kind)) + _number(2, table.text(unit)))
+        body += encode_bytes(
+            1, encode_number(1, table.text(kind)) + encode_number(2, table.text(unit))
+        )
     for stack, values in weights.items():
         locations = _packed(1, (table.location(call) for call in stack))
-        body += _message(2, locations + _packed(2, values))
+        body += encode_bytes(2, locations + _packed(2, values))
     body += table.encoded()
-    body += _number(9, time.time_ns()) + _number(10, int(seconds * _NANO))
+    body += encode_number(9, time.time_ns()) + encode_number(10, int(seconds * _NANO))
     compressor = zlib.compressobj(wbits=31)  # gzip
     return compressor.compress(bytes(body)) + compressor.flush()
 
@@ -137,32 +141,17 @@ class _Table:
         body = bytearray()
         for call, number in self._locations.items():
             function = self._functions[call.function, call.file]
-            line = _message(4, _number(1, function) + _number(2, call.line))
-            body += _message(4, _number(1, number) + line)
+            line = encode_bytes(4, encode_number(1, function) + encode_number(2, call.line))
+            body += encode_bytes(4, encode_number(1, number) + line)
         for (name, file), number in self._functions.items():
-            named = _number(2, self.text(name)) + _number(3, self.text(name))
-            body += _message(5, _number(1, number) + named + _number(4, self.text(file)))
+            named = encode_number(2, self.text(name)) + encode_number(3, self.text(name))
+            body += encode_bytes(
+                5, encode_number(1, number) + named + encode_number(4, self.text(file))
+            )
         for text in self._texts:
-            body += _message(6, text.encode(errors="backslashreplace"))
+            body += encode_bytes(6, text.encode(errors="backslashreplace"))
         return bytes(body)
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _message(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
 def _packed(field: int, values: Iterable[int]) -> bytes:
-    return _message(field, b"".join(_varint(value) for value in values))
+    return encode_bytes(field, b"".join(encode_varint(value) for value in values))

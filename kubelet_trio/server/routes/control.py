@@ -14,6 +14,7 @@ states, but never the last one.
     GET /logs/{namespace}/{pod}/{container}       the log; see `logs.container` for its query
     GET /stats                                    `/stats/summary` of CPU and memory alone
     GET /volumes                                  the volumes on disk, published and staged
+    GET /topology                                 the machine, and who holds what of it
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
 """
 
@@ -79,6 +80,15 @@ def add_volumes(router: Router, page: Callable[[], Awaitable[bytes]]) -> None:
         return Response(body=await page(), content_type=_JSON)
 
     router.add("GET", "/volumes", volumes)
+
+
+def add_topology(router: Router, page: Callable[[], Awaitable[bytes]]) -> None:
+    """Add /topology; `page` returns its JSON."""
+
+    async def topology(_: Request) -> Response:
+        return Response(body=await page(), content_type=_JSON)
+
+    router.add("GET", "/topology", topology)
 
 
 def add_exec(router: Router, view: KubeletApiView) -> None:

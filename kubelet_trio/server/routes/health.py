@@ -5,8 +5,8 @@ endpoints and their checks:
 
 | endpoint | checks | meaning of a failure |
 | --- | --- | --- |
-| /healthz | ping, log, syncloop | as with the Go kubelet; the systemd watchdog fires |
-| /livez | ping, syncloop | a restart of the agent would help |
+| /healthz | ping, log, syncloop, device-plugin | as with the Go kubelet |
+| /livez | ping, syncloop | a restart of the agent would help; the systemd watchdog fires |
 | /readyz | ping, syncloop, pleg, runtime | pods cannot be started or observed |
 
 Restarting the agent does not help if the runtime is down, so that fails only /readyz.
@@ -27,7 +27,7 @@ Check = Callable[[], str | None]
 
 ENDPOINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "healthz": ("ping", "log", "syncloop"),
+        "healthz": ("ping", "log", "syncloop", "device-plugin"),
         "livez": ("ping", "syncloop"),
         "readyz": ("ping", "syncloop", "pleg", "runtime"),
     }
@@ -46,8 +46,8 @@ def health_router(checks: Mapping[str, Check], meter: Meter | None = None) -> Ro
     """Return the handler of the three endpoints.
 
     Args:
-        checks: `syncloop`, `pleg`, `runtime` and others, which count for /readyz only. `ping`
-            and `log` are added.
+        checks: `syncloop`, `pleg`, `runtime`, `device-plugin` and others, which count for
+            /readyz only. `ping` and `log` are added.
         meter: gets the result of each check.
     """
     known = {**_BUILT_IN, **checks}
@@ -69,8 +69,12 @@ def add_healthz(router: Router, checks: Mapping[str, Check], meter: Meter | None
 
 
 def is_healthy(checks: Mapping[str, Check]) -> bool:
-    """Return whether /healthz would pass: the agent notifies the systemd watchdog only then."""
-    return all(checks[name]() is None for name in ENDPOINTS["healthz"] if name in checks)
+    """Return whether /livez would pass: the agent notifies the systemd watchdog only then.
+
+    The Go kubelet's watchdog also has `device-plugin`, whose socket only a restart opens again
+    there. Here it is tried again.
+    """
+    return all(checks[name]() is None for name in ENDPOINTS["livez"] if name in checks)
 
 
 def _add_endpoint(

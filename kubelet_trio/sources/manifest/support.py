@@ -44,7 +44,10 @@ def _api(resource: str, *inert: Any) -> Refusal:
 
 _TCP_HOOK = "lifecycle hooks cannot be TCP connections: use exec, httpGet or sleep"
 _SECCOMP = Refusal("no kubelet obeys it since Kubernetes 1.27: use securityContext.seccompProfile")
-_RESOURCES = _not_yet("resources other than cpu, memory, huge pages and ephemeral-storage are")
+_RESOURCES = Refusal(
+    "resources other than cpu, memory, huge pages and ephemeral-storage have a domain: "
+    "example.com/name"
+)
 _POD_RESOURCES = Refusal("a pod as a whole is given cpu, memory and huge pages alone")
 _USER = _not_yet("owners of single files are")
 
@@ -168,15 +171,18 @@ def check_cluster_pod(pod: Pod) -> list[FieldError]:
 def _resource_errors(document: dict[str, Any]) -> Iterator[FieldError]:
     for list_name in ("limits", "requests"):
         for path, amounts in _find(document, f"spec.<c>[].resources.{list_name}"):
-            yield from _unknown(amounts, path, (*_RESOURCE_NAMES, "ephemeral-storage"), _RESOURCES)
+            known = (*_RESOURCE_NAMES, "ephemeral-storage")
+            yield from _unknown(amounts, path, known, _RESOURCES, extended=True)
         for path, amounts in _find(document, f"spec.resources.{list_name}"):
             yield from _unknown(amounts, path, _RESOURCE_NAMES, _POD_RESOURCES)
 
 
 def _unknown(
-    amounts: Any, path: str, known: Collection[str], refusal: Refusal
+    amounts: Any, path: str, known: Collection[str], refusal: Refusal, *, extended: bool = False
 ) -> Iterator[FieldError]:
     for name in amounts if isinstance(amounts, dict) else ():
+        if extended and "/" in name:
+            continue  # of a device plugin, or of nobody: validated with the others
         if name not in known and not name.startswith("hugepages-"):
             yield FieldError(f"{path}[{name}]", refusal.why)
 

@@ -15,7 +15,7 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import RESIZABLE, amounts, container_amounts, total_quantities
-from kubelet_trio.model import RESTART_ALL_CONTAINERS, parse_quantity
+from kubelet_trio.model import NANO, RESTART_ALL_CONTAINERS, parse_quantity
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import validate_env
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -229,9 +229,14 @@ def _resources(errors: FieldErrors, resources: ResourceRequirements, path: str) 
                 (resources.requests or {})[name],
                 f"must be less than or equal to {name} limit of {limit}",
             )
-        # Huge pages are reserved by the kernel: they cannot be overcommitted.
-        elif name.startswith("hugepages-") and amount != limits.get(name):
+        # Huge pages are reserved by the kernel, devices are whole: neither can be overcommitted.
+        elif (name.startswith("hugepages-") or "/" in name) and amount != limits.get(name):
             errors.invalid(f"{path}.requests", name, "must be equal to the limit")
+    for name, amount in (*limits.items(), *requests.items()):
+        if "/" in name:
+            errors.check(f"{path}[{name}]", name, syntax.qualified_name)
+            if amount % NANO:
+                errors.invalid(f"{path}[{name}]", name, "must be an integer")
 
 
 def _pod_resources(

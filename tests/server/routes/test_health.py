@@ -29,6 +29,7 @@ async def test_all_well_is_ok(path: str) -> None:
         ("runtime", (200, 200, 500)),
         ("pleg", (200, 200, 500)),
         ("syncloop", (500, 500, 500)),
+        ("device-plugin", (500, 200, 200)),
     ],
 )
 async def test_which_trouble_shows_where(broken: str, statuses: tuple[int, int, int]) -> None:
@@ -74,8 +75,9 @@ async def test_a_further_check_counts_in_readyz() -> None:
     assert (await router(Request("GET", "/healthz"))).status == 200
 
 
-def test_the_watchdog_goes_by_healthz() -> None:
+def test_the_watchdog_goes_by_livez() -> None:
     assert is_healthy(checks(runtime="down", pleg="late"))
+    assert is_healthy({**checks(), "device-plugin": lambda: "its socket cannot be opened"})
     assert not is_healthy(checks(syncloop="stuck"))
     assert is_healthy({})
 

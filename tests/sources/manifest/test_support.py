@@ -104,8 +104,8 @@ C = "spec.containers[0]"
         ),
         (of_container(resources={"claims": [{"name": "x"}]}), f"{C}.resources.claims", YET),
         (
-            of_container(resources={"requests": {"nvidia.com/gpu": 1}}),
-            f"{C}.resources.requests[nvidia.com/gpu]",
+            of_container(resources={"requests": {"gpu": 1}}),
+            f"{C}.resources.requests[gpu]",
             "resources other than cpu, memory, huge pages",
         ),
         (
