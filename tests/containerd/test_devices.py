@@ -49,6 +49,12 @@ def why_rejected(node: ApiNode, name: str) -> tuple[str, str]:
     return status["reason"], status["message"]
 
 
+def assert_both_are_free(node: ApiNode, cri: CriClient, resource: str) -> None:
+    name = f"{resource.rpartition('/')[2]}-next"
+    with node.running(device_pod(name, resource, 2)):
+        assert given(cri, name) == ["a", "b"]
+
+
 def health(pod: Json, resource: str) -> dict[str, str]:
     """Return the health of a container's devices, as its status shows it."""
     shown = container_status(pod, "main").get("allocatedResourcesStatus") or []
@@ -74,8 +80,7 @@ def test_a_container_gets_its_device_with_all_that_belongs_to_it(
                 cri.run(live, "touch", f"{MOUNTED}/file")
             assert cri.container_status(live).annotations[ANNOTATION] == device
         plugin.give_back()
-        with node.running(device_pod(f"{name}-all", resource, 2)):
-            assert given(cri, f"{name}-all") == ["a", "b"]
+        assert_both_are_free(node, cri, resource)
 
 
 def test_only_who_was_given_a_device_may_open_it(
@@ -115,8 +120,7 @@ def test_a_pod_that_needs_more_than_is_left_is_rejected(
             node.delete(f"{name}-late")
             assert given(cri, name) == ["a", "b"]
         plugin.give_back()
-        with node.running(device_pod(f"{name}-next", resource, 2)):
-            assert given(cri, f"{name}-next") == ["a", "b"]
+        assert_both_are_free(node, cri, resource)
 
 
 def test_a_plugins_preference_is_followed_and_each_start_is_prepared(
@@ -229,8 +233,7 @@ def test_a_plugin_that_dies_in_allocate_costs_the_pod_and_no_device(
         plugin.start()
         plugin.give_back()
         node.wait_amounts(resource, "2", "2")
-        with node.running(device_pod(f"{name}-next", resource, 2)):
-            assert given(cri, f"{name}-next") == ["a", "b"]
+        assert_both_are_free(node, cri, resource)
         node.delete(name)
 
 
@@ -264,8 +267,7 @@ def test_a_pod_whose_plugin_hangs_can_be_deleted(
         node.delete(name)
         plugin.clear_faults()
         plugin.give_back()
-        with node.running(device_pod(f"{name}-next", resource, 2)):
-            assert given(cri, f"{name}-next") == ["a", "b"]
+        assert_both_are_free(node, cri, resource)
 
 
 @pytest.mark.parametrize("fault", [DeviceFaultKind.NO_ANSWERS, DeviceFaultKind.HUGE])
@@ -285,8 +287,7 @@ def test_an_answer_that_cannot_be_right_costs_the_pod_and_no_device(
         reason, _ = why_rejected(node, name)
         assert reason == "UnexpectedAdmissionError"
         plugin.give_back()
-        with node.running(device_pod(f"{name}-next", resource, 2)):
-            assert given(cri, f"{name}-next") == ["a", "b"]
+        assert_both_are_free(node, cri, resource)
         node.delete(name)
 
 
