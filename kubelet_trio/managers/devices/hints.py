@@ -5,6 +5,7 @@ Source: generateDeviceTopologyHints of pkg/kubelet/cm/devicemanager/topology_hin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 
@@ -29,21 +30,29 @@ def device_hints(
         reusable: those that must be taken, of the pod's init containers.
         count: how many are asked for.
     """
+    every, free = _of(machine, listed.masks), _of(machine, listed.count_masks(available))
     near = 0
-    for mask in listed.masks:
+    for mask in every:
         near |= mask
     # Nodes without devices add nothing but combinations (upstream: GB200 with 36 nodes).
-    nodes = tuple(nodes_of(near & machine or machine))
-    free = listed.count_masks(available)
+    nodes = tuple(nodes_of(near or machine))
     # A device that names no node fits everywhere, and counts for no node.
     bound = [listed.devices[name].mask for name in reusable if listed.devices[name].nodes]
     narrowest, found = len(nodes), []
     for mask in _subsets(nodes):
-        if mask.bit_count() < narrowest and _count(listed.masks, mask) >= count:
+        if mask.bit_count() < narrowest and _count(every, mask) >= count:
             narrowest = mask.bit_count()
         if len(bound) + _count(free, mask) >= count and all(mask & own for own in bound):
             found.append(mask)
     return tuple(Hint(mask, preferred=mask.bit_count() == narrowest) for mask in found)
+
+
+def _of(machine: int, masks: Mapping[int, int]) -> Mapping[int, int]:
+    """Count by real nodes only: of others a plugin may make up one set for each device."""
+    found: Counter[int] = Counter()
+    for mask, number in masks.items():
+        found[mask & machine] += number
+    return found
 
 
 def _subsets(nodes: tuple[int, ...]) -> Iterator[int]:

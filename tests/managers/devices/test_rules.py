@@ -13,6 +13,7 @@ from kubelet_trio.managers.devices.rules import DeviceRules
 from kubelet_trio.managers.devices.types import DeviceShare, DeviceState, Listed
 from kubelet_trio.managers.types import ANYWHERE, Hint, Manager, Refusal, mask_of
 from kubelet_trio.model import PodUid, pod_containers
+from tests.harness.linear import steps
 from tests.managers.devices.pods import GPU, asking, listed, pod_of
 
 UID = PodUid("p")
@@ -307,6 +308,16 @@ def test_hints_are_those_of_a_search_through_all_sets(
                 expected.append((mask_of(nodes), width))
     best = min(enough, default=len(near))
     assert found == tuple(Hint(mask, preferred=width == best) for mask, width in expected)
+
+
+def test_nodes_that_a_plugin_makes_up_cost_no_more_than_real_ones() -> None:
+    def hints(devices: Listed) -> object:
+        return DeviceRules({GPU: devices}, 0xFF).hints(DeviceState(), pod_of(), asking("c", 2))
+
+    honest = listed(*((n % 8,) for n in range(500)))
+    hostile = listed(*((n % 8, 8 + n) for n in range(500)))
+    assert hints(hostile) == hints(honest)
+    assert steps(hints, hostile) < 2 * steps(hints, honest)
 
 
 requests = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), max_size=12)
