@@ -7,12 +7,14 @@ commands that only look at an agent import this package too.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from kubelet_trio._deferred import defer, spare_task_names
+from kubelet_trio._deferred import defer, linux_only, spare_task_names
 
 if TYPE_CHECKING:
     from kubelet_trio.embed import (
+        CommandFailedError,
         ContainerUnavailableError,
         EventStream,
         ExecResult,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CommandFailedError",
     "ContainerUnavailableError",
     "EventStream",
     "ExecResult",
@@ -82,6 +85,8 @@ spare_task_names()
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
+        if sys.platform != "linux":
+            return linux_only(name)
         from kubelet_trio import embed
 
         return getattr(embed, name)

@@ -103,6 +103,22 @@ def names_on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], o
     return get
 
 
+def linux_only(name: str) -> type:
+    """Return what stands for a public name on other systems: using it says that it needs Linux.
+
+    An error is a class that can be named in `except`, so that programs are imported everywhere.
+    """
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(
+            f"kubelet_trio.{name} needs Linux, and this is {sys.platform}: run the program in a "
+            "Linux virtual machine or container (WSL 2 on Windows)"
+        )
+
+    base: type = Exception if name.endswith("Error") else object
+    return type(name, (base,), {"__init__": refuse, "__module__": "kubelet_trio"})
+
+
 def spare_metadata() -> None:
     """Give betterproto2 its own version without importing `importlib.metadata`.
 

@@ -47,6 +47,8 @@ def make_runtime(
 ) -> RuntimeSeam:
     """Return the runtime of an endpoint; nothing is connected or started yet.
 
+    Blocks. Raises OSError, and `StateVersionError` for state of a newer agent's process runtime.
+
     Args:
         endpoint: `process`, or a unix socket: a path, with or without `unix://`.
         root_dir: the agent's directory, where the process runtime keeps its state.
@@ -58,6 +60,7 @@ def make_runtime(
         from kubelet_trio.cri import ProcessRuntime
 
         process = ProcessRuntime(root_dir, allow_root=allow_root, request_timeout=request_timeout)
+        process.check_state()
         return RuntimeSeam(process, ChildSpec("connection", process.run))
     # Imported here: a program on the process runtime does not need HTTP/2.
     from kubelet_trio.cri import RemoteRuntime

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import h2.exceptions
 import httpcore2
 import msgspec
@@ -22,7 +23,7 @@ import kubelet_trio
 PACKAGE = Path(kubelet_trio.__file__).parent
 MODULES = [path for path in PACKAGE.rglob("*.py") if "generated" not in path.parts]
 _NAMED = re.compile(r"\b((?:[A-Z][a-z0-9]+)+Error)\b")
-_LIBRARIES = (builtins, subprocess, trio, httpcore2, h2.exceptions, msgspec, yaml)
+_LIBRARIES = (builtins, subprocess, click, trio, httpcore2, h2.exceptions, msgspec, yaml)
 _REASONS = {"ImageInspectError"}  # of waiting containers: no class
 
 

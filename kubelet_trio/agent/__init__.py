@@ -8,17 +8,24 @@ from kubelet_trio._deferred import names_on_demand
 from kubelet_trio.agent.admission import AdmissionSettings, NodeMarks, admission_settings
 from kubelet_trio.agent.compose import make_agent
 from kubelet_trio.agent.core import Agent, make_node_directories
-from kubelet_trio.agent.settings import AgentSettings, NodeApiSettings, NodeSocketSettings, Seams
+from kubelet_trio.agent.settings import (
+    AgentSettings,
+    NodeApiSettings,
+    NodeSocketSettings,
+    OwnNode,
+    Seams,
+)
 
 if TYPE_CHECKING:
     from kubelet_trio.agent.cluster import ApiServer, ClusterSettings, ReviewApis
-    from kubelet_trio.agent.pages import node_page_child
+    from kubelet_trio.agent.pages import node_page, node_page_child
 
 # Imported on first use: a standalone node needs none of these.
 _DEFERRED = {
     "ApiServer": "cluster",
     "ClusterSettings": "cluster",
     "ReviewApis": "cluster",
+    "node_page": "pages",
     "node_page_child": "pages",
 }
 
@@ -31,11 +38,13 @@ __all__ = [
     "NodeApiSettings",
     "NodeMarks",
     "NodeSocketSettings",
+    "OwnNode",
     "ReviewApis",
     "Seams",
     "admission_settings",
     "make_agent",
     "make_node_directories",
+    "node_page",
     "node_page_child",
 ]
 

@@ -285,7 +285,8 @@ class Cluster:
     def want_mirrors(self, desired: Desired) -> None:
         """Set the static pods that need a mirror pod."""
         static = {pod_key(p): p for p in desired.pods.values() if is_static(p)}
-        self._mirrors.want(static, is_complete=desired.all_ready)
+        # The mirror of a pod that is kept shows later what its manifest was.
+        self._mirrors.want(static, is_complete=desired.all_ready and not desired.kept)
 
     async def wait_reported(self) -> None:
         """Wait until the API server has the pods' current statuses."""

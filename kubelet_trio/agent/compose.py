@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 from kubelet_trio.agent.admission import NodeAdmission
 from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.desired import DesiredPods
+from kubelet_trio.agent.history import AgentHistory
 from kubelet_trio.agent.node_api import node_api_children
 from kubelet_trio.agent.node_sockets import node_socket_children
 from kubelet_trio.agent.parts import (
@@ -53,6 +54,7 @@ from kubelet_trio.node import PodCidr
 from kubelet_trio.pleg import Pleg
 from kubelet_trio.plugins import CSI_TYPE, DEVICE_TYPE, PluginHandler, PluginRegistry
 from kubelet_trio.pods import Admitter, PodRecord, PodRegistry, report_crash
+from kubelet_trio.sources import Source
 from kubelet_trio.status import PodStarts, StatusStore, no_watches
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -106,7 +108,17 @@ def make_agent(
         supplies.csi.usage,
     )
     parts = Parts(
-        setup, started_at, reports, runtime, supplies, plugins, pods, upkeep, stats, names
+        setup,
+        started_at,
+        reports,
+        runtime,
+        supplies,
+        plugins,
+        pods,
+        upkeep,
+        stats,
+        AgentHistory(stats, seams),
+        names,
     )
     return Agent(
         parts,
@@ -202,6 +214,23 @@ def _make_plugins(setup: Setup, supplies: Supplies) -> PluginRegistry | None:
     )
 
 
+def _static_sources(setup: Setup, runtime: RuntimeParts, reports: Reports) -> tuple[Source, ...]:
+    """Return the sources besides the API server, which keep the UIDs of adopted pods."""
+    seams, cluster = setup.seams, setup.cluster
+    if seams.takeover is None:
+        return seams.sources
+    from kubelet_trio.sources import Adopter, AdoptingSource
+
+    adopter = Adopter(
+        seams.takeover,
+        runtime.runtime,
+        cluster.server.api if cluster is not None else None,
+        reports.events,
+        seams.offload_for(Purpose.SOURCES),
+    )
+    return tuple(AdoptingSource(source, adopter) for source in seams.sources)
+
+
 def _make_pods(
     setup: Setup,
     runtime: RuntimeParts,
@@ -242,7 +271,7 @@ def _make_pods(
     api_source = (cluster.source,) if cluster is not None and cluster.server.has_pods else ()
     desired = DesiredPods(
         # The API server last: of two pods with one UID the first source's runs (`sources.merge`).
-        (*seams.sources, *api_source),
+        (*_static_sources(setup, runtime, reports), *api_source),
         supplies.documents,
         reports.starts,
         registry,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
 from kubelet_trio.agent.checks import check_functions
+from kubelet_trio.agent.history import AgentHistory
 from kubelet_trio.agent.metrics import AgentMetrics
+from kubelet_trio.agent.node_object import NodeObjectPage
 from kubelet_trio.agent.parts import Parts
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
@@ -33,7 +35,7 @@ from kubelet_trio.model import (
     pod_uid,
 )
 from kubelet_trio.node import Pressure
-from kubelet_trio.pods import EndReason, TerminationRequest
+from kubelet_trio.pods import EndReason, RestartRefusedError, TerminationRequest
 from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -81,6 +83,7 @@ class Agent:
             parts.volume_names,
             parts.stats,
         )
+        self.node_object_page = NodeObjectPage(parts)
         managers = parts.supplies.managers
         self.topology_page = TopologyPage(
             machine_alone(self.seams) if managers is None else managed_machine(parts, managers)
@@ -142,6 +145,17 @@ class Agent:
         if worker is not None:
             worker.request(TerminationRequest(uid, EndReason.DELETED, grace_period=seconds))
 
+    def restart(self, uid: PodUid, name: str) -> Sequence[str]:
+        """Restart a container of a pod, "": all that may; return their names. Never blocks.
+
+        Raises `RestartRefusedError`.
+        """
+        worker = self.parts.workers.get(uid)
+        if worker is None:
+            raise RestartRefusedError("the pod is not on this node any more")
+        found = worker.restart(name)
+        return sorted(c.name for c in self.observed(uid).containers if c.id in found)
+
     # Views
 
     @property
@@ -167,6 +181,10 @@ class Agent:
     @property
     def stats(self) -> AgentStats:
         return self.parts.stats
+
+    @property
+    def history(self) -> AgentHistory:
+        return self.parts.history
 
     @property
     def events_recorder(self) -> EventRecorder:

@@ -92,7 +92,7 @@ class DesiredPods:
         self.value.value = desired
         if self._is_clearing:
             # Without `all_ready` the pods of a source that has not delivered yet would stay.
-            desired = replace(desired, pods={}, all_ready=True)
+            desired = replace(desired, pods={}, all_ready=True, kept=frozenset())
         self._registry.apply(desired)
         self._want_mirrors(desired)
 
@@ -121,7 +121,7 @@ def source_infos(sources: Iterable[Source], desired: Desired) -> Iterator[Source
     for source in sources:
         given_way = [p for p in desired.problems if p.source == source.name]
         problems = tuple(
-            ProblemInfo(str(p).removesuffix(f": {p.message}"), p.message)
+            ProblemInfo(p.place, p.message, tuple(map(str, p.pods)))
             for p in (*source.problems.value, *given_way)
         )
         delivered = source.delivered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,11 +13,14 @@ import trio
 from kubelet_trio.agent.core import Agent
 from kubelet_trio.agent.metrics import AgentMetrics
 from kubelet_trio.agent.stats import AgentStats
+from kubelet_trio.model import get_logger
 from kubelet_trio.server import SERVING, Handler, Port, Request, Response, serve_http
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
     from kubelet_trio.server import Router
+
+log = get_logger()
 
 _ONLY = "only_cpu_and_memory"
 # https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -36,7 +40,9 @@ async def _serve_node_page(
     from kubelet_trio.server import loopback_only
 
     page = loopback_page(agent)
+    agent.history.want()
     listeners = await port.listen(task_status.started)
+    log.info("page.open", url=f"http://{port.info.address}/ui/")
     await serve_http(loopback_only(page), listeners)
 
 
@@ -51,7 +57,9 @@ def node_page(agent: Agent) -> Router:
     """Return the routes of the page, below `/ui/`."""
     from kubelet_trio.server import node_page_router
 
-    return node_page_router(agent, agent.stats.summary, agent.clock.time)
+    return node_page_router(
+        agent, agent.stats.summary, agent.history.page, agent.clock.time, os.cpu_count() or 1
+    )
 
 
 async def _to_page(_: Request) -> Response:

@@ -10,6 +10,7 @@ from trio_util import AsyncValue
 
 from kubelet_trio.agent.changes import PodChanges
 from kubelet_trio.agent.desired import DesiredPods
+from kubelet_trio.agent.history import AgentHistory
 from kubelet_trio.agent.settings import AgentSettings, Seams
 from kubelet_trio.agent.stats import AgentStats
 from kubelet_trio.agent.volumes import VolumeNames
@@ -155,6 +156,7 @@ class Parts:
     pods: PodParts
     upkeep: Upkeep
     stats: AgentStats
+    history: AgentHistory
     volume_names: VolumeNames
 
     @property

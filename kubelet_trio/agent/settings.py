@@ -26,6 +26,7 @@ from kubelet_trio.model import (
     offload_for,
     thread_offload,
 )
+from kubelet_trio.node import NodeIdentity, NodeResources
 from kubelet_trio.pleg import ExitWaiter
 from kubelet_trio.pods import BackOffPolicy, CgroupOperations, CgroupPolicy, PodCgroupRemover
 from kubelet_trio.pressure import EvictionPolicy, MemoryEvents, Signals
@@ -37,7 +38,10 @@ from kubelet_trio.supervision import ChildSpec, RestartPolicy
 from kubelet_trio.volumes import Mounter
 
 if TYPE_CHECKING:
+    from lightkube.models.core_v1 import NodeSystemInfo
+
     from kubelet_trio.agent.cluster import ApiServer
+    from kubelet_trio.sources import Takeover
     from kubelet_trio.stats import Host
     from kubelet_trio.volumes import BlockDevices
 
@@ -53,6 +57,16 @@ class NodeSocketSettings:
     pod_resources: bool = False  # pod-resources/kubelet.sock
     use_active_pods: bool = True  # the gate KubeletPodResourcesListUseActivePods
     pods_api: bool = False  # pods-api/pods-api.sock, of the gate PodsAPI
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNode:
+    """What the object of a node is made of, besides what is observed."""
+
+    identity: NodeIdentity
+    resources: NodeResources
+    info: Callable[[str], NodeSystemInfo]  # describes the machine, given the runtime's version
+    host_ips: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,7 @@ class AgentSettings:
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     managers: ManagerSettings = field(default_factory=ManagerSettings)
     sockets: NodeSocketSettings = field(default_factory=NodeSocketSettings)
+    own_node: OwnNode | None = None  # None: the agent shows no node object
     instance: str = ""  # mark of an embedded agent, which owns only pods with it; "": the daemon
 
 
@@ -133,6 +148,7 @@ class Seams:
     cgroups: Callable[[CgroupDriver], PodCgroupRemover]  # by driver
     sources: tuple[Source, ...]  # besides the API server
     exit_waiter: ExitWaiter | None
+    takeover: Takeover | None = None  # None: no static pods of another kubelet are adopted
     connection: ChildSpec | None = None  # keeps the runtime connected
     machine: tuple[ChildSpec, ...] = ()  # tasks that keep the machine as configured
     cluster: ApiServer | None = None  # None: a standalone node

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         MachineInfo,
         PodSubject,
         StatsProvider,
+        Summary,
         VolumeUsage,
     )
 
@@ -109,6 +110,10 @@ class AgentStats:
         """Return the JSON of `/stats/summary`."""
         provider = await self.provider()
         return await provider.summary(only_cpu_and_memory=only_cpu_and_memory)
+
+    async def measure(self) -> Summary:
+        """Return what `/stats/summary` shows."""
+        return await (await self.provider()).measure()
 
     async def claimed_volumes(self) -> list[tuple[str, str, Filesystem]]:
         """Return namespace, claim and last measured use of each volume behind a claim."""

@@ -13,7 +13,7 @@ from kubelet_trio.agent.settings import TOP_POLICY
 from kubelet_trio.agent.volume_sizes import VolumeSizes
 from kubelet_trio.model import ContainerState, PodUid, RuntimePod
 from kubelet_trio.pods import NodeCgroups, PodStage
-from kubelet_trio.server import Ports
+from kubelet_trio.server import SERVING, Ports
 from kubelet_trio.supervision import (
     ChildSpec,
     DynamicSupervisor,
@@ -57,6 +57,8 @@ def make_tree(
             Supervisor("pressure", parts.upkeep.pressure_children, policy=TOP_POLICY),
             Supervisor("gc", parts.upkeep.gc_children, policy=TOP_POLICY),
             ChildSpec("stats", parts.stats.run, policy=TOP_POLICY),
+            # What only shows the node never ends the agent: it is restarted for ever.
+            ChildSpec("history", parts.history.run, policy=SERVING),
             ChildSpec("volume-sizes", _volume_sizes(parts).run, policy=TOP_POLICY),
             # Last, so that it ends first: no request may meet parts that have ended.
             *((Supervisor("server", servers, policy=TOP_POLICY),) if servers else ()),

@@ -42,6 +42,7 @@ from kubelet_trio.cgroups.names import (
 from kubelet_trio.cgroups.pods import (
     CgroupTree,
     missing_cgroup_root,
+    remove_cgroup,
 )
 from kubelet_trio.cgroups.processes import is_in_cgroup, move_process, user_processes
 from kubelet_trio.cgroups.systemd import SystemdBus
@@ -81,6 +82,7 @@ __all__ = [
     "pod_cgroup_parent",
     "qos_cgroup",
     "quota_to_milli_cpu",
+    "remove_cgroup",
     "settings",
     "shares_in",
     "shares_to_milli_cpu",

@@ -11,9 +11,9 @@ from kubelet_trio.config.host import (
     settle_locally,
     startup_refusals,
 )
-from kubelet_trio.config.load import Settings, settle
+from kubelet_trio.config.load import Settings, check_file, settle
 from kubelet_trio.config.managers import manager_settings
-from kubelet_trio.config.show import encode_shown_config, run_help
+from kubelet_trio.config.show import encode_shown_config, run_flag_groups, run_help
 from kubelet_trio.config.types import KubeletConfiguration
 
 __all__ = [
@@ -24,12 +24,14 @@ __all__ = [
     "KubeletFlags",
     "LocalFacts",
     "Settings",
+    "check_file",
     "encode_shown_config",
     "eviction_policy",
     "manager_settings",
     "parse_flags",
     "parse_swaps",
     "reservations",
+    "run_flag_groups",
     "run_help",
     "settle",
     "settle_locally",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -53,6 +54,14 @@ def normalize(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def decode(raw: Mapping[str, Any]) -> KubeletConfiguration:
     """Return the configuration in decoded JSON. Raises `ConfigError` with every bad field."""
+    config, problems, _ = decode_all(raw)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def decode_all(raw: Mapping[str, Any]) -> tuple[KubeletConfiguration, list[str], list[str]]:
+    """Return the configuration without its bad fields, the problems, and the names left out."""
     problems = list(_unknown_fields(raw, KubeletConfiguration, ""))
     known = {k: v for k, v in raw.items() if k in KubeletConfiguration.__struct_encode_fields__}
     pulls = known.get("maxParallelImagePulls")
@@ -60,14 +69,15 @@ def decode(raw: Mapping[str, Any]) -> KubeletConfiguration:
     if isinstance(pulls, int) and pulls >= 2:
         known.setdefault("serializeImagePulls", False)
     # One field at a time: msgspec stops at the first error, and all of them are to be reported.
-    for name, value in known.items():
+    left_out = []
+    for name, value in list(known.items()):
         try:
             _convert({name: value})
         except msgspec.ValidationError as exc:
-            problems.append(_field_problem(exc))
-    if problems:
-        raise ConfigError(problems)
-    return _convert(known)
+            problems.append(_field_problem(exc, raw))
+            left_out.append(name)
+            del known[name]
+    return _convert(known), problems, left_out
 
 
 def _convert(raw: Mapping[str, Any]) -> KubeletConfiguration:
@@ -86,13 +96,35 @@ def _from_text(kind: type, value: Any) -> Any:
     return parse_duration(value)
 
 
-def _field_problem(exc: msgspec.ValidationError) -> str:
+# msgspec's names of types, in the words that manifests' errors have.
+_TYPES = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "null": "null",
+}
+_EXPECTED = re.compile(r"expected `([a-z| ]+)`, got `([a-z]+)`")
+
+
+def _field_problem(exc: msgspec.ValidationError, raw: Mapping[str, Any]) -> str:
     text = str(exc)
     what, _, where = text.rpartition(" - at `$")
     if not where:
         return f"invalid configuration: {text}"
     path = re.sub(r"^\.", "", where.rstrip("`"))
-    return f"invalid configuration: {path}: {what[:1].lower()}{what[1:]}"
+    what = f"{what[:1].lower()}{what[1:]}"
+    found = _EXPECTED.fullmatch(what)
+    if found is not None:
+        kinds = [_TYPES.get(kind.strip(), kind) for kind in found[1].split("|")]
+        wanted = " or ".join(kind for kind in kinds if kind != "null")
+        value = pick(raw, path)
+        is_plain = isinstance(value, str | int | float) and "[" not in path
+        got = json.dumps(value)[:80] if is_plain else _TYPES.get(found[2], found[2])
+        what = f"expected {wanted}, got {got}"
+    return f"invalid configuration: {path}: {what}"
 
 
 def _unknown_fields(raw: Any, kind: Any, path: str) -> Iterator[str]:

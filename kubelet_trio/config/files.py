@@ -6,6 +6,7 @@ their paths as JSON merge patches (RFC 7386). Each needs its own apiVersion and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kubelet_trio.config.errors import ConfigError
+from kubelet_trio.config.places import File
 from kubelet_trio.config.types import GROUP_VERSION, KIND
 from kubelet_trio.config.walk import pick, put
 from kubelet_trio.model import check_yaml_depth
@@ -36,11 +38,9 @@ def read_files(config: str, config_dir: str) -> dict[str, Any]:
 
     Raises `ConfigError` with every unreadable or malformed file.
     """
-    files = [Path(config)] if config else []
-    files += _drop_ins(Path(config_dir)) if config_dir else []
     merged: dict[str, Any] = {}
     problems: list[str] = []
-    for path in files:
+    for path in _paths(config, config_dir):
         try:
             merged = merge_patch(merged, read_file(path))
         except ConfigError as exc:
@@ -50,12 +50,40 @@ def read_files(config: str, config_dir: str) -> dict[str, Any]:
     return merged
 
 
+def reread(config: str, config_dir: str) -> list[File]:
+    """Return path, text and decoded content of each file that can be read, for `locate`."""
+    found: list[File] = []
+    with contextlib.suppress(ConfigError):
+        for path in _paths(config, config_dir):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                found.append(as_file(path, path.read_text()))
+    return found
+
+
+def as_file(path: Path, text: str) -> File:
+    """Return a file for `locate`."""
+    try:
+        return str(path), text, _decode(path, text)
+    except ConfigError:
+        return str(path), text, None
+
+
+def _paths(config: str, config_dir: str) -> list[Path]:
+    files = [Path(config)] if config else []
+    return files + (_drop_ins(Path(config_dir)) if config_dir else [])
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Read one file of a KubeletConfiguration, YAML or JSON. Raises `ConfigError`."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError([f"{path}: {exc.strerror if isinstance(exc, OSError) else exc}"]) from exc
+    return read_text(path, text)
+
+
+def read_text(path: Path, text: str) -> dict[str, Any]:
+    """Read the text of a file. Raises `ConfigError`."""
     raw = _decode(path, text)
     problems = [
         f"{path}: {name} must be {wanted}, and is {raw.get(name, 'missing')}"

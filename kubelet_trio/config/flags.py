@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from kubelet_trio.config.errors import ConfigError
+from kubelet_trio.config.removed import removal
 from kubelet_trio.config.table import BY_FLAG, Row
 from kubelet_trio.config.types import KubeletConfiguration
 from kubelet_trio.config.values import parse_value
@@ -20,7 +21,9 @@ from kubelet_trio.config.walk import leaves
 from kubelet_trio.durations import Duration
 
 _SHORT = {"v": "v", "h": "help"}
-_BARE = frozenset({"help", "version"})
+_BARE = frozenset({"help", "help-all", "version", "check"})
+_RAW_VERSION = "raw"
+_TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")  # as strconv.ParseBool reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class ParsedFlags:
     values: tuple[tuple[Row, Any], ...] = ()
     wants_help: bool = False
     wants_version: bool = False
+    wants_raw_version: bool = False
+    wants_all_help: bool = False  # `--help-all`
+    wants_check: bool = False
 
 
 def flag_type(row: Row) -> Any:
@@ -101,10 +107,11 @@ def parse_flags(argv: Sequence[str]) -> ParsedFlags:
     """Read the arguments after `run`. Raises `ConfigError` with all problems."""
     problems: list[str] = []
     values: list[tuple[Row, Any]] = []
-    bare: set[str] = set()
+    bare: dict[str, str] = {}
     for name, text in _tokens(argv, problems):
         if name in _BARE:
-            bare.add(name)
+            bare[name] = text
+            problems += _bare_problems(name, text)
             continue
         row = BY_FLAG[name]
         try:
@@ -112,9 +119,27 @@ def parse_flags(argv: Sequence[str]) -> ParsedFlags:
         except ValueError as exc:
             problems.append(f'invalid argument "{text}" for "--{name}" flag: {exc}')
     # `--help` wins over wrong flags: the user may be looking for the right one.
-    if problems and "help" not in bare:
+    wants_all = "help-all" in bare
+    wants_help = wants_all or "help" in bare
+    if problems and not wants_help:
         raise ConfigError(problems)
-    return ParsedFlags(tuple(values), "help" in bare, "version" in bare)
+    version = bare.get("version", "")
+    return ParsedFlags(
+        tuple(values),
+        wants_help=wants_help,
+        wants_version=version.lower() in _TRUE,
+        wants_raw_version=version == _RAW_VERSION,
+        wants_all_help=wants_all,
+        wants_check=bare.get("check", "").lower() in _TRUE,
+    )
+
+
+def _bare_problems(name: str, text: str) -> Iterator[str]:
+    # verflag takes a version, too: what it is to call itself. Only what it is can be said here.
+    if text.lower() in (*_TRUE, *_FALSE) or (name == "version" and text == _RAW_VERSION):
+        return
+    values = "true, false or raw" if name == "version" else "true or false"
+    yield f'invalid argument "{text}" for "--{name}" flag: expected {values}'
 
 
 def _tokens(argv: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
@@ -173,6 +198,8 @@ def _dashes(word: str) -> str:
 
 
 def _unknown(name: str) -> str:
+    if gone := removal(name):
+        return gone
     close = difflib.get_close_matches(name, BY_FLAG, n=1)
     return f"unknown flag: --{name}" + (f" (did you mean --{close[0]}?)" if close else "")
 

@@ -15,6 +15,10 @@ from kubelet_trio.config.load import Settings
 from kubelet_trio.config.types import KubeletConfiguration
 
 PROCESS = "process"  # the endpoint that means the embedded runtime
+NO_CLUSTER_DNS = (
+    "no API server and no clusterDNS (--cluster-dns): pods with dnsPolicy ClusterFirst, the "
+    "default, get the resolver of this host"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ def settle_locally(settings: Settings, facts: LocalFacts) -> Settings:
                 "another one",
             )
         config = msgspec.structs.replace(config, container_runtime_endpoint=endpoint)
+    if not (flags.kubeconfig or config.cluster_dns or config.container_runtime_endpoint == PROCESS):
+        notes = (*notes, NO_CLUSTER_DNS)
     return replace(settings, config=config, flags=flags, notes=notes)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from kubelet_trio.config.decode import decode, normalize
+from kubelet_trio.config.decode import decode_all, normalize
 from kubelet_trio.config.errors import ConfigError
-from kubelet_trio.config.files import read_files
+from kubelet_trio.config.files import as_file, read_files, read_text, reread
 from kubelet_trio.config.flags import KubeletFlags, ParsedFlags, parse_flags
+from kubelet_trio.config.places import locate
 from kubelet_trio.config.support import moot_notes, unsupported
 from kubelet_trio.config.table import Row
 from kubelet_trio.config.types import KubeletConfiguration
@@ -90,7 +92,23 @@ def load_settings(argv: Sequence[str]) -> Settings:
 def settle(line: ParsedFlags) -> Settings:
     """Turn a parsed command line into settings. Raises `ConfigError`."""
     flags = _flags(line)
-    raw = normalize(read_files(flags.config, flags.config_dir))
+    try:
+        return _settle(line, flags, read_files(flags.config, flags.config_dir))
+    except ConfigError as exc:
+        raise locate(exc.problems, reread(flags.config, flags.config_dir)) from exc
+
+
+def check_file(path: Path, text: str) -> tuple[str, ...]:
+    """Check the text of a configuration file alone, and return its notes. Raises `ConfigError`."""
+    line = parse_flags([])
+    try:
+        return _settle(line, _flags(line), read_text(path, text)).notes
+    except ConfigError as exc:
+        raise locate(exc.problems, [as_file(path, text)]) from exc
+
+
+def _settle(line: ParsedFlags, flags: KubeletFlags, content: dict[str, Any]) -> Settings:
+    raw = normalize(content)
     log_format = str(pick(raw, "logging.format") or "")
     gates = raw.get("featureGates")
     for path, value in _fields(line).items():
@@ -103,8 +121,10 @@ def settle(line: ParsedFlags) -> Settings:
     for row, value in line.values:
         if row.path == "logging.format":
             log_format = value
-    config = decode(raw)
+    config, malformed, left_out = decode_all(raw)
     problems = [*validate(config), *validate_flags(flags), *unsupported(config, flags)]
+    # Fields that were left out have their defaults: problems with these are not the author's.
+    problems = [*malformed, *(p for p in problems if not any(name in p for name in left_out))]
     if problems:
         raise ConfigError(problems)
     notes = (*_deprecated(line), *moot_notes(config, flags))

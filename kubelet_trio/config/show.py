@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -32,33 +33,116 @@ def encode_shown_config(config: KubeletConfiguration) -> bytes:
     return encode_config(replace(config, static_pod_url=url, static_pod_url_header=hidden))
 
 
-def run_help(width: int = 100) -> str:
-    """Return the help of `kubelet-trio run`: every flag, what it does and its default."""
+# What most people set, in the order in which they meet it.
+_COMMON = (
+    *("config", "pod-manifest-path", "container-runtime-endpoint", "root-dir", "kubeconfig"),
+    *("hostname-override", "node-ip", "ui-port", "process-allow-root", "v"),
+)
+# The groups of `--help-all`: a flag belongs to the first group with a beginning of its name.
+_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Logging", ("log", "v", "vmodule")),
+    (
+        "Eviction and garbage collection",
+        ("eviction", "image-gc", "minimum-", "maximum-", "kernel-"),
+    ),
+    ("Container runtime and images", ("container-", "image-", "runtime-", "registry", "serialize")),
+    (
+        "API server and the node's object",
+        (
+            *("kube-api", "kubeconfig", "bootstrap", "cert-dir", "rotate", "register", "node-"),
+            *("provider", "cloud", "event-", "hostname", "offline", "enable-controller"),
+        ),
+    ),
+    (
+        "Ports: kubelet API, health and the page",
+        (
+            *("address", "port", "read-only", "tls", "client-ca", "auth", "anonymous"),
+            *("enable-", "contention", "streaming", "healthz", "ui-port"),
+        ),
+    ),
+    (
+        "Resources, cgroups and managers",
+        (
+            *("cgroup", "cpu-", "memory-", "topology-", "kube-reserved", "system-", "reserved-"),
+            *(
+                "enforce",
+                "qos",
+                "kubelet-cgroups",
+                "oom-",
+                "max-open",
+                "fail-",
+                "protect",
+                "keep-k",
+            ),
+        ),
+    ),
+    (
+        "Pods and where they come from",
+        (
+            *("pod", "manifest", "file-", "http-", "sync-", "max-pods", "runonce", "crash-"),
+            *("allowed", "seccomp", "remove-pods", "process-"),
+        ),
+    ),
+    (
+        "Network and volumes",
+        ("cluster-", "resolv", "hairpin", "iptables", "make-", "volume", "local"),
+    ),
+    ("The agent", ("config", "root-dir", "feature", "lock", "exit", "housekeeping")),
+)
+_WITHOUT_EFFECT = "Accepted as by the Go kubelet, without effect or only with the default"
+
+
+def run_help(width: int = 100, *, every: bool = False) -> str:
+    """Return the help of `kubelet-trio run`: the common flags, or `every` flag by its group."""
+    rows = {row.flag: row for row in (*FLAGS, *FIELDS) if row.flag}
     parts = [
         "Usage: kubelet-trio run [flags]",
         "",
         *textwrap.wrap(
             "Run the node agent. It takes the flags of the Go kubelet; flags win over "
             "--config-dir, which wins over --config. A flag for a feature that is not "
-            "built yet is refused by name.",
+            "built yet is refused by name. In [brackets]: the field of KubeletConfiguration, "
+            "which is to be preferred.",
             width,
         ),
     ]
-    for title, rows in (
-        ("Flags", FLAGS),
-        ("Flags of KubeletConfiguration fields (prefer --config)", FIELDS),
-    ):
+    groups = _grouped(rows) if every else {"Common flags": [rows[name] for name in _COMMON]}
+    for title, members in groups.items():
         parts += ["", f"{title}:"]
-        for entry in sorted((e for e in rows if e.flag), key=lambda e: e.flag):
-            parts += _flag_help(entry, width)
-        if rows is FLAGS:
-            parts += [
-                "  -h, --help",
-                "      this text",
-                "      --version",
-                "      print the version",
-            ]
+        for row in members:
+            parts += _flag_help(row, width)
+    parts += ["", "Help:", "  -h, --help", "          the common flags"]
+    parts += ["      --help-all", f"          all {len(rows)} flags, by group"]
+    parts += ["      --version", "          print the version"]
+    parts += ["      --check", "          say what would be run, or refused, and start nothing"]
+    if not every:
+        parts += ["", "Examples:"]
+        parts += ["  kubelet-trio run --config=/etc/kubernetes/kubelet.yaml"]
+        parts += [
+            "  kubelet-trio run --container-runtime-endpoint=process --pod-manifest-path=$PWD"
+        ]
     return "\n".join(parts) + "\n"
+
+
+def run_flag_groups() -> Mapping[str, list[tuple[str, str]]]:
+    """Return every flag of `run` with what it does, by the title of its group."""
+    rows = {row.flag: row for row in (*FLAGS, *FIELDS) if row.flag}
+    return {
+        title: [_flag_entry(row) for row in members] for title, members in _grouped(rows).items()
+    }
+
+
+def _grouped(rows: Mapping[str, Row]) -> dict[str, list[Row]]:
+    """Return all flags by the title of their group, sorted."""
+    groups: dict[str, list[Row]] = {title: [] for title, _ in _GROUPS[::-1]}
+    groups[_WITHOUT_EFFECT] = []
+    for flag, row in sorted(rows.items()):
+        if row.support in (Support.YES, Support.API):
+            title = next((t for t, starts in _GROUPS if flag.startswith(starts)), "The agent")
+        else:
+            title = _WITHOUT_EFFECT
+        groups[title].append(row)
+    return groups
 
 
 def field_table() -> str:
@@ -131,16 +215,23 @@ def _dashed(flag: str) -> str:
 
 
 def _flag_help(entry: Row, width: int) -> list[str]:
+    head, text = _flag_entry(entry)
+    lines = textwrap.wrap(text, width, initial_indent=" " * 10, subsequent_indent=" " * 10)
+    return [f"{'' if head.startswith('-v,') else '    '}  {head}", *lines]
+
+
+def _flag_entry(entry: Row) -> tuple[str, str]:
+    """Return a flag with its kind and default, and what it does."""
     default = _plain(default_of(entry))
     kind = _kind(flag_type(entry))
-    short = "  -v, --v" if entry.flag == "v" else f"      --{entry.flag}"
+    short = "-v, --v" if entry.flag == "v" else f"--{entry.flag}"
     head = f"{short} {kind}".rstrip() + (f" (default {default})" if default else "")
     text = entry.help
     if entry.support is not Support.YES:
         text += f" [{_support(entry)}]"
     if entry.path:
         text += f" [{entry.path}]"
-    return [head, *textwrap.wrap(text, width, initial_indent=" " * 10, subsequent_indent=" " * 10)]
+    return head, text
 
 
 def _kind(kind: Any) -> str:

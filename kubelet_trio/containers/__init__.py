@@ -26,6 +26,7 @@ from kubelet_trio.containers.labels import (
     container_info,
     owned_by,
     pod_identity,
+    pod_labels_of,
 )
 from kubelet_trio.containers.logs.cri_log import LogFile, LogOptions, LogRenderer
 from kubelet_trio.containers.logs.files import (
@@ -165,6 +166,7 @@ __all__ = [
     "pod_cgroup_limits",
     "pod_dns",
     "pod_identity",
+    "pod_labels_of",
     "pod_limits",
     "pod_log_directory",
     "pod_memory_limit",

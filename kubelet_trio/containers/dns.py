@@ -87,7 +87,10 @@ def _base(pod: Pod, node: NodeSettings, warnings: list[DnsWarning]) -> ResolvCon
     if policy == "Default" or (policy == "ClusterFirst" and spec.hostNetwork):
         return _host(node)
     if not node.cluster_dns:
-        warnings.append(_missing_cluster_dns(pod))
+        # ClusterFirst is the default, and without a cluster nobody can set it up: the agent has a
+        # note instead of a Warning for each pod.
+        if not node.standalone:
+            warnings.append(_missing_cluster_dns(pod))
         return _host(node)
     host = node.resolv_conf or ResolvConf()
     return ResolvConf(

@@ -54,6 +54,7 @@ class NodeSettings:
     container_logs_dir: Path = Path("/var/log/containers")
     cluster_dns: tuple[str, ...] = ()
     cluster_domain: str = ""
+    standalone: bool = False  # no API server: a missing cluster DNS is no mistake
     resolv_conf: ResolvConf | None = field(default_factory=ResolvConf)  # None: `resolvConf: ""`
     host_ips: tuple[str, ...] = ()
     cgroup_driver: CgroupDriver = "cgroupfs"

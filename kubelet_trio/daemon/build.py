@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.agent import Agent, Seams, make_agent, node_page_child
+from kubelet_trio.agent import Agent, Seams, make_agent, node_page, node_page_child
 from kubelet_trio.cgroups import CgroupDriver, CgroupTree, SystemdBus, cgroup_host
 from kubelet_trio.config import (
     PROCESS,
@@ -63,6 +63,11 @@ from kubelet_trio.server import (
     Port,
     Router,
     add_exec,
+    add_history,
+    add_images,
+    add_node,
+    add_page,
+    add_restart,
     add_stats,
     add_topology,
     add_volumes,
@@ -77,6 +82,7 @@ from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 if TYPE_CHECKING:
     from kubelet_trio.agent import ApiServer
     from kubelet_trio.daemon.join import Apis
+    from kubelet_trio.sources import Takeover
 
 
 def build_agent(
@@ -85,6 +91,7 @@ def build_agent(
     apis: Apis | None = None,
     looked_up: Sequence[str] = (),
     machine_tasks: tuple[ChildSpec, ...] = (),
+    takeover: Takeover | None = None,
 ) -> Agent:
     """Build the agent of a configuration.
 
@@ -94,15 +101,22 @@ def build_agent(
         apis: the clients of the API server of `--kubeconfig`; None: a standalone node.
         looked_up: the addresses of the node's name (`look_up`).
         machine_tasks: tasks that keep the machine as configured (`machine_children`).
+        takeover: what another kubelet has left, and what was adopted of it; None: nothing.
 
     Raises OSError or ValueError if a file of the host cannot be read or parsed; the text names it.
     """
     machine = read_machine(Path(settings.flags.root_dir))
     reserved, capacity = _resources(settings, machine)
     node = node_settings(settings, machine, capacity, looked_up)
+    last_good = wanted_pods(records)
+    if takeover is not None:
+        from kubelet_trio.sources import as_derived
+
+        last_good = [as_derived(pod, takeover.adopted) for pod in last_good]
     seams = replace(
         _host_seams(settings, node),
-        sources=_sources(settings.config, node, wanted_pods(records)),
+        sources=_sources(settings.config, node, last_good),
+        takeover=takeover,
         machine=machine_tasks,
         cluster=_api_server(settings, node, capacity, apis),
         meter=apis.meter if apis is not None else Meter(),
@@ -284,7 +298,12 @@ def control_api(agent: Agent) -> Router:
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_volumes(router, agent.volume_page.page)
     add_topology(router, agent.topology_page.page)
+    add_history(router, agent.history.page)
+    add_node(router, agent.node_object_page.page)
+    add_images(router, agent)
+    add_page(router, partial(node_page, agent))
     add_exec(router, agent)
+    add_restart(router, agent, agent.restart)
     return router
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpcore2
-from lightkube.models.core_v1 import Taint
 
 from kubelet_trio.agent import ApiServer, ClusterSettings, ReviewApis
 from kubelet_trio.config import Settings
 from kubelet_trio.containers import NodeSettings
+from kubelet_trio.daemon.identity import own_node
 from kubelet_trio.kube import KubeApi, RequestAttempt, client_access, client_store, open_client
 from kubelet_trio.model import (
     REQUESTS,
@@ -30,13 +30,9 @@ from kubelet_trio.node import (
     ClientCertificate,
     HeartbeatPeriods,
     NodeCapacity,
-    NodeIdentity,
     ServingFiles,
     awaited_certificate,
-    go_arch,
-    resources_of,
     serving_store,
-    system_info,
 )
 from kubelet_trio.objects import ChangeDetection
 
@@ -44,10 +40,6 @@ if TYPE_CHECKING:
     from kubelet_trio.offline import Keeper
 
 log = get_logger()
-
-# The Kubernetes version whose behaviour this agent has, for version skew checks; the suffix is
-# build metadata, which comparisons ignore (https://semver.org).
-KUBELET_VERSION = "v1.36.2+kubelet-trio"
 
 # As upstream's heartbeatClientConfig (cmd/kubelet/app/server.go): no rate limit, because the
 # node's other requests must not delay heartbeats; the timeout is nodeStatusUpdateFrequency's
@@ -131,13 +123,14 @@ def make_api_server(
 ) -> ApiServer:
     """Return the seam to the API server, with the settings of the node's object."""
     config = settings.config
+    own = own_node(settings, node, capacity)
     return ApiServer(
         apis.api,
         ClusterSettings(
-            node_identity(settings, node),
-            resources_of(capacity),
-            lambda runtime: system_info(KUBELET_VERSION, runtime),
-            host_ips=node.host_ips,
+            own.identity,
+            own.resources,
+            own.info,
+            host_ips=own.host_ips,
             host=apis.host,
             periods=HeartbeatPeriods(
                 config.node_status_update_frequency, config.node_status_report_frequency
@@ -168,43 +161,19 @@ def _serving_files(settings: Settings) -> ServingFiles | None:
     return ServingFiles(store, given)
 
 
-def node_identity(settings: Settings, node: NodeSettings) -> NodeIdentity:
-    """Return the settings of the node's object."""
-    config, flags = settings.config, settings.flags
-    return NodeIdentity(
-        node.node_name,
-        labels=flags.node_labels,
-        taints=tuple(
-            Taint(key=t.key, value=t.value or None, effect=t.effect)
-            for t in config.register_with_taints
-        ),
-        unschedulable=not flags.register_schedulable,
-        register=config.register_node,
-        provider_id=config.provider_id,
-        external_cloud=flags.cloud_provider == "external",
-        # 0.0.0.0 and :: choose a family, not an address.
-        node_ips=node.host_ips if flags.node_ip not in ("", "0.0.0.0", "::") else (),
-        has_node_ip=bool(flags.node_ip),
-        attach_detach=config.enable_controller_attach_detach,
-        keep_terminated_volumes=flags.keep_terminated_pod_volumes,
-        port=config.port if config.enable_server else 0,
-        max_images=config.node_status_max_images,
-        local_storage=config.local_storage_capacity_isolation,
-        get_on_exists_only=config.feature_gates.get("KubeletRegistrationGetOnExistsOnly", False),
-        arch=go_arch(),
-    )
-
-
 def make_keeper(settings: Settings) -> Keeper | None:
     """Return the keeper of `--offline-pods`; without the option, remove what an earlier one kept.
 
-    Blocks. Raises OSError if that cannot be removed: it contains secrets.
+    Blocks. Raises OSError if that cannot be removed: it contains secrets; `StateVersionError` if
+    what is kept is of a newer agent.
     """
     path = Path(settings.flags.root_dir) / _OFFLINE
     if settings.config.offline_pods:
         from kubelet_trio.offline import Folder, Keeper
 
-        return Keeper(Folder(path), thread_offload.of(Purpose.OFFLINE))
+        folder = Folder(path)
+        folder.check()
+        return Keeper(folder, thread_offload.of(Purpose.OFFLINE))
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
         log.info("offline.removed", path=str(path))

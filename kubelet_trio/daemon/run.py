@@ -23,6 +23,7 @@ from kubelet_trio.host import Contention, lock_file
 from kubelet_trio.model import (
     TERMINAL_PHASES,
     EventSink,
+    PodUid,
     Purpose,
     SystemClock,
     busy_threads,
@@ -33,13 +34,15 @@ from kubelet_trio.model import (
     thread_offload,
 )
 from kubelet_trio.node import look_up
-from kubelet_trio.pods import load_records
+from kubelet_trio.pods import PodRecord, load_records, unrecorded_pods
 from kubelet_trio.server import SocketInUseError, is_healthy
+from kubelet_trio.sources import ADOPTED_FILE
 from kubelet_trio.supervision import GaveUpError
 from kubelet_trio.volumes import has_tmpfs_noswap
 
 if TYPE_CHECKING:
     from kubelet_trio.daemon.join import Apis
+    from kubelet_trio.sources import Takeover
 
 log = get_logger()
 
@@ -94,14 +97,17 @@ async def _prepare(
         contention = await _hold_lock(settings.flags, stack)
         apis = await _open_apis(settings, stack)
         await set_kernel(settings)
-        pods_dir = Path(settings.flags.root_dir) / "pods"
-        records = await thread_offload.of(Purpose.RECORDS)(load_records, pods_dir)
+        records, takeover = await thread_offload.of(Purpose.RECORDS)(
+            _load_state, Path(settings.flags.root_dir)
+        )
         looked_up = await look_up(
             node_name(settings),
             settings.flags.node_ip,
             only_if_needed=not settings.flags.kubeconfig,
         )
-        agent = build_agent(settings, records, apis, looked_up, machine_children(settings))
+        agent = build_agent(
+            settings, records, apis, looked_up, machine_children(settings), takeover
+        )
         make_directories = partial(make_node_directories, for_plugins=True)
         await thread_offload.of(Purpose.RECORDS)(make_directories, agent.settings.node)
     except (OSError, ValueError) as exc:
@@ -113,6 +119,20 @@ async def _prepare(
     report_dns_limits(node, settings.config.resolv_conf, events)
     report_swap(node, events, noswap=has_tmpfs_noswap())
     return agent, contention
+
+
+def _load_state(root_dir: Path) -> tuple[dict[PodUid, PodRecord], Takeover | None]:
+    """Return what an earlier agent has recorded, and what another kubelet has left.
+
+    Blocks. Raises OSError and ValueError, naming the file.
+    """
+    pods_dir = root_dir / "pods"
+    records, foreign = load_records(pods_dir), unrecorded_pods(pods_dir)
+    if not foreign and not (root_dir / ADOPTED_FILE).exists():
+        return records, None
+    from kubelet_trio.sources import Takeover, load_adopted
+
+    return records, Takeover(root_dir, load_adopted(root_dir), foreign)
 
 
 async def _hold_lock(flags: KubeletFlags, stack: AsyncExitStack) -> Contention | None:

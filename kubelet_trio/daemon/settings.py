@@ -37,6 +37,7 @@ from kubelet_trio.containers import (
 from kubelet_trio.credentials import (
     PullVerification,
 )
+from kubelet_trio.daemon.identity import own_node
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
 from kubelet_trio.model import (
     NANO,
@@ -77,6 +78,7 @@ def node_settings(
         container_logs_dir=_container_logs_dir(config),
         cluster_dns=tuple(config.cluster_dns),
         cluster_domain=config.cluster_domain,
+        standalone=not flags.kubeconfig,
         resolv_conf=read_resolv_conf(config.resolv_conf),
         host_ips=host_ips(flags.node_ip, node_name(settings), looked_up),
         cgroup_driver="systemd" if config.cgroup_driver == "systemd" else "cgroupfs",
@@ -110,6 +112,7 @@ def agent_settings(
     config, flags = settings.config, settings.flags
     return AgentSettings(
         node,
+        own_node=own_node(settings, node, capacity),
         runtime_endpoint=config.container_runtime_endpoint,
         sync_period=config.sync_frequency,
         request_timeout=config.runtime_request_timeout,

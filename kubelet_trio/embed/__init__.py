@@ -9,6 +9,7 @@ from kubelet_trio.cri import (
 )
 from kubelet_trio.embed.config import KubeletConfig
 from kubelet_trio.embed.errors import (
+    CommandFailedError,
     ContainerUnavailableError,
     KubeletClosedError,
     KubeletError,
@@ -30,6 +31,7 @@ from kubelet_trio.managers import ManagerSettings, TopologyOptions
 from kubelet_trio.sources import FieldError, ManifestError
 
 __all__ = [
+    "CommandFailedError",
     "ContainerUnavailableError",
     "EventStream",
     "ExecResult",

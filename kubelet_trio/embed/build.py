@@ -77,6 +77,7 @@ def _node_settings(config: KubeletConfig) -> NodeSettings:
         hostname=hostname,
         cluster_dns=config.cluster_dns,
         cluster_domain=config.cluster_domain,
+        standalone=True,
         resolv_conf=read_resolv_conf(_RESOLV_CONF if Path(_RESOLV_CONF).exists() else ""),
         host_ips=host_ips(config.node_ip),
         cgroup_root=config.cgroup_root,

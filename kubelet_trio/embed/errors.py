@@ -8,13 +8,18 @@
     ├── PodNotReadyError             the pod cannot start until something outside changes
     ├── PodEndedError                the pod ended or was removed during the wait
     ├── PodResizeError               the pod cannot have the resources that were asked for
-    └── ContainerUnavailableError    the container does not run, or has no log yet
+    ├── ContainerUnavailableError    the container does not run, or has no log yet
+    └── CommandFailedError           a command of `exec(check=True)` exited with another code than 0
 
 An invalid pod raises `ManifestError`, with every reason and its field path. A refusal by the
 runtime raises `RuntimeCallError` or a subclass.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kubelet_trio.cri import ExecResult
 
 
 class KubeletError(Exception):
@@ -53,6 +58,17 @@ class ContainerUnavailableError(KubeletError):
     """The container does not run now, or has no log yet."""
 
 
+class CommandFailedError(KubeletError):
+    """A command exited with another code than 0; `result` has its output and code."""
+
+    def __init__(self, command: Sequence[str], result: ExecResult) -> None:
+        self.command = tuple(command)
+        self.result = result
+        last = result.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        text = f"{list(command)} exited with code {result.exit_code}"
+        super().__init__(f"{text}: {last}" if last else text)
+
+
 for _error in (
     KubeletError,
     KubeletClosedError,
@@ -63,5 +79,6 @@ for _error in (
     PodEndedError,
     PodResizeError,
     ContainerUnavailableError,
+    CommandFailedError,
 ):
     _error.__module__ = "kubelet_trio"  # tracebacks show where a program imports it from

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -95,13 +96,19 @@ def _is_single(given: Any) -> bool:
 
 
 def _read(given: PodLike, node_name: str, instance: str, is_known: IsKnown) -> Manifest:
-    manifest = load_manifest(
-        _as_text(given),
-        ORIGIN,
-        node_name=node_name,
-        source=SOURCE,
-        is_known=lambda uid: is_known(_own_uid(uid, instance)),
-    )
+    try:
+        manifest = load_manifest(
+            _as_text(given),
+            ORIGIN,
+            node_name=node_name,
+            source=SOURCE,
+            is_known=lambda uid: is_known(_own_uid(uid, instance)),
+        )
+    except ManifestError as exc:
+        if isinstance(given, str | bytes):
+            raise
+        # The program has no text, so a line of ours means nothing to it.
+        raise ManifestError(ORIGIN, [replace(e, line=0, column=0) for e in exc.errors]) from exc
     pods = tuple(with_uid(pod, _own_uid(pod_uid(pod), instance)) for pod in manifest.pods)
     return Manifest(pods, manifest.objects)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +18,7 @@ from kubelet_trio.cri import ExecResult
 from kubelet_trio.embed.client_models import to_client_pod
 from kubelet_trio.embed.core import Core
 from kubelet_trio.embed.errors import (
+    CommandFailedError,
     ContainerUnavailableError,
     PodEndedError,
     PodNotReadyError,
@@ -111,19 +113,31 @@ class RunningPod:
 
     # Waiting
 
-    async def wait_ready(self) -> None:
+    async def wait_ready(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # its error says what the pod waits for
+    ) -> None:
         """Wait until the pod is Ready.
 
-        There is no time limit: put `trio.fail_after` around it, and read `why_not_ready` when
-        it has expired.
+        Args:
+            timeout: seconds; by default there is no limit.
 
         Raises:
-            PodNotReadyError: a container could not be created for 10 s, for a reason that the
-                kubelet cannot fix: an invalid image name, a missing config map, an account that
-                may not be used. The kubelet keeps trying, and the program may wait again.
+            PodNotReadyError: the time is over; the message says what the containers wait for.
+                Or a container could not be created for 10 s, for a reason that the kubelet
+                cannot fix: an invalid image name, a missing config map, an account that may not
+                be used. The kubelet keeps trying, and the program may wait again.
             PodEndedError: it has ended, or was removed, without becoming ready.
             KubeletClosedError: the kubelet has ended.
         """
+        with trio.move_on_after(inf if timeout is None else timeout):
+            await self._wait_ready()
+            return
+        why = self.why_not_ready or "a readiness probe or gate has not passed"
+        raise PodNotReadyError(f"pod {pod_key(self.pod)} is not ready after {timeout} s: {why}")
+
+    async def _wait_ready(self) -> None:
         observed = await self._wait(lambda s: _is_decided(s) or bool(_waiting(s.pod, _STUCK)))
         while not _is_decided(observed):
             with trio.move_on_after(_STUCK_FOR) as patience:
@@ -212,14 +226,23 @@ class RunningPod:
 
     # Operations
 
-    async def exec(self, command: Sequence[str], *, container: str = "") -> ExecResult:
+    async def exec(
+        self,
+        command: list[str] | tuple[str, ...],
+        *,
+        container: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109  # also what the error names
+        check: bool = False,
+    ) -> ExecResult:
         """Run a command in a container to its end, and return its output and exit code.
 
-        There is no time limit: put `trio.fail_after` around it. A cancellation kills the
-        command. Output is bytes, limited by the runtime (usually to 16 MiB).
+        A cancellation kills the command, and so does `timeout`. Output is bytes, limited by the
+        runtime (usually to 16 MiB).
 
         Args:
-            command: program and arguments; no shell is involved.
+            command: program and arguments, no string; no shell is involved.
+            timeout: seconds; by default there is no limit.
+            check: whether an exit code other than 0 raises.
             container: by default the pod's default container (annotation
                 `kubectl.kubernetes.io/default-container`, or the first one).
 
@@ -229,6 +252,8 @@ class RunningPod:
             ContainerUnavailableError: there is no such container, or it does not run now.
             KubeletClosedError: the kubelet has ended.
             RuntimeCallError: the runtime could not run it.
+            trio.TooSlowError: it did not end within `timeout`.
+            CommandFailedError: it exited with another code than 0, and `check` is set.
         """
         _check_command(command)
         self._core.check_open()
@@ -239,7 +264,12 @@ class RunningPod:
                 f'container "{name}" of pod {pod_key(self.pod)} does not run now'
             )
         # Not the guarded runtime: its calls outlive a cancellation; this command must not.
-        return await self._core.agent.seams.runtime.exec_sync(record.id, list(command), 0)
+        with trio.fail_after(inf if timeout is None else timeout):
+            call = self._core.agent.seams.runtime.exec_sync
+            result = await call(record.id, list(command), 0)
+        if check and result.exit_code:
+            raise CommandFailedError(command, result)
+        return result
 
     def logs(
         self,

@@ -26,6 +26,8 @@ from kubelet_trio.model import (
     Offload,
     PodKey,
     PodUid,
+    StateForm,
+    StateVersionError,
     get_logger,
     pod_key,
     pod_uid,
@@ -178,16 +180,31 @@ class _Kept(msgspec.Struct, omit_defaults=True):
     objects: list[dict[str, Any]] = []
 
 
+class _Content(msgspec.Struct):
+    pods: list[_Kept]
+
+
+_FORM = StateForm(
+    "the pods that a program keeps", _Content, version=2, without="they end with their program"
+)
+
+
 def read_kept(path: Path) -> list[WantedPod]:
     """Return the content of a file of kept pods. Raises ValueError naming the file, or OSError."""
     try:
-        entries = msgspec.json.decode(path.read_bytes(), type=list[_Kept])
+        content = path.read_bytes()
+        if content.lstrip().startswith(b"["):  # version 1 was a plain list
+            entries = msgspec.json.decode(content, type=list[_Kept])
+        else:
+            entries = _FORM.decode(content, path).pods
         return [
             WantedPod(e.pod, tuple(_object(value) for value in e.objects), keep=True)
             for e in entries
         ]
     except FileNotFoundError:
         return []
+    except StateVersionError:
+        raise
     except (*JSON_ERRORS, KeyError) as exc:
         raise ValueError(f"{path} does not parse: {exc}") from exc
 
@@ -210,4 +227,4 @@ def _write(path: Path, kept: list[WantedPod]) -> None:
         for one in kept
     ]
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    write_aside(path, msgspec.json.encode(entries))  # for ourselves only: it may hold secrets
+    write_aside(path, _FORM.encode(_Content(entries)))  # for ourselves only: it may hold secrets

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from kubelet_trio.model import full_name
+
 NEVER = float("-inf")
 NEEDED = "unused, and space is needed"
 
@@ -162,29 +164,6 @@ def _unused(
     if age < policy.min_age:
         return False, f"on the node for {age:.0f} s, less than {policy.min_age:.0f} s"
     return True, NEEDED
-
-
-def full_name(reference: str) -> str:
-    """Return an image reference as runtimes list it: with registry, and tag or digest.
-
-    `busybox` is `docker.io/library/busybox:latest`. An id is returned unchanged.
-    """
-    if reference.startswith("sha256:"):
-        return reference
-    name, at, digest = reference.partition("@")
-    first, slash, _ = name.partition("/")
-    if not slash:
-        name = f"docker.io/library/{name}"
-    elif "." not in first and ":" not in first and first != "localhost":
-        name = f"docker.io/{name}"
-    if at:
-        return f"{_untagged(name)}@{digest}"
-    return name if _untagged(name) != name else f"{name}:latest"
-
-
-def _untagged(name: str) -> str:
-    path, slash, last = name.rpartition("/")
-    return f"{path}{slash}{last.partition(':')[0]}"
 
 
 def names_image(reference: str, image: ImageRecord) -> bool:

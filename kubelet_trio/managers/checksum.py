@@ -1,4 +1,4 @@
-"""Checksums of the Go kubelet's checkpoints, so that either agent can read the other's files.
+"""Checksums and JSON of the Go kubelet's checkpoints, so that either agent reads the other's files.
 
 The Go kubelet hashes, with 32-bit FNV-1a, what Go's deep printer makes of the value in memory: the
 names of its types and fields count as well. So a checkpoint here describes its value with them.
@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from kubelet_trio.model import fnv1a_32
 
 _NIL = "<nil>"
+# What Go's JSON encoder escapes and others do not; none of them is part of JSON itself.
+_ESCAPES = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 class GoValue(NamedTuple):
@@ -64,3 +68,11 @@ def go_pointer(value: GoValue) -> GoValue:
 def checksum(value: GoValue) -> int:
     """Return the number that a checkpoint carries for its value with the checksum set to 0."""
     return fnv1a_32(f"({value.type}){value.text}".encode())
+
+
+def go_json(value: object) -> bytes:
+    """Return the JSON of a value as Go's encoder writes it; maps have to be in its order."""
+    text = msgspec.json.encode(value).decode()
+    for plain, escaped in _ESCAPES.items():
+        text = text.replace(plain, escaped)
+    return text.encode()

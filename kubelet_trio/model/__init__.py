@@ -41,6 +41,7 @@ from kubelet_trio.model.foreign import (
 )
 from kubelet_trio.model.http import is_ip, system_tls, without_secrets, without_user
 from kubelet_trio.model.ids import ContainerId, PodKey, PodUid, SandboxId
+from kubelet_trio.model.images import full_name
 from kubelet_trio.model.latest import Latest
 from kubelet_trio.model.logger import BoundLogger, get_logger, set_verbosity, set_vmodule
 from kubelet_trio.model.meter import (
@@ -87,6 +88,7 @@ from kubelet_trio.model.pods import (
     pod_uid,
     spec,
 )
+from kubelet_trio.model.positions import Position, Wanted, excerpt, find_positions
 from kubelet_trio.model.protobuf import (
     encode_bytes,
     encode_number,
@@ -111,8 +113,10 @@ from kubelet_trio.model.runtime_pod import (
     SandboxRecord,
 )
 from kubelet_trio.model.selectors import matches_label_selector, matches_node_selector
+from kubelet_trio.model.state import StateForm, StateVersionError, check_version
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tree import count_tree
+from kubelet_trio.model.versions import KUBELET_VERSION, KUBERNETES_VERSION
 from kubelet_trio.model.watch import (
     FileChange,
     InotifyWatcher,
@@ -131,6 +135,8 @@ __all__ = [
     "COUNTS",
     "INSTANCE",
     "JSON_ERRORS",
+    "KUBELET_VERSION",
+    "KUBERNETES_VERSION",
     "NANO",
     "PULLS",
     "REQUESTS",
@@ -164,18 +170,23 @@ __all__ = [
     "PodContainer",
     "PodKey",
     "PodUid",
+    "Position",
     "Purpose",
     "RuntimePod",
     "SandboxId",
     "SandboxRecord",
+    "StateForm",
+    "StateVersionError",
     "SystemClock",
     "WallClock",
+    "Wanted",
     "WatchPoints",
     "Watcher",
     "backoff_delay",
     "blake2b",
     "busy_threads",
     "canonical_quantity",
+    "check_version",
     "check_yaml_depth",
     "could_restart_all",
     "count_tree",
@@ -184,8 +195,11 @@ __all__ = [
     "encode_number",
     "encode_varint",
     "end_threads",
+    "excerpt",
+    "find_positions",
     "fnv1a_32",
     "format_cpus",
+    "full_name",
     "get_logger",
     "grace_period",
     "housekeeping_round",

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from kubelet_trio.node.follower import NodeFollower
     from kubelet_trio.node.heartbeat import HeartbeatPeriods, NodeHeartbeat
     from kubelet_trio.node.lease import NodeLease
-    from kubelet_trio.node.object import object_ttl
+    from kubelet_trio.node.object import initial_node, object_ttl
     from kubelet_trio.node.observer import NodeObserver
     from kubelet_trio.node.registration import NodeObject, Registration
+    from kubelet_trio.node.status import node_status
     from kubelet_trio.node.volumes_in_use import ReportedVolumes
 
 # Loaded only on nodes of a cluster.
@@ -55,6 +56,8 @@ _DEFERRED = {
     "HeartbeatPeriods": "heartbeat",
     "NodeHeartbeat": "heartbeat",
     "NodeLease": "lease",
+    "initial_node": "object",
+    "node_status": "status",
     "NodeObject": "registration",
     "Registration": "registration",
     "ReportedVolumes": "volumes_in_use",
@@ -90,8 +93,10 @@ __all__ = [
     "awaited_certificate",
     "go_arch",
     "host_ips",
+    "initial_node",
     "look_up",
     "node_capacity",
+    "node_status",
     "object_ttl",
     "own_problem",
     "parse_reservation",

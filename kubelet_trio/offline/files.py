@@ -20,12 +20,21 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from lightkube.models.core_v1 import Node, Pod
 
-from kubelet_trio.model import JSON_ERRORS, PodUid, get_logger, metadata, write_aside
+from kubelet_trio.model import (
+    JSON_ERRORS,
+    PodUid,
+    StateForm,
+    StateVersionError,
+    check_version,
+    get_logger,
+    metadata,
+    write_aside,
+)
 from kubelet_trio.objects import (
     KINDS,
     ApiObject,
@@ -42,6 +51,7 @@ _FORMAT = 1
 _NEW = ".new"
 _CORRUPT = ".corrupt"
 _SUFFIX = ".json"
+_LONGEST_HEAD = 1 << 16  # bytes of a first line
 _LARGEST = 64 << 20  # bytes of a file that is read
 _CORRUPT_KEPT = 7 * 24 * 3600.0  # seconds
 
@@ -100,6 +110,18 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     sha256: str
 
 
+class _Format(msgspec.Struct):
+    format: Annotated[int, msgspec.Meta(ge=1)]
+
+
+_FORM = StateForm(
+    "what the API server last said",
+    _Head,
+    _FORMAT,
+    "a start without the API server does not know of it",
+)
+
+
 def encode(item: Item, value: object) -> tuple[bytes, bytes]:
     """Return a file's content, and a digest of the value."""
     body = msgspec.json.encode(value)
@@ -108,15 +130,16 @@ def encode(item: Item, value: object) -> tuple[bytes, bytes]:
     return msgspec.json.encode(head) + b"\n" + body + b"\n", digest.digest()
 
 
-def decode(content: bytes) -> tuple[Item, Any, bytes]:
+def decode(content: bytes, path: Path | str = "an item") -> tuple[Item, Any, bytes]:
     """Return a file's item, value and digest.
 
-    Raises ValueError, or one of JSON_ERRORS.
+    Raises ValueError, or one of JSON_ERRORS; `StateVersionError` for a file of a newer agent.
     """
     first, _, rest = content.partition(b"\n")
+    check_version(msgspec.json.decode(first, type=_Format).format, _FORM, path)
     head = msgspec.json.decode(first, type=_Head)
-    if head.format != _FORMAT or not (head.kind in _MODELS or head.kind in KINDS):
-        raise ValueError(f"format {head.format} of kind {head.kind!r} is not known")
+    if not (head.kind in _MODELS or head.kind in KINDS):
+        raise ValueError(f"kind {head.kind!r} is not known")
     body = rest.removesuffix(b"\n")
     digest = hashlib.sha256(body)
     if digest.hexdigest() != head.sha256:
@@ -146,6 +169,15 @@ class Folder:
     path: Path
     digests: dict[Item, bytes] = field(default_factory=dict)  # of the files on disk
 
+    def check(self) -> None:
+        """Raise `StateVersionError` if any file is of a newer agent; others are left to `load`."""
+        for path in self.path.glob(f"*{_SUFFIX}"):
+            if path.is_symlink() or not path.is_file():
+                continue  # reading a FIFO would block
+            with contextlib.suppress(OSError, *JSON_ERRORS), path.open("rb") as file:
+                head = msgspec.json.decode(file.readline(_LONGEST_HEAD), type=_Format)
+                check_version(head.format, _FORM, path)
+
     def load(self) -> dict[Item, Any]:
         """Read all valid items. Raises OSError if the directory is unusable."""
         self.digests = {}
@@ -163,9 +195,11 @@ class Folder:
 
     def _load_file(self, directory: int, name: str, found: dict[Item, Any]) -> None:
         try:
-            item, value, digest = decode(_read(directory, name))
+            item, value, digest = decode(_read(directory, name), self.path / name)
             if item.file_name != name:
                 raise ValueError(f"it contains {item}, which does not match the file name")
+        except StateVersionError:
+            raise
         except (OSError, ValueError, *JSON_ERRORS) as exc:
             aside = name + _CORRUPT
             # Kept for diagnosis, and out of the way of the next write.

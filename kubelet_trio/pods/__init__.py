@@ -21,7 +21,13 @@ from kubelet_trio.pods.cgroups.tree import CgroupOperations, MeteredTree, PodCgr
 from kubelet_trio.pods.images import ImageError, ImagePuller, PullRate
 from kubelet_trio.pods.plan import BackOffPolicy, BackOffTable, restarts_after
 from kubelet_trio.pods.records.names import PodNames
-from kubelet_trio.pods.records.record import PodRecord, PodRecords, load_records, wanted_pods
+from kubelet_trio.pods.records.record import (
+    PodRecord,
+    PodRecords,
+    load_records,
+    unrecorded_pods,
+    wanted_pods,
+)
 from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaceManager
 from kubelet_trio.pods.services import NoManagers, NoServices, PodCgroups, PodManagers, PodServices
@@ -30,6 +36,7 @@ from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, Termination
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
 from kubelet_trio.pods.worker.orphans import LeftVolumes, OrphanDirectories
 from kubelet_trio.pods.worker.registry import PodRegistry
+from kubelet_trio.pods.worker.restarting import RestartRefusedError
 from kubelet_trio.pods.worker.worker import PodWorker
 
 __all__ = [
@@ -68,6 +75,7 @@ __all__ = [
     "Rejected",
     "Remains",
     "ReservedCgroup",
+    "RestartRefusedError",
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaceManager",
@@ -77,5 +85,6 @@ __all__ = [
     "report_crash",
     "restarts_after",
     "sysctl_rules",
+    "unrecorded_pods",
     "wanted_pods",
 ]

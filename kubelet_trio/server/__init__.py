@@ -15,13 +15,18 @@ from kubelet_trio.server.routes.control import (
     LOCK_NAME,
     SOCKET_NAME,
     add_exec,
+    add_history,
+    add_images,
+    add_node,
+    add_page,
+    add_restart,
     add_stats,
     add_topology,
     add_volumes,
     control_router,
 )
 from kubelet_trio.server.routes.health import Check, health_router, is_healthy
-from kubelet_trio.server.sockets import open_tcp, open_unix, peer_name, root_lock
+from kubelet_trio.server.sockets import find_holder, open_tcp, open_unix, peer_name, root_lock
 from kubelet_trio.server.view import (
     AgentStatus,
     AgentView,
@@ -38,8 +43,13 @@ if TYPE_CHECKING:
     from kubelet_trio.server.access.authorization import AccessReviews, Authorizer, Guard, allow_all
     from kubelet_trio.server.logs.system import SYSTEM_LOGS
     from kubelet_trio.server.pods_api import PodWatches, pods_api_server
+    from kubelet_trio.server.routes.fleet_page import failed_node, fleet_node, fleet_router
     from kubelet_trio.server.routes.kubelet import ApiParts, kubelet_router, measured
-    from kubelet_trio.server.routes.node_page import loopback_only, node_page_router
+    from kubelet_trio.server.routes.node_page import (
+        is_loopback_host,
+        loopback_only,
+        node_page_router,
+    )
     from kubelet_trio.server.tls.self_signed import ensure_self_signed
     from kubelet_trio.server.tls.serving import ServerTls, TlsSettings
 
@@ -59,6 +69,10 @@ _DEFERRED = {
     "allow_all": "access.authorization",
     "ensure_self_signed": "tls.self_signed",
     "kubelet_router": "routes.kubelet",
+    "failed_node": "routes.fleet_page",
+    "fleet_node": "routes.fleet_page",
+    "fleet_router": "routes.fleet_page",
+    "is_loopback_host": "routes.node_page",
     "loopback_only": "routes.node_page",
     "measured": "routes.kubelet",
     "node_page_router": "routes.node_page",
@@ -100,14 +114,24 @@ __all__ = [
     "TokenReviews",
     "Upgrade",
     "add_exec",
+    "add_history",
+    "add_images",
+    "add_node",
+    "add_page",
+    "add_restart",
     "add_stats",
     "add_topology",
     "add_volumes",
     "allow_all",
     "control_router",
     "ensure_self_signed",
+    "failed_node",
+    "find_holder",
+    "fleet_node",
+    "fleet_router",
     "health_router",
     "is_healthy",
+    "is_loopback_host",
     "kubelet_router",
     "loopback_only",
     "measured",

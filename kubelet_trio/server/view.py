@@ -44,8 +44,9 @@ class SourceInfo:
 class ProblemInfo:
     """A manifest that is not in force, or a source that cannot be read."""
 
-    where: str  # file with document and field path, or URL
+    where: str  # file with line, column and field path, or URL
     message: str
+    pods: tuple[str, ...] = ()  # namespace/name of those that run on as the file had them before
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,31 +5,52 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.sources.errors import FieldError, ManifestError
-from kubelet_trio.sources.files import FileSource
+from kubelet_trio.sources.errors import FieldError, ManifestError, error_line
+from kubelet_trio.sources.files import FileSource, is_ignored
 from kubelet_trio.sources.http import HttpSource
 from kubelet_trio.sources.manifest import (
+    MAX_MANIFEST_SIZE,
     IsKnown,
     Manifest,
     check_cluster_pod,
     default_pod,
     load_manifest,
+    manifest_name,
     mark_seen,
     none_known,
 )
+from kubelet_trio.sources.manifest.decode import decode as decode_manifest
 from kubelet_trio.sources.merge import run_merge
 from kubelet_trio.sources.runtime_classes import with_overhead
 from kubelet_trio.sources.source import Desired, Source, SourceProblem, SourceSnapshot
 
 if TYPE_CHECKING:
+    from kubelet_trio.sources.adoption import (
+        Adopter,
+        AdoptingSource,
+        Takeover,
+        as_derived,
+        load_adopted,
+    )
     from kubelet_trio.sources.apiserver import ApiSource
 
-# Loaded on first use: only a node of a cluster needs it.
+ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
+
+# Loaded on first use: only a node of a cluster needs the one, and one that is taken over the other.
 _DEFERRED = {
+    "Adopter": "adoption",
+    "AdoptingSource": "adoption",
+    "Takeover": "adoption",
+    "as_derived": "adoption",
+    "load_adopted": "adoption",
     "ApiSource": "apiserver",
 }
 
 __all__ = [
+    "ADOPTED_FILE",
+    "MAX_MANIFEST_SIZE",
+    "Adopter",
+    "AdoptingSource",
     "ApiSource",
     "Desired",
     "FieldError",
@@ -41,9 +62,16 @@ __all__ = [
     "Source",
     "SourceProblem",
     "SourceSnapshot",
+    "Takeover",
+    "as_derived",
     "check_cluster_pod",
+    "decode_manifest",
     "default_pod",
+    "error_line",
+    "is_ignored",
+    "load_adopted",
     "load_manifest",
+    "manifest_name",
     "mark_seen",
     "none_known",
     "run_merge",

@@ -100,7 +100,8 @@ def merge(
     last_known = frozenset(uid for uid in pods if owner[uid] in incomplete)
     delivered = frozenset(snapshots.keys() - incomplete)
     problems = tuple(drop.problem() for drop in dropped)
-    desired = Desired(pods, ready, objects, last_known, delivered, problems)
+    kept = frozenset(uid for snapshot in snapshots.values() for uid in snapshot.kept)
+    desired = Desired(pods, ready, objects, last_known, delivered, problems, kept)
     return Merged(desired, dropped, hidden)
 
 
@@ -148,6 +149,14 @@ def _name(source: str, pod: Pod) -> str:
     return f'pod "{pod_key(pod)}" ' + (f"in {manifest}" if manifest else f"from {source}")
 
 
+def _tell_kept(problem: SourceProblem, snapshot: SourceSnapshot | None, events: EventSink) -> None:
+    """Emit an event on each pod that an invalid manifest leaves as it was."""
+    for pod in snapshot.pods if snapshot is not None else ():
+        if pod_key(pod) in problem.pods:
+            message = f"{problem}: this pod runs on as it was before"
+            events.emit(pod_object_ref(pod), "Warning", "FailedValidation", message)
+
+
 async def run_merge(
     sources: Sequence[Source],
     apply: Callable[[Desired], None],
@@ -192,11 +201,19 @@ async def run_merge(
             snapshots[source.name] = await source.snapshots.wait_value()
             publish()
 
+    async def watch_problems(source: Source) -> None:
+        known: frozenset[SourceProblem] = frozenset()
+        async for problems in source.problems.eventual_values():
+            for problem in (p for p in problems if p not in known):
+                _tell_kept(problem, snapshots.get(source.name), events)
+            known = frozenset(problems)
+
     async with trio.open_nursery() as pumps:
         # Also before any delivery: after a restart with the sources' last snapshots.
         publish()
         for source in sources:
             pumps.start_soon(pump, source, name=f"merge:{source.name}")
+            pumps.start_soon(watch_problems, source, name=f"problems:{source.name}")
         task_status.started()
         while True:
             await trio.sleep(period)

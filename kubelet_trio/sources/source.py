@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,9 +11,9 @@ import trio
 from lightkube.models.core_v1 import Pod
 from trio_util import AsyncValue
 
-from kubelet_trio.model import Latest, PodUid, get_logger
+from kubelet_trio.model import Latest, PodKey, PodUid, get_logger, pod_key
 from kubelet_trio.objects import ApiObject, ObjectKey
-from kubelet_trio.sources.errors import ManifestError
+from kubelet_trio.sources.errors import FieldError, ManifestError, place
 
 log = get_logger()
 
@@ -27,6 +27,8 @@ class SourceSnapshot:
     objects: tuple[ApiObject, ...] = ()  # what its pods may refer to
     # False: the source may want more pods. These run, and no other pod counts as unwanted yet.
     is_complete: bool = True
+    # Of another kubelet, maybe wanted by a manifest that does not parse: they run on as they are.
+    kept: frozenset[PodUid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Desired:
     last_known: frozenset[PodUid] = frozenset()  # wanted before this start, not confirmed since
     delivered: frozenset[str] = frozenset()  # the sources whose snapshot is complete
     problems: tuple[SourceProblem, ...] = ()  # pods dropped for others of their name or UID
+    kept: frozenset[PodUid] = frozenset()  # not wanted, and not to be ended: see `SourceSnapshot`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,18 @@ class SourceProblem:
     message: str
     document: int = 0  # 1 for the first in the file; 0: the file as a whole
     field: str = ""  # e.g. spec.containers[0].ports[1].hostPort
+    line: int = 0  # 1 for the first of the file; 0: not known
+    column: int = 0  # in characters, 1 for the first of the line
+    pods: tuple[PodKey, ...] = ()  # that run on as the file had them before
+
+    @property
+    def place(self) -> str:
+        """Where it is: `web.yaml:8:7: spec.containers[0].image`."""
+        error = FieldError(self.field, self.message, self.document, self.line, self.column)
+        return place(self.origin, error)
 
     def __str__(self) -> str:
-        document = f"document {self.document}" if self.document else ""
-        return ": ".join(part for part in (self.origin, document, self.field, self.message) if part)
+        return f"{self.place}: {self.message}"
 
 
 class Source(Protocol):
@@ -92,6 +103,8 @@ class SourceProblems:
                     source=problem.source,
                     origin=problem.origin,
                     document=problem.document or None,
+                    line=problem.line or None,
+                    column=problem.column or None,
                     field=problem.field or None,
                     problem=problem.message,
                 )
@@ -103,10 +116,22 @@ class SourceProblems:
         self.now.value = problems
 
 
-def problems_of(error: ManifestError, source: str) -> tuple[SourceProblem, ...]:
-    """Return a manifest's errors as problems of its source."""
+def problems_of(
+    error: ManifestError, source: str, pods: Iterable[Pod] = ()
+) -> tuple[SourceProblem, ...]:
+    """Return a manifest's errors as problems of its source; `pods` run on as they were."""
+    kept = tuple(pod_key(pod) for pod in pods)
     return tuple(
-        SourceProblem(source, printable_path(error.origin), e.message, e.document, e.field)
+        SourceProblem(
+            source,
+            printable_path(error.origin),
+            e.message,
+            e.document,
+            e.field,
+            e.line,
+            e.column,
+            kept,
+        )
         for e in error.errors
     )
 

@@ -1,5 +1,6 @@
 """Usage of the node, its pods and containers, and the pages that show it."""
 
+from kubelet_trio.stats.api import Summary
 from kubelet_trio.stats.cadvisor import MachineInfo
 from kubelet_trio.stats.driver_volumes import (
     DriverStats,
@@ -8,6 +9,8 @@ from kubelet_trio.stats.driver_volumes import (
     NoDriverStats,
 )
 from kubelet_trio.stats.families import FAMILIES
+from kubelet_trio.stats.history import PERIOD as HISTORY_PERIOD
+from kubelet_trio.stats.history import History
 from kubelet_trio.stats.metered import MetricPage, Sample
 from kubelet_trio.stats.process import build_info, process_samples
 from kubelet_trio.stats.provider import StatsProvider, StatsSettings
@@ -20,6 +23,7 @@ from kubelet_trio.stats.volumes import VolumeUsage
 __all__ = [
     "CONTENT_TYPE",
     "FAMILIES",
+    "HISTORY_PERIOD",
     "CgroupUsage",
     "ContainerSubject",
     "DiskReading",
@@ -27,6 +31,7 @@ __all__ = [
     "DriverStatsError",
     "DriverVolume",
     "Filesystem",
+    "History",
     "Host",
     "Interface",
     "MachineInfo",
@@ -38,6 +43,7 @@ __all__ = [
     "Sample",
     "StatsProvider",
     "StatsSettings",
+    "Summary",
     "VolumeUsage",
     "build_info",
     "disk_usage",

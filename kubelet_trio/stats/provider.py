@@ -17,6 +17,7 @@ import trio
 
 from kubelet_trio.cri import Runtime, RuntimeCallError, v1
 from kubelet_trio.model import Offload, PodUid, WallClock
+from kubelet_trio.stats import api
 from kubelet_trio.stats.cadvisor import MachineInfo, cadvisor_text
 from kubelet_trio.stats.cri_usage import runtime_usage, writable_layer
 from kubelet_trio.stats.read import (
@@ -80,11 +81,14 @@ class StatsProvider:
 
     async def summary(self, *, only_cpu_and_memory: bool = False) -> bytes:
         """Return the JSON of `/stats/summary`."""
+        return msgspec.json.encode(await self.measure(only_cpu_and_memory=only_cpu_and_memory))
+
+    async def measure(self, *, only_cpu_and_memory: bool = False) -> api.Summary:
+        """Return what `/stats/summary` shows."""
         # First: the snapshot below needs an older reading to compute a rate.
         await self._wait_bases()
         snapshot = await self.snapshot("cpu" if only_cpu_and_memory else "all")
-        summary = make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
-        return msgspec.json.encode(summary)
+        return make_summary(snapshot, self._rate, only_cpu_and_memory=only_cpu_and_memory)
 
     async def resource(self) -> str:
         """Return the page of `/metrics/resource`."""

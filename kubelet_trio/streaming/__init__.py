@@ -6,6 +6,7 @@ own streaming server are mostly proxied without parsing.
 
 from __future__ import annotations
 
+from kubelet_trio.streaming.backpressure import PEER_GONE
 from kubelet_trio.streaming.channels import (
     COMMAND_SPDY,
     COMMAND_WEBSOCKET,
@@ -22,7 +23,7 @@ from kubelet_trio.streaming.command import (
     serve_command,
 )
 from kubelet_trio.streaming.forward import forward_spdy, forward_websocket
-from kubelet_trio.streaming.spdy_link import SpdyLink
+from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.translate import translate_command
 from kubelet_trio.streaming.websocket import Tunnel, WebSocket, handshake, offered_protocols
 
@@ -31,10 +32,12 @@ __all__ = [
     "COMMAND_WEBSOCKET",
     "FORWARD_SPDY",
     "FORWARD_WEBSOCKET",
+    "PEER_GONE",
     "TUNNEL",
     "WEBSOCKET_V5",
     "SpdyClient",
     "SpdyLink",
+    "SpdyStream",
     "Tunnel",
     "WebSocket",
     "WebSocketClient",

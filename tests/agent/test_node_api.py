@@ -90,7 +90,7 @@ async def status_of(handler: Handler, path: str) -> int:
         return exc.status
 
 
-@pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/page.js", "/ui/data", "/ui/logs/a/b/c"])
+@pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/page.js", "/ui/history", "/ui/logs/a/b/c"])
 async def test_the_node_page_is_behind_the_guard_and_nowhere_else(path: str) -> None:
     agent = build_agent(load_settings(["--node-ip=127.0.0.1"]), {})
     known = dataclasses.replace(SHUT, always_allow=True, client_ca_file="/ca")

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.model import PodUid, pod_uid
+from kubelet_trio.sources import SourceSnapshot
 from tests.agent.node import Node, make_pod, ready
 
 
@@ -96,3 +97,23 @@ async def test_a_pod_that_comes_while_its_old_directory_goes_waits_for_it(
         assert ready(node.status(pod))
         with registry.reclaiming(PodUid(uid)) as is_ours:
             assert not is_ours
+
+
+async def test_an_orphan_that_its_source_keeps_runs_on_until_it_does_not(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    theirs, ours = make_pod(), make_pod(name="other")
+    async with node.running(theirs):
+        await trio.sleep(5)
+    (node.base / "root/pods" / pod_uid(theirs) / "kubelet-trio.json").unlink()
+    [container] = node.runtime.alive()
+    async with node.running(silent=True):
+        node.feed.delivered = SourceSnapshot("file", (ours,), kept=frozenset({pod_uid(theirs)}))
+        node.feed.snapshots.put(node.feed.delivered)
+        await trio.sleep(300)
+        assert ready(node.status(ours))
+        assert container.id in {each.id for each in node.runtime.alive()}
+        assert (node.base / "root/pods" / pod_uid(theirs)).is_dir()
+        node.feed.put(ours)
+        await trio.sleep(100)
+        assert container.id not in {each.id for each in node.runtime.alive()}

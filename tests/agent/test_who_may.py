@@ -90,7 +90,7 @@ HEALTHZ = {
 UI = {
     ("GET", path)
     for path in (
-        "/", "/ui/", "/ui/page.css", "/ui/page.js", "/ui/data",
+        "/", "/ui/", "/ui/{file}", "/ui/data", "/ui/history", "/ui/pods/{namespace}/{name}",
         "/ui/logs/{namespace}/{pod}/{container}",
     )
 }  # fmt: skip
@@ -98,10 +98,13 @@ CONTROL = {
     ("GET", path)
     for path in (
         "/pods", "/pods/{namespace}/{name}", "/events", "/tree", "/status", "/version", "/stats",
-        "/volumes", "/topology", "/logs/{namespace}/{pod}/{container}",
-        "/exec/{namespace}/{pod}/{container}",
+        "/volumes", "/topology", "/history", "/node", "/images",
+        "/logs/{namespace}/{pod}/{container}",
+        "/exec/{namespace}/{pod}/{container}", "/attach/{namespace}/{pod}/{container}",
+        "/portforward/{namespace}/{pod}",
+        "/ui/{path...}",
     )
-}  # fmt: skip
+} | {("POST", "/restart/{namespace}/{pod}")}  # fmt: skip
 
 
 @pytest.fixture

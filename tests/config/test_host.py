@@ -32,7 +32,24 @@ def test_a_socket_that_we_may_use_is_used(is_root: bool) -> None:
     facts = LocalFacts(is_root, "/x", socket="/run/crio/crio.sock")
     settings = settle_locally(load_settings([]), facts)
     assert settings.config.container_runtime_endpoint == "unix:///run/crio/crio.sock"
-    assert settings.notes == ()
+    assert not [note for note in settings.notes if "processes of this host" in note]
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([], 1),
+        (["--cluster-dns=10.96.0.10"], 0),
+        (["--kubeconfig=/etc/kubernetes/kubelet.conf"], 0),  # there pods have events
+        (["--container-runtime-endpoint=process"], 0),  # processes have the host's resolver
+    ],
+)
+def test_a_standalone_node_notes_once_that_it_has_no_cluster_dns(
+    argv: list[str], told: int
+) -> None:
+    facts = LocalFacts(True, "/var/lib/kubelet", socket=SOCKET)
+    settings = settle_locally(load_settings(argv), facts)
+    assert len([note for note in settings.notes if "no clusterDNS" in note]) == told
 
 
 def test_a_node_whose_runtime_is_not_up_yet_waits_for_it() -> None:

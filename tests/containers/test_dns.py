@@ -97,6 +97,12 @@ def test_missing_cluster_dns_falls_back_to_the_hosts_with_a_warning() -> None:
     assert f'pod: "web_default(u-1)". {dns.warnings[0].node_message}' == dns.warnings[0].message
 
 
+def test_without_an_api_server_the_fallback_is_no_warning() -> None:
+    dns = pod_dns(pod(), replace(CLUSTERED, cluster_dns=(), standalone=True))
+    assert dns.config.servers == ["192.168.1.1"]
+    assert dns.warnings == ()
+
+
 def test_without_the_hosts_file_lookups_go_nowhere() -> None:
     node = replace(NODE, resolv_conf=None, host_ips=("10.0.0.1", "fd00::1"))
     dns = pod_dns(pod(dnsPolicy="Default"), node)

@@ -165,7 +165,7 @@ def test_the_configuration_is_read_from_a_file_or_a_directory(tmp_path: Path) ->
         ("1h30m", "1" * 200, "defaultCacheDuration: invalid duration"),
         (
             "kind: C",
-            f"a: {'[' * 1500}\nkind: C",
+            f"a: {'[' * 300}\nkind: C",
             "line 2, column 103: nested more than 100",
         ),
         ("k8s.io/v1\n    match", "k8s.io/v1beta1\n    match", "tokenAttributes: only with .*/v1"),

@@ -100,7 +100,7 @@ def test_without_the_extra_a_client_pod_is_refused_with_what_to_install(
         ),
         ({"metadata": {"name": "A_"}, "spec": DICT["spec"]}, r"metadata\.name"),
         ({"metadata": {"name": "a"}, "spec": {"containers": object()}}, "object"),
-        ("{", "embedded: "),
+        ("{", "embedded:1:2: expecting property name"),
         ("kind: Deployment\napiVersion: apps/v1", "Deployment"),
         (f"{YAML}---{YAML}", "expected exactly one Pod, found 2"),
     ],

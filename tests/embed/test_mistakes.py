@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock
 
 import kubelet_trio
-from kubelet_trio import Kubelet, PodNotReadyError, open_kubelet
+from kubelet_trio import CommandFailedError, ExecResult, Kubelet, PodNotReadyError, open_kubelet
 from kubelet_trio.testing import FakeRuntime
+from kubelet_trio.testing.runtime import FakeExec
 from tests.embed.programs import pod
 
 ROOT = Path(__file__).parents[2]
@@ -20,11 +21,67 @@ ROOT = Path(__file__).parents[2]
 
 async def test_a_command_is_a_list_of_words(kubelet: Kubelet, autojump_clock: MockClock) -> None:
     async with kubelet.run_pod(pod()) as running:
-        await running.wait_ready()
+        await running.wait_ready(timeout=5)
         with pytest.raises(TypeError, match=r"such as \['ls', '-l'\], not 'ls -l'"):
-            await running.exec("ls -l")
+            await running.exec("ls -l")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="the command is empty"):
             await running.exec([])
+
+
+async def test_a_command_that_fails_or_hangs_raises_if_asked_to(
+    kubelet: Kubelet, fake_runtime: FakeRuntime, autojump_clock: MockClock
+) -> None:
+    failed = ExecResult(b"", b"first\nno such file\n", 2)
+    fake_runtime.on_exec = lambda _, command: FakeExec(99 * (command == ["hang"]), failed)
+    async with kubelet.run_pod(pod()) as running:
+        await running.wait_ready()
+        assert (await running.exec(["ls", "x"])).exit_code == 2
+        with pytest.raises(CommandFailedError, match=r"'x'\] exited with code 2: no such file"):
+            await running.exec(["ls", "x"], check=True)
+        with pytest.raises(trio.TooSlowError):
+            await running.exec(["hang"], timeout=7)
+        assert trio.current_time() >= 7
+
+
+async def test_a_pod_that_is_not_ready_in_time_says_what_it_waits_for(
+    kubelet: Kubelet, autojump_clock: MockClock
+) -> None:
+    async with kubelet.run_pod(pod(image="missing-x")) as running:
+        with pytest.raises(
+            PodNotReadyError, match=r"web is not ready after 4 s: main: (Err)?Image"
+        ):
+            await running.wait_ready(timeout=4)
+
+
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_another_system_than_linux_is_told_at_once_and_not_at_the_import(system: str) -> None:
+    program = f"""
+import builtins, sys
+real = builtins.__import__
+def blocked(name, *rest):
+    if name in ("fcntl", "pwd", "grp", "resource", "termios"):
+        raise ImportError(name)
+    return real(name, *rest)
+sys.platform = {system!r}
+builtins.__import__ = blocked
+import kubelet_trio
+from kubelet_trio import KubeletConfig, ManifestError, open_kubelet
+for use in (lambda: KubeletConfig(root_dir="x"), lambda: open_kubelet(None)):
+    try:
+        use()
+    except ManifestError:
+        pass
+    except OSError as exc:
+        print(exc)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        f"kubelet_trio.{name} needs Linux, and this is {system}"
+        for name in ("KubeletConfig", "open_kubelet")
+    ]
 
 
 async def test_a_path_is_no_configuration() -> None:

@@ -313,7 +313,7 @@ async def test_a_kept_pod_of_an_earlier_version_is_not_replaced_until_it_changes
         (other,) = await kubelet.apply(sized({**BURSTABLE, "limits": {"memory": "1Gi"}}))
         assert other.uid != running.uid
         await running.wait_gone()
-        assert json.loads(kept.read_bytes())[0]["pod"]["metadata"]["uid"] == other.uid
+        assert json.loads(kept.read_bytes())["pods"][0]["pod"]["metadata"]["uid"] == other.uid
         await other.delete()
 
 

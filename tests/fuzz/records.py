@@ -19,12 +19,13 @@ from kubelet_trio.cri.process.process_state import read_process_state
 from kubelet_trio.cri.process.store import load_containers, load_sandboxes
 from kubelet_trio.embed.source import read_kept
 from kubelet_trio.managers import cpus, memory
-from kubelet_trio.model import PodUid
+from kubelet_trio.model import StateVersionError
 from kubelet_trio.objects import ObjectKey
 from kubelet_trio.offline.files import Folder, encode, object_item
 from kubelet_trio.pods.records.record import load_records
 from kubelet_trio.pods.records.userns import UserNamespaceError, read_mapping
 from kubelet_trio.shutdown.manager import read_state
+from kubelet_trio.sources.adoption import load_adopted
 from tests.fuzz.mutate import documents, edited, messages
 from tests.fuzz.target import Target
 from tests.managers.cpus.machines import TWO_SOCKETS
@@ -102,10 +103,9 @@ _CPUS = {
 
 
 def _cpu_state(data: bytes) -> object:
-    containers = {"c": (PodUid("u"), "main")}
-    found = cpus.decode_checkpoint(data, containers=containers)
+    found = cpus.decode_checkpoint(data)
     assert cpus.decode_checkpoint(cpus.encode_checkpoint(found)) == found
-    return cpus.restore(data, cpus.CpuManager(TWO_SOCKETS, frozenset({0})), containers=containers)
+    return cpus.restore(data, cpus.CpuManager(TWO_SOCKETS, frozenset({0})))
 
 
 _SANDBOX = {"id": "s", "created_at": 1, "boot": "b"}
@@ -148,7 +148,14 @@ TARGETS = [
     _record(
         "record of a pod",
         in_directory(lambda root: load_records(root), "u/kubelet-trio.json"),
-        [_RECORD],
+        [_RECORD, _RECORD | {"version": 1}],
+        StateVersionError,
+    ),
+    _record(
+        "pods that were adopted",
+        in_directory(load_adopted, "adopted.json"),
+        [{"version": 1, "pods": {"file:web-n": {"manifest": "m", "uid": "u"}}}],
+        ValueError,
     ),
     _record(
         "user namespace of a pod",
@@ -161,7 +168,6 @@ TARGETS = [
         _cpu_state,
         [
             _CPUS,
-            {**_CPUS, "entries": {"c": "2,8"}},
             json.loads(cpus.encode_checkpoint(cpus.CpuState((1 << 12) - 1))),
         ],
         cpus.CpuCheckpointError,
@@ -177,6 +183,7 @@ TARGETS = [
         "what was known of an object",
         in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
         [{"metadata": {"name": "c", "namespace": "default"}, "data": {"k": "v"}}],
+        StateVersionError,
         seal=_sealed,
     ),
     Target(
@@ -184,6 +191,7 @@ TARGETS = [
         in_directory(_offline, f"offline/{object_item(_KEPT).file_name}"),
         [_OFFLINE],
         edited(documents([_OFFLINE.partition(b"\n")[0]])),
+        (StateVersionError,),
     ),
     _record(
         "state of a shutdown",
@@ -210,6 +218,7 @@ TARGETS = [
         "sandbox of the process runtime",
         in_directory(_sandboxes, "s/sandbox.json", sandbox_pb=bytes(_CONFIG)),
         [_SANDBOX],
+        StateVersionError,
     ),
     Target(
         "config of a sandbox of the process runtime",
@@ -225,6 +234,7 @@ TARGETS = [
             container_pb=bytes(v1.ContainerConfig()),
         ),
         [_CONTAINER],
+        StateVersionError,
     ),
     _record(
         "checkpoint of the memory manager",

@@ -11,10 +11,10 @@ from kubelet_trio.gc.images import (
     ImageBook,
     ImageRecord,
     bytes_to_free,
-    full_name,
     images_to_remove,
     used_images,
 )
+from kubelet_trio.model import full_name
 from tests.gc.make import image
 
 NOW = 10_000.0

@@ -190,7 +190,7 @@ async def test_a_broken_body_keeps_the_pods_until_a_good_one_comes(
     await source.problems.wait_value(bool)
     server.reply(b"", 304)
     await trio.sleep(100)
-    assert problems(source)[0].startswith(f"{SHOWN}: document 1: spec.hostname: Invalid value")
+    assert problems(source)[0].startswith(f"{SHOWN}:1:144: spec.hostname: Invalid value")
     server.reply(encoded(manifest("b")))
     assert await take(source) == ["b-n"]
 

@@ -8,7 +8,7 @@ from lightkube.models.core_v1 import Pod
 from trio.testing import wait_all_tasks_blocked
 from trio_util import AsyncValue
 
-from kubelet_trio.model import EventType, Latest, ObjectRef
+from kubelet_trio.model import EventType, Latest, ObjectRef, pod_key
 from kubelet_trio.sources import Desired, SourceProblem, SourceSnapshot, run_merge
 from kubelet_trio.sources.manifest.static import MANIFEST, mark_seen
 from kubelet_trio.sources.merge import merge
@@ -177,6 +177,22 @@ async def test_two_sources_of_one_name_are_refused() -> None:
 
 def winners(applied: list[Desired]) -> list[list[str]]:
     return [list(desired.pods) for desired in applied]
+
+
+async def test_a_pod_that_its_manifest_leaves_as_it_was_has_an_event(
+    nursery: trio.Nursery,
+) -> None:
+    file = FakeSource("file")
+    _, events = await start(nursery, file)
+    kept, other = pod("a"), pod("b")
+    file.deliver(kept, other)
+    await wait_all_tasks_blocked()
+    bad = SourceProblem("file", "/m/a.yaml", "Required value", 1, "spec", 3, 1, (pod_key(kept),))
+    for problems in ((bad,), (bad, SourceProblem("file", "/m/c.yaml", "holds no document"))):
+        file.problems.value = problems
+        await wait_all_tasks_blocked()
+    message = "/m/a.yaml:3:1: spec: Required value: this pod runs on as it was before"
+    assert events.seen == [("a-node1", "Warning", "FailedValidation", message)]
 
 
 async def test_what_runs_keeps_its_name_whatever_comes_beside_it(nursery: trio.Nursery) -> None:

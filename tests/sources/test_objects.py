@@ -29,7 +29,7 @@ def volume(**spec: Any) -> dict[str, Any]:
 def problem(raw: dict[str, Any]) -> str:
     with pytest.raises(ManifestError) as caught:
         load_manifest(encoded(raw), "f", node_name=NODE)
-    (error,) = caught.value.errors
+    error = caught.value.errors[0]
     return f"{error.field}: {error.message}"
 
 

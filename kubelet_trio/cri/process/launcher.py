@@ -75,7 +75,7 @@ class Launcher:
 
     async def _keep_one(self) -> None:
         # SEQPACKET keeps the boundaries of requests, unix(7): they need no framing.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _pair(socket.SOCK_SEQPACKET)
         with trio.socket.from_stdlib_socket(ours) as channel:
             with theirs:
                 process = await self._open(theirs)
@@ -131,7 +131,7 @@ class Launcher:
         not answer, and `RuntimeCallError` if it dies.
         """
         channel = await self._get_channel()
-        ours, theirs = socket.socketpair()
+        ours, theirs = _pair(socket.SOCK_STREAM)
         with trio.socket.from_stdlib_socket(ours) as answer:
             with theirs:
                 rights = array.array("i", [theirs.fileno()])
@@ -160,6 +160,15 @@ class Launcher:
         if self._channel is None:
             raise RuntimeUnavailableError(_CALL, self.problem)
         return self._channel
+
+
+def _pair(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    """Return our end, and one on which a plain read waits."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    # A program around the agent may have set a default timeout, which makes new sockets
+    # non-blocking; shims read and write without a loop.
+    theirs.setblocking(True)
+    return ours, theirs
 
 
 async def _read_all(answer: trio.socket.SocketType) -> bytes:

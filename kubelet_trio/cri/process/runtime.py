@@ -100,6 +100,10 @@ class ProcessRuntime(HostImages, NoStreamUrls):
         self._starting: set[ContainerId] = set()
         self._updating = trio.Lock()
 
+    def check_state(self) -> None:
+        """Raise `StateVersionError` if the state is of a newer agent. Blocks; raises OSError."""
+        store.check_versions(self._state_dir)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own the shims' nursery until cancelled; without it no container starts."""
         log.info("process.notice", meaning=NOTICE)

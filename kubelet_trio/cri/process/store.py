@@ -13,6 +13,7 @@ block.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from kubelet_trio.model import (
     JSON_ERRORS,
     ContainerId,
     SandboxId,
+    StateForm,
+    StateVersionError,
     parse_message,
     remove_tree,
     write_aside,
@@ -69,6 +72,11 @@ class ContainerFacts(msgspec.Struct, frozen=True):
     cgroups: tuple[str, ...] = ()
 
 
+_WITHOUT = "the agent ends the processes in its directory"
+SANDBOX_FORM = StateForm("a sandbox of the process runtime", SandboxFacts, 1, _WITHOUT)
+CONTAINER_FORM = StateForm("a container of the process runtime", ContainerFacts, 1, _WITHOUT)
+
+
 def new_id() -> str:
     """Return a new id in the format of other runtimes: 64 hexadecimal digits."""
     return os.urandom(32).hex()
@@ -88,7 +96,7 @@ def write_sandbox(directory: Path, facts: SandboxFacts, config: v1.PodSandboxCon
 
 
 def update_sandbox(directory: Path, facts: SandboxFacts) -> None:
-    write_aside(directory / f"{_SANDBOX}.json", msgspec.json.encode(facts))
+    write_aside(directory / f"{_SANDBOX}.json", SANDBOX_FORM.encode(facts))
 
 
 def write_container(
@@ -98,7 +106,7 @@ def write_container(
     directory.chmod(_DIRECTORY_MODE)
     write_aside(directory / f"{_CONTAINER}.pb", bytes(config))
     write_aside(directory / protocol.SPEC, msgspec.json.encode(spec))
-    write_aside(directory / f"{_CONTAINER}.json", msgspec.json.encode(facts))
+    write_aside(directory / f"{_CONTAINER}.json", CONTAINER_FORM.encode(facts))
 
 
 def update_container(directory: Path, config: v1.ContainerConfig) -> None:
@@ -127,24 +135,38 @@ def load_sandboxes(
     state_dir: Path,
 ) -> Iterator[tuple[Path, SandboxFacts, v1.PodSandboxConfig]]:
     """Yield every sandbox, oldest first. Remove directories that are incomplete."""
-    return _load(state_dir, _SANDBOX, SandboxFacts, v1.PodSandboxConfig)
+    return _load(state_dir, _SANDBOX, SANDBOX_FORM, v1.PodSandboxConfig)
 
 
 def load_containers(
     sandbox: Path,
 ) -> Iterator[tuple[Path, ContainerFacts, v1.ContainerConfig]]:
     """Yield every container in a sandbox's directory; otherwise as `load_sandboxes`."""
-    return _load(sandbox, _CONTAINER, ContainerFacts, v1.ContainerConfig)
+    return _load(sandbox, _CONTAINER, CONTAINER_FORM, v1.ContainerConfig)
+
+
+def check_versions(state_dir: Path) -> None:
+    """Raise `StateVersionError` if any of the state is of a newer agent. Raises OSError."""
+    for pattern, form in (
+        (f"*/{_SANDBOX}.json", SANDBOX_FORM),
+        (f"*/*/{_CONTAINER}.json", CONTAINER_FORM),
+    ):
+        for path in state_dir.glob(pattern):
+            with contextlib.suppress(FileNotFoundError, *JSON_ERRORS):  # see `_load`
+                form.check(path.read_bytes(), path)
 
 
 def _load(
-    parent: Path, name: str, facts_type: type[_Facts], config_type: type[_Config]
+    parent: Path, name: str, form: StateForm[_Facts], config_type: type[_Config]
 ) -> Iterator[tuple[Path, _Facts, _Config]]:
     found: list[tuple[Path, _Facts, _Config]] = []
     for directory in _directories(parent):
         try:
-            facts = _decode(directory / f"{name}.json", facts_type)
+            path = directory / f"{name}.json"
+            facts = form.decode(path.read_bytes(), path)
             config = parse_message(config_type, (directory / f"{name}.pb").read_bytes())
+        except StateVersionError:
+            raise
         except _UNREADABLE:
             remove(directory)
         else:
@@ -155,7 +177,3 @@ def _load(
 def _directories(parent: Path) -> list[Path]:
     with os.scandir(parent) as entries:
         return [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
-
-
-def _decode(path: Path, kind: type[_Facts]) -> _Facts:
-    return msgspec.json.decode(path.read_bytes(), type=kind)

@@ -1,7 +1,8 @@
 """The file cpu_manager_state, in upstream's format to the byte, and whether it fits this machine.
 
-Three versions are read: entries by container ID (until 1.17), entries by pod and container (what
-1.36 writes without PodLevelResourceManagers, and what is written here), and with pod-level entries.
+Entries are by pod and container, which is what 1.36 writes without PodLevelResourceManagers. Of the
+other two versions one with pod-level entries is read while it has none, and one by container ID
+(until 1.17) is refused: at the start no runtime is connected that could tell whose these are.
 Source: pkg/kubelet/cm/cpumanager/state, validateState of policy_static.go.
 """
 
@@ -14,6 +15,7 @@ import msgspec
 from kubelet_trio.managers.checksum import (
     GoValue,
     checksum,
+    go_json,
     go_map,
     go_pointer,
     go_struct,
@@ -30,19 +32,8 @@ STATE_FILE = "cpu_manager_state"
 NONE, STATIC = "none", "static"
 MOST_BYTES = 1 << 20  # of the file; thousands of containers fit in
 
-ContainerRefs = Mapping[str, tuple[PodUid, str]]  # container ID to pod and container name
-
 _PLAIN, _V2 = "state.CPUManagerCheckpoint", "state.CPUManagerCheckpointV2"
 _STRINGS, _ENTRIES = "map[string]string", "map[string]map[string]string"
-
-# What Go's JSON encoder escapes and others do not.
-_GO_ESCAPES = (
-    (b"<", b"\\u003c"),
-    (b">", b"\\u003e"),
-    (b"&", b"\\u0026"),
-    ("\u2028".encode(), b"\\u2028"),
-    ("\u2029".encode(), b"\\u2029"),
-)
 
 
 class _PodEntry(msgspec.Struct):
@@ -70,25 +61,16 @@ def encode_checkpoint(state: CpuState, policy: str = STATIC) -> bytes:
     body: dict[str, object] = {"policyName": policy, "defaultCpuSet": shared}
     if entries:
         body["entries"] = entries
-    text = msgspec.json.encode({**body, "checksum": number})
-    for plain, escaped in _GO_ESCAPES:
-        text = text.replace(plain, escaped)
-    return text
+    return go_json({**body, "checksum": number})
 
 
-def restore(
-    data: bytes,
-    manager: CpuManager,
-    file: str = STATE_FILE,
-    containers: ContainerRefs | None = None,
-) -> CpuState:
+def restore(data: bytes, manager: CpuManager, file: str = STATE_FILE) -> CpuState:
     """Return the state that a file has, checked against the machine and the reservation.
 
-    `file` is its path, for messages; `containers` are those of the runtime, for a file of before
-    1.18. Raises CpuCheckpointError, whose message says what to do.
+    `file` is its path, for messages. Raises CpuCheckpointError, whose message says what to do.
     """
     try:
-        return check_state(decode_checkpoint(data, STATIC, containers), manager)
+        return check_state(decode_checkpoint(data), manager)
     except CpuCheckpointError as exc:
         raise CpuCheckpointError(advice(exc, file)) from exc
 
@@ -101,9 +83,7 @@ def advice(problem: object, file: str) -> str:
     )
 
 
-def decode_checkpoint(
-    data: bytes, policy: str = STATIC, containers: ContainerRefs | None = None
-) -> CpuState:
+def decode_checkpoint(data: bytes, policy: str = STATIC) -> CpuState:
     """Return the state that a file has, unchecked against the machine.
 
     Raises CpuCheckpointError for a damaged one, and for one of another policy.
@@ -114,7 +94,7 @@ def decode_checkpoint(
         found = msgspec.json.decode(data, type=_File)
     except JSON_ERRORS as exc:
         raise CpuCheckpointError(f"it is no checkpoint in JSON: {exc}") from exc
-    entries = _entries(found, containers or {})
+    entries = _entries(found)
     if found.policy != policy:
         raise CpuCheckpointError(
             f'configured policy "{policy}" differs from state checkpoint policy "{found.policy}"'
@@ -166,43 +146,26 @@ def check_state(state: CpuState, manager: CpuManager) -> CpuState:
     return state
 
 
-def _entries(found: _File, containers: ContainerRefs) -> dict[PodUid, dict[str, str]]:
+def _entries(found: _File) -> dict[PodUid, dict[str, str]]:
     """Return the entries by pod, from the version whose checksum fits."""
-    raw = found.entries
-    by_pod = {PodUid(k): v for k, v in (raw or {}).items() if isinstance(v, dict)}
-    by_id = {key: text for key, text in (raw or {}).items() if isinstance(text, str)}
-    if not by_id:
-        typed = _by_pod(by_pod if raw is not None else None)
-        if found.checksum in (
-            0,
-            *(checksum(_dumped(name, found, typed)) for name in (_PLAIN, _V2)),
-        ):
-            return by_pod
-        pods = _pod_entries(found.pod_entries)
-        if found.checksum == checksum(_dumped(_PLAIN, found, typed, pods)):
-            if found.pod_entries:
-                raise CpuCheckpointError(
-                    "it has pod-level entries, which need PodLevelResourceManagers"
-                )
-            return by_pod
-    if not by_pod:
-        flat = go_map(_STRINGS, None if raw is None else _go_strings(by_id))
-        if found.checksum in (0, checksum(_dumped(_PLAIN, found, flat))):
-            return _moved(by_id, containers)
-    raise CpuCheckpointError("checkpoint is corrupted")
-
-
-def _moved(by_id: Mapping[str, str], containers: ContainerRefs) -> dict[PodUid, dict[str, str]]:
-    """Return entries of container IDs as those of pods and containers."""
-    moved: dict[PodUid, dict[str, str]] = {}
-    for container_id, text in by_id.items():
-        if container_id not in containers:
-            raise CpuCheckpointError(
-                f"containerID '{container_id}' not found in initial containers list"
-            )
-        uid, name = containers[container_id]
-        moved.setdefault(uid, {})[name] = text
-    return moved
+    by_pod: dict[PodUid, dict[str, str]] = {}
+    for uid, entry in (found.entries or {}).items():
+        if isinstance(entry, str):
+            raise CpuCheckpointError(f"it is of a kubelet before 1.18: {uid} is a container ID")
+        by_pod[PodUid(uid)] = entry
+    typed = _by_pod(by_pod if found.entries is not None else None)
+    values = [_dumped(_PLAIN, found, typed), _dumped(_V2, found, typed)]
+    if not by_pod:  # nothing tells an empty file of before 1.18 from a later one
+        flat = go_map(_STRINGS, None if found.entries is None else {})
+        values.append(_dumped(_PLAIN, found, flat))
+    if found.checksum == 0 or found.checksum in map(checksum, values):
+        return by_pod
+    pods = _pod_entries(found.pod_entries)
+    if found.checksum != checksum(_dumped(_PLAIN, found, typed, pods)):
+        raise CpuCheckpointError("checkpoint is corrupted")
+    if found.pod_entries:
+        raise CpuCheckpointError("it has pod-level entries, which need PodLevelResourceManagers")
+    return by_pod
 
 
 def _cpus(text: str, what: str) -> int:

@@ -17,6 +17,7 @@ import msgspec
 from kubelet_trio.managers.checksum import (
     GoValue,
     checksum,
+    go_json,
     go_map,
     go_slice,
     go_struct,
@@ -29,14 +30,6 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 MOST_CHECKPOINT = 64 * 1024 * 1024  # bytes; 250 pods with ordinary plugins have some hundred KiB
 
 _STRINGS = "[]string"
-# What Go's JSON encoder escapes and others do not; none of them is part of JSON itself.
-_GO_ESCAPES = {
-    "<": "\\u003c",
-    ">": "\\u003e",
-    "&": "\\u0026",
-    "\u2028": "\\u2028",
-    "\u2029": "\\u2029",
-}
 
 
 class DeviceCheckpointError(ValueError):
@@ -127,10 +120,7 @@ def encode_checkpoint(state: DeviceState, registered: Mapping[str, Iterable[str]
     ]
     listed: dict[str, list[str] | None] = {n: list(registered[n]) for n in sorted(registered)}
     data = _Data(entries or None, listed)
-    text = msgspec.json.encode(_File(data, data.checksum())).decode()
-    for plain, escaped in _GO_ESCAPES.items():
-        text = text.replace(plain, escaped)
-    return text.encode()
+    return go_json(_File(data, data.checksum()))
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:

@@ -18,7 +18,6 @@ from kubelet_trio.managers.memory.reserved import (
 )
 from kubelet_trio.managers.memory.restore import (
     MemoryStateError,
-    check_unused,
     restore_state,
 )
 from kubelet_trio.managers.memory.state import (
@@ -47,7 +46,6 @@ __all__ = [
     "Reserved",
     "ReservedMemoryError",
     "allocatable_blocks",
-    "check_unused",
     "container_blocks",
     "decode_checkpoint",
     "encode_checkpoint",

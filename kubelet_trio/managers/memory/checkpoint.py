@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from kubelet_trio.managers.checksum import go_json
 from kubelet_trio.managers.memory.file import (
     BlockJson,
     EntriesJson,
@@ -34,8 +35,6 @@ STATIC = "Static"
 
 _MOST_NODES = 1024  # MAX_NUMNODES of Linux; a mask has a bit for each
 _UINT64 = 2**64
-# What Go's JSON encoder escapes and others do not.
-_GO_ESCAPES = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 class CheckpointError(ValueError):
@@ -59,10 +58,7 @@ def encode_checkpoint(state: MemoryState | None, policy: str = STATIC) -> bytes:
     if entries:  # omitempty
         body["entries"] = _sorted({uid: _sorted(held or {}) for uid, held in entries.items()})
     body["checksum"] = file_checksum(policy, nodes, entries)
-    text = msgspec.json.encode(body).decode()
-    for plain, escaped in _GO_ESCAPES.items():
-        text = text.replace(plain, escaped)
-    return text.encode()
+    return go_json(body)
 
 
 def decode_checkpoint(data: bytes, policy: str = STATIC) -> MemoryState:

@@ -42,17 +42,6 @@ def restore_state(manager: MemoryManager, data: bytes | None, path: str) -> Memo
     return state if state.nodes else empty
 
 
-def check_unused(data: bytes, path: str) -> None:
-    """Check the checkpoint of an agent whose memory policy is None. Raises `MemoryStateError`.
-
-    As upstream, which does not go from Static to None while the file says who has which memory.
-    """
-    try:
-        decode_checkpoint(data, "None")
-    except CheckpointError as exc:
-        raise _refused(path, str(exc)) from exc
-
-
 def _refused(path: str, problem: str) -> MemoryStateError:
     return MemoryStateError(
         f"could not restore state from checkpoint: {problem}, please drain this node and delete "

@@ -31,6 +31,7 @@ from kubelet_trio.pods.plan.restarts import (
     left_to_remove,
     restarts_after,
     restarts_all,
+    restarts_when_killed,
     should_start,
     was_removed,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "remaining_grace",
     "restarts_after",
     "restarts_all",
+    "restarts_when_killed",
     "should_start",
     "stop_stages",
     "stop_timeout",

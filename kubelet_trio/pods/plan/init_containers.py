@@ -30,6 +30,7 @@ from kubelet_trio.pods.plan.restarts import (
     KILLED_EXIT_CODE,
     exit_code,
     restarts_after,
+    stop_as_asked,
     stop_for_resize,
 )
 from kubelet_trio.pods.plan.starts import has_changed
@@ -118,13 +119,15 @@ class _InitPlanner:
         name = container.spec.name
         if self.given.started.get(record.id, True):
             self._advance(index)
-        if has_changed(record, self.given.hashes):
+        if has_changed(record, self.given):
             self._stop(record, f"Init container {name} definition changed")
         elif record.id in self.given.unhealthy:
             why = self.given.unhealthy[record.id]
             self._stop(record, f"Init container {name} {why}", restart_grace(container.spec, why))
         elif requires_restart(self.pod, container.spec, record, self.given.resize):
             self.plan.stop.append(stop_for_resize(record))
+        elif record.id in self.given.asked:
+            self.plan.stop.append(stop_as_asked(record))
         else:
             return
         self.plan.start.append(container)

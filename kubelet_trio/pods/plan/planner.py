@@ -44,6 +44,7 @@ from kubelet_trio.pods.plan.restarts import (
     plan_restart_all,
     restarts_when_killed,
     should_start,
+    stop_as_asked,
     stop_for_resize,
 )
 from kubelet_trio.pods.plan.sandbox import (
@@ -198,7 +199,7 @@ class _Planner:
     ) -> None:
         name = container.spec.name
         restart = restarts_when_killed(container.spec, spec(self.pod))
-        is_changed = has_changed(latest, self.given.hashes)
+        is_changed = has_changed(latest, self.given)
         if is_changed:
             # As upstream, whatever the restart policy says.
             why, restart = "definition changed", True
@@ -209,6 +210,10 @@ class _Planner:
             why = "runs outside of the pod's sandbox"
         elif requires_restart(self.pod, container.spec, latest, self.given.resize):
             self.stop[latest.id] = stop_for_resize(latest)
+            self._start(container)
+            return
+        elif latest.id in self.given.asked:
+            self.stop[latest.id] = stop_as_asked(latest)
             self._start(container)
             return
         else:

@@ -20,6 +20,7 @@ class PlanInput:
     policy: BackOffPolicy = field(default_factory=BackOffPolicy)  # how the entries of `crash` grow
     # `container_hash` by container name. A container without one counts as unchanged.
     hashes: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)  # of the spec, by container name
     # Whether a running sidecar lets the next container start (startup probe, postStart).
     # A sidecar that is not in here does.
     started: Mapping[ContainerId, bool] = field(default_factory=dict)
@@ -39,6 +40,8 @@ class PlanInput:
     resize_is_held: bool = False
     # Instances that were stopped to start again, whatever the restart policy says.
     restarting: frozenset[ContainerId] = frozenset()
+    # Newest instances whose restart was asked for by hand: they restart without a back-off.
+    asked: frozenset[ContainerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

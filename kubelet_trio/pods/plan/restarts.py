@@ -131,6 +131,12 @@ def stop_for_resize(record: ContainerRecord) -> StopContainer:
     return StopContainer(record.id, record.name, message, starts_again=True)
 
 
+def stop_as_asked(record: ContainerRecord) -> StopContainer:
+    """Return the stop of an instance whose restart was asked for by hand."""
+    message = f"Container {record.name} is restarted on request"
+    return StopContainer(record.id, record.name, message, starts_again=True)
+
+
 # Restarting all containers
 
 

@@ -19,6 +19,7 @@ from kubelet_trio.model import (
     PodContainer,
     RuntimePod,
     SandboxRecord,
+    full_name,
     pod_containers,
     pod_key,
     pod_uid,
@@ -39,11 +40,16 @@ def crash_key(pod: Pod, name: str, hashes: Mapping[str, int]) -> BackOffKey:
     return pod_uid(pod), name, f"{hashes.get(name, 0):x}", amounts
 
 
-def has_changed(record: ContainerRecord, hashes: Mapping[str, int]) -> bool:
+def has_changed(record: ContainerRecord, given: PlanInput) -> bool:
     """Return whether an instance was created from another definition than the current one."""
-    wanted = hashes.get(record.name)
+    wanted = given.hashes.get(record.name)
     # A hash that is missing counts as unchanged: an unknown definition must not cause a restart.
-    return wanted is not None and bool(record.hash) and record.hash != f"{wanted:x}"
+    if wanted is None or not record.hash or record.hash == f"{wanted:x}":
+        return False
+    # The Go kubelet before 1.31 hashed the whole container. Of what the hash covers since, only
+    # the image can have changed, and the runtime knows that.
+    image = given.images.get(record.name, "")
+    return not record.image or not image or full_name(record.image) != full_name(image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +87,14 @@ class Starts:
 
     def _last_crash(self, name: str) -> ContainerRecord | None:
         """Return the newest ended instance, if it has the current definition."""
+        newest = self.observed.latest(name)
+        if newest is not None and newest.id in self.given.asked:
+            return None
         # If a failed probe restarts an instance that still runs, this is the one before it. Without
         # it a container that never becomes healthy would restart without a pause.
         ended = (c for c in self.observed.of(name) if c.state is ContainerState.EXITED)
         last = next(ended, None)
-        return last if last is not None and not has_changed(last, self.given.hashes) else None
+        return last if last is not None and not has_changed(last, self.given) else None
 
     def _entry(self, last: ContainerRecord, sandbox: SandboxRecord | None) -> BackOffEntry | None:
         """Return the back-off entry of a crash: the kept one, or one computed from the records."""
@@ -100,7 +109,7 @@ class Starts:
         restarts = last.attempt
         before = next((c for c in self.observed.of(last.name) if c.attempt < last.attempt), None)
         if before is not None:
-            changed = has_changed(before, self.given.hashes)
+            changed = has_changed(before, self.given)
             if changed or before.sandbox_id != last.sandbox_id:
                 restarts = 0  # the last instance was the first of its definition or sandbox
             elif before.finished_at - before.created_at > self.given.policy.reset_after:

@@ -22,6 +22,7 @@ from kubelet_trio.model import (
     ContainerId,
     Offload,
     PodUid,
+    StateForm,
     get_logger,
     remove_tree,
     write_aside,
@@ -50,6 +51,14 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     restarting: tuple[ContainerId, ...] = ()  # stopped, to start again whatever the policy says
     resize: PodResize | None = None  # the one in progress; `pod` has the allocated resources
     allocates: bool = False  # written by an agent that resizes pods in place
+
+
+RECORD = StateForm(
+    "a pod's record",
+    PodRecord,
+    version=1,
+    without="the pod is known from its manifest and the runtime alone",
+)
 
 
 class PodRecords:
@@ -86,14 +95,17 @@ def is_removed(record: PodRecord) -> bool:
 
 
 def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
-    """Read every record, as at a start of the agent. Blocks."""
+    """Read every record, as at a start of the agent. Blocks.
+
+    Raises OSError, and `StateVersionError` for the record of a newer agent.
+    """
     records: dict[PodUid, PodRecord] = {}
     if not pods_dir.is_dir():
         return records
     for directory in sorted(pods_dir.iterdir()):
         path = directory / _FILE
         try:
-            records[PodUid(directory.name)] = msgspec.json.decode(path.read_bytes(), type=PodRecord)
+            records[PodUid(directory.name)] = RECORD.decode(path.read_bytes(), path)
         except (FileNotFoundError, NotADirectoryError):
             continue  # a directory of the Go kubelet's: what the runtime's labels say must do
         except JSON_ERRORS as exc:
@@ -103,11 +115,22 @@ def load_records(pods_dir: Path) -> dict[PodUid, PodRecord]:
     return records
 
 
+def unrecorded_pods(pods_dir: Path) -> frozenset[PodUid]:
+    """Return the pods with a directory and no record: another kubelet has started them. Blocks."""
+    if not pods_dir.is_dir():
+        return frozenset()
+    return frozenset(
+        PodUid(directory.name)
+        for directory in pods_dir.iterdir()
+        if directory.is_dir() and not (directory / _FILE).exists()
+    )
+
+
 def _write(directory: Path, record: PodRecord) -> None:
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     # Not synced: it must survive the agent, and the page cache does. After a power cut no container
     # runs that it could describe.
-    write_aside(directory / _FILE, msgspec.json.encode(record))
+    write_aside(directory / _FILE, RECORD.encode(record))
 
 
 # Made by us (or by the Go kubelet); nothing is ever mounted in them.

@@ -298,8 +298,10 @@ class PodRegistry:
                 self._end_orphan(uid)
 
     def _may_end(self, pod: Pod) -> bool:
-        """Whether an unwanted pod may be ended: no source can still deliver it."""
+        """Whether an unwanted pod may be ended: no source keeps it or can still deliver it."""
         desired = self._desired
+        if pod_uid(pod) in desired.kept:
+            return False
         # If a desired pod has its name, its own source must have delivered, but not the others:
         # they may depend on the new pod (an API server that is itself a static pod).
         source = pod_annotations(pod).get(CONFIG_SOURCE)

@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import container_hash
 from kubelet_trio.cri import RuntimeCallError
 from kubelet_trio.model import (
+    ContainerId,
     EventType,
     PodUid,
     RuntimePod,
@@ -41,6 +42,7 @@ from kubelet_trio.pods.types import EndReason, PodFailure, TerminationRequest
 from kubelet_trio.pods.worker.allocation import PodAllocation
 from kubelet_trio.pods.worker.holds import RETRY_CAP, Holds, NameTurn, is_paused, jittered
 from kubelet_trio.pods.worker.reporter import PodReporter
+from kubelet_trio.pods.worker.restarting import instances_to_restart
 from kubelet_trio.probes import PodProbes
 from kubelet_trio.volumes import VolumeError
 
@@ -80,11 +82,20 @@ class PodSync:
         self._holds = Holds()
         self._last_step: tuple[PodPlan, RuntimePod] | None = None
         self._refresh_at = 0.0  # trio time at which the volumes are due
+        self._asked: frozenset[ContainerId] = frozenset()  # to restart
 
     def retry(self) -> None:
         """End the waits after failures: their cause may be gone."""
         self._holds.clear()
         self._last_step = None  # the next step does not count as a repetition
+
+    def restart(self, pod: Pod, name: str, *, is_ending: bool) -> frozenset[ContainerId]:
+        """Restart instances in the next round. Raises `RestartRefusedError`."""
+        observed = self._services.observer.get(pod_uid(pod))
+        found = instances_to_restart(pod, observed, name, is_ending=is_ending)
+        self._asked |= found
+        self.retry()
+        return found
 
     def refresh_soon(self) -> None:
         """Refresh the volumes in the next round: an object has changed."""
@@ -141,11 +152,14 @@ class PodSync:
         if any(observed.latest(c.spec.name) is None for c in containers):
             files = PodFiles(pod, self._services.node())
             attempts = await self._services.offload(files.attempts_logged)
+        newest = {record.id for c in containers if (record := observed.latest(c.spec.name))}
+        self._asked &= newest
         given = PlanInput(
             now=now,
             crash=self._services.crash_back_off,
             policy=self._services.crash_back_off.policy,
             hashes={c.spec.name: container_hash(c.spec) for c in containers},
+            images={c.spec.name: c.spec.image or "" for c in containers},
             started=self._probes.started(observed),
             unhealthy=self._probes.unhealthy(observed),
             pull=self._holds.containers(now),
@@ -157,7 +171,9 @@ class PodSync:
             # Without an error it is another one than the one that failed.
             resize_is_held=bool(self._allocation.error)
             and trio.current_time() < self._holds.resize_until,
-            restarting=self._reporter.restarting,
+            # One that was ended as asked starts again, whatever its policy says.
+            restarting=self._reporter.restarting | self._asked,
+            asked=self._asked,
         )
         return plan_pod(pod, observed, given)
 

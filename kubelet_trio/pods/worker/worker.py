@@ -21,6 +21,7 @@ from trio_util import AsyncValue
 from kubelet_trio.model import (
     Backoff,
     Bell,
+    ContainerId,
     EventType,
     PodUid,
     RuntimePod,
@@ -287,6 +288,12 @@ class PodWorker:
             return
         self._event("Warning", _PREEMPTED.reason, _PREEMPTED.message)
         self.request(TerminationRequest(self.uid, EndReason.PREEMPTED, failure=_PREEMPTED))
+
+    def restart(self, name: str) -> frozenset[ContainerId]:
+        """Restart a container, "": all; return the instances. Raises `RestartRefusedError`."""
+        found = self._sync.restart(self.pod, name, is_ending=self.is_ending)
+        self.wake()
+        return found
 
     def leave(self) -> None:
         """Finish the step in progress and return because the agent ends; the pod keeps running."""

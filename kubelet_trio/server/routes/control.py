@@ -15,20 +15,30 @@ states, but never the last one.
     GET /stats                                    `/stats/summary` of CPU and memory alone
     GET /volumes                                  the volumes on disk, published and staged
     GET /topology                                 the machine, and who holds what of it
+    GET /history[?pod=UID]                        the last hour, from the first such request on
+    GET /node                                     the node object, requests of pods, thresholds
+    GET /images                                   the images of the runtime
+    GET /ui/...                                   the node page, as in `routes.node_page`
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
+    POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
+    GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
+    GET /portforward/{namespace}/{pod}            connections into a pod; likewise
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from lightkube.models.core_v1 import Event, Pod
 
 from kubelet_trio import __version__
-from kubelet_trio.model import PodUid, metadata
+from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.model import KUBERNETES_VERSION, PodUid, metadata, pod_uid
+from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.types import Handler, Request, Response, Send
 from kubelet_trio.server.logs.container import answer_logs
@@ -38,8 +48,8 @@ from kubelet_trio.supervision import render_tree
 
 SOCKET_NAME = "kubelet-trio.sock"
 LOCK_NAME = "kubelet-trio.lock"
-KUBERNETES_VERSION = "v1.36.2"  # whose behaviour this agent follows
 _JSON = "application/json"
+Restart = Callable[[PodUid, str], Sequence[str]]
 _SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
 
 
@@ -91,15 +101,94 @@ def add_topology(router: Router, page: Callable[[], Awaitable[bytes]]) -> None:
     router.add("GET", "/topology", topology)
 
 
+def add_history(router: Router, page: Callable[[str], Awaitable[bytes]]) -> None:
+    """Add /history; `page` returns its JSON for a pod's UID, or for "" the node's."""
+
+    async def history(request: Request) -> Response:
+        return Response(body=await page(request.query.get("pod", "")), content_type=_JSON)
+
+    router.add("GET", "/history", history)
+
+
+def add_node(router: Router, page: Callable[[], Awaitable[bytes]]) -> None:
+    """Add /node; `page` returns its JSON."""
+
+    async def node(_: Request) -> Response:
+        return Response(body=await page(), content_type=_JSON)
+
+    router.add("GET", "/node", node)
+
+
+def add_images(router: Router, view: KubeletApiView) -> None:
+    """Add /images: `items`, each with id, tags, digests, size in bytes and whether it is pinned."""
+
+    async def images(_: Request) -> Response:
+        try:
+            found = await view.runtime.list_images()
+        except RuntimeCallError as exc:
+            raise HttpError(503, f"the container runtime cannot list its images: {exc}") from exc
+        shown = [
+            {
+                "id": image.id,
+                "tags": image.repo_tags,
+                "digests": image.repo_digests,
+                "size": image.size,
+                "pinned": image.pinned,
+            }
+            for image in found
+        ]
+        return _json({"items": shown})
+
+    router.add("GET", "/images", images)
+
+
+def add_page(router: Router, make: Callable[[], Handler]) -> None:
+    """Add /ui; `make` returns the page's routes, at the first request."""
+    made: list[Handler] = []
+
+    async def page(request: Request) -> Response:
+        if not made:
+            made.append(make())
+        return await made[0](request)
+
+    router.add("GET", "/ui/{path...}", page)
+
+
 def add_exec(router: Router, view: KubeletApiView) -> None:
-    """Add /exec: commands in containers."""
+    """Add /exec, /attach and /portforward: the streams of containers and pods."""
 
     async def execute(request: Request) -> Response:
         from kubelet_trio.server.streams.routes import answer_exec  # loaded with the first request
 
         return await answer_exec(view, request, 0.0)
 
+    async def attach(request: Request) -> Response:
+        from kubelet_trio.server.streams.routes import answer_attach  # likewise
+
+        return await answer_attach(view, request, 0.0)
+
+    async def forward(request: Request) -> Response:
+        from kubelet_trio.server.streams.routes import answer_port_forward  # likewise
+
+        return await answer_port_forward(view, request, 0.0)
+
     router.add("GET", "/exec/{namespace}/{pod}/{container}", execute)
+    router.add("GET", "/attach/{namespace}/{pod}/{container}", attach)
+    router.add("GET", "/portforward/{namespace}/{pod}", forward)
+
+
+def add_restart(router: Router, view: AgentView, restart: Restart) -> None:
+    """Add /restart; `restart` returns the containers' names, or raises ValueError with a reason."""
+
+    async def handle(request: Request) -> Response:
+        pod = known_pod(view, request.params["namespace"], request.params["pod"])
+        try:
+            names = restart(pod_uid(pod), request.query.get("container", ""))
+        except ValueError as exc:
+            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+        return _json({"containers": list(names)})
+
+    router.add("POST", "/restart/{namespace}/{pod}", handle)
 
 
 def _handler(view: AgentView, answer: Callable[[AgentView, Request], Response]) -> Handler:

@@ -23,7 +23,14 @@ import msgspec
 import trio
 from lightkube.models.core_v1 import Pod
 
-from kubelet_trio.model import Meter, RuntimePod, WallClock, get_logger, set_verbosity
+from kubelet_trio.model import (
+    KUBERNETES_VERSION,
+    Meter,
+    RuntimePod,
+    WallClock,
+    get_logger,
+    set_verbosity,
+)
 from kubelet_trio.server.debug.process import Profiles, flagz, statusz
 from kubelet_trio.server.errors import HttpError, restful_error
 from kubelet_trio.server.http.router import Router
@@ -32,7 +39,6 @@ from kubelet_trio.server.logs.container import answer_container_logs
 from kubelet_trio.server.logs.node_query import answer_log_query
 from kubelet_trio.server.logs.system import SYSTEM_LOGS, answer_system_logs
 from kubelet_trio.server.routes.commands import answer_checkpoint, answer_run
-from kubelet_trio.server.routes.control import KUBERNETES_VERSION
 from kubelet_trio.server.routes.health import Check, add_healthz
 from kubelet_trio.server.streams.routes import add_streams
 from kubelet_trio.server.view import ApiOptions, KubeletApiView

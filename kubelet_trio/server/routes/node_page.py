@@ -1,12 +1,15 @@
-"""The node page: `/ui/`, one HTML page with its script, and the JSON that it shows.
+"""The node page: `/ui/`, one HTML page with its modules, and the JSON that it shows.
 
     GET /ui                                   redirects to /ui/
-    GET /ui/                                  the page; also page.css and page.js
+    GET /ui/                                  the page
+    GET /ui/{file}                            its scripts and styles
     GET /ui/data                              the node, its pods, events, tree and statistics
+    GET /ui/history[?pod=UID]                 what they used in the last hour
+    GET /ui/pods/{namespace}/{name}[?format=yaml]  one pod; see `page_details`
     GET /ui/logs/{namespace}/{pod}/{container}  the log; see `logs.container` for its query
 
-All of it is read-only. The JSON leaves out the specs of pods: environments contain secrets. Links
-are relative, so that the page works behind `kubectl proxy` too. The page loads nothing from other
+All of it is read-only. Values that may be secrets are left out: see `page_details`. Links are
+relative, so that the page works behind `kubectl proxy` too. The page loads nothing from other
 hosts, and a Content-Security-Policy forbids it.
 
 The page's own port has no authentication. It listens on the loopback address only, and
@@ -32,13 +35,23 @@ from kubelet_trio.server.errors import HttpError
 from kubelet_trio.server.http.router import Router
 from kubelet_trio.server.http.types import Handler, Headers, Request, Response
 from kubelet_trio.server.logs.container import answer_logs
+from kubelet_trio.server.lookup import known_pod
+from kubelet_trio.server.routes.page_details import amounts, manifest, pod_details
 from kubelet_trio.server.view import AgentView
 
-_FILES = {
-    "": ("page.html", "text/html; charset=utf-8"),
-    "page.css": ("page.css", "text/css; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
 }
+_FILES = frozenset(
+    (
+        *("base.css", "list.css", "drawer.css", "logs.css"),
+        *("page.js", "dom.js", "plots.js", "usage.js", "node.js", "list.js"),
+        *("drawer.js", "details.js", "logs.js"),
+    )
+)
+_JSON = "application/json"
 _DIRECTORY = Path(__file__).with_name("ui")
 _EVENTS = 200  # the newest; the control socket has all of them
 _HEADERS: Headers = (
@@ -56,38 +69,69 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 # The JSON of `/stats/summary`, and the time in Unix seconds.
 Summary = Callable[[], Awaitable[bytes]]
+# The JSON of the last hour: of the pod with a UID, or for "" of the node and all pods.
+HistoryPage = Callable[[str], Awaitable[bytes]]
 Now = Callable[[], float]
 
 
 def node_page_router(
-    view: AgentView, summary: Summary, now: Now, offload: Offload = thread_offload.of(Purpose.LOGS)
+    view: AgentView,
+    summary: Summary,
+    history: HistoryPage,
+    now: Now,
+    cores: int,
+    offload: Offload = thread_offload.of(Purpose.LOGS),
 ) -> Router:
-    """Return the page's routes, without any access check."""
+    """Return the page's routes, without any access check. `cores` are the machine's CPUs."""
     router = Router()
 
-    def file(name: str, content_type: str) -> Handler:
-        async def handle(request: Request) -> Response:
-            if name == "page.html" and not request.path.endswith("/"):
-                # Relative: behind `kubectl proxy` the path has a prefix.
-                return Response(HTTPStatus.FOUND, headers=(("Location", "ui/"), *_HEADERS))
-            body = await offload((_DIRECTORY / name).read_bytes)
-            return Response(body=body, content_type=content_type, headers=_HEADERS)
+    async def page(request: Request) -> Response:
+        if not request.path.endswith("/"):
+            # Relative: behind `kubectl proxy` the path has a prefix.
+            return Response(HTTPStatus.FOUND, headers=(("Location", "ui/"), *_HEADERS))
+        return await page_file("page.html", offload)
 
-        return handle
+    async def file(request: Request) -> Response:
+        name = request.params["file"]
+        if name not in _FILES:
+            raise HttpError(HTTPStatus.NOT_FOUND, "404 page not found")
+        return await page_file(name, offload)
 
     async def data(_: Request) -> Response:
-        body = msgspec.json.encode(page_data(view, await summary(), now()))
-        return Response(body=body, content_type="application/json", headers=_HEADERS)
+        return page_answer(msgspec.json.encode(page_data(view, await summary(), now(), cores)))
+
+    async def past(request: Request) -> Response:
+        return page_answer(await history(request.query.get("pod", "")))
+
+    async def pod(request: Request) -> Response:
+        found = known_pod(view, request.params["namespace"], request.params["name"])
+        if request.query.get("format") == "yaml":
+            text = await offload(manifest, found)
+            return page_answer(text.encode(), "text/plain; charset=utf-8")
+        return page_answer(msgspec.json.encode(pod_details(found)))
 
     async def logs(request: Request) -> Response:
         answer = await answer_logs(view, request, offload)
         return replace(answer, headers=(*answer.headers, *_HEADERS))
 
-    for path, (name, content_type) in _FILES.items():
-        router.add("GET", f"/ui/{path}", file(name, content_type))
+    router.add("GET", "/ui/", page)
     router.add("GET", "/ui/data", data)
+    router.add("GET", "/ui/history", past)
+    router.add("GET", "/ui/pods/{namespace}/{name}", pod)
+    router.add("GET", "/ui/{file}", file)
     router.add("GET", "/ui/logs/{namespace}/{pod}/{container}", logs)
     return router
+
+
+async def page_file(name: str, offload: Offload) -> Response:
+    """Return a file of the package's pages."""
+    content = await offload((_DIRECTORY / name).read_bytes)
+    return page_answer(content, _TYPES[name.rpartition(".")[2]])
+
+
+def page_answer(body: bytes, content_type: str = _JSON) -> Response:
+    """Return an answer with the headers that keep a page from loading or running anything else."""
+    return Response(body=body, content_type=content_type, headers=_HEADERS)
 
 
 def loopback_only(handler: Handler) -> Handler:
@@ -115,7 +159,7 @@ def is_loopback_host(host: str) -> bool:
     return name.lower() in _LOOPBACK and port.isascii() and port.isdigit()
 
 
-def page_data(view: AgentView, summary: bytes, now: float) -> dict[str, Any]:
+def page_data(view: AgentView, summary: bytes, now: float, cores: int) -> dict[str, Any]:
     """Return the data of the page. Times are RFC 3339, except `now` (Unix seconds)."""
     status = view.status()
     return {
@@ -123,6 +167,9 @@ def page_data(view: AgentView, summary: bytes, now: float) -> dict[str, Any]:
         "now": now,
         "node": {
             "name": status.node_name,
+            "rootDir": status.root_dir,
+            "page": next((p.address for p in status.ports if p.name == "ui" and not p.problem), ""),
+            "cores": cores,
             "startedAt": status.started_at,
             "runtime": status.runtime,
             "checks": status.checks,
@@ -152,7 +199,10 @@ def _pod(pod: Pod) -> dict[str, Any]:
         "reason": (status.reason if status else None) or "",
         "message": (status.message if status else None) or "",
         "ip": (status.podIP if status else None) or "",
+        "createdAt": meta.creationTimestamp or (status.startTime if status else None),
         "startedAt": status.startTime if status else None,
+        "endsAt": meta.deletionTimestamp,
+        **amounts(pod),
         "isReady": next(ready, "") == "True",
         "containers": list(_containers(pod)),
     }

@@ -138,10 +138,10 @@ class Ledger:
         """Return all other objects, by the lexical order of their files."""
         return tuple(each for path in sorted(self._files) for each in self._files[path].objects)
 
-    def errors(self) -> list[ManifestError]:
-        """Return the errors of all files, in lexical order."""
-        found = (self._files[path].error for path in sorted(self._files))
-        return [error for error in found if error is not None]
+    def errors(self) -> list[tuple[ManifestError, tuple[Pod, ...]]]:
+        """Return the errors of all files, in lexical order, with the pods that each one keeps."""
+        known = (self._files[path] for path in sorted(self._files))
+        return [(file.error, file.pods) for file in known if file.error is not None]
 
 
 def _with_seen(pod: Pod, known: dict[PodUid, Pod], seen: str) -> Pod:

@@ -155,7 +155,11 @@ class FileSource:
         # A path that never existed counts as empty (resetStoreFromPath in config/file.go).
         if not trouble or (listing.kind is not PathKind.UNREADABLE and self._kind is None):
             self._deliver(is_changing=again_at is not None and self._is_early(now))
-        files = [p for error in self._ledger.errors() for p in problems_of(error, SOURCE)]
+        files = [
+            problem
+            for error, pods in self._ledger.errors()
+            for problem in problems_of(error, SOURCE, pods)
+        ]
         path = [SourceProblem(SOURCE, self.origin, trouble)] if trouble else []
         self._problems.report((*path, *files))
         return now + self._interval if again_at is None else min(again_at, now + self._interval)

@@ -11,6 +11,7 @@ from kubelet_trio.sources.manifest.identity import IsKnown, none_known
 from kubelet_trio.sources.manifest.load import Manifest, load_manifest
 from kubelet_trio.sources.manifest.static import (
     MANIFEST,
+    manifest_name,
     manifest_of,
     mark_seen,
     seen_at,
@@ -26,6 +27,7 @@ __all__ = [
     "check_cluster_pod",
     "default_pod",
     "load_manifest",
+    "manifest_name",
     "manifest_of",
     "mark_seen",
     "none_known",

@@ -1,19 +1,20 @@
 """Decodes the bytes of a file or response into raw objects.
 
 YAML or JSON, one or more documents; `List` and `PodList` are unpacked, empty documents
-skipped. All or nothing: if one document cannot be read, the file gives no object, because
-pods that the broken part defines would otherwise count as removed.
+skipped. All or nothing: if one document cannot be read, the file counts as a whole as wrong,
+because pods that the broken part defines would otherwise count as removed. The rest is read all
+the same, so that all its errors are told at once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kubelet_trio.objects import API_VERSIONS, DOCUMENT_KINDS
-from kubelet_trio.sources.errors import FieldError, ManifestError, YamlError, json_type, quote
+from kubelet_trio.sources.errors import FieldError, YamlError, json_type, quote
 from kubelet_trio.sources.manifest.yaml_documents import yaml_documents
 
 MAX_MANIFEST_SIZE = 10 * 1024 * 1024  # bytes; the Go kubelet's limit for files and URLs
@@ -32,36 +33,50 @@ class RawObject:
     kind: str = "Pod"
 
 
-def decode(data: bytes, origin: str) -> list[RawObject]:
-    """Return the objects of a manifest; none if it is an empty list.
+class Decoded(NamedTuple):
+    """The objects of a manifest, and what is wrong with the rest of it."""
 
-    Raises:
-        ManifestError: too large, unreadable, without any document, or an object of
-            another kind. It lists the problems of all objects.
+    objects: list[RawObject]
+    errors: list[FieldError]
+
+
+def decode(data: bytes) -> Decoded:
+    """Return the objects of a manifest; none and no error if it is an empty list.
+
+    The errors are those of a text that is too large or unreadable, or has no document, and of
+    objects of another kind. Objects may come with errors: the manifest counts only without any.
     """
-    try:
-        documents = _read(_text(data))
-    except YamlError as exc:
-        raise ManifestError(origin, [FieldError("", str(exc))]) from exc
+    documents, errors = _read(data)
     numbered = [(i, value) for i, value in enumerate(documents, start=1) if value is not None]
-    if not numbered:
-        raise ManifestError(origin, [FieldError("", "holds no document")])
+    if not numbered and not errors:
+        return Decoded([], [FieldError("", "holds no document")])
     objects: list[RawObject] = []
-    errors: list[FieldError] = []
     for number, value in numbered:
         for path, item, listed_as in _objects(value):
             problem = _object_problem(item, listed_as)
-            if problem is None:
-                objects.append(RawObject(number, path, item, item.get("kind") or "Pod"))
-            else:
+            if problem is not None:
                 field, message = problem
                 errors.append(FieldError(f"{path}.{field}".strip("."), message, number))
-    if errors:
-        raise ManifestError(origin, errors)
-    return objects
+            kind = item.get("kind") or "Pod" if isinstance(item, dict) else ""
+            # Without its version it can still be judged, but for a list, whose items are unknown.
+            if problem is None or (field == "apiVersion" and kind not in _LISTS):
+                objects.append(RawObject(number, path, item, kind))
+    return Decoded(objects, errors)
 
 
-def _text(data: bytes) -> str:
+def _read(data: bytes) -> tuple[list[Any], list[FieldError]]:
+    """Return the documents up to the first that cannot be read, and why it cannot."""
+    documents: list[Any] = []
+    try:
+        for value in _documents(text_of(data)):
+            documents.append(value)  # noqa: PERF402  # those before an error count
+    except YamlError as exc:
+        return documents, [FieldError("", exc.message, 0, exc.line, exc.column)]
+    return documents, []
+
+
+def text_of(data: bytes) -> str:
+    """Return the text of a manifest. Raises YamlError if it is too large, or not UTF-8."""
     if len(data) > MAX_MANIFEST_SIZE:
         raise YamlError(f"larger than {MAX_MANIFEST_SIZE // 2**20} MiB")
     try:
@@ -71,21 +86,30 @@ def _text(data: bytes) -> str:
         raise YamlError(f"not UTF-8: byte {data[exc.start]:#04x} at offset {exc.start}") from exc
 
 
-def _read(text: str) -> list[Any]:
+def _documents(text: str) -> Iterator[Any]:
     # JSON first: libyaml refuses escapes that JSON allows (surrogate pairs).
     if not text.lstrip().startswith("{"):
-        return list(yaml_documents(text))
+        yield from yaml_documents(text)
+        return
     try:
-        return list(_json_documents(text))
+        yield from list(_json_documents(text))
+        return
     except _DuplicateFieldError as exc:
         list(yaml_documents(text))  # raises the same error with its line, if this is YAML too
         raise YamlError(str(exc)) from exc
     except (ValueError, RecursionError) as exc:
         try:
-            return list(yaml_documents(text))
+            documents = list(yaml_documents(text))
         except YamlError as yaml_exc:
             # The text looks like JSON, so the JSON parser's message is the helpful one.
-            raise (yaml_exc if isinstance(exc, RecursionError) else YamlError(str(exc))) from exc
+            raise (_json_error(exc) if isinstance(exc, ValueError) else yaml_exc) from exc
+    yield from documents
+
+
+def _json_error(exc: ValueError) -> YamlError:
+    if isinstance(exc, json.JSONDecodeError):
+        return YamlError(f"{exc.msg[:1].lower()}{exc.msg[1:]}", exc.lineno, exc.colno)
+    return YamlError(str(exc))
 
 
 class _DuplicateFieldError(Exception):
@@ -137,6 +161,46 @@ def _objects(value: Any) -> Iterator[tuple[str, Any, str]]:
     yield "", value, ""
 
 
+# Kinds whose controllers make pods: where their pod is, and what nothing on a node does for them.
+_WORKLOADS = {
+    **dict.fromkeys(
+        ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet"),
+        ("spec.template", "makes replicas or rolls out changes"),
+    ),
+    "DaemonSet": ("spec.template", "makes pods of it: a manifest is of one node anyway"),
+    "Job": (
+        "spec.template",
+        "counts completions (a Pod's restartPolicy may be OnFailure or Never)",
+    ),
+    "CronJob": ("spec.jobTemplate.spec.template", "starts pods by the clock"),
+}
+
+
+def _instead_of(kind: Any) -> str:
+    """Return what to write instead of a kind that a node does not know."""
+    if isinstance(kind, str) and kind in _WORKLOADS:
+        template, missing = _WORKLOADS[kind]
+        return (
+            f"it needs a controller of a cluster, and nothing on a node {missing}; put its "
+            f"{template} into a document with apiVersion: v1, kind: Pod and a metadata.name"
+        )
+    known = (*_KINDS, *_LISTS)
+    if isinstance(kind, str):
+        folded = {name.lower(): name for name in known}
+        word = kind.strip().lower()
+        near = folded.get(word) or folded.get(word.removesuffix("s")) or _similar(word, folded)
+        if near:
+            return f"did you mean {quote(near)}?"
+    return f"supported values: {', '.join(quote(name) for name in known)}"
+
+
+def _similar(word: str, known: Mapping[str, str]) -> str:
+    import difflib  # deferred: only invalid manifests need it
+
+    found = difflib.get_close_matches(word[:64], known, n=1, cutoff=0.8)
+    return known[found[0]] if found else ""
+
+
 def _object_problem(item: Any, listed_as: str) -> tuple[str, str] | None:
     """Return field and message if a node does not accept this object."""
     if not isinstance(item, dict):
@@ -147,8 +211,7 @@ def _object_problem(item: Any, listed_as: str) -> tuple[str, str] | None:
     if kind is None:
         return "kind", "Required value"
     if kind not in (*_KINDS, *_LISTS):
-        known = ", ".join(quote(name) for name in (*_KINDS, *_LISTS))
-        return "kind", f"Unsupported value: {quote(kind)}: supported values: {known}"
+        return "kind", f"Unsupported value: {quote(kind)}: {_instead_of(kind)}"
     if listed_as == "PodList" and kind != "Pod":
         return "kind", f"Unsupported value: {quote(kind)}: a PodList holds Pods"
     if version is None:

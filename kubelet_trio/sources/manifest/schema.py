@@ -2,7 +2,9 @@
 
 Walks along the typed models and reports unknown and misplaced fields and values of the wrong
 type, each with its path and the expected type. Returns the document ready for conversion:
-without nulls, with quantities as strings. `validation` checks the values themselves.
+without nulls, with quantities as strings. `validation` checks the values themselves. What is wrong
+is left out of the returned document, or replaced by an empty value where the models need one, so
+that the rest can be validated as well.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import msgspec
 from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.objects import KINDS
-from kubelet_trio.sources.errors import FieldError, json_type, quote
+from kubelet_trio.sources.errors import MAX_ERRORS, FieldError, json_type, quote
 
 _INT64 = 2**63
+_WRONG = object()  # in place of a value that is not of its type
+_LONGEST_HINT = 64  # characters of a name for which a similar one is looked for
 
 # Fields that hold quantities; the models type them as str and dict[str, str].
 _QUANTITY_FIELDS = frozenset(("sizeLimit", "divisor"))
@@ -39,7 +43,7 @@ class _Field:
 def check_pod(raw: dict[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
     """Return the document for `msgspec.convert(..., Pod)`, and its errors.
 
-    Use the document only if there are no errors. Paths start at the Pod.
+    With errors the document is only good for finding more of them. Paths start at the Pod.
     """
     walk = _Walk()
     return walk.struct(raw, Pod, ""), walk.errors
@@ -58,16 +62,26 @@ class _Walk:
     def struct(self, raw: dict[str, Any], kind: type[msgspec.Struct], path: str) -> dict[str, Any]:
         known = _fields(kind)
         result: dict[str, Any] = {}
+        hints = ""
         for name, value in raw.items():
             where = f"{path}.{name}" if path else name
             if name not in known:
-                self._error(where, "unknown field" + _hint(name, kind, path))
+                # Hints cost far more than the walk: not for thousands of fields.
+                hint = _hint(name, kind, path) if len(self.errors) < MAX_ERRORS else ""
+                self._error(where, "unknown field" + hint)
+                hints += hint
             elif value is not None:  # null means "not set" in the API
-                result[name] = self.value(value, known[name].type, where, name)
+                judged = self.value(value, known[name].type, where, name)
+                if judged is not _WRONG:
+                    result[name] = judged
+                elif known[name].required:
+                    result[name] = _empty(known[name].type)
         for name, field in known.items():
             # Only missing fields here: validation judges empty values, as the API server does.
-            if field.required and result.get(name) is None and name not in result:
-                self._error(f"{path}.{name}" if path else name, "Required value")
+            if field.required and name not in result:
+                if f'did you mean "{name}"' not in hints:
+                    self._error(f"{path}.{name}" if path else name, "Required value")
+                result[name] = _empty(field.type)
         return result
 
     def value(self, raw: Any, kind: Any, path: str, name: str) -> Any:
@@ -86,17 +100,19 @@ class _Walk:
     def _list(self, raw: Any, item: Any, path: str, name: str) -> Any:
         if not isinstance(raw, list):
             return self._wrong(raw, "a list", path)
-        return [self.value(value, item, f"{path}[{i}]", name) for i, value in enumerate(raw)]
+        judged = (self.value(value, item, f"{path}[{i}]", name) for i, value in enumerate(raw))
+        return [_empty(item) if value is _WRONG else value for value in judged]
 
     def _map(self, raw: Any, path: str, name: str) -> Any:
         if not isinstance(raw, dict):
             return self._wrong(raw, "an object", path)
         quantity = name in _QUANTITY_MAPS
-        return {
+        judged = {
             key: self._string(value, f"{path}[{key}]", quantity)
             for key, value in raw.items()
             if self._is_text(key, path) and value is not None
         }
+        return {key: value for key, value in judged.items() if value is not _WRONG}
 
     def _string(self, raw: Any, path: str, quantity: bool) -> Any:
         if quantity and isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -104,7 +120,7 @@ class _Walk:
         if not isinstance(raw, str):
             hint = "; put it in quotes" if isinstance(raw, bool | int | float) else ""
             return self._wrong(raw, f"a string{hint}", path)
-        return raw if self._is_text(raw, path) else None
+        return raw if self._is_text(raw, path) else _WRONG
 
     def _is_text(self, raw: str, path: str) -> bool:
         # JSON escapes can spell lone surrogates, which no UTF-8 output can carry.
@@ -134,12 +150,24 @@ class _Walk:
                 pass
         return self._wrong(raw, "a time such as 2006-01-02T15:04:05Z", path)
 
-    def _wrong(self, raw: Any, expected: str, path: str) -> None:
+    def _wrong(self, raw: Any, expected: str, path: str) -> Any:
         shown = json_type(raw) if isinstance(raw, dict | list) or raw is None else quote(raw)
         self._error(path, f"Invalid value: {shown}: expected {expected}")
+        return _WRONG
 
     def _error(self, path: str, message: str) -> None:
         self.errors.append(FieldError(path, message))
+
+
+def _empty(kind: Any) -> Any:
+    """Return a value of a field's type that says nothing."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return {f.name: _empty(f.type) for f in _fields(kind).values() if f.required}
+    if typing.get_origin(kind) is list:
+        return []
+    if kind is datetime.datetime:
+        return "1970-01-01T00:00:00Z"
+    return {dict: {}, str: "", bool: False}.get(kind, 0)
 
 
 @functools.cache
@@ -162,6 +190,8 @@ def _hint(name: str, kind: type[msgspec.Struct], path: str) -> str:
     """Return a hint: the similar field, or the place of this one, or ""."""
     import difflib  # deferred: only invalid manifests need it
 
+    if len(name) > _LONGEST_HINT:
+        return ""
     near = difflib.get_close_matches(name, _fields(kind), n=1, cutoff=0.8)
     if near:
         return f'; did you mean "{near[0]}"?'

@@ -67,6 +67,12 @@ def mark_seen(pod: Pod, seen: str) -> Pod:
     return replace(pod, metadata=replace(meta, annotations=annotations))
 
 
+def manifest_name(pod: Pod, node_name: str) -> str:
+    """Return the name of a static pod as its manifest has it."""
+    name = (pod.metadata.name if pod.metadata else None) or ""
+    return name.removesuffix(f"-{node_name.lower()}")
+
+
 def manifest_of(pod: Pod) -> str:
     """Return the file that the pod was read from, "" if from none."""
     annotations = (pod.metadata.annotations if pod.metadata else None) or {}

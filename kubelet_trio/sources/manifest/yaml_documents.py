@@ -55,7 +55,12 @@ def yaml_documents(text: str) -> Iterator[Any]:
                 yield builder.document()
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
-        raise YamlError(exc.problem or str(exc), mark.line + 1 if mark else 0) from exc
+        at = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        raise YamlError(_explained(exc, text, mark), *at) from exc
+    except yaml.reader.ReaderError as exc:
+        before = text.encode()[: exc.position].decode(errors="ignore")
+        column = len(before) - before.rfind("\n")
+        raise YamlError(str(exc.reason), before.count("\n") + 1, column) from exc
     except yaml.YAMLError as exc:
         raise YamlError(" ".join(str(exc).split())) from exc
     finally:
@@ -94,6 +99,23 @@ def _int(match: re.Match[str]) -> int | None:
     return None
 
 
+def _explained(exc: yaml.MarkedYAMLError, text: str, mark: yaml.Mark | None) -> str:
+    """Return libyaml's message, with what its author did where that is known."""
+    problem = exc.problem or str(exc)
+    if problem.startswith("mapping values are not allowed"):
+        return f'{problem}: is the line indented too far, or does a value with ": " need quotes?'
+    if problem.startswith("found character that cannot start any token") and mark is not None:
+        rest = text.splitlines()[mark.line][mark.column :]
+        if rest.startswith("\t"):
+            return "a tab in the indentation: YAML takes only spaces there"
+        return f"{problem}: a value that begins with {rest[:1]} needs quotes"
+    start = exc.context_mark
+    if exc.context and start is not None and mark is not None and start.line < mark.line:
+        # The mistake is often where the block began, or anywhere in between.
+        return f"{problem} {exc.context} that began in line {start.line + 1}"
+    return problem
+
+
 class _Builder:
     """Builds values from a stream of events, one document after the other."""
 
@@ -117,9 +139,9 @@ class _Builder:
         if kind == "ScalarEvent":
             value: Any = _scalar(event)
         elif event.tag not in _COLLECTION_TAGS:
-            raise YamlError(f"tag {event.tag} is not used in manifests", _line(event))
+            raise YamlError(f"tag {event.tag} is not used in manifests", *_at(event))
         elif depth >= MAX_DEPTH:
-            raise YamlError(f"nested deeper than {MAX_DEPTH} levels", _line(event))
+            raise YamlError(f"nested deeper than {MAX_DEPTH} levels", *_at(event))
         elif kind == "SequenceStartEvent":
             value = self._sequence(depth + 1)
         else:
@@ -130,13 +152,13 @@ class _Builder:
 
     def _alias(self, event: Any) -> Any:
         if event.anchor not in self._anchors:
-            raise YamlError(f"alias *{event.anchor} has no anchor before it", _line(event))
+            raise YamlError(f"alias *{event.anchor} has no anchor before it", *_at(event))
         # Count what an alias expands to: "billion laughs" multiplies values at each level.
         value, size = self._anchors[event.anchor]
         self._count += size
         self._aliased += size
         if self._aliased > MAX_ALIASED:
-            raise YamlError("aliases expand to too many values", _line(event))
+            raise YamlError("aliases expand to too many values", *_at(event))
         return value
 
     def _sequence(self, depth: int) -> list[Any]:
@@ -156,7 +178,7 @@ class _Builder:
                 continue
             key = self._key(event, depth)
             if key in own:
-                raise YamlError(f'duplicate field "{key}"', _line(event))
+                raise YamlError(f'duplicate field "{key}"', *_at(event))
             own[key] = self._value(self._loader.get_event(), depth)
         return {**merged, **own} if merged else own
 
@@ -166,14 +188,14 @@ class _Builder:
             return "true" if key else "false"
         if isinstance(key, (str, int, float)):
             return str(key)
-        raise YamlError("a field's name must be a string", _line(event))
+        raise YamlError("a field's name must be a string", *_at(event))
 
     def _merge_sources(self, depth: int) -> list[dict[str, Any]]:
         event = self._loader.get_event()
         value = self._value(event, depth)
         sources = value if isinstance(value, list) else [value]
         if not all(isinstance(source, dict) for source in sources):
-            raise YamlError("<< takes a mapping or a list of mappings", _line(event))
+            raise YamlError("<< takes a mapping or a list of mappings", *_at(event))
         return sources
 
 
@@ -196,11 +218,11 @@ def _scalar(event: Any) -> Any:
     value = plain_scalar(event.value)
     kinds = wanted.get(tag.removeprefix(_TAG))
     if kinds is None:
-        raise YamlError(f"tag {tag} is not used in manifests", _line(event))
+        raise YamlError(f"tag {tag} is not used in manifests", *_at(event))
     if not isinstance(value, kinds):  # type: ignore[arg-type]
-        raise YamlError(f"{event.value!r} is no {tag.removeprefix(_TAG)}", _line(event))
+        raise YamlError(f"{event.value!r} is no {tag.removeprefix(_TAG)}", *_at(event))
     return value
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
+def _at(event: Any) -> tuple[int, int]:
+    return int(event.start_mark.line) + 1, int(event.start_mark.column) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import trio
 
 from kubelet_trio.cri import RuntimeCallError, v1
 from kubelet_trio.cri.process import process_state
-from kubelet_trio.cri.process.launcher import Launcher
+from kubelet_trio.cri.process.launcher import SHIM_LOG, Launcher
 from kubelet_trio.model import ContainerId
 from tests.conformance.cases import FOREVER, Box, Program, eventually, exits, wait_exited
 from tests.cri.process.conftest import ProcessCase
@@ -125,6 +126,18 @@ async def test_nothing_runs_before_the_first_start_nor_after_the_runtime(
         await other.start_container(ContainerId(next(iter(listed.entries))))
         assert len(processes_at(case.logs / "root")) >= 1
     await eventually(lambda: processes_at(case.logs / "root") == [])
+
+
+async def test_a_default_timeout_of_the_program_does_not_end_the_nursery(
+    case: ProcessCase, box: Box
+) -> None:
+    socket.setdefaulttimeout(1.0)  # for new sockets, as some programs around a kubelet do
+    try:
+        await case.wait_exited(await box.start(exits(0), "first"))
+    finally:
+        socket.setdefaulttimeout(None)
+    (log,) = case.logs.rglob(SHIM_LOG)
+    assert log.read_text() == ""
 
 
 async def test_a_dead_nursery_is_replaced(case: ProcessCase, box: Box) -> None:

@@ -32,7 +32,6 @@ _TWO = CpuState(
 )
 _BY_POD = {"pod": {"container1": "4-6", "container2": "1-3"}}
 _BY_ID = {"containerID1": "4-6", "containerID2": "1-3"}
-_REFS = {"containerID1": (_POD, "container1"), "containerID2": (_POD, "container2")}
 
 
 def file(shared: str = "1-3", policy: str = NONE, **fields: object) -> bytes:
@@ -46,20 +45,18 @@ def file(shared: str = "1-3", policy: str = NONE, **fields: object) -> bytes:
         (file("4-6", entries={}, checksum=354655845), CpuState(parse_mask("4-6"))),
         (file(checksum=1694838852), _SHARED),
         (file(entries=_BY_POD, checksum=3610638499), _TWO),
-        (file(entries=_BY_ID, checksum=3680390589), _TWO),
         (file(entries=_BY_POD), _TWO),  # 0: a file of before there were checksums
         (file("", checksum=1353318690), CpuState(0)),
     ],
 )
 def test_files_of_all_versions_are_read(data: bytes, expected: CpuState) -> None:
-    assert decode_checkpoint(data, NONE, _REFS) == expected
+    assert decode_checkpoint(data, NONE) == expected
 
 
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
         (file("4-6", entries={}, checksum=1337), "checkpoint is corrupted"),
-        (file(entries=_BY_POD | _BY_ID), "checkpoint is corrupted"),
         (file(entries=_BY_POD, podEntries={}, checksum=12345), "checkpoint is corrupted"),
         (b"{", "it is no checkpoint in JSON: "),
         (b"[]", "it is no checkpoint in JSON: "),
@@ -74,8 +71,12 @@ def test_files_of_all_versions_are_read(data: bytes, expected: CpuState) -> None
             'could not parse cpuset "asd" for container "container2" in pod "pod": ',
         ),
         (
-            file(entries={"gone": "4-6"}),
-            "containerID 'gone' not found in initial containers list",
+            file(entries=_BY_ID, checksum=3680390589),
+            "it is of a kubelet before 1.18: containerID1 is a container ID",
+        ),
+        (
+            file(entries=_BY_POD | _BY_ID),
+            "it is of a kubelet before 1.18: containerID1 is a container ID",
         ),
         (
             file(entries=_BY_POD, podEntries={"pod": {"cpuSet": "4-6"}}, checksum=2649431787),
@@ -87,7 +88,7 @@ def test_files_of_all_versions_are_read(data: bytes, expected: CpuState) -> None
 )
 def test_a_damaged_or_foreign_file_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(CpuCheckpointError) as caught:
-        decode_checkpoint(data, NONE, _REFS)
+        decode_checkpoint(data, NONE)
     assert str(caught.value).startswith(problem)
 
 

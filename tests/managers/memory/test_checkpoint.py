@@ -10,8 +10,6 @@ import pytest
 from kubelet_trio.managers import Hint
 from kubelet_trio.managers.memory import (
     CheckpointError,
-    MemoryStateError,
-    check_unused,
     decode_checkpoint,
     encode_checkpoint,
 )
@@ -83,19 +81,7 @@ def test_keys_are_in_gos_order_and_an_empty_map_of_entries_is_left_out() -> None
 def test_the_policy_none_writes_an_empty_checkpoint() -> None:
     written = encode_checkpoint(None, "None")
     assert written == b'{"policyName":"None","machineState":{},"checksum":4236770233}'
-    check_unused(written, "memory_manager_state")
     assert decode_checkpoint(written, "None").nodes == {}
-
-
-def test_leaving_the_static_policy_needs_a_drained_node() -> None:
-    rules = manager(GI)
-    with pytest.raises(MemoryStateError) as caught:
-        check_unused(encode_checkpoint(rules.empty()), "/k/memory_manager_state")
-    assert str(caught.value) == (
-        'could not restore state from checkpoint: [memorymanager] configured policy "None" differs '
-        'from state checkpoint policy "Static", please drain this node and delete the memory '
-        'manager checkpoint file "/k/memory_manager_state" before restarting Kubelet'
-    )
 
 
 def test_version_2_without_entries_of_pods_is_read() -> None:

@@ -11,7 +11,8 @@ import pytest
 from kubelet_trio.containers.logs.cri_log import format_line
 from kubelet_trio.model import Event, pod_ref
 from kubelet_trio.server import Handler, HttpError, Request, loopback_only, node_page_router
-from kubelet_trio.server.routes.node_page import is_loopback_host
+from kubelet_trio.server.routes.fleet_page import _FILES as FLEET_FILES
+from kubelet_trio.server.routes.node_page import _DIRECTORY, _FILES, is_loopback_host
 from tests.server.fake_view import FakeView, make_pod
 
 SUMMARY = b'{"node":{"nodeName":"node1"},"pods":[]}'
@@ -21,7 +22,10 @@ def page_of(view: FakeView) -> Handler:
     async def summary() -> bytes:
         return SUMMARY
 
-    return node_page_router(view, summary, lambda: 1_700_000_060.0)
+    async def history(uid: str) -> bytes:
+        return msgspec.json.encode({"times": [], "asked": uid})
+
+    return node_page_router(view, summary, history, lambda: 1_700_000_060.0, 2)
 
 
 async def get(handler: Handler, path: str, **headers: str) -> tuple[str, bytes]:
@@ -41,8 +45,8 @@ async def data_of(view: FakeView) -> Any:
     ("path", "content_type", "holds"),
     [
         ("/ui/", "text/html; charset=utf-8", b'src="page.js"'),
-        ("/ui/page.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
-        ("/ui/page.js", "text/javascript; charset=utf-8", b"use strict"),
+        ("/ui/base.css", "text/css; charset=utf-8", b"prefers-color-scheme: dark"),
+        ("/ui/page.js", "text/javascript; charset=utf-8", b"import"),
     ],
 )
 async def test_the_page_ships_with_the_package(path: str, content_type: str, holds: bytes) -> None:
@@ -52,12 +56,26 @@ async def test_the_page_ships_with_the_package(path: str, content_type: str, hol
     assert b"innerHTML" not in body
 
 
+def test_every_file_of_the_page_is_served_and_none_is_long() -> None:
+    there = {path.name for path in _DIRECTORY.iterdir()}
+    assert there == _FILES | FLEET_FILES | {"page.html", "fleet.html"}
+    for path in _DIRECTORY.iterdir():
+        text = path.read_text()
+        assert len(text.splitlines()) <= 500, path
+        # Texts of the agent never become HTML, and nothing comes from elsewhere.
+        assert "innerHTML" not in text
+        assert "https:" not in text
+        assert "http:" not in text.replace("http://www.w3.org/2000/svg", ""), path
+
+
 async def test_the_bare_path_leads_to_the_page_relatively() -> None:
     response = await page_of(FakeView())(Request("GET", "/ui"))
     assert (response.status, dict(response.headers)["Location"]) == (302, "ui/")
 
 
-@pytest.mark.parametrize("path", ["/ui/other", "/ui/../page.js", "/ui/data/x", "/pods", "/"])
+@pytest.mark.parametrize(
+    "path", ["/ui/other", "/ui/../page.js", "/ui/page.html", "/ui/data/x", "/pods", "/"]
+)
 async def test_there_is_nothing_else(path: str) -> None:
     with pytest.raises(HttpError) as told:
         await page_of(FakeView())(Request("GET", path))
@@ -147,6 +165,13 @@ async def test_the_rest_of_the_node_is_told() -> None:
     # The newest, newest first.
     assert len(data["events"]) == 200
     assert data["events"][0]["object"] == "Pod/default/web299"
+
+
+@pytest.mark.parametrize(("query", "uid"), [((), ""), ((("pod", "u1"),), "u1")])
+async def test_the_history_is_of_the_node_or_of_a_pod(query: Any, uid: str) -> None:
+    response = await page_of(FakeView())(Request("GET", "/ui/history", query))
+    assert msgspec.json.decode(response.body)["asked"] == uid
+    assert response.content_type == "application/json"
 
 
 async def test_a_log_is_sent_as_plain_text(tmp_path: Path) -> None:

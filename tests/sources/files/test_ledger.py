@@ -104,7 +104,7 @@ def test_a_broken_file_keeps_its_pods_until_it_parses_again() -> None:
     ledger = known("web")
     ledger.take(A, bad(sign(2)), "now")
     assert names(ledger.pods()) == ["web-node1"]
-    assert [str(e) for e in ledger.errors()] == ["/m/a.yaml: broken"]
+    assert [str(e) for e, _ in ledger.errors()] == ["/m/a.yaml: broken"]
     ledger.take(A, good(sign(3), "other"), "now")
     assert names(ledger.pods()) == ["other-node1"]
     assert ledger.errors() == []

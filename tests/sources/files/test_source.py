@@ -262,7 +262,9 @@ async def test_a_broken_edit_keeps_the_pods_of_that_file_and_names_what_is_wrong
     running = await start(nursery, directory)
     assert await running.names() == ["a"]
     (directory / "a.yaml").write_text("kind: Pod\nkind: Pod\n")
-    await running.wait_problem('a.yaml: line 2: duplicate field "kind"')
+    await running.wait_problem('a.yaml:2:1: duplicate field "kind"')
+    (problem,) = running.source.problems.value
+    assert [key.name for key in problem.pods] == ["a-n"]
     write(directory / "b.yaml", "b")
     assert await running.names() == ["a", "b"]
     write(directory / "a.yaml", "c")

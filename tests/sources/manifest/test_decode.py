@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubelet_trio.sources import ManifestError
 from kubelet_trio.sources.errors import YamlError
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE, RawObject, decode
 from kubelet_trio.sources.manifest.yaml_documents import plain_scalar, yaml_documents
@@ -18,9 +16,10 @@ YAML_POD = "apiVersion: v1\nkind: Pod\n"
 
 
 def reasons(data: bytes) -> list[str]:
-    with pytest.raises(ManifestError) as caught:
-        decode(data, "f.yaml")
-    return [f"{e.document}:{e.field}: {e.message}" for e in caught.value.errors]
+    return [
+        f"{e.document}:{e.field}: " + (f"line {e.line}: " if e.line else "") + e.message
+        for e in decode(data).errors
+    ]
 
 
 def value(text: str) -> Any:
@@ -99,7 +98,7 @@ def test_merge_keys_fill_in_what_is_not_there() -> None:
         ("? [a]\n: b\n", "line 1: a field's name must be a string"),
         ("<<: 5\n", "<< takes a mapping"),
         ("a: [1\n", "line 2: "),
-        ("\ta: 1\n", "line 1: "),
+        ("a:\n\tb: 1\n", "line 2: a tab in the indentation"),
         ("a: \x01\n", "control characters are not allowed"),
         ("[" * 500, "nested deeper than 100 levels"),
         ("a: " + "{b: " * 200, "nested deeper than 100 levels"),
@@ -120,22 +119,23 @@ def test_aliases_cannot_multiply_without_end() -> None:
 
 def test_documents_keep_their_number_and_empty_ones_are_skipped() -> None:
     text = f"---\n# nothing\n---\n{YAML_POD}---\n---\n{YAML_POD}"
-    assert [raw.document for raw in decode(text.encode(), "f")] == [2, 4]
+    assert [raw.document for raw in decode(text.encode()).objects] == [2, 4]
 
 
 def test_lists_are_taken_apart_and_items_of_a_pod_list_need_no_kind() -> None:
     listed = {"apiVersion": "v1", "kind": "List", "items": [POD, POD]}
     pods = {"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {}}]}
-    assert [raw.path for raw in decode(json.dumps(listed).encode(), "f")] == [
+    assert [raw.path for raw in decode(json.dumps(listed).encode()).objects] == [
         "items[0]",
         "items[1]",
     ]
-    assert decode(json.dumps(pods).encode(), "f") == [RawObject(1, "items[0]", {"metadata": {}})]
+    (item,) = decode(json.dumps(pods).encode()).objects
+    assert item == RawObject(1, "items[0]", {"metadata": {}})
 
 
 @pytest.mark.parametrize("items", ["[]", "null"])
 def test_an_empty_list_says_that_there_are_no_pods(items: str) -> None:
-    assert decode(f"apiVersion: v1\nkind: List\nitems: {items}\n".encode(), "f") == []
+    assert decode(f"apiVersion: v1\nkind: List\nitems: {items}\n".encode()) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,11 @@ def test_an_empty_list_says_that_there_are_no_pods(items: str) -> None:
             '1:items[0].kind: Unsupported value: "Secret": a PodList holds Pods',
         ),
         (b"{apiVersion: apps/v1, kind: Deployment}", '1:kind: Unsupported value: "Deployment"'),
+        (b"{apiVersion: apps/v1, kind: StatefulSet}", "put its spec.template into a document"),
+        (b"{apiVersion: batch/v1, kind: CronJob}", "put its spec.jobTemplate.spec.template into"),
+        (b"{apiVersion: v1, kind: pod}", 'kind: Unsupported value: "pod": did you mean "Pod"?'),
+        (b"{apiVersion: v1, kind: configmaps}", 'did you mean "ConfigMap"?'),
+        (b"{apiVersion: v1, kind: Service}", 'supported values: "Pod", '),
         (b"{apiVersion: v1, kind: [1]}", "1:kind: Unsupported value: [1]"),
         (b"{apiVersion: v1, kind: List, items: 5}", "1:items: expected a list"),
         (
@@ -165,6 +170,14 @@ def test_an_empty_list_says_that_there_are_no_pods(items: str) -> None:
 def test_what_is_no_pod_is_refused_by_name(data: bytes, expected: str) -> None:
     (reason,) = reasons(data)
     assert expected in reason
+
+
+@pytest.mark.parametrize("kind", ["List", "PodList"])
+@pytest.mark.parametrize("version", ["null", "v2"])
+def test_a_list_without_its_version_is_no_object_itself(kind: str, version: str) -> None:
+    found = decode(f"apiVersion: {version}\nkind: {kind}\nitems: []\n".encode())
+    assert not found.objects
+    assert [error.field for error in found.errors] == ["apiVersion"]
 
 
 def test_every_object_is_looked_at_before_a_file_is_refused() -> None:
@@ -180,13 +193,13 @@ def test_more_than_ten_mebibytes_are_refused() -> None:
 def test_json_streams_are_read_with_their_own_escapes() -> None:
     text = '\ufeff {"apiVersion": "v1", "kind": "Pod", "x": "\\ud83d\\ude00"}\n'
     text += '{"apiVersion":"v1","kind":"Pod"}'
-    raws = decode(text.encode(), "f.json")
+    raws = decode(text.encode()).objects
     assert [raw.document for raw in raws] == [1, 2]
     assert raws[0].value["x"] == "\U0001f600"
 
 
 def test_flow_yaml_is_not_mistaken_for_broken_json() -> None:
-    assert decode(b"{apiVersion: v1, kind: Pod}", "f") == [RawObject(1, "", POD)]
+    assert decode(b"{apiVersion: v1, kind: Pod}").objects == [RawObject(1, "", POD)]
 
 
 def test_duplicate_fields_are_refused_in_json_too_with_their_line() -> None:
@@ -202,8 +215,8 @@ def test_broken_json_is_refused(data: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
-    with suppress(ManifestError):
-        decode(data, "f")
+    decoded = decode(data)
+    assert decoded.objects or decoded.errors or b"List" in data
 
 
 YAML_BITS = st.sampled_from(
@@ -230,8 +243,8 @@ YAML_BITS = st.sampled_from(
 
 @given(st.lists(YAML_BITS, max_size=30).map("".join))
 def test_any_text_that_looks_like_yaml_decodes_or_is_refused(text: str) -> None:
-    with suppress(ManifestError):
-        decode(text.encode(), "f")
+    decoded = decode(text.encode())
+    assert decoded.objects or decoded.errors
 
 
 json_values = st.recursive(

@@ -118,7 +118,58 @@ def test_one_bad_document_refuses_the_file_with_every_reason() -> None:
         (2, "spec.restartPolicy"),
         (3, "spec.frobnicate"),
     ]
-    assert "/m/web.yaml: document 2: spec.restartPolicy: Unsupported value" in str(caught.value)
+    assert "/m/web.yaml:3:151: spec.restartPolicy: Unsupported value" in str(caught.value)
+
+
+MANY = b"""\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  restartPolicy: Sometimes
+  containers:
+    - name: main
+      imagee: busybox
+      command: sleep 1000
+      resources:
+        limits: {cpu: lots}
+      volumeMounts:
+        - {name: data, mountPath: /data}
+    - image: x
+  volumes:
+    - nam: data
+"""
+
+
+def test_errors_of_all_stages_are_told_at_once_in_the_order_of_the_text() -> None:
+    with pytest.raises(ManifestError) as caught:
+        load_pods(MANY, "web.yaml", node_name="n")
+    places = [f"{e.line}:{e.column} {e.field}" for e in caught.value.errors]
+    # Without what only follows: the image that is missing, the volume that is not found.
+    assert places == [
+        "6:18 spec.restartPolicy",
+        "9:7 spec.containers[0].imagee",
+        "10:16 spec.containers[0].command",
+        "12:23 spec.containers[0].resources.limits[cpu]",
+        "15:7 spec.containers[1].name",
+        "17:7 spec.volumes[0].nam",
+    ]
+    first = str(caught.value).split("; ")[0]
+    assert first.startswith('web.yaml:6:18: spec.restartPolicy: Unsupported value: "Sometimes"')
+
+
+def test_a_text_that_breaks_off_still_has_its_other_errors() -> None:
+    with pytest.raises(ManifestError) as caught:
+        load_pods(MANY + b"---\na: [\n", "web.yaml", node_name="n")
+    assert len(caught.value.errors) == 7
+
+
+def test_a_hundred_errors_are_told_and_the_rest_counted() -> None:
+    with pytest.raises(ManifestError) as caught:
+        load(manifest("web", **dict.fromkeys(map(str, range(250)), 1)))
+    assert len(caught.value.errors) == 101
+    assert caught.value.errors[-1].message == "and 150 more errors"
 
 
 def test_items_of_a_list_are_named_by_their_place_in_it() -> None:
