@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import sys
+from os.path import basename
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. Called by a link of the name `kubelet`, it is the Go kubelet's."""
+    if basename(sys.argv[0]) == "kubelet":
+        from kubelet_trio.cli.kubelet import kubelet
+
+        sys.exit(kubelet(sys.argv[1:]))
     # Without click: its parser does not know Go's flags, and the daemon would keep its memory.
     if sys.argv[1:2] == ["run"]:
         from kubelet_trio.cli.run import run

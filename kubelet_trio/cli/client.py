@@ -29,12 +29,18 @@ class NoAgentError(ClientError):
 class AgentClient:
     """The agent of one root directory. Every call opens its own connection."""
 
-    def __init__(self, root_dir: str = DEFAULT_ROOT) -> None:
+    def __init__(self, root_dir: str = DEFAULT_ROOT, timeout: float | None = None) -> None:
+        """Take where the agent is; `timeout`: seconds for each operation on a connection."""
         self._path = Path(root_dir) / SOCKET_NAME
+        self._timeout = timeout
 
     def get(self, *segments: str, **query: str) -> Any:
         """Return the decoded JSON at a path. Raises `ClientError`, `NoAgentError`."""
         return msgspec.json.decode(b"".join(self.stream(*segments, **query)))
+
+    def post(self, *segments: str, **query: str) -> Any:
+        """Ask the agent for a change; return its decoded JSON. Raises `ClientError`."""
+        return msgspec.json.decode(b"".join(self.stream(*segments, method="POST", **query)))
 
     def text(self, *segments: str, **query: str) -> str:
         """Return the text at a path. Raises `ClientError`."""
@@ -48,7 +54,7 @@ class AgentClient:
             for line in lines:
                 yield msgspec.json.decode(line)
 
-    def stream(self, *segments: str, **query: str) -> Iterator[bytes]:
+    def stream(self, *segments: str, method: str = "GET", **query: str) -> Iterator[bytes]:
         """Yield the body at a path as it arrives. Raises `ClientError` on any other response."""
         target = "/" + "/".join(quote(segment, safe="") for segment in segments)
         if query:
@@ -56,10 +62,10 @@ class AgentClient:
         with self._connect() as sock:
             connection = h11.Connection(h11.CLIENT)
             request = h11.Request(
-                method="GET", target=target, headers=[("Host", "agent"), ("Connection", "close")]
+                method=method, target=target, headers=[("Host", "agent"), ("Connection", "close")]
             )
             sock.sendall(connection.send(request) or b"")
-            # No bytes: a GET has no body, and only the state of h11 changes.
+            # No bytes: no request has a body, and only the state of h11 changes.
             connection.send(h11.EndOfMessage())
             yield from _body(sock, connection)
 
@@ -96,16 +102,38 @@ class AgentClient:
     @contextlib.contextmanager
     def _connect(self) -> Iterator[socket.socket]:
         with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(self._timeout)
             try:
                 _connect(sock, self._path)
             except (FileNotFoundError, ConnectionRefusedError) as exc:
+                cure = "" if os.geteuid() == 0 else " An agent of root needs sudo."
                 raise NoAgentError(
                     f"no agent answers on {self._path} ({exc.strerror}); "
-                    "is it running, and on this --root-dir?"
+                    f"is it running, and on this --root-dir?{cure}"
+                ) from exc
+            except PermissionError as exc:
+                raise ClientError(
+                    f"cannot open {self._path}: {exc.strerror}; "
+                    "only the agent's own user may use it: try sudo"
                 ) from exc
             except OSError as exc:
                 raise ClientError(f"cannot open {self._path}: {exc.strerror}") from exc
             yield sock
+
+
+def open_control(path: str, timeout: float) -> socket.socket:
+    """Connect to a control socket. Raises OSError.
+
+    `timeout`: seconds for each operation on the connection.
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(timeout)
+        _connect(sock, Path(path))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _connect(sock: socket.socket, path: Path) -> None:

@@ -29,10 +29,15 @@ _VOLUMES = {
 }
 
 
-def describe_pod(pod: Json, events: Sequence[Json], now: float) -> str:
-    """Return the description of a pod with its events, oldest first."""
+def describe_pod(
+    pod: Json, events: Sequence[Json], now: float, manifest_errors: Sequence[str] = ()
+) -> str:
+    """Return the description of a pod with its events, oldest first.
+
+    `manifest_errors` are those of the manifest that it would follow if it were valid.
+    """
     lines = [
-        *_head(pod),
+        *_head(pod, manifest_errors),
         *_containers("Init Containers", pod, "initContainers", "initContainerStatuses"),
         *_containers("Containers", pod, "containers", "containerStatuses"),
         *_containers(
@@ -41,12 +46,12 @@ def describe_pod(pod: Json, events: Sequence[Json], now: float) -> str:
         *_conditions(pod),
         *_volumes(items(part(pod, "spec"), "volumes")),
         *_tail(pod),
-        *_events(events, now),
+        *event_lines(events, now),
     ]
     return printable("\n".join(lines) + "\n")
 
 
-def _head(pod: Json) -> Iterator[str]:
+def _head(pod: Json, manifest_errors: Sequence[str]) -> Iterator[str]:
     meta, spec, status = part(pod, "metadata"), part(pod, "spec"), part(pod, "status")
     node = spec.get("nodeName") or _NONE
     if host := status.get("hostIP"):
@@ -60,15 +65,22 @@ def _head(pod: Json) -> Iterator[str]:
         ("Node", [node]),
         ("Start Time", [long_time(status.get("startTime"))]),
         ("UID", [meta.get("uid", "")]),
-        ("Labels", _mapping(meta.get("labels"), "=")),
-        ("Annotations", _mapping(meta.get("annotations"), ": ")),
+        ("Labels", mapping_lines(meta.get("labels"), "=")),
+        ("Annotations", mapping_lines(meta.get("annotations"), ": ")),
         ("Status", [_phase(meta, status)]),
         ("Reason", [status.get("reason") or ""]),
         ("Message", [status.get("message") or ""]),
+        ("Manifest Errors", manifest_errors),
         ("IP", [status.get("podIP") or ""]),
     ]
     # kubectl prints these fields only if they are set, all others always.
-    may_be_left_out = {"Priority Class Name", "Service Account", "Reason", "Message"}
+    may_be_left_out = {
+        "Priority Class Name",
+        "Service Account",
+        "Reason",
+        "Message",
+        "Manifest Errors",
+    }
     shown = [(name, v) for name, v in fields if any(v) or name not in may_be_left_out]
     width = max(len(name) for name, _ in shown) + 3
     for name, values in shown:
@@ -81,7 +93,8 @@ def _head(pod: Json) -> Iterator[str]:
         yield f"  IP:  {address.get('ip', '')}"
 
 
-def _mapping(values: Mapping[str, Any] | None, sign: str) -> Sequence[str]:
+def mapping_lines(values: Mapping[str, Any] | None, sign: str) -> Sequence[str]:
+    """Return labels or annotations, one a line."""
     return [f"{key}{sign}{value}" for key, value in sorted((values or {}).items())] or [_NONE]
 
 
@@ -292,7 +305,8 @@ def _toleration(toleration: Json) -> str:
     return text + (f" for {seconds}s" if seconds is not None else "")
 
 
-def _events(events: Sequence[Json], now: float) -> Iterator[str]:
+def event_lines(events: Sequence[Json], now: float) -> Iterator[str]:
+    """Yield the section of an object's events."""
     if not events:
         yield f"Events:            {_NONE}"
         return

@@ -1,4 +1,4 @@
-"""`kubelet-trio exec`: runs a command in a container, over the control socket.
+"""`kubelet-trio exec` and `attach`: the streams of a container, over the control socket.
 
 The connection is a WebSocket of the protocol `v5.channel.k8s.io`, as for any client. Both
 directions are always served: a command may write output before it reads more input.
@@ -17,7 +17,8 @@ import struct
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection
@@ -27,6 +28,18 @@ from kubelet_trio.cli.client import AgentClient, ClientError
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _BLOCK = 32 * 1024
 _ENDED = 137  # the exit code if the connection ended without one
+
+
+class Ends(NamedTuple):
+    """Our ends of a command's streams.
+
+    `source` is the descriptor of the input, None for no input; `out` and `err` take output, and
+    raise BrokenPipeError if they want no more of it: this ends the connection.
+    """
+
+    source: int | None
+    out: Callable[[bytes], None]
+    err: Callable[[bytes], None]
 
 
 def run(
@@ -41,28 +54,79 @@ def run(
 
     Raises `ClientError`.
     """
-    query = [("command", word) for word in command] + [("output", "1")]
-    query += [("input", "1")] * with_input
+    ends = Ends(0 if with_input else None, _to_stdout, _to_stderr)
+    return run_between(agent, path, command, ends, with_terminal=with_terminal)
+
+
+def run_between(
+    agent: AgentClient,
+    path: Sequence[str],
+    command: Sequence[str],
+    ends: Ends,
+    *,
+    with_terminal: bool = False,
+) -> int:
+    """Run a command between `ends`; return its exit code. Raises `ClientError`."""
+    query = [("command", word) for word in command]
+    outcome = _connect(agent, ("exec", *path), query, ends, with_terminal=with_terminal)
+    return _exit_code(outcome)
+
+
+def attach(
+    agent: AgentClient, path: Sequence[str], *, with_input: bool, with_terminal: bool
+) -> None:
+    """Connect with the main process of the container at `path` until it ends.
+
+    Raises `ClientError`.
+    """
+    ends = Ends(0 if with_input else None, _to_stdout, _to_stderr)
+    # Our own end says nothing about the container: its status has the exit code.
+    _exit_code(_connect(agent, ("attach", *path), [], ends, with_terminal=with_terminal))
+
+
+def _connect(
+    agent: AgentClient,
+    path: Sequence[str],
+    query: list[tuple[str, str]],
+    ends: Ends,
+    *,
+    with_terminal: bool,
+) -> bytes:
+    """Serve the streams of `path` until they end; return the outcome, a metav1.Status."""
+    query = [*query, ("output", "1"), *[("input", "1")] * (ends.source is not None)]
     query.append(("tty", "1") if with_terminal else ("error", "1"))
     # A fixed key: it guards against proxies only, and there is none on a unix socket.
     headers = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
     headers["Sec-WebSocket-Protocol"] = "v5.channel.k8s.io"
-    with agent.upgraded(("exec", *path), query, "websocket", headers) as (connection, early):
-        session = _ExecConnection(connection, early, with_input=with_input)
-        with _terminal(session) if with_terminal else contextlib.nullcontext():
-            session.run()
-    return _exit_code(session.outcome)
+    with agent.upgraded(path, query, "websocket", headers) as (connection, early):
+        session = _ExecConnection(connection, early, ends)
+        try:
+            with _terminal(session) if with_terminal else contextlib.nullcontext():
+                session.run()
+        finally:
+            session.close()
+    return session.outcome
+
+
+def _to_stdout(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _to_stderr(content: bytes) -> None:
+    sys.stderr.buffer.write(content)
+    sys.stderr.buffer.flush()
 
 
 class _ExecConnection:
     """The streams of one command, over one WebSocket."""
 
-    def __init__(self, connection: socket.socket, early: bytes, *, with_input: bool) -> None:
+    def __init__(self, connection: socket.socket, early: bytes, ends: Ends) -> None:
         connection.setblocking(False)  # a full socket must not stop the output
         self._connection = connection
         self._wire = Connection(ConnectionType.CLIENT)
         self._early = early
-        self._reads_input = with_input
+        self._source, self._ends = ends.source, ends
         self._pending = b""
         self._message = bytearray()
         self._is_over = False
@@ -76,8 +140,8 @@ class _ExecConnection:
         while not self._is_over:
             reads = [self._connection.fileno(), self.wakeups]
             # No input is read while the last one is unsent: this is the backpressure.
-            if self._reads_input and not self._pending:
-                reads.append(0)
+            if self._source is not None and not self._pending:
+                reads.append(self._source)
             writes = [self._connection.fileno()] if self._pending else []
             ready, free, _ = select.select(reads, writes, [])
             if free:
@@ -85,8 +149,8 @@ class _ExecConnection:
             if self.wakeups in ready:
                 os.read(self.wakeups, 4096)
                 self.send_size()
-            if 0 in ready:
-                self._pass_input()
+            if self._source is not None and self._source in ready:
+                self._pass_input(self._source)
             if self._connection.fileno() in ready:
                 self._receive()
 
@@ -96,15 +160,19 @@ class _ExecConnection:
         rows, columns, _, _ = struct.unpack("HHHH", packed)
         self._send(_RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
-    def _pass_input(self) -> None:
+    def close(self) -> None:
+        os.close(self.wakeups)
+        os.close(self.wakes)
+
+    def _pass_input(self, source: int) -> None:
         try:
-            content = os.read(0, _BLOCK)
+            content = os.read(source, _BLOCK)
         except OSError:  # EIO: our terminal was closed
             content = b""
         if content:
             self._send(_STDIN, content)
         else:
-            self._reads_input = False
+            self._source = None
             # v5.channel.k8s.io: channel 255 with the number of a stream closes that stream.
             self._send(_CLOSE, bytes([_STDIN]))
 
@@ -118,7 +186,7 @@ class _ExecConnection:
                 while self._pending:
                     self._pending = self._pending[self._connection.send(self._pending) :]
             except (BrokenPipeError, ConnectionResetError):
-                self._pending, self._reads_input = b"", False
+                self._pending, self._source = b"", None
 
     def _receive(self) -> None:
         try:
@@ -147,9 +215,7 @@ class _ExecConnection:
         if channel == bytes([_ERROR]):
             self.outcome += content
         elif content:
-            out = sys.stderr if channel == bytes([_STDERR]) else sys.stdout
-            out.buffer.write(content)
-            out.buffer.flush()
+            (self._ends.err if channel == bytes([_STDERR]) else self._ends.out)(content)
 
 
 @contextlib.contextmanager

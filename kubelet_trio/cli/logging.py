@@ -7,8 +7,9 @@ Log records of the standard library go to the same stream.
 from __future__ import annotations
 
 import logging
+import re
 import sys
-from collections.abc import Callable, Container, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, TextIO
 
@@ -16,9 +17,13 @@ import msgspec
 import structlog
 from structlog.typing import Processor
 
+from kubelet_trio.cli.colour import is_wanted, paint, paint_state
 from kubelet_trio.model import BoundLogger, set_verbosity, set_vmodule
 
 _LETTERS = {"debug": "D", "info": "I", "warning": "W", "error": "E", "critical": "F"}
+_MOODS = {"warning": "busy", "error": "bad", "critical": "bad"}
+_EVENT_FIELDS = frozenset({"type", "reason", "object", "message"})
+_CONTAINER = re.compile(r"spec\.\w+\{(.+)\}")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,")
 
 
@@ -52,7 +57,7 @@ def configure_logging(
         # Local time for people at a terminal, UTC for log collectors.
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
         structlog.processors.format_exc_info,
-        render_text if is_text else render_json,
+        partial(render_text, colour=is_wanted("auto", out)) if is_text else render_json,
     ]
     structlog.configure(
         processors=processors,
@@ -84,15 +89,40 @@ def _split_logger(info: TextIO, errors: TextIO, *_: Any) -> _SplitLogger:
     return _SplitLogger(info, errors)
 
 
-def render_text(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    """Render one event as `I 2026-01-02T15:04:05.000000 event  key=value ...`."""
+def render_text(_: Any, __: str, event: MutableMapping[str, Any], *, colour: bool = False) -> str:
+    """Render one log entry as `I 2026-01-02T15:04:05.000000 name key=value ...`.
+
+    An event of Kubernetes is `I 2026-... Normal Started pod/default/web web: Container started`.
+    """
     # Last, on its own lines: a traceback would be unreadable as a quoted value.
     exception = event.pop("exception", None)
-    head = f"{_LETTERS.get(event.pop('level', ''), '?')} {event.pop('timestamp', '')}"
-    parts = [head, _shown(event.pop("event", ""), str)]
-    parts += [f"{key}={_quoted(value)}" for key, value in event.items()]
+    level = event.pop("level", "")
+    letter = _LETTERS.get(level, "?")
+    if colour and level in _MOODS:
+        letter = paint(_MOODS[level], letter)
+    head = f"{letter} {event.pop('timestamp', '')}"
+    name = _shown(event.pop("event", ""), str)
+    if name == "event" and event.keys() >= _EVENT_FIELDS:
+        parts = [head, *_event_words(event, colour=colour)]
+    else:
+        parts = [head, name]
+        parts += [f"{key}={_quoted(value)}" for key, value in event.items()]
     line = " ".join(parts)
     return _encodable(f"{line}\n{exception}" if exception else line)
+
+
+def _event_words(event: MutableMapping[str, Any], *, colour: bool) -> Iterator[str]:
+    """Yield an event of Kubernetes in the order of `kubelet-trio events`."""
+    kind = _shown(event["type"], str)
+    yield paint_state(kind) if colour else kind
+    yield _shown(event["reason"], str)
+    involved, _, name = _shown(event["object"], str).partition("/")
+    container = _CONTAINER.fullmatch(_shown(event.get("field_path", ""), str))
+    yield f"{involved.lower()}/{name}" + (f" {container[1]}:" if container else ":")
+    # One line an entry, whatever a message has in it.
+    yield " ".join(_shown(event["message"], str).split())
+    if event.get("count", 1) != 1:
+        yield f"(x{event['count']})"
 
 
 def render_json(_: Any, __: str, event: MutableMapping[str, Any]) -> str:

@@ -72,6 +72,18 @@ def summarize(pod: Json, now: float) -> PodSummary:
     return PodSummary(f"{ready}/{total}", reason, _restarts(counted, now))
 
 
+def grace_left(pod: Json, now: float) -> float | None:
+    """Return the seconds of grace that a terminating pod has left, None if it does not end.
+
+    `now` is in Unix seconds. The API server's deletionTimestamp is the end of the grace period.
+    """
+    meta = part(pod, "metadata")
+    until = parse_time(meta.get("deletionTimestamp"))
+    if until is None or part(pod, "status").get("phase") in TERMINAL_PHASES:
+        return None
+    return max(0.0, until - now)
+
+
 def _is_sidecar(container: Json) -> bool:
     return container.get("restartPolicy") == "Always"
 

@@ -35,7 +35,7 @@ class AgentMain(Protocol):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the agent and return its exit code; 1 if it refuses to start."""
+    """Run the agent and return its exit code: 1 if it refuses to start, 2 for wrong flags."""
     # structlog imports rich if it is installed: 9 MB that the agent never uses.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from kubelet_trio.cli.local import local_facts
@@ -43,17 +43,26 @@ def run(argv: Sequence[str]) -> int:
 
     try:
         line = parse_flags(argv)
-        if line.wants_help:
-            print(run_help(), end="")
-            return 0
-        if line.wants_version:
-            from kubelet_trio import __version__
+    except ConfigError as exc:
+        _refuse(exc.problems)
+        print("Run 'kubelet-trio run --help' for usage.", file=sys.stderr)
+        return 2
+    if line.wants_help:
+        print(run_help(every=line.wants_all_help), end="")
+        return 0
+    if line.wants_version:
+        from kubelet_trio import __version__
 
-            print(f"kubelet-trio {__version__}")
-            return 0
+        print(f"kubelet-trio {__version__}")
+        return 0
+    try:
         settings = settle_locally(settle(line), local_facts())
     except ConfigError as exc:
-        return _refuse(exc.problems)
+        return _refuse(list(map(str, exc.located)))
+    if line.wants_check:
+        from kubelet_trio.cli.run_check import check_run
+
+        return check_run(settings)
     return _start(settings)
 
 
@@ -106,7 +115,7 @@ def leave(code: int) -> int:
 
 def _refuse(problems: Sequence[str]) -> int:
     for problem in problems:
-        print(f"Error: {problem}", file=sys.stderr)
+        print(f"error: {problem}", file=sys.stderr)
     return 1
 
 

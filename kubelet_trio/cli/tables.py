@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
 import msgspec
 
 from kubelet_trio.cli.ages import age, parse_time
+from kubelet_trio.cli.colour import paint_cell
 from kubelet_trio.cli.podstate import Json, items, part, summarize
 from kubelet_trio.durations import human_duration
 
 POD_COLUMNS = ("NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE")
 WIDE_COLUMNS = ("IP", "NODE", "CPU", "MEMORY", "RESIZE")
-EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE")
+EVENT_COLUMNS = ("NAMESPACE", "LAST SEEN", "TYPE", "REASON", "OBJECT", "CONTAINER", "MESSAGE")
+WIDE_EVENT_COLUMNS = ("SOURCE", "FIRST SEEN", "COUNT", "NAME")
+# The fieldPath of an event that concerns one container of its pod.
+_CONTAINER_PATH = re.compile(r"spec\.(?:initC|ephemeralC|c)ontainers\{(.+)\}")
+
+
+def has_colour() -> bool:
+    """Return whether the running command colours its output."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.color is True
 
 
 def printable(text: str) -> str:
@@ -44,6 +56,11 @@ class Table:
         self.fit(rows)
         return [self._line([printable(cell) for cell in row]) for row in rows]
 
+    def text(self, rows: Sequence[Sequence[str]], *, headers: bool = True) -> str:
+        """Return the header, unless it is unwanted, and the lines of rows; each ends a line."""
+        lines = self.rows(rows)
+        return "".join(f"{line}\n" for line in ([self.header()] if headers else []) + lines)
+
     def fit(self, rows: Sequence[Sequence[str]]) -> None:
         """Widen the columns for these rows."""
         for row in rows:
@@ -51,9 +68,11 @@ class Table:
             self._widths = [max(w, n) for w, n in zip(self._widths, lengths, strict=True)]
 
     def _line(self, cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(width + self._gap) for cell, width in zip(cells, self._widths, strict=True)
-        ]
+        is_coloured = has_colour()
+        padded = []
+        for column, cell, width in zip(self._columns, cells, self._widths, strict=True):
+            shown = paint_cell(column, cell) if is_coloured and cell != column else cell
+            padded.append(shown + " " * (width + self._gap - len(cell)))
         return "".join(padded).rstrip()
 
 
@@ -85,6 +104,14 @@ def pod_row(pod: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
     )
 
 
+def label_cells(
+    labels: Mapping[str, str], columns: Sequence[str], *, every: bool
+) -> tuple[str, ...]:
+    """Return the cells of the labels `columns`, and one of all labels if `every`."""
+    whole = ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or "<none>"
+    return (*(labels.get(key, "") for key in columns), *((whole,) if every else ()))
+
+
 def _request_and_limit(status: Json, resource: str) -> str:
     """Return `request/limit`: what is allocated to the pod, and the limit of its cgroup."""
     request = part(status, "allocatedResources").get(resource)
@@ -104,17 +131,34 @@ def _resize_state(status: Json) -> str:
     return ",".join(states) or "<none>"
 
 
-def event_row(event: Json, now: float) -> tuple[str, ...]:
-    """Return an event's cells under `EVENT_COLUMNS`."""
-    involved = part(event, "involvedObject")
-    return (
-        part(event, "metadata").get("namespace", ""),
+def event_row(event: Json, now: float, *, wide: bool = False) -> tuple[str, ...]:
+    """Return an event's cells under `EVENT_COLUMNS`, and `WIDE_EVENT_COLUMNS` if `wide`."""
+    involved, meta = part(event, "involvedObject"), part(event, "metadata")
+    row = (
+        meta.get("namespace", ""),
         event_age(event, now),
         event.get("type", ""),
         event.get("reason", ""),
         f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
+        event_container(event),
         str(event.get("message", "")).strip(),
     )
+    if not wide:
+        return row
+    return (
+        *row,
+        part(event, "source").get("component", ""),
+        age(event.get("firstTimestamp"), now),
+        str(event.get("count") or 1),
+        meta.get("name", ""),
+    )
+
+
+def event_container(event: Json) -> str:
+    """Return the container that an event concerns; empty if it concerns the whole object."""
+    path = str(part(event, "involvedObject").get("fieldPath") or "")
+    found = _CONTAINER_PATH.fullmatch(path)
+    return found[1] if found is not None else path
 
 
 def event_age(event: Json, now: float) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import click
 
-from kubelet_trio.cli.client import AgentClient
+from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.podstate import Json, items, part
+from kubelet_trio.cli.reading import find_pod
+from kubelet_trio.cli.selectors import Selector
 from kubelet_trio.cli.tables import Table, as_text
 
 _APART = 1.1  # seconds: responses within one second share a reading
@@ -22,56 +25,81 @@ _USE = ("CPU(cores)", "MEMORY(bytes)")
 _NODE_COLUMNS = ("NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)")
 
 
-def top_pods(
-    agent: AgentClient,
-    namespace: str,
-    output: str | None,
-    *,
-    containers: bool,
-    sort_by: str | None,
-) -> None:
-    """Print the usage of pods, or of each of their containers."""
+@dataclass(frozen=True, slots=True)
+class TopOptions:
+    """What `top` shows, and how."""
+
+    names: Sequence[str] = ()  # of pods; empty: all
+    namespace: str = ""
+    labels: Selector | None = None
+    containers: bool = False
+    sort_by: str | None = None
+    output: str | None = None  # json, yaml, or None for the table
+    headers: bool = True
+
+
+def top_pods(agent: AgentClient, options: TopOptions) -> None:
+    """Print the usage of pods, or of each of their containers. Raises `ClientError`."""
+    wanted = _wanted_pods(agent, options)
     pods = [
         pod
         for pod in items(_summary(agent), "pods")
-        if namespace in ("", part(pod, "podRef").get("namespace"))
+        if options.namespace in ("", part(pod, "podRef").get("namespace"))
+        and (wanted is None or part(pod, "podRef").get("uid") in wanted)
     ]
     pods.sort(key=_name)
-    if output:
-        click.echo(as_text(pods, output), nl=False)
+    if options.output:
+        click.echo(as_text(pods, options.output), nl=False)
         return
     if not pods:
         click.echo("No resources found", err=True)
         return
-    used = [(pod, of) for pod in pods for of in (_containers(pod) if containers else [pod])]
-    if sort_by is not None:
-        figure = _cpu if sort_by == "cpu" else _memory
+    used = [(pod, of) for pod in pods for of in (_containers(pod) if options.containers else [pod])]
+    if options.sort_by is not None:
+        figure = _cpu if options.sort_by == "cpu" else _memory
         used.sort(key=lambda pair: figure(pair[1]) or 0, reverse=True)
     rows = []
     for pod, of in used:
-        own = (str(of.get("name", "")),) if containers else ()
+        own = (str(of.get("name", "")),) if options.containers else ()
         rows.append((*_name(pod), *own, cores(_cpu(of)), mebibytes(_memory(of))))
-    _print(("NAMESPACE", *(("POD", "NAME") if containers else ("NAME",)), *_USE), rows)
+    names = ("POD", "NAME") if options.containers else ("NAME",)
+    table = Table(("NAMESPACE", *names, *_USE))
+    click.echo(table.text(rows, headers=options.headers), nl=False)
 
 
-def top_node(agent: AgentClient, output: str | None) -> None:
-    """Print the node's usage, also in percent of this machine."""
+def _wanted_pods(agent: AgentClient, options: TopOptions) -> set[str] | None:
+    """Return the UIDs of the pods to show; None: all. Raises `ClientError`."""
+    if options.names:
+        named = [find_pod(agent, name, options.namespace) for name in options.names]
+    elif options.labels is not None:
+        every = agent.get("pods", namespace=options.namespace)["items"]
+        named = [p for p in every if options.labels(part(p, "metadata").get("labels") or {})]
+    else:
+        return None
+    return {str(part(pod, "metadata").get("uid")) for pod in named}
+
+
+def top_node(agent: AgentClient, options: TopOptions) -> None:
+    """Print the node's usage, also in percent of this machine. Raises `ClientError`."""
     node = part(_summary(agent), "node")
-    if output:
-        click.echo(as_text(node, output), nl=False)
+    own = str(node.get("nodeName", ""))
+    if other := [name for name in options.names if name != own]:
+        raise ClientError(f'nodes "{other[0]}" not found: this agent is "{own}"')
+    if options.output:
+        click.echo(as_text(node, options.output), nl=False)
         return
     cpu, memory = _cpu(node), _memory(node)
     available = part(node, "memory").get("availableBytes")
     # The summary has no capacity; the kubelet computes available as capacity less working set.
     whole = None if memory is None or available is None else memory + available
     row = (
-        str(node.get("nodeName", "")),
+        own,
         cores(cpu),
         percent(cpu, 10**9 * (os.cpu_count() or 1)),
         mebibytes(memory),
         percent(memory, whole),
     )
-    _print(_NODE_COLUMNS, [row])
+    click.echo(Table(_NODE_COLUMNS).text([row], headers=options.headers), nl=False)
 
 
 def cores(nanocores: int | None) -> str:
@@ -112,9 +140,3 @@ def _cpu(of: Json) -> int | None:
 
 def _memory(of: Json) -> int | None:
     return part(of, "memory").get("workingSetBytes")
-
-
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(columns)
-    table.fit(rows)
-    click.echo("\n".join([table.header(), *table.rows(rows)]))

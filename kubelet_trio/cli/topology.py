@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kubelet_trio.cli.client import AgentClient, ClientError, NoAgentError
-from kubelet_trio.cli.tables import as_text
+from kubelet_trio.cli.tables import as_text, has_colour
 
 
 def topology(agent: AgentClient, output: str | None, *, alone: bool, in_ascii: bool) -> None:
@@ -40,7 +40,7 @@ def topology(agent: AgentClient, output: str | None, *, alone: bool, in_ascii: b
         holdings,
         width=shutil.get_terminal_size().columns,
         unicode=not in_ascii and _has_unicode(),
-        colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),  # https://no-color.org
+        colour=has_colour(),
     )
     click.echo(drawn, nl=False)
 

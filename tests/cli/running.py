@@ -13,6 +13,8 @@ import trio
 from kubelet_trio.server import (
     SOCKET_NAME,
     add_exec,
+    add_images,
+    add_node,
     add_stats,
     add_topology,
     add_volumes,
@@ -33,6 +35,7 @@ class ServedView:
         self.summary = b"{}"  # what is used
         self.volumes = b'{"items":[]}'
         self.topology = b"{}"
+        self.node = b"{}"
         self._ready: queue.Queue[trio.lowlevel.TrioToken] = queue.Queue()
         self._stop = trio.Event()
         self._thread = threading.Thread(target=trio.run, args=(self._serve,))
@@ -59,14 +62,20 @@ class ServedView:
     async def _topology(self) -> bytes:
         return self.topology
 
+    async def _node(self) -> bytes:
+        return self.node
+
     async def _serve(self) -> None:
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self.nursery:
+            nursery = self.nursery
             listener = open_unix(self.root / SOCKET_NAME)
             router = control_router(self.view)
             add_stats(router, self._summary)
             add_volumes(router, self._volumes)
             add_topology(router, self._topology)
+            add_node(router, self._node)
             if isinstance(self.view, FakeKubeletApiView):
+                add_images(router, self.view)
                 add_exec(router, self.view)
             await nursery.start(serve_http, router, [listener])
             self._ready.put(trio.lowlevel.current_trio_token())

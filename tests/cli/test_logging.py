@@ -39,6 +39,34 @@ def test_text_is_for_terminals() -> None:
     assert line.endswith('pod.started pod=default/web message="a b" empty=""\n')
 
 
+def test_an_event_is_a_sentence_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    configure_logging(stream=out)
+    structlog.get_logger().warning(
+        "event",
+        object="Pod/default/crash",
+        field_path="spec.containers{main}",
+        type="Warning",
+        reason="BackOff",
+        message="Back-off\nrestarting",
+        count=1,
+    )
+    assert out.getvalue().endswith(" Warning BackOff pod/default/crash main: Back-off restarting\n")
+
+
+def test_what_needs_attention_is_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    configure_logging(stream=out)
+    structlog.get_logger().warning("x")
+    structlog.get_logger().info("y")
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("\x1b[33mW\x1b[0m 20")
+    assert second.startswith("I 20")
+
+
 def test_anything_else_gets_json() -> None:
     out = io.StringIO()
     configure_logging(stream=out)

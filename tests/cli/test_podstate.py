@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubelet_trio.cli.podstate import summarize
+from kubelet_trio.cli.podstate import Json, grace_left, summarize
 
 NOW = 1_767_366_245.0  # 2026-01-02T15:04:05Z
 RUNNING = {"running": {"startedAt": "2026-01-02T15:00:00Z"}}
@@ -172,3 +172,16 @@ def test_restarts_are_summed_with_the_time_of_the_last(thing: Any, shown: str) -
 
 def test_a_pod_without_any_status_is_not_a_failure() -> None:
     assert summarize({}, NOW).status == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("thing", "left"),
+    [
+        (pod(UP), None),
+        (pod(UP, metadata={"deletionTimestamp": "1970-01-01T00:01:40Z"}), 12.0),
+        (pod(UP, metadata={"deletionTimestamp": "1970-01-01T00:01:20Z"}), 0.0),
+        (pod(phase="Failed", metadata={"deletionTimestamp": "1970-01-01T00:01:40Z"}), None),
+    ],
+)
+def test_the_grace_that_is_left_of_a_terminating_pod(thing: Json, left: float | None) -> None:
+    assert grace_left(thing, 88.0) == left

@@ -136,10 +136,11 @@ async def test_the_watchdog_ends_with_the_agent(tmp_path: Path, autojump_clock: 
 
 
 def test_what_is_wrong_is_told_and_nothing_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--nope", "--max-pods=x"]) == 1
+    assert run(["--nope", "--max-pods=x"]) == 2
     assert capsys.readouterr().err == (
-        "Error: unknown flag: --nope\n"
-        'Error: invalid argument "x" for "--max-pods" flag: "x" is not a whole number\n'
+        "error: unknown flag: --nope\n"
+        'error: invalid argument "x" for "--max-pods" flag: "x" is not a whole number\n'
+        "Run 'kubelet-trio run --help' for usage.\n"
     )
 
 

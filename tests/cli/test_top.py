@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from kubelet_trio.cli.main import cli
 from kubelet_trio.cli.top import cores, mebibytes, percent
 from tests.cli.running import ServedView, served
-from tests.server.fake_view import FakeView
+from tests.server.fake_view import FakeView, make_pod
 
 MIB = 2**20
 
@@ -92,6 +92,20 @@ def test_containers_have_a_line_each_and_what_is_not_known_is_said(agent: Served
         ["default", "web-edge-1", "log", "1m", "70Mi"],
         ["default", "web-edge-1", "web", "10m", "20Mi"],
     ]
+
+
+def test_pods_are_chosen_by_name_and_label(agent: ServedView) -> None:
+    labels = {"name": "web-edge-1", "namespace": "default", "uid": "uid-web-edge-1"}
+    spec = {"nodeName": "edge-1", "containers": []}
+    web = make_pod(metadata={**labels, "labels": {"app": "web"}}, spec=spec)
+    agent.do(lambda: agent.view.put(web))
+    for words in (("pod", "web"), ("po", "web-edge-1"), ("pods", "-l", "app=web")):
+        shown = invoke(agent, *words, "-A", "--no-headers")
+        assert rows(shown) == [["default", "web-edge-1", "11m", "90Mi"]]
+    assert invoke(agent, "pod", "nosuch").exit_code == 1
+    assert rows(invoke(agent, "nodes", "edge-1"))[1][0] == "edge-1"
+    other = invoke(agent, "node", "other")
+    assert other.output == 'error: nodes "other" not found: this agent is "edge-1"\n'
 
 
 def test_the_node_is_shown_with_its_share_of_the_machine(agent: ServedView) -> None:

@@ -53,7 +53,7 @@ def test_an_agent_of_another_version_is_named(agent: ServedView) -> None:
     agent.topology = b'{"machine": 3}'
     result = invoke(agent.root)
     assert result.exit_code == 1
-    assert "Error: the agent is of another version: Expected `object`" in result.output
+    assert "error: the agent is of another version: Expected `object`" in result.output
 
 
 def test_the_machine_is_drawn_without_an_agent(tmp_path: Path) -> None:

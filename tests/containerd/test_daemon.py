@@ -17,10 +17,10 @@ from tests.harness import (
 from tests.harness.leftovers import hierarchies
 
 
-def refused(command: list[str]) -> str:
-    """Run a command that must fail with exit status 1 and return what it said."""
+def refused(command: list[str], status: int = 1) -> str:
+    """Run a command that must fail with this exit status and return what it said."""
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 1, ran
+    assert ran.returncode == status, ran
     return ran.stderr + ran.stdout
 
 
@@ -33,7 +33,7 @@ def test_a_second_agent_on_the_same_root_directory_is_refused(make_agent: MakeAg
 
 def test_an_unknown_flag_is_refused_by_name(make_agent: MakeAgent) -> None:
     agent = make_agent()
-    assert "--pod-manifest-pth" in refused([*agent.command(), "--pod-manifest-pth", "/x"])
+    assert "--pod-manifest-pth" in refused([*agent.command(), "--pod-manifest-pth", "/x"], status=2)
 
 
 def test_an_unknown_field_is_refused_by_name(make_agent: MakeAgent) -> None:
