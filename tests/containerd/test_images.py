@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pack import oci
 from tests.harness import Agent, Json, container, container_status, forever, images, machine, pod
 from tests.harness.registry import Registry, open_registry
 
@@ -46,7 +47,7 @@ def test_an_image_that_is_not_there_is_pulled(
     status = container_status(ready, "main")
     assert status["image"] == image
     assert status["imageID"] == (
-        f"127.0.0.1:{registry.port}/pulled@{images.digest(images.encode(busybox).manifest)}"
+        f"127.0.0.1:{registry.port}/pulled@{oci.digest(images.encode(busybox).manifest)}"
     )
     events = agent.cli("events")
     assert f'Pulling image "{image}"' in events

@@ -6,10 +6,7 @@ inputs give the same digests.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-import platform
 import subprocess
 import sys
 import tarfile
@@ -18,15 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pack import oci
 from tests.harness import machine
 
 PAUSE = "localhost/kubelet-trio/pause:1"
 BUSYBOX = "localhost/kubelet-trio/busybox:1"
 
-MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_EPOCH = "1970-01-01T00:00:00Z"
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
 _GROUP = "root:x:0:\nnogroup:x:65534:\n"
 
@@ -80,38 +75,16 @@ class Blobs(NamedTuple):
 def encode(image: Image) -> Blobs:
     """Return the image's blobs, the same ones for the same image."""
     layer = _layer(image)
-    config = _json(
-        {
-            "architecture": _ARCHITECTURES[platform.machine()],
-            "os": "linux",
-            "created": _EPOCH,
-            "config": dict(image.config),
-            "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
-            "history": [{"created": _EPOCH, "created_by": "kubelet-trio tests"}],
-        }
-    )
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
-            "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
-            "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
-        }
-    )
-    return Blobs(manifest, config, layer)
+    layers = [oci.layer_of(layer)]
+    config = oci.config_of(layers, image.config, "kubelet-trio tests")
+    return Blobs(oci.manifest_of(layers, config), config, layer)
 
 
 def write_archive(image: Image, path: Path) -> None:
     """Write the image as an OCI archive that `ctr images import` reads."""
     blobs = encode(image)
-    top = _descriptor(MANIFEST_TYPE, blobs.manifest)
-    top["annotations"] = {"io.containerd.image.name": image.name}
-    index = _json({"schemaVersion": 2, "manifests": [top]})
-    with tarfile.open(path, "w") as archive:
-        _add_file(archive, "oci-layout", 0o644, b'{"imageLayoutVersion":"1.0.0"}')
-        _add_file(archive, "index.json", 0o644, index)
-        for blob in blobs:
-            _add_file(archive, "blobs/" + digest(blob).replace(":", "/"), 0o644, blob)
+    layers = [oci.layer_of(blobs.layer)]
+    oci.write_archive(image.name, blobs.manifest, blobs.config, layers, path)
 
 
 def _layer(image: Image) -> bytes:
@@ -134,19 +107,6 @@ def _add_file(archive: tarfile.TarFile, name: str, mode: int, content: bytes) ->
     entry = tarfile.TarInfo(name)
     entry.mode, entry.size = mode, len(content)
     archive.addfile(entry, io.BytesIO(content))
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def digest(blob: bytes) -> str:
-    """Return what a blob is known by: `sha256:...`."""
-    return "sha256:" + hashlib.sha256(blob).hexdigest()
-
-
-def _descriptor(media_type: str, blob: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": digest(blob), "size": len(blob)}
 
 
 def _main() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.harness.images import MANIFEST_TYPE, Image, digest, encode
+from pack.oci import MANIFEST_TYPE, digest
+from tests.harness.images import Image, encode
 
 
 class Registry:

@@ -203,7 +203,8 @@ def prepare() -> None:
     shutil.rmtree(SHARE / "tree", ignore_errors=True)
     caches = shutil.ignore_patterns("__pycache__")
     # Without the package: the tests take the one that was installed.
-    shutil.copytree(REPOSITORY / "tests", SHARE / "tree" / "tests", ignore=caches)
+    for name in ("tests", "pack"):
+        shutil.copytree(REPOSITORY / name, SHARE / "tree" / name, ignore=caches)
     shutil.copy(REPOSITORY / "pyproject.toml", SHARE / "tree")
     _compile()
     # One file: thousands of small ones take minutes over the share.
