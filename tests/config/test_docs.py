@@ -28,8 +28,18 @@ def test_the_tables_of_the_docs_are_those_of_the_code() -> None:
 
 
 def test_the_help_of_run_names_every_flag() -> None:
+    lines = run_help(every=True).splitlines()
+    named = [word.strip() for line in lines for word in line.split(" ") if word[:2] == "--"]
+    for flag in BY_FLAG:
+        assert f"--{flag}" in named, flag
+
+
+def test_the_short_help_of_run_has_the_common_flags_and_the_way_to_the_others() -> None:
     text = run_help()
-    assert all(f"--{flag}" in text for flag in BY_FLAG)
+    assert len(text.splitlines()) < 60
+    assert "--pod-manifest-path" in text
+    assert "--help-all" in text
+    assert "--cpu-manager-policy" not in text
 
 
 if __name__ == "__main__":

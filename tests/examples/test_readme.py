@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kubelet_trio.config.load import load_settings
+import click
+
+from kubelet_trio.cli.main import cli
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
-def test_the_configuration_of_the_readme_is_one_that_the_agent_takes(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_exist_with_their_options() -> None:
     (script,) = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-    (text,) = re.findall(r"<<'END'\n(.*?)^END$", script, re.DOTALL | re.MULTILINE)
-    (tmp_path / "kubelet.yaml").write_text(text)
-    (flags,) = re.findall(r"kubelet-trio run (.*)$", script, re.MULTILINE)
-    given = [flag.replace("kubelet.yaml", str(tmp_path / "kubelet.yaml")) for flag in flags.split()]
-    settings = load_settings(given)
-    assert settings.config.static_pod_path == "/etc/kubernetes/manifests"
-    assert not any("deprecated" in note for note in settings.notes)
+    called = re.findall(r"bin/kubelet-trio (\w+)([^#\n]*)", script)
+    assert [name for name, _ in called] == ["check", "install"]
+    context = click.Context(cli)
+    for name, rest in called:
+        command = cli.get_command(context, name)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(rest.split()) <= known

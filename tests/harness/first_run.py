@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-REPO = Path(__file__).parents[2]
-URL = "http://localhost:8181"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "first-run"
 
 
 class FirstRun:
     """The script, running. `marker` is in the environment of all that it starts on this host."""
 
-    def __init__(self, base: Path, *flags: str) -> None:
-        self.base, self.output = base, base / "output"
+    def __init__(self, base: Path, *flags: str, options: Sequence[str] = ()) -> None:
+        self.base, self.output, self._flags = base, base / "output", flags
         self.marker = f"FIRST_RUN_TEST={base.name}-{os.getpid()}"
+        self.start(*options)
+
+    def start(self, *options: str) -> None:
+        """Run the script with these options: once more, after it has ended."""
         name, _, value = self.marker.partition("=")
         environment = {
             **os.environ,
             name: value,
             "VENV": sys.prefix,
-            "TMPDIR": str(base),
-            "FIRST_RUN_FLAGS": " ".join(flags),
+            "TMPDIR": str(self.base),
+            "FIRST_RUN_FLAGS": " ".join(self._flags),
         }
         with self.output.open("wb") as out:
             self._process = subprocess.Popen(
                 # Started in the background, a shell hands on SIGINT as ignored.
-                ["env", "--default-signal=INT", "bash", str(REPO / "scripts" / "first-run")],
+                ["env", "--default-signal=INT", "bash", str(SCRIPT), *options],
                 stdout=out,
                 stderr=out,
                 env=environment,
@@ -43,8 +47,11 @@ class FirstRun:
 
     def page(self) -> str:
         """Return what the example's web server says; empty while it does not answer."""
+        found = re.search(r"curl (localhost:\d+)", self.printed())
         try:
-            with urllib.request.urlopen(URL, timeout=5) as answer:
+            if found is None:
+                raise ConnectionError("the address is not printed yet")
+            with urllib.request.urlopen(f"http://{found[1]}", timeout=5) as answer:
                 return str(answer.read().decode())
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             assert self._process.poll() is None, self.printed()
@@ -81,10 +88,10 @@ class FirstRun:
 
 
 @contextmanager
-def first_run(*flags: str) -> Iterator[FirstRun]:
+def first_run(*flags: str, options: Sequence[str] = ()) -> Iterator[FirstRun]:
     """Run the script for as long as the block lasts; nothing that it started outlives that."""
     with tempfile.TemporaryDirectory(prefix="first-run-") as base:
-        run = FirstRun(Path(base), *flags)
+        run = FirstRun(Path(base), *flags, options=options)
         try:
             yield run
         finally:
