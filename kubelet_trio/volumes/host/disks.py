@@ -270,12 +270,15 @@ class DiskVolumes:
 
     async def _map(self, spec: VolumeSpec) -> None:
         place = self._map_base / self._kind.map_name(spec)
+        entry, link = place / spec.uid, self.path(spec)
         async with self._locks.hold(str(place)):
-            await self._context.run(_touch, place / spec.uid)
+            # Under the pod's own lock, for which its end waits: what a cancelled set-up still
+            # writes would stay otherwise.
+            async with self._locks.hold(str(link)):
+                await self._context.run(_touch, entry)
             with _step("MapVolume.WaitForAttach"):
                 device = await self._kind.attach(spec, place)
             with _step("MapVolume.MapBlockVolume"):
-                entry, link = place / spec.uid, self.path(spec)
                 async with self._locks.hold(str(link)):
                     await self._context.run(self._maps.map, device, entry, link)
 

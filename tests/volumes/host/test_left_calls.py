@@ -19,6 +19,7 @@ from kubelet_trio.model.threads import BOUNDS
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes.async_volumes import AsyncVolumes
 from kubelet_trio.volumes.errors import VolumeError
+from kubelet_trio.volumes.host import disks as host_disks
 from kubelet_trio.volumes.host.disks import DiskVolumes
 from kubelet_trio.volumes.host.flex import make_flex
 from kubelet_trio.volumes.host.iscsi import IscsiDisks
@@ -178,6 +179,24 @@ async def test_the_end_of_a_pod_does_not_wait_for_a_detach_that_hangs(
         disks.end()
         await until(lambda: not (disks.node.base / "iface-default").exists())
         agent.cancel_scope.cancel()
+    disks.node.assert_nothing_left()
+
+
+async def test_the_end_of_a_pod_waits_for_the_entry_of_a_device_that_is_still_being_made(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch = host_disks._touch
+    stuck = Stuck(lambda *paths: (touch(*map(Path, paths)), done())[1])
+    monkeypatch.setattr(host_disks, "_touch", stuck)
+    async with trio.open_nursery() as attempt:
+        attempt.start_soon(disks.plugin.set_up, iscsi(is_block=True))
+        await stuck.wait_begun()
+        attempt.cancel_scope.cancel()
+    async with trio.open_nursery() as end:
+        end.start_soon(disks.plugin.tear_down, disks.node.pod_dir())
+        await trio.sleep(5)
+        disks.end()
+        stuck.let_go()
     disks.node.assert_nothing_left()
 
 
