@@ -108,8 +108,8 @@ def test_a_device_is_read_and_written_and_outlives_the_agent(
     assert live_containers(cri, "writer-node")["main"] == main
     write(cri, "writer", "after a start")
     assert file.read_bytes()[:13] == b"after a start"
-    # Killed in the container, it starts again with the same device.
-    cri.run(main, "kill", "1")
+    # Killed, it starts again with the same device.
+    cri.kill(main)
     eventually(lambda: live_containers(cri, "writer-node").get("main", main) != main, 60, "again")
     assert [lock for entry in entries(agent) for lock in DEVICES.find(entry)] == locks
 
