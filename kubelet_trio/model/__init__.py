@@ -116,6 +116,7 @@ from kubelet_trio.model.selectors import matches_label_selector, matches_node_se
 from kubelet_trio.model.state import StateForm, StateVersionError, check_version
 from kubelet_trio.model.threads import busy_threads, end_threads, thread_offload
 from kubelet_trio.model.tree import count_tree
+from kubelet_trio.model.user_namespace import in_user_namespace, mapped_ids
 from kubelet_trio.model.versions import KUBELET_VERSION, KUBERNETES_VERSION
 from kubelet_trio.model.watch import (
     FileChange,
@@ -203,6 +204,7 @@ __all__ = [
     "get_logger",
     "grace_period",
     "housekeeping_round",
+    "in_user_namespace",
     "inline_offload",
     "is_critical",
     "is_ip",
@@ -211,6 +213,7 @@ __all__ = [
     "is_terminal",
     "last_data",
     "make_directory",
+    "mapped_ids",
     "matches_label_selector",
     "matches_node_selector",
     "metadata",

@@ -16,7 +16,7 @@ from pathlib import Path
 from lightkube.models.core_v1 import EmptyDirVolumeSource, Pod
 
 from kubelet_trio.containers import make_directories, pod_memory_limit
-from kubelet_trio.model import parse_quantity, pod_containers, to_units
+from kubelet_trio.model import in_user_namespace, parse_quantity, pod_containers, to_units
 from kubelet_trio.volumes.layout import EMPTY_DIR, MARKER, ready_file, volume_dir
 from kubelet_trio.volumes.mounter import Mounter
 from kubelet_trio.volumes.ownership import own_volume
@@ -26,7 +26,6 @@ from kubelet_trio.volumes.spec import VolumeSpec
 _MODE = 0o777
 _HUGE_PAGES = "HugePages"
 _HUGE_PAGE_RESOURCE = "hugepages-"
-_ALL_IDS = ["0", "0", "4294967295"]  # the initial namespace's uid_map: user_namespaces(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +154,6 @@ def _make_directory(path: Path, mode: int) -> None:
     path.mkdir(mode=mode, exist_ok=True)
     if stat.S_IMODE(path.stat().st_mode) != mode:
         os.chmod(path, mode)  # mkdir(2) applies the umask
-
-
-def in_user_namespace(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
-    """Whether this process is in a user namespace. A kernel without them has no uid_map."""
-    try:
-        words = uid_map.read_text().split()
-    except OSError:
-        return False
-    return words not in ([], _ALL_IDS)
 
 
 def tmpfs_noswap_supported(kernel_release: str) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from kubelet_trio.model import in_user_namespace
 from kubelet_trio.volumes.hung import HungCalls
 from kubelet_trio.volumes.mountinfo import MountPoint, read_mountinfo
 from kubelet_trio.volumes.tools import HostTools, Tools, run_tool
@@ -20,6 +21,8 @@ _UMOUNT_NOFOLLOW = 0x8  # a container may have replaced the target by a link
 _MNT_FORCE = 0x1
 HELPERS = (Path("/sbin/mount.nfs"), Path("/usr/sbin/mount.nfs"))
 _MOUNT_NFS_LIMIT = 60.0  # seconds
+# Which file systems have FS_USERNS_MOUNT in the kernel.
+_IN_NAMESPACE = " (a user namespace may mount only tmpfs, overlayfs, FUSE and bind mounts)"
 _PATIENCE = 60.0  # seconds to wait for the unmount of a remote file system
 
 
@@ -143,7 +146,13 @@ class KernelMounter:
 
     def _error(self, target: Path) -> OSError:
         number = self._errno()
-        return OSError(number, os.strerror(number), str(target))
+        why = namespace_hint() if number == errno.EPERM else ""
+        return OSError(number, f"{os.strerror(number)}{why}", str(target))
+
+
+def namespace_hint() -> str:
+    """Return what to add to the error of a mount; "" outside user namespaces."""
+    return _IN_NAMESPACE if in_user_namespace() else ""
 
 
 def _is_remote(mount: MountPoint) -> bool:
@@ -192,7 +201,7 @@ def run_mount(
     if done.code != 0:
         raise OSError(
             f"mount failed: {done.ending}\nMounting command: mount\n"
-            f"Mounting arguments: {' '.join(arguments)}\nOutput: {done.excerpt}"
+            f"Mounting arguments: {' '.join(arguments)}\nOutput: {done.excerpt}{namespace_hint()}"
         )
 
 
@@ -216,4 +225,4 @@ def run_mount_nfs(
             raise OSError(f"{source} did not answer within {limit:g} s") from exc
         raise
     if done.code != 0:
-        raise OSError(f"mounting {source} failed: {done.failure}")
+        raise OSError(f"mounting {source} failed: {done.failure}{namespace_hint()}")

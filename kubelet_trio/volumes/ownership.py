@@ -148,10 +148,23 @@ def own_entry(descriptor: int, group: int | None, *, read_only: bool) -> None:
     # fchown(2) and fchmod(2) refuse an O_PATH descriptor (open(2)); its link in /proc works, and
     # always leads to the file that was opened.
     place = f"/proc/self/fd/{descriptor}"
-    os.chown(place, -1, group)
+    _give(place, group)
     wanted = _wanted(is_directory=stat.S_ISDIR(found.st_mode), read_only=read_only)
     # After chown(2), which clears the set-ID bits of executable files: this restores them.
     os.chmod(place, stat.S_IMODE(found.st_mode) | wanted)
+
+
+def _give(
+    name: str, group: int, *, directory: int | None = None, follow_links: bool = True
+) -> None:
+    try:
+        os.chown(name, -1, group, dir_fd=directory, follow_symlinks=follow_links)
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:
+            raise
+        # The kernel's only reason for EINVAL here: user_namespaces(7).
+        text = f"group {group} does not exist in this user namespace: see /etc/subgid of its user"
+        raise OSError(errno.EINVAL, text) from exc
 
 
 @dataclass(slots=True)
@@ -215,7 +228,7 @@ def _own_file(name: str, group: int, directory: int, *, read_only: bool) -> None
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):  # the link's own group; its target may be outside the volume
-            os.chown(name, -1, group, dir_fd=directory, follow_symlinks=False)
+            _give(name, group, directory=directory, follow_links=False)
         elif not stat.S_ISDIR(mode):
             own_entry(descriptor, group, read_only=read_only)
     finally:

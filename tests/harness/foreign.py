@@ -182,7 +182,7 @@ ALLOWED: dict[str, str] = {
         "volumes/atomic.py::_clear os.scandir",
         "volumes/atomic.py::_has_names os.scandir",
         "volumes/ownership.py::_own_files os.scandir",
-        "volumes/ownership.py::own_entry os.chmod, os.chown",
+        "volumes/ownership.py::own_entry os.chmod",
         "volumes/sub_path.py::_Walk._open os.chmod",
         "volumes/sub_path.py::open_inside os.readlink",
     ),
@@ -313,7 +313,6 @@ ALLOWED: dict[str, str] = {
         "volumes/host/format.py::disk_format open",
         "volumes/tools.py::run_tool Path.is_dir, os.access",
         "volumes/mountinfo.py::read_mountinfo Path.read_text",
-        "volumes/empty_dir.py::in_user_namespace Path.read_text",
     ),
     **_all(
         _LINKS,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from lightkube.models.core_v1 import ResourceRequirements
 from kubelet_trio.model import inline_offload
 from kubelet_trio.testing.mounts import FakeMounter
 from kubelet_trio.volumes import KernelMounter, NodeFacts, VolumeError, VolumeManager
-from kubelet_trio.volumes.empty_dir import in_user_namespace, tmpfs_noswap_supported
+from kubelet_trio.volumes.empty_dir import tmpfs_noswap_supported
 from tests.volumes.make import empty_dir, main, pod
 
 GIB = 1 << 30
@@ -123,37 +122,6 @@ async def test_a_real_tmpfs_has_the_size_it_was_given(
     (made,) = await volumes.container_mounts(of_pod, main(of_pod))
     status = os.statvfs(made.host_path)
     assert status.f_blocks * status.f_frsize == 1 << 20
-
-
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        ("         0          0 4294967295\n", False),
-        ("         0       1000          1\n", True),
-        ("0 1000 1\n1 100000 65536\n", True),
-        ("", False),
-    ],
-)
-def test_only_the_first_namespace_maps_all_ids(tmp_path: Path, text: str, inside: bool) -> None:
-    (tmp_path / "uid_map").write_text(text)
-    assert in_user_namespace(tmp_path / "uid_map") is inside
-
-
-def test_a_kernel_without_namespaces_has_no_map(tmp_path: Path) -> None:
-    assert not in_user_namespace(tmp_path / "uid_map")
-
-
-def test_the_kernels_own_map_of_a_new_namespace(tmp_path: Path) -> None:
-    made = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "cat", "/proc/self/uid_map"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no user namespaces here: {made.stderr.strip()}")
-    (tmp_path / "uid_map").write_text(made.stdout)
-    assert in_user_namespace(tmp_path / "uid_map")
 
 
 @pytest.mark.parametrize(
