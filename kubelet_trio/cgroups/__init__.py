@@ -1,5 +1,6 @@
 """Cgroups above containers: names under both drivers, limits, creation and removal."""
 
+from kubelet_trio.cgroups.delegation import V2_CONTROLLERS, Delegation, find_delegation
 from kubelet_trio.cgroups.detect import (
     CgroupHost,
     cgroup_host,
@@ -54,6 +55,7 @@ __all__ = [
     "MIN_SHARES",
     "UNBOUNDED_HUGEPAGES",
     "UNLIMITED",
+    "V2_CONTROLLERS",
     "CgroupBusyError",
     "CgroupDriver",
     "CgroupError",
@@ -62,12 +64,14 @@ __all__ = [
     "CgroupName",
     "CgroupTree",
     "CgroupsDeniedError",
+    "Delegation",
     "QosClass",
     "SystemdBus",
     "Written",
     "cgroup_host",
     "cgroup_path",
     "cgroup_version",
+    "find_delegation",
     "has_swap_controller",
     "is_in_cgroup",
     "milli_cpu_to_quota",

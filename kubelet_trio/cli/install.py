@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from kubelet_trio.cli.local import default_root
 from kubelet_trio.install import (
     ContainerdConfigError,
     Facts,
@@ -38,15 +40,26 @@ from kubelet_trio.install import (
     stop_agent,
     unit_text,
 )
+from kubelet_trio.model import in_user_namespace
 
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def check(
-    *, config: str, endpoint: str, root: str, ignore: Sequence[str], output: str | None
+    *,
+    config: str,
+    endpoint: str,
+    root: str,
+    ignore: Sequence[str],
+    output: str | None,
+    root_dir: str = "",
 ) -> None:
     """Print the findings; exit with 1 if there is a problem."""
-    wanted = load_wanted(config_flags(config, endpoint), Path(root), systemd=has_systemd())
+    flags = config_flags(config, endpoint)
+    if not root_dir and os.geteuid() != 0:
+        root_dir = default_root()
+    flags += [f"--root-dir={Path(root_dir).absolute()}"] if root_dir else []
+    wanted = load_wanted(flags, Path(root), systemd=has_systemd())
     findings = run_checks(gather(wanted, Path(root)))
     if output == "json":
         print(json.dumps({"checks": as_json(findings)}, indent=2))
@@ -94,6 +107,8 @@ def install(
     """Show the plan, and carry it out once it is agreed to."""
     tree = Tree(Path(root).absolute())
     is_here = tree.root == Path("/")
+    if is_here:
+        _refuse_namespace("install")
     # In an image systemd will be process 1, whatever runs here.
     systemd = has_systemd() if is_here else True
     wanted = load_wanted(config_flags(config, endpoint), tree.root, systemd=systemd)
@@ -123,6 +138,15 @@ def install(
     for refused in set_sysctls():
         sys.stderr.write(f"note: {refused}\n")
     _print_next(facts, written, now=now)
+
+
+def _refuse_namespace(command: str) -> None:
+    """End in a user namespace: its /etc is not the machine's, or may not be written."""
+    if in_user_namespace():
+        raise click.ClickException(
+            f"{command} is for the root of a machine, and this is a user namespace: "
+            "see docs/rootless.md"
+        )
 
 
 def _refuse(findings: Sequence[Finding], ignore: Sequence[str]) -> None:
@@ -195,6 +219,8 @@ def uninstall(*, root: str, yes: bool, dry_run: bool, with_reset: bool) -> None:
     """Remove what `install` has written, and nothing else."""
     tree = Tree(Path(root).absolute())
     is_here = tree.root == Path("/")
+    if is_here:
+        _refuse_namespace("uninstall")
     systemd = is_here and has_systemd()
     if with_reset and is_here:
         reset(config="", endpoint="", root_dir="", grace=30, force=True, yes=yes, dry_run=dry_run)

@@ -6,8 +6,9 @@ The model is kubeadm's preflight (cmd/kubeadm/app/preflight), with what a node a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
+from kubelet_trio.cgroups import V2_CONTROLLERS
 from kubelet_trio.install.containerd import (
     ContainerdConfigError,
     CriSettings,
@@ -16,6 +17,7 @@ from kubelet_trio.install.containerd import (
 )
 from kubelet_trio.install.facts import Facts
 from kubelet_trio.install.findings import Finding
+from kubelet_trio.install.rootless import NAMESPACE_CHECKS, USER_CHECKS, Check, Told
 
 MODULES = ("overlay", "br_netfilter")
 SYSCTLS = {
@@ -29,20 +31,16 @@ PLUGINS = frozenset({"bridge", "host-local", "loopback"})
 # Space below which the agent's own defaults evict pods (hard eviction: 10 %), or soon would.
 MIN_FREE = 2 * 1024**3
 MIN_MEMORY = 512 * 1024**2
-# Controllers that the agent writes limits to, on version 2 and 1.
-_V2_CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
+# Controllers that the agent writes limits to, on version 1.
 _V1_CONTROLLERS = frozenset({"cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"})
 _NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _BY_INSTALL = "kubelet-trio install"
-
-# What a check finds: result, message, and cure or "install".
-_Told = tuple[str, str] | tuple[str, str, str]
 
 
 def run_checks(facts: Facts) -> list[Finding]:
     """Return the findings of all checks, in a fixed order."""
     findings = []
-    for name, check in CHECKS.items():
+    for name, check in checks_for(facts).items():
         result, message, cure = (*check(facts), "")[:3]
         by_install = cure == _BY_INSTALL
         assert result in ("ok", "note", "problem")
@@ -50,20 +48,25 @@ def run_checks(facts: Facts) -> list[Finding]:
     return findings
 
 
-def _configuration(facts: Facts) -> _Told:
+def checks_for(facts: Facts) -> Mapping[str, Check]:
+    """Return the checks by name: the machine's, or with those for a node without root."""
+    if facts.namespace is not None:
+        return {**CHECKS, **NAMESPACE_CHECKS}
+    return CHECKS if facts.is_root else {**CHECKS, **USER_CHECKS}
+
+
+def _configuration(facts: Facts) -> Told:
     if facts.wanted.problems:
         message = "; ".join(facts.wanted.problems)
         return "problem", message, "mend the file, or name another one with --config"
     return "ok", "the configuration is valid"
 
 
-def _root(facts: Facts) -> _Told:
-    if facts.is_root:
-        return "ok", "run by root"
-    return "problem", "a node agent with a container runtime runs as root", "sudo kubelet-trio ..."
+def _root(_facts: Facts) -> Told:
+    return "ok", "run by root"  # others have a check of their own
 
 
-def _other_kubelet(facts: Facts) -> _Told:
+def _other_kubelet(facts: Facts) -> Told:
     others = [
         process
         for process in facts.processes
@@ -86,7 +89,7 @@ def _is_kubelet(arguments: Sequence[str], name: str) -> bool:
     return is_agent or "kubelet" in (name, *programs[:1])
 
 
-def _runtime(facts: Facts) -> _Told:
+def _runtime(facts: Facts) -> Told:
     runtime, socket = facts.runtime, facts.wanted.socket
     if facts.wanted.endpoint == "process":
         return "note", "pods run as processes of this machine, without images or isolation"
@@ -116,7 +119,7 @@ def _uses_containerd(facts: Facts) -> bool:
     return facts.containerd.is_installed and "containerd" in facts.wanted.socket
 
 
-def _runtime_config(facts: Facts) -> _Told:
+def _runtime_config(facts: Facts) -> Told:
     if not _uses_containerd(facts):
         return "ok", "containerd is not used"
     try:
@@ -129,7 +132,7 @@ def _runtime_config(facts: Facts) -> _Told:
     return "ok", "/etc/containerd/config.toml is valid"
 
 
-def _cgroup_driver(facts: Facts) -> _Told:
+def _cgroup_driver(facts: Facts) -> Told:
     wanted, actual = facts.wanted.cgroup_driver, facts.runtime.cgroup_driver
     if not actual and _uses_containerd(facts):
         actual = "systemd" if _cri(facts).systemd_cgroup else "cgroupfs"
@@ -143,7 +146,7 @@ def _cgroup_driver(facts: Facts) -> _Told:
     return "problem", message, _BY_INSTALL
 
 
-def _network(facts: Facts) -> _Told:
+def _network(facts: Facts) -> Told:
     cri = _cri(facts)
     where = cri.bin_dir if _uses_containerd(facts) else ""
     found = find_plugins(facts, where)
@@ -169,7 +172,7 @@ def find_plugins(facts: Facts, first: str = "") -> str | None:
     return next((d for d in candidates if facts.cni.plugins.get(d, frozenset()) >= PLUGINS), None)
 
 
-def _pause_image(facts: Facts) -> _Told:
+def _pause_image(facts: Facts) -> Told:
     image = facts.runtime.sandbox_image
     if not image:
         return "ok", "the runtime does not name an image of sandboxes"
@@ -178,9 +181,9 @@ def _pause_image(facts: Facts) -> _Told:
     return "note", f"{image} is not on this machine: the first pod pulls it"
 
 
-def _cgroups(facts: Facts) -> _Told:
+def _cgroups(facts: Facts) -> Told:
     version = facts.cgroup_version
-    lacking = (_V2_CONTROLLERS if version == 2 else _V1_CONTROLLERS) - facts.controllers
+    lacking = (V2_CONTROLLERS if version == 2 else _V1_CONTROLLERS) - facts.controllers
     if lacking:
         message = f"cgroup v{version} lacks the controllers {', '.join(sorted(lacking))}"
         cure = "boot with cgroup_enable=memory" if "memory" in lacking else "enable them"
@@ -193,7 +196,7 @@ def _cgroups(facts: Facts) -> _Told:
     return "note", "cgroup v1: Kubernetes has deprecated it"
 
 
-def _ports(facts: Facts) -> _Told:
+def _ports(facts: Facts) -> Told:
     busy = [
         f"{host}:{port} ({field}) is used by {facts.busy_ports[port]}"
         for field, host, port in facts.wanted.ports
@@ -204,7 +207,7 @@ def _ports(facts: Facts) -> _Told:
     return "ok", ", ".join(str(port) for _, _, port in facts.wanted.ports) + " are free"
 
 
-def _swap(facts: Facts) -> _Told:
+def _swap(facts: Facts) -> Told:
     if not facts.swaps:
         return "ok", "swap is off"
     named = ", ".join(facts.swaps)
@@ -214,7 +217,7 @@ def _swap(facts: Facts) -> _Told:
     return "note", f"swap is on ({named}); pods use it only with memorySwap"
 
 
-def _clock(facts: Facts) -> _Told:
+def _clock(facts: Facts) -> Told:
     if facts.is_clock_synchronised is None:
         return "note", "the kernel does not say whether the clock is synchronised"
     if facts.is_clock_synchronised:
@@ -223,7 +226,7 @@ def _clock(facts: Facts) -> _Told:
     return "note", message, facts.os.install("systemd-timesyncd")
 
 
-def _kernel_modules(facts: Facts) -> _Told:
+def _kernel_modules(facts: Facts) -> Told:
     if facts.missing_modules:
         message = f"kernel modules are not loaded: {' '.join(facts.missing_modules)}"
         # Without br_netfilter only services between pods of one bridge are missing.
@@ -232,7 +235,7 @@ def _kernel_modules(facts: Facts) -> _Told:
     return "ok", ", ".join(MODULES)
 
 
-def _sysctls(facts: Facts) -> _Told:
+def _sysctls(facts: Facts) -> Told:
     wrong = [
         f"{name} is {facts.sysctls.get(name, 'not there')}"
         for name, value in SYSCTLS.items()
@@ -244,7 +247,7 @@ def _sysctls(facts: Facts) -> _Told:
     return ("note" if is_bridge_only else "problem"), "; ".join(wrong), _BY_INSTALL
 
 
-def _programs(facts: Facts) -> _Told:
+def _programs(facts: Facts) -> Told:
     packages = {"mount": "mount", "umount": "mount", "iptables": "iptables"}
     lacking = [name for name in packages if name not in facts.programs]
     if lacking:
@@ -255,7 +258,7 @@ def _programs(facts: Facts) -> _Told:
     return "ok", ", ".join(packages)
 
 
-def _disk(facts: Facts) -> _Told:
+def _disk(facts: Facts) -> Told:
     short = [
         f"{path} has {free / 1024**3:.1f} GiB free"
         for path, free in facts.free.items()
@@ -266,12 +269,12 @@ def _disk(facts: Facts) -> _Told:
     return "ok", ", ".join(f"{p} has {f / 1024**3:.0f} GiB" for p, f in facts.free.items())
 
 
-def _memory(facts: Facts) -> _Told:
+def _memory(facts: Facts) -> Told:
     size = f"{facts.memory / 1024**2:.0f} MiB"
     return ("note", f"only {size}") if facts.memory < MIN_MEMORY else ("ok", size)
 
 
-def _hostname(facts: Facts) -> _Told:
+def _hostname(facts: Facts) -> Told:
     name = (facts.wanted.hostname_override or facts.hostname).strip().lower()
     if len(name) > 253 or not _NODE_NAME.fullmatch(name):
         message = f"{name!r} is no valid name of a node: lower-case letters, digits, - and ."
@@ -281,14 +284,14 @@ def _hostname(facts: Facts) -> _Told:
     return "ok", name
 
 
-def _machine_id(facts: Facts) -> _Told:
+def _machine_id(facts: Facts) -> Told:
     if re.fullmatch(r"[0-9a-f]{32}", facts.machine_id):
         return "ok", facts.machine_id
     message = "/etc/machine-id is missing or empty: the node has no ID of its own"
     return "note", message, "systemd-machine-id-setup"
 
 
-def _security(facts: Facts) -> _Told:
+def _security(facts: Facts) -> Told:
     security = facts.security
     if security.apparmor and not security.apparmor_parser:
         message = "AppArmor is on, but apparmor_parser is missing: no container would start"
@@ -301,21 +304,21 @@ def _security(facts: Facts) -> _Told:
     return "ok", " and ".join(named) or "neither AppArmor nor SELinux"
 
 
-def _firewall(facts: Facts) -> _Told:
+def _firewall(facts: Facts) -> Told:
     if any(process.name == "firewalld" for process in facts.processes):
         message = "firewalld runs: it drops packets of pods that no zone trusts"
         return "note", message, "firewall-cmd --permanent --zone=trusted --add-source=POD_CIDR"
     return "ok", "no firewalld"
 
 
-def _init(facts: Facts) -> _Told:
+def _init(facts: Facts) -> Told:
     if facts.systemd:
         return "ok", "systemd"
     message = "systemd does not run here: nothing starts or watches the agent"
     return "note", message, "start `kubelet-trio run` by your own service manager"
 
 
-CHECKS: dict[str, Callable[[Facts], _Told]] = {
+CHECKS: dict[str, Check] = {
     "configuration": _configuration,
     "root": _root,
     "other-kubelet": _other_kubelet,

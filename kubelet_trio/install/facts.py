@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kubelet_trio.cgroups import Delegation
 from kubelet_trio.install.containerd import ContainerdFiles
 from kubelet_trio.install.findings import OsRelease
 
@@ -23,6 +24,7 @@ class Wanted:
     pod_logs_dir: str = "/var/log/pods"
     cgroup_root: str = ""
     hostname_override: str = ""
+    has_user_namespace_gate: bool = False  # KubeletInUserNamespace
     # Addresses to listen on: field, host, port.
     ports: tuple[tuple[str, str, int], ...] = (
         ("healthzPort", "127.0.0.1", 10248),
@@ -82,12 +84,34 @@ class Security:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceFacts:
+    """The user namespace that the check runs in."""
+
+    users: int = 0  # how many it has
+    cgroups: Delegation = field(default_factory=Delegation)
+
+
+@dataclass(frozen=True, slots=True)
+class UserFacts:
+    """An ordinary user, in the machine's own namespace."""
+
+    name: str = ""
+    subuids: int = 0  # of /etc/subuid
+    subgids: int = 0
+    # Controllers that systemd delegates; None: no systemd of this user runs.
+    delegated: frozenset[str] | None = None
+    sysctls: Mapping[str, str] = field(default_factory=dict)  # of user namespaces, readable ones
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One machine, at one moment."""
 
     wanted: Wanted = field(default_factory=Wanted)
     os: OsRelease = field(default_factory=OsRelease)
     is_root: bool = True
+    namespace: NamespaceFacts | None = None  # None: the machine's own
+    user: UserFacts | None = None  # None: root, or in a user namespace
     systemd: bool = True  # whether systemd is process 1
     hostname: str = "node"
     is_hostname_resolved: bool = True

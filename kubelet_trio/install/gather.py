@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kubelet_trio.cgroups import CgroupHost, cgroup_host
+from kubelet_trio.cgroups import CgroupHost, cgroup_host, find_delegation
 from kubelet_trio.config import (
     ConfigError,
     Settings,
@@ -32,12 +33,25 @@ from kubelet_trio.install.containerd import (
     effective,
     imported_patterns,
 )
-from kubelet_trio.install.facts import CniFacts, Facts, Process, Security, Wanted
+from kubelet_trio.install.facts import (
+    CniFacts,
+    Facts,
+    NamespaceFacts,
+    Process,
+    Security,
+    UserFacts,
+    Wanted,
+)
 from kubelet_trio.install.findings import OsRelease, parse_os_release
+from kubelet_trio.install.rootless import NAMESPACE_SYSCTLS
 from kubelet_trio.install.runtime import ask_runtime
+from kubelet_trio.model import in_user_namespace, mapped_ids
 from kubelet_trio.server import LOCK_NAME, find_holder
 
-_PROGRAMS = ("mount", "umount", "iptables", "modprobe", "systemctl", "containerd", "sysctl")
+_PROGRAMS = (
+    *("mount", "umount", "iptables", "modprobe", "systemctl", "containerd", "sysctl"),
+    *("rootlesskit", "newuidmap", "newgidmap", "slirp4netns", "pasta"),
+)
 _SBIN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
 _TIMEX = 512  # bytes, more than struct timex has
@@ -93,6 +107,7 @@ def _wanted(settings: Settings) -> Wanted:
         pod_logs_dir=config.pod_logs_dir,
         cgroup_root=config.cgroup_root,
         hostname_override=flags.hostname_override,
+        has_user_namespace_gate=config.feature_gates.get("KubeletInUserNamespace", False),
         ports=tuple(entry for entry in ports if entry[2] > 0),
     )
 
@@ -113,6 +128,8 @@ def gather(wanted: Wanted, root: Path = Path("/")) -> Facts:
         wanted,
         os=_os_release(root),
         is_root=os.geteuid() == 0,
+        namespace=_namespace(host, wanted),
+        user=_user(host, root),
         systemd=has_systemd(),
         hostname=hostname,
         is_hostname_resolved=_is_resolved(hostname),
@@ -134,6 +151,42 @@ def gather(wanted: Wanted, root: Path = Path("/")) -> Facts:
         cni=cni_facts(root, containerd),
         containerd=containerd,
     )
+
+
+def _namespace(host: CgroupHost, wanted: Wanted) -> NamespaceFacts | None:
+    if not in_user_namespace():
+        return None
+    return NamespaceFacts(mapped_ids(), find_delegation(host, wanted.cgroup_root, "cgroupfs"))
+
+
+def _user(host: CgroupHost, root: Path) -> UserFacts | None:
+    uid = os.getuid()
+    if uid == 0 or in_user_namespace():
+        return None
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = ""
+    subuids, subgids = (
+        subordinate_ids(_text(root / "etc" / file), name, uid) for file in ("subuid", "subgid")
+    )
+    delegated = None
+    service = f"user.slice/user-{uid}.slice/user@{uid}.service/cgroup.controllers"
+    if host.version == 2 and (host.mounts[""] / service).exists():
+        delegated = frozenset(_text(host.mounts[""] / service).split())
+    sysctls = dict(_sysctls(NAMESPACE_SYSCTLS))
+    return UserFacts(name, subuids, subgids, delegated, sysctls)
+
+
+def subordinate_ids(text: str, name: str, uid: int) -> int:
+    """Return how many IDs subuid(5) gives to a user: the sum of the lines of name or number."""
+    total = 0
+    for line in text.splitlines():
+        owner, _, rest = line.strip().partition(":")
+        first, _, count = rest.partition(":")
+        if owner in (name, str(uid)) and owner and first.isdecimal() and count.isdecimal():
+            total += int(count)
+    return total
 
 
 def containerd_files(root: Path, version: str) -> ContainerdFiles:
@@ -237,8 +290,8 @@ def _has_module(name: str) -> bool:
     return f"/{name}.ko" in builtin
 
 
-def _sysctls() -> Iterator[tuple[str, str]]:
-    for name in SYSCTLS:
+def _sysctls(names: Iterable[str] = SYSCTLS) -> Iterator[tuple[str, str]]:
+    for name in names:
         value = _text(Path("/proc/sys") / name.replace(".", "/")).strip()
         if value:
             yield name, value

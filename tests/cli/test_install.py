@@ -65,6 +65,27 @@ def test_check_exits_with_1_where_pods_could_not_run(root: Path, command: tuple[
     assert checks["runtime"]["cure"]
 
 
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_in_a_user_namespace_nothing_of_the_machine_is_installed(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kubelet_trio.cli.install.in_user_namespace", lambda: True)
+    done = run(command, "--yes")
+    assert done.exit_code == 1
+    assert f"error: {command} is for the root of a machine" in done.output
+    assert "docs/rootless.md" in done.output
+
+
+@pytest.mark.parametrize("flag", ["before", "after"])
+def test_check_knows_the_agent_of_another_root_directory(root: Path, flag: str) -> None:
+    at = ("--root-dir", str(root / "agent"))
+    endpoint = "--container-runtime-endpoint=process"
+    arguments = ("check", "--root", str(root), endpoint, "-o", "json", "--ignore", "all")
+    shown = run(*at, *arguments) if flag == "before" else run(*arguments, *at)
+    (disk,) = (c for c in json.loads(shown.output)["checks"] if c["check"] == "disk")
+    assert str(root / "agent") in disk["message"]
+
+
 def test_the_unit_is_printed_for_packages() -> None:
     done = run("install", "--print-unit")
     assert "ExecStart=/usr/bin/kubelet-trio run" in done.output

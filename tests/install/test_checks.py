@@ -376,9 +376,10 @@ def test_every_check_has_a_case() -> None:
 
 
 def test_problems_leave_out_what_is_to_be_ignored() -> None:
-    findings = run_checks(replace(GOOD, is_root=False, swaps=("/dev/sda2",)))
-    assert [f.check for f in problems(findings)] == ["root", "swap"]
-    assert [f.check for f in problems(findings, ["swap"])] == ["root"]
+    wanted = Wanted(("a: bad",))
+    findings = run_checks(replace(GOOD, wanted=wanted, swaps=("/dev/sda2",)))
+    assert [f.check for f in problems(findings)] == ["configuration", "swap"]
+    assert [f.check for f in problems(findings, ["swap"])] == ["configuration"]
     assert problems(findings, ["all"]) == []
 
 

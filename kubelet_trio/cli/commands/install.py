@@ -37,15 +37,17 @@ def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_config_options
 @_root_option
 @_ignore_option
+@click.option("--root-dir", default=None, metavar="DIR", help="Root directory of the agent.")
 @click.option("-o", "--output", type=_FORMS, default=None, help="Output format.")
-def check(**arguments: Any) -> None:
+@click.pass_obj
+def check(outer: str | None, /, root_dir: str | None, **arguments: Any) -> None:
     """Check whether this machine can run pods, and how to cure what it lacks.
 
     Changes nothing. Exits with 1 if there is a problem.
     """
     from kubelet_trio.cli import install
 
-    install.check(**arguments)
+    install.check(root_dir=root_dir or outer or "", **arguments)
 
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
