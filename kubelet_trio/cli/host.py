@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kubelet_trio.cgroups import CgroupDriver, cgroup_host, missing_cgroup_root
 from kubelet_trio.config import HostFacts, KubeletConfiguration, parse_swaps
-from kubelet_trio.host import PROC_SYS, differences, write_oom_score
+from kubelet_trio.host import PROC_SYS, LeftOut, differences, write_oom_score
 from kubelet_trio.model import get_logger
 
 log = get_logger()
@@ -39,12 +39,16 @@ def host_facts(
 
 def apply_to_process(
     oom_score_adj: int, max_open_files: int, proc: Path = Path("/proc/self")
-) -> None:
-    """Set the agent's own OOM score and file limit; a refused setting is only logged."""
+) -> list[LeftOut]:
+    """Set the agent's own OOM score and file limit; return what is refused."""
+    left_out = []
     try:
         write_oom_score(oom_score_adj, proc)
     except OSError as exc:
-        log.warning("process.oom_score_adj", wanted=oom_score_adj, error=str(exc))
+        told = {"wanted": oom_score_adj, "error": str(exc)}
+        what = f"the agent's oom_score_adj {oom_score_adj}"
+        effect = "it is killed as any other process"
+        left_out.append(LeftOut("process.oom_score_adj", what, effect, told))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_enough = hard == resource.RLIM_INFINITY or hard >= max_open_files
     try:
@@ -52,9 +56,12 @@ def apply_to_process(
             resource.RLIMIT_NOFILE, (max_open_files, hard if is_enough else max_open_files)
         )
     except (OSError, ValueError) as exc:
-        log.warning("process.max_open_files", wanted=max_open_files, hard=hard, error=str(exc))
+        limits = {"wanted": max_open_files, "hard": hard, "error": str(exc)}
+        what, effect = f"maxOpenFiles {max_open_files}", f"the agent may open {hard}"
+        left_out.append(LeftOut("process.max_open_files", what, effect, limits))
         # Without the right to raise the hard limit: use all of it.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return left_out
 
 
 def harden_process() -> None:

@@ -91,10 +91,11 @@ def _start(settings: Settings) -> int:
     for note in settings.notes:
         log.warning("config.note", note=note)
     # In this order: without root, a process that is not dumpable may not write to /proc/self.
-    apply_to_process(config.oom_score_adj, config.max_open_files)
+    left_out = apply_to_process(config.oom_score_adj, config.max_open_files)
     harden_process()
     notifier = Notifier.from_environment(os.environ)
-    return leave(trio.run(run_until_signal, partial(run_agent, settings), notifier))
+    run = partial(run_agent, settings, left_out=left_out)
+    return leave(trio.run(run_until_signal, run, notifier))
 
 
 def leave(code: int) -> int:

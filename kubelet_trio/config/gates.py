@@ -114,18 +114,17 @@ GATES: Mapping[str, bool] = (
     | dict.fromkeys(_OFF.split(), False)
 )
 
-# These change nothing: for the first two the agent uses whatever the runtime offers; the third
-# tolerates failures (kernel settings, OOM score, limits) that never stop this agent anyway; all
-# options of the topology manager are stable.
+# These change nothing: for the first two the agent uses whatever the runtime offers; all options of
+# the topology manager are stable.
 WITHOUT_EFFECT = frozenset(
     {
-        "EventedPLEG", "KubeletCgroupDriverFromCRI", "KubeletInUserNamespace",
+        "EventedPLEG", "KubeletCgroupDriverFromCRI",
         "TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions",
     }
 )  # fmt: skip
 EITHER = WITHOUT_EFFECT | {
     "CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions", "CSIVolumeHealth",
-    "ClusterTrustBundleProjection", "DisableCPUQuotaWithExclusiveCPUs",
+    "ClusterTrustBundleProjection", "DisableCPUQuotaWithExclusiveCPUs", "KubeletInUserNamespace",
     "KubeletPodResourcesListUseActivePods", "KubeletRegistrationGetOnExistsOnly",
     "LoggingAlphaOptions", "MemoryQoS", "PodCertificateRequest", "PodLogsQuerySplitStreams",
     "PodsAPI", "QOSReserved", "ResourceHealthStatus", "ResourceHealthStatusMessage", "SELinuxMount",

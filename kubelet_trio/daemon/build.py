@@ -35,6 +35,7 @@ from kubelet_trio.daemon.settings import (
     node_api_settings,
     node_settings,
 )
+from kubelet_trio.host import Denied
 from kubelet_trio.managers import ManagerSettings, load_managers
 from kubelet_trio.model import (
     NANO,
@@ -92,6 +93,7 @@ def build_agent(
     looked_up: Sequence[str] = (),
     machine_tasks: tuple[ChildSpec, ...] = (),
     takeover: Takeover | None = None,
+    denied: Denied = Denied(),  # noqa: B008  # frozen
 ) -> Agent:
     """Build the agent of a configuration.
 
@@ -102,6 +104,7 @@ def build_agent(
         looked_up: the addresses of the node's name (`look_up`).
         machine_tasks: tasks that keep the machine as configured (`machine_children`).
         takeover: what another kubelet has left, and what was adopted of it; None: nothing.
+        denied: what a user namespace forbids, and is not tried.
 
     Raises OSError or ValueError if a file of the host cannot be read or parsed; the text names it.
     """
@@ -114,14 +117,14 @@ def build_agent(
 
         last_good = [as_derived(pod, takeover.adopted) for pod in last_good]
     seams = replace(
-        _host_seams(settings, node),
+        _host_seams(settings, node, denied),
         sources=_sources(settings.config, node, last_good),
         takeover=takeover,
         machine=machine_tasks,
         cluster=_api_server(settings, node, capacity, apis),
         meter=apis.meter if apis is not None else Meter(),
     )
-    told = agent_settings(settings, node, capacity, reserved)
+    told = agent_settings(settings, node, capacity, reserved, denied)
     return make_agent(
         told,
         replace(seams, keyring=_keyring(settings.flags, node.root_dir, seams.meter)),
@@ -148,7 +151,7 @@ def _runnable(managers: ManagerSettings, config: KubeletConfiguration) -> Manage
     return managers
 
 
-def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
+def _host_seams(settings: Settings, node: NodeSettings, denied: Denied) -> Seams:
     """Return the seams to this machine."""
     config, flags, host = settings.config, settings.flags, cgroup_host()
     seam = make_runtime(
@@ -174,7 +177,7 @@ def _host_seams(settings: Settings, node: NodeSettings) -> Seams:
         sources=(),
         exit_waiter=PidfdExitWaiter(),
         exec_orphans=ProcOrphans(thread_offload.of(Purpose.PROCESSES)),
-        kernel_log=KMSG,
+        kernel_log=None if denied.kernel_log else KMSG,
         memory_events=lambda: open_memory_events(host),
         plugin_watcher=open_watcher,
         node_api=node_api_settings(settings),

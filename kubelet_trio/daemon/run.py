@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,9 @@ from kubelet_trio.config import KubeletFlags, Settings
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
 from kubelet_trio.daemon.failure import report_setup_failure
-from kubelet_trio.daemon.machine import machine_children, set_kernel
+from kubelet_trio.daemon.machine import machine_children, set_up_machine
 from kubelet_trio.daemon.settings import node_name
-from kubelet_trio.host import Contention, lock_file
+from kubelet_trio.host import Contention, LeftOut, lock_file
 from kubelet_trio.model import (
     TERMINAL_PHASES,
     EventSink,
@@ -57,12 +57,13 @@ async def run_agent(
     settings: Settings,
     *,
     stop: trio.Event,
+    left_out: Sequence[LeftOut] = (),
     task_status: trio.TaskStatus[Callable[[], bool]] = trio.TASK_STATUS_IGNORED,
 ) -> int:
     """Run the agent until `stop` is set, and return the process' exit code.
 
     Ready once the whole tree runs, connected or not. The value of `started` is the health check
-    for the watchdog.
+    for the watchdog. `left_out` is what the process was refused before.
     """
     preparing, watching = trio.CancelScope(), trio.CancelScope()
 
@@ -76,7 +77,7 @@ async def run_agent(
         nursery.start_soon(end_preparation, name="stop while preparing")
         with preparing:
             async with AsyncExitStack() as stack:
-                prepared = await _prepare(settings, stack)
+                prepared = await _prepare(settings, left_out, stack)
                 watching.cancel()  # from here on the agent ends in its own order
                 code = 1
                 if prepared is not None:
@@ -88,7 +89,7 @@ async def run_agent(
 
 
 async def _prepare(
-    settings: Settings, stack: AsyncExitStack
+    settings: Settings, left_out: Sequence[LeftOut], stack: AsyncExitStack
 ) -> tuple[Agent, Contention | None] | None:
     """Return the agent, not running yet; log why and return None if it cannot be built."""
     apis: Apis | None = None
@@ -96,7 +97,7 @@ async def _prepare(
         # First: the kubelet that holds the lock still manages the pods.
         contention = await _hold_lock(settings.flags, stack)
         apis = await _open_apis(settings, stack)
-        await set_kernel(settings)
+        settings, denied = await set_up_machine(settings, left_out)
         records, takeover = await thread_offload.of(Purpose.RECORDS)(
             _load_state, Path(settings.flags.root_dir)
         )
@@ -106,7 +107,7 @@ async def _prepare(
             only_if_needed=not settings.flags.kubeconfig,
         )
         agent = build_agent(
-            settings, records, apis, looked_up, machine_children(settings), takeover
+            settings, records, apis, looked_up, machine_children(settings), takeover, denied
         )
         make_directories = partial(make_node_directories, for_plugins=True)
         await thread_offload.of(Purpose.RECORDS)(make_directories, agent.settings.node)

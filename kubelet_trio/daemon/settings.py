@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
@@ -39,6 +39,7 @@ from kubelet_trio.credentials import (
 )
 from kubelet_trio.daemon.identity import own_node
 from kubelet_trio.gc import ContainerPolicy, ImagePolicy, LogRotationPolicy
+from kubelet_trio.host import Denied
 from kubelet_trio.model import (
     NANO,
     parse_quantity,
@@ -106,7 +107,11 @@ def node_settings(
 
 
 def agent_settings(
-    settings: Settings, node: NodeSettings, capacity: NodeCapacity, reserved: Reservations
+    settings: Settings,
+    node: NodeSettings,
+    capacity: NodeCapacity,
+    reserved: Reservations,
+    denied: Denied = Denied(),  # noqa: B008  # frozen
 ) -> AgentSettings:
     """Return the settings of the agent."""
     config, flags = settings.config, settings.flags
@@ -150,7 +155,11 @@ def agent_settings(
         sandbox_image=flags.pod_infra_container_image,
         eviction=eviction_policy(config),
         shutdown=_shutdown_periods(config),
-        cgroups=_cgroup_policy(config, capacity, reserved),
+        cgroups=replace(
+            _cgroup_policy(config, capacity, reserved),
+            is_denied=bool(denied.cgroups.denied),
+            known_missing=denied.controllers,
+        ),
         admission=admission_settings(
             node.node_name,
             labels=flags.node_labels,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kubelet_trio.host.left_out import LeftOut
 from kubelet_trio.model import get_logger
 
 log = get_logger()
@@ -59,23 +60,28 @@ def _differences(root: Path) -> Iterator[Difference]:
                 yield Difference(name, wanted, actual)
 
 
-def set_tunables(root: Path = PROC_SYS) -> None:
-    """Write each setting that differs; log those that cannot be written, in one line."""
-    refused = []
+def set_tunables(root: Path = PROC_SYS) -> list[LeftOut]:
+    """Write each setting that differs; return those that cannot be read or written, as one."""
+    refused, names = [], []
     for found in differences(root):
         if found.actual is None:
             refused.append(str(found))
+            names.append(found.name)
             continue
         try:
             _write(root / found.name, found.wanted)
         except OSError as exc:
             refused.append(f"{found.name} stays {found.actual}, wanted {found.wanted}: {exc}")
+            names.append(found.name)
         else:
             log.info("kernel.set", name=found.name, before=found.actual, now=found.wanted)
-    # The Go kubelet refuses to start then, unless the gate KubeletInUserNamespace is on. Pods run
-    # without these settings too, and in a container /proc/sys is often read-only.
-    if refused:
-        log.warning("kernel.settings_refused", settings=refused, effect="they stay as they are")
+    if not refused:
+        return []
+    # Pods run without these settings too, and in a container /proc/sys is often read-only.
+    effect = "they stay as they are"
+    told = {"settings": refused, "effect": effect}
+    what = f"the kernel settings {', '.join(names)}"
+    return [LeftOut("kernel.settings_refused", what, effect, told)]
 
 
 def _write(path: Path, value: int) -> None:

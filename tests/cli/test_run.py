@@ -210,9 +210,11 @@ def test_the_process_is_set_up_as_far_as_it_may(tmp_path: Path) -> None:
 
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        apply_to_process(-999, before[0], tmp_path)
+        assert apply_to_process(-999, before[0], tmp_path) == []
         assert (tmp_path / "oom_score_adj").read_text() == "-999"
-        apply_to_process(-999, before[0], tmp_path / "none")  # not allowed is only logged
+        [left_out] = apply_to_process(-999, before[0], tmp_path / "none")
+        assert left_out.event == "process.oom_score_adj"
+        assert left_out.what == "the agent's oom_score_adj -999"
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from kubelet_trio.host import differences, set_tunables
 from kubelet_trio.host import tunables as module
@@ -27,7 +26,7 @@ def values(root: Path) -> dict[str, int]:
 
 def test_what_differs_is_written(tmp_path: Path) -> None:
     root = tree(tmp_path, overcommit_memory="0", panic="0", root_maxkeys="200")
-    set_tunables(root)
+    assert set_tunables(root) == []
     assert values(root) == dict(TUNABLES)
 
 
@@ -38,7 +37,7 @@ def test_what_is_right_already_is_not_written(tmp_path: Path) -> None:
     assert {name: (root / name).stat().st_mtime_ns for name, _ in TUNABLES} == before
 
 
-def test_what_cannot_be_written_is_one_line_with_all_names(
+def test_what_cannot_be_written_is_returned_as_one_with_all_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path, overcommit_memory="0", panic="0")
@@ -48,11 +47,12 @@ def test_what_cannot_be_written_is_one_line_with_all_names(
         raise OSError(30, "Read-only file system", str(path))
 
     monkeypatch.setattr(module, "_write", refuse)
-    with capture_logs() as logs:
-        set_tunables(root)
-    [line] = logs
-    assert (line["event"], line["log_level"]) == ("kernel.settings_refused", "warning")
-    told = " ".join(line["settings"])
+    [left_out] = set_tunables(root)
+    assert left_out.event == "kernel.settings_refused"
+    names = "vm/overcommit_memory, kernel/panic, kernel/keys/root_maxkeys"
+    assert str(left_out) == f"the kernel settings {names} (they stay as they are)"
+    assert left_out.fields["effect"] == "they stay as they are"
+    told = str(left_out.fields["settings"])
     assert "vm/overcommit_memory stays 0, wanted 1" in told
     assert "kernel/panic stays 0, wanted 10" in told
     assert "kernel/keys/root_maxkeys cannot be read" in told

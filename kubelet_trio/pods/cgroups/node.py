@@ -89,6 +89,9 @@ class CgroupPolicy:
     pids_limit: int = -1  # podPidsLimit
     reserved: tuple[ReservedCgroup, ...] = ()
     reserve_percent: int | None = None  # qosReserved.memory
+    # Said at the start already: in a user namespace.
+    is_denied: bool = False  # no cgroup can be made
+    known_missing: frozenset[str] = frozenset()  # controllers
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +157,12 @@ class NodeCgroups:
         self._has_no_quota = has_no_quota
         self._making = trio.Lock()  # two workers may need the levels above pods at once
         self._rooted: CgroupDriver | None = None  # the driver under which these were made
-        self._denied = False
+        self._denied = policy.is_denied
         self._enforced: set[str] = set()
         self._limited: set[PodUid] = set()  # pods whose limits this agent writes
         # One write at a time: that of the take-over may have the limits of before a resize.
         self._turns: defaultdict[PodUid, trio.Lock] = defaultdict(trio.Lock)
-        self._missing: set[str] = set()
+        self._missing = set(policy.known_missing)
         self._trouble: dict[str, str] = {}  # by cgroup, as last logged
         self._wake = Bell()
 

@@ -375,6 +375,20 @@ async def test_a_machine_that_lets_us_write_none_is_said_once(autojump_clock: Mo
     assert "Read-only file system" in logs[0]["error"]
 
 
+async def test_what_was_said_at_the_start_is_not_said_again(autojump_clock: MockClock) -> None:
+    denied = World(CgroupPolicy(is_denied=True))
+    missing = World(CgroupPolicy(known_missing=frozenset({"pids"})))
+    missing.tree.missing = frozenset({"pids", "cpu"})
+    with capture_logs() as logs:
+        async with denied.running():
+            await denied.cgroups.ensure(make_pod("u1", "1"))
+            await denied.cgroups.remove(PodUid("u1"))
+        await missing.cgroups.ensure(make_pod("u1", "1"))
+    assert denied.tree.there == {}  # not even tried
+    assert await missing.cgroups.list_pods() == {"u1"}
+    assert [entry["controllers"] for entry in logs] == [["cpu"]]
+
+
 async def test_missing_controllers_are_said_once_and_cost_no_pod(autojump_clock: MockClock) -> None:
     world = World()
     world.tree.missing = frozenset({"pids", "hugetlb"})
