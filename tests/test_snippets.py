@@ -44,7 +44,10 @@ ELSEWHERE = {
     ("docs/packages.md", "scripts/build-image"): "tests/containerd/test_image.py",
     ("docs/process-runtime.md", "metadata:\n  annotations"): "a part of a manifest",
     ("docs/rootless.md", "mkdir -p ~/.config"): "tests/containerd/test_rootless.py",
-    ("docs/rootless.md", "cat >~/.config/kubelet-trio/containerd <<"): "tests/containerd/test_rootless.py",
+    (
+        "docs/rootless.md",
+        "cat >~/.config/kubelet-trio/containerd <<",
+    ): "tests/containerd/test_rootless.py",
     ("docs/rootless.md", "cat >~/.config/systemd"): "tests/containerd/test_rootless.py",
     ("docs/volumes.md", "# mkdir -p /var/lib/kubelet/plugins"): "needs a driver's programs",
 }

@@ -20,7 +20,15 @@ import msgspec
 import trio
 
 from kubelet_trio.cri import v1
-from kubelet_trio.model import JSON_ERRORS, Offload, PodUid, sync_directory, write_aside
+from kubelet_trio.model import (
+    JSON_ERRORS,
+    Offload,
+    PodUid,
+    in_user_namespace,
+    mapped_ids,
+    sync_directory,
+    write_aside,
+)
 
 DEFAULT_IDS = 65536  # of one pod, `userNamespaces.idsPerPod`
 _ALL_IDS = 2**32
@@ -51,18 +59,19 @@ class IdRange:
 
     first: int
     length: int
+    owner: str = f"user {_USER!r}"
 
 
 def check_range(ids: IdRange, per_pod: int, max_pods: int) -> None:
     """Raise `UserNamespaceError` if a range cannot be divided among the pods."""
     if ids.first % per_pod or ids.first < per_pod or ids.length % per_pod:
         raise UserNamespaceError(
-            f"the ids of user {_USER!r} are {ids.length} from {ids.first} on: both must be a "
+            f"the ids of {ids.owner} are {ids.length} from {ids.first} on: both must be a "
             f"multiple of {per_pod}, and the first at least that"
         )
     if ids.length // per_pod < max_pods:
         raise UserNamespaceError(
-            f"the {ids.length} ids of user {_USER!r} are not enough for {max_pods} pods"
+            f"the {ids.length} ids of {ids.owner} are not enough for {max_pods} pods"
         )
 
 
@@ -78,6 +87,10 @@ def parse_getsubids(output: str) -> IdRange:
 
 def host_range(per_pod: int) -> IdRange:
     """Return the host's ids for pods. Blocks. Raises `UserNamespaceError`."""
+    if in_user_namespace():
+        # Those of the machine, which /etc/subuid gives to the user `kubelet`, are none of ours.
+        spare = max(mapped_ids() // per_pod - 1, 0) * per_pod
+        return IdRange(per_pod, spare, "the agent's user namespace, beside its own,")
     everything = IdRange(per_pod, _ALL_IDS - per_pod)
     try:
         pwd.getpwnam(_USER)

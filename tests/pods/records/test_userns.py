@@ -10,6 +10,7 @@ import pytest
 from kubelet_trio.cri import v1
 from kubelet_trio.model import PodUid, inline_offload
 from kubelet_trio.pods import UserNamespaceManager
+from kubelet_trio.pods.records import userns
 from kubelet_trio.pods.records.userns import (
     IdRange,
     UserNamespaceError,
@@ -74,6 +75,25 @@ async def test_a_file_that_cannot_be_right_is_named(tmp_path: Path, content: str
     (tmp_path / "a" / "userns").write_text(content)
     with pytest.raises(UserNamespaceError, match="a/userns: "):
         await first_id(namespaces(tmp_path), "a")
+
+
+@pytest.mark.parametrize(
+    ("mapped", "length"),
+    [(0, 0), (65537, 0), (2 * BLOCK, BLOCK), (2 * BLOCK + 1, BLOCK), (111 * BLOCK, 110 * BLOCK)],
+)
+def test_in_a_user_namespace_pods_have_what_it_has_beside_the_first_block(
+    mapped: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(userns, "in_user_namespace", lambda: True)
+    monkeypatch.setattr(userns, "mapped_ids", lambda: mapped)
+    found = host_range(BLOCK)
+    assert (found.first, found.length) == (BLOCK, length)
+    if length >= 110 * BLOCK:
+        check_range(found, BLOCK, 110)
+        return
+    told = f"the {length} ids of the agent's user namespace, beside its own, are not enough"
+    with pytest.raises(UserNamespaceError, match=told):
+        check_range(found, BLOCK, 110)
 
 
 def test_the_range_of_the_user_kubelet() -> None:
