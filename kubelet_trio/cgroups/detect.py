@@ -75,8 +75,10 @@ def is_swap_on(swaps: Path = Path("/proc/swaps")) -> bool:
 def has_swap_controller(host: CgroupHost, own_cgroup: Path = Path("/proc/self/cgroup")) -> bool:
     """Whether the memory controller of this host can limit swap. Raises OSError."""
     if host.version == 2:
-        # Our own cgroup, because the root cgroup has no such file.
+        # Our own cgroup, because the root cgroup has no such file. Beside the cgroup namespace, as
+        # after nsenter(1), it is `/../x`: then the root of that namespace, a cgroup as any other.
         own = own_cgroup.read_text().rpartition("::")[2].strip().lstrip("/")
+        own = "" if own.startswith("..") else own
         return (host.mounts[""] / own / "memory.swap.max").exists()
     memory = host.mounts.get("memory")
     return memory is not None and (memory / "memory.memsw.limit_in_bytes").exists()

@@ -65,6 +65,10 @@ def test_the_swap_controller_is_where_its_file_is(tmp_path: Path) -> None:
     (tmp_path / "v2/system.slice/agent.service").mkdir(parents=True)
     (tmp_path / "v2/system.slice/agent.service/memory.swap.max").touch()
     assert has_swap_controller(two, own)
+    own.write_text("0::/../agent.service\n")  # entered a cgroup namespace from outside
+    assert not has_swap_controller(two, own)
+    (tmp_path / "v2/memory.swap.max").touch()
+    assert has_swap_controller(two, own)
     one = CgroupHost(1, {"memory": tmp_path / "memory"})
     assert not has_swap_controller(one)
     (tmp_path / "memory").mkdir()
