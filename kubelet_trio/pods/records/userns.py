@@ -82,7 +82,8 @@ def parse_getsubids(output: str) -> IdRange:
     ids = [int(part) for part in parts[2:] if part.isdecimal() and len(part) <= _MOST_DIGITS]
     if len(parts) != 4 or len(ids) != 2:
         raise UserNamespaceError(f"getsubids: expected one range of ids, got {output[:200]!r}")
-    return IdRange(*ids)
+    first, length = ids
+    return IdRange(first, length)
 
 
 def host_range(per_pod: int) -> IdRange:
