@@ -32,11 +32,19 @@ from kubelet_trio.model import (
     RuntimePod,
     WallClock,
     pod_key,
+    pod_object_ref,
     pod_uid,
 )
 from kubelet_trio.node import Pressure
-from kubelet_trio.pods import EndReason, RestartRefusedError, TerminationRequest
+from kubelet_trio.pods import (
+    EndReason,
+    RestartRefusedError,
+    TerminationRequest,
+    check_debuggable,
+    check_runnable,
+)
 from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
+from kubelet_trio.sources import load_ephemeral
 from kubelet_trio.supervision import (
     ChildSpec,
     ChildState,
@@ -155,6 +163,24 @@ class Agent:
             raise RestartRefusedError("the pod is not on this node any more")
         found = worker.restart(name)
         return sorted(c.name for c in self.observed(uid).containers if c.id in found)
+
+    def debug(self, uid: PodUid, given: bytes) -> str:
+        """Add an ephemeral container, given as JSON, to a pod; return its name. Never blocks.
+
+        Raises:
+            DebugRefusedError: the pod may not be given one, or the runtime cannot run it.
+            ManifestError: the container is not valid.
+        """
+        worker = self.parts.workers.get(uid)
+        pod = worker.pod if worker is not None else None
+        check_debuggable(pod, is_ending=worker is not None and worker.is_ending)
+        assert worker is not None
+        container = load_ephemeral(given, worker.pod)
+        check_runnable(container, self.parts.runtime.health.state.value.name)
+        worker.update(worker.allocation.add(container))
+        text = f"Ephemeral container {container.name} was added on this node"
+        self.events_recorder.emit(pod_object_ref(worker.pod), "Normal", "Debugging", text)
+        return container.name
 
     # Views
 

@@ -113,7 +113,9 @@ class AgentMetrics:
                 yield "kubelet_running_containers", (state.value,), states[state]
         desired = self._parts.pods.desired.value.value.pods
         static = Counter(is_static(pod) for pod in desired.values())
-        ephemeral = sum(len(spec(pod).ephemeralContainers or ()) for pod in desired.values())
+        # The workers' pods: those that were added on this node are in no desired pod.
+        pods = [worker.pod for worker in self._parts.workers.values()]
+        ephemeral = sum(len(spec(pod).ephemeralContainers or ()) for pod in pods)
         yield "kubelet_managed_ephemeral_containers", (), ephemeral
         for is_it in (True, False):
             yield "kubelet_desired_pods", (_go_bool(is_it),), static[is_it]

@@ -40,7 +40,11 @@ class AgentClient:
 
     def post(self, *segments: str, **query: str) -> Any:
         """Ask the agent for a change; return its decoded JSON. Raises `ClientError`."""
-        return msgspec.json.decode(b"".join(self.stream(*segments, method="POST", **query)))
+        return msgspec.json.decode(b"".join(self._ask("POST", segments, query)))
+
+    def send(self, body: bytes, *segments: str) -> Any:
+        """Ask the agent for a change that a body says; likewise. Raises `ClientError`."""
+        return msgspec.json.decode(b"".join(self._ask("POST", segments, {}, body)))
 
     def text(self, *segments: str, **query: str) -> str:
         """Return the text at a path. Raises `ClientError`."""
@@ -54,18 +58,25 @@ class AgentClient:
             for line in lines:
                 yield msgspec.json.decode(line)
 
-    def stream(self, *segments: str, method: str = "GET", **query: str) -> Iterator[bytes]:
+    def stream(self, *segments: str, **query: str) -> Iterator[bytes]:
         """Yield the body at a path as it arrives. Raises `ClientError` on any other response."""
+        return self._ask("GET", segments, query)
+
+    def _ask(
+        self, method: str, segments: Sequence[str], query: Mapping[str, str], body: bytes = b""
+    ) -> Iterator[bytes]:
         target = "/" + "/".join(quote(segment, safe="") for segment in segments)
         if query:
             target += f"?{urlencode(query)}"
         with self._connect() as sock:
             connection = h11.Connection(h11.CLIENT)
-            request = h11.Request(
-                method=method, target=target, headers=[("Host", "agent"), ("Connection", "close")]
-            )
+            headers = [("Host", "agent"), ("Connection", "close")]
+            headers += [("Content-Length", str(len(body)))] if body else []
+            request = h11.Request(method=method, target=target, headers=headers)
             sock.sendall(connection.send(request) or b"")
-            # No bytes: no request has a body, and only the state of h11 changes.
+            if body:
+                sock.sendall(connection.send(h11.Data(data=body)) or b"")
+            # No bytes: the length is known, and only the state of h11 changes.
             connection.send(h11.EndOfMessage())
             yield from _body(sock, connection)
 

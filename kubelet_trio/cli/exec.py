@@ -74,14 +74,36 @@ def run_between(
 
 def attach(
     agent: AgentClient, path: Sequence[str], *, with_input: bool, with_terminal: bool
-) -> None:
+) -> bool:
     """Connect with the main process of the container at `path` until it ends.
+
+    Returns whether it has written anything since then. Raises `ClientError`.
+    """
+    has_written = False
+
+    def out(content: bytes) -> None:
+        nonlocal has_written
+        has_written = True
+        _to_stdout(content)
+
+    def err(content: bytes) -> None:
+        nonlocal has_written
+        has_written = True
+        _to_stderr(content)
+
+    ends = Ends(0 if with_input else None, out, err)
+    # Our own end says nothing about the container: its status has the exit code.
+    _exit_code(_connect(agent, ("attach", *path), [], ends, with_terminal=with_terminal))
+    return has_written
+
+
+def feed(agent: AgentClient, path: Sequence[str]) -> None:
+    """Pass our input to the main process of the container at `path`, and leave its output alone.
 
     Raises `ClientError`.
     """
-    ends = Ends(0 if with_input else None, _to_stdout, _to_stderr)
-    # Our own end says nothing about the container: its status has the exit code.
-    _exit_code(_connect(agent, ("attach", *path), [], ends, with_terminal=with_terminal))
+    ends = Ends(0, lambda _: None, lambda _: None)
+    _exit_code(_connect(agent, ("attach", *path), [], ends, with_terminal=False))
 
 
 def _connect(

@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, Entry] = {
     "man": Entry(_LOOK, "shell:man", "Write the man pages."),
     "exec": Entry(_ACT, "streams:exec_", "Run a command in a container."),
     "attach": Entry(_ACT, "streams:attach", "Connect with a container's main process."),
+    "debug": Entry(_ACT, "streams:debug", "Add a container to a running pod, to debug it."),
     "port-forward": Entry(_ACT, "streams:port_forward", "Forward local ports to a pod."),
     "apply": Entry(_ACT, "changes:apply", "Write manifests into the agent's directory."),
     "delete": Entry(_ACT, "changes:delete", "Remove manifests from the agent's directory."),

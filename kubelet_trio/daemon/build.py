@@ -63,6 +63,7 @@ from kubelet_trio.server import (
     SOCKET_NAME,
     Port,
     Router,
+    add_debug,
     add_exec,
     add_history,
     add_images,
@@ -307,6 +308,7 @@ def control_api(agent: Agent) -> Router:
     add_page(router, partial(node_page, agent))
     add_exec(router, agent)
     add_restart(router, agent, agent.restart)
+    add_debug(router, agent, agent.debug)
     return router
 
 

@@ -34,6 +34,11 @@ from kubelet_trio.pods.services import NoManagers, NoServices, PodCgroups, PodMa
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
+from kubelet_trio.pods.worker.debugging import (
+    DebugRefusedError,
+    check_debuggable,
+    check_runnable,
+)
 from kubelet_trio.pods.worker.orphans import LeftVolumes, OrphanDirectories
 from kubelet_trio.pods.worker.registry import PodRegistry
 from kubelet_trio.pods.worker.restarting import RestartRefusedError
@@ -49,6 +54,7 @@ __all__ = [
     "CgroupOperations",
     "CgroupPolicy",
     "ClusterServiceVariables",
+    "DebugRefusedError",
     "EndReason",
     "ImageError",
     "ImagePuller",
@@ -79,6 +85,8 @@ __all__ = [
     "SysctlRules",
     "TerminationRequest",
     "UserNamespaceManager",
+    "check_debuggable",
+    "check_runnable",
     "kernel_version",
     "lacks_features",
     "load_records",

@@ -14,6 +14,7 @@ from kubelet_trio.server.ports import SERVING, Port, Ports
 from kubelet_trio.server.routes.control import (
     LOCK_NAME,
     SOCKET_NAME,
+    add_debug,
     add_exec,
     add_history,
     add_images,
@@ -113,6 +114,7 @@ __all__ = [
     "TlsSettings",
     "TokenReviews",
     "Upgrade",
+    "add_debug",
     "add_exec",
     "add_history",
     "add_images",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import trio
 from lightkube.models.core_v1 import Pod, PodStatus
 
@@ -247,6 +248,10 @@ class StatusManager:
                 raise _OtherPodError(str(key))
             entry.base, entry.base_uid = base, uid
         theirs, ours = base.status or PodStatus(), entry.pod.status or PodStatus()
+        if is_static(entry.pod):
+            # The API server lets nobody add containers to a mirror pod: its status is of those that
+            # its spec has, and what was added on this node is shown on this node alone.
+            ours = msgspec.structs.replace(ours, ephemeralContainerStatuses=None)
         is_finished = entry.is_finished
         merged = merge_status(theirs, ours, to_datetime(self._clock.time()))
         patch = status_patch(theirs, merged)

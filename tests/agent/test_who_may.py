@@ -104,7 +104,7 @@ CONTROL = {
         "/portforward/{namespace}/{pod}",
         "/ui/{path...}",
     )
-} | {("POST", "/restart/{namespace}/{pod}")}  # fmt: skip
+} | {("POST", "/restart/{namespace}/{pod}"), ("POST", "/debug/{namespace}/{pod}")}  # fmt: skip
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import yaml
-from lightkube.models.core_v1 import Secret
+from lightkube.models.core_v1 import Container, Pod, PodSpec, Secret
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.config import ConfigError
@@ -23,11 +23,22 @@ from kubelet_trio.kube.errors import CredentialsError, KubeconfigError
 from kubelet_trio.kube.exec_plugin import read_credentials
 from kubelet_trio.kube.kubeconfig import parse_kubeconfig
 from kubelet_trio.sources import ManifestError
+from kubelet_trio.sources.manifest.ephemeral import load_ephemeral
 from kubelet_trio.sources.manifest.load import load_manifest
 from tests.fuzz.mutate import documents, edited, encode_tree
 from tests.fuzz.target import Target
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
+_EPHEMERAL = {
+    "name": "debugger",
+    "image": "busybox",
+    "targetContainerName": "main",
+    "command": ["sh"],
+    "env": [{"name": "A", "value": "1"}],
+    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},
+    "stdin": True,
+}
 _POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -309,7 +320,12 @@ def _as_yaml(data: bytes) -> bytes:
         return data
 
 
+def _ephemeral(data: bytes) -> object:
+    return load_ephemeral(data, Pod(spec=PodSpec(containers=[Container(name="main")])))
+
+
 TARGETS = [
+    *_document("debug container", _ephemeral, [_EPHEMERAL], ManifestError, per_byte=64),
     *_document("manifest", _manifest, [_POD, _OBJECTS], ManifestError, is_yaml=True, per_byte=64),
     *_document(
         "KubeletConfiguration",

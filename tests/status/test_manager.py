@@ -393,3 +393,20 @@ async def test_a_pod_that_ends_after_an_illegal_status_is_deleted(
         world.observe()
         world.manager.put(pod_uid(pod), with_status(pod, "Running"), is_finished=True)
         await world.wait(lambda: world.phase() is None)
+
+
+async def test_a_mirror_has_no_status_of_a_container_that_its_spec_has_not(
+    autojump_clock: MockClock,
+) -> None:
+    world = World()
+    static = static_pod()
+    uid = world.node.metadata.uid if world.node.metadata is not None else None
+    async with world.running():
+        world.add(mirror_of(static, NODE, uid or ""))
+        added = ContainerStatus(name="debugger", image="i", imageID="", ready=False, restartCount=0)
+        status = with_status(static, "Running", ephemeralContainerStatuses=[added])
+        world.manager.put(pod_uid(static), status)
+        await world.wait(lambda: world.phase("etcd-node-1") == "Running")
+        found = world.status("etcd-node-1")
+        assert found is not None
+        assert found.ephemeralContainerStatuses is None

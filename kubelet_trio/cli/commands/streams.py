@@ -67,6 +67,80 @@ def attach(
     executing.attach(agent, path, with_input=stdin, with_terminal=tty)
 
 
+@click.command()
+@click.argument("name", shell_complete=completed_by("pod_names"))
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--image",
+    default="",
+    help="Image of the new container; with a COMMAND it may be left out: that of the target, else "
+    "of the pod's default container.",
+)
+@click.option(
+    "--target", default="", metavar="CONTAINER", help="Join the processes of this container."
+)
+@click.option("-c", "--container", default="", help="Name of the new container.")
+@click.option("-i", "--stdin", is_flag=True, help="Attach, and pass the input to the container.")
+@click.option("-t", "--tty", is_flag=True, help="Give the container a terminal; needs -i.")
+@click.option(
+    "--profile",
+    type=click.Choice(["legacy", "general", "baseline", "netadmin", "restricted", "sysadmin"]),
+    default="general",
+    help="What it may do, as of kubectl's profiles.  [default: general, which may trace processes]",
+)
+@click.option("--env", multiple=True, metavar="KEY=VALUE", help="An environment variable.")
+@click.option("--arguments", is_flag=True, help="COMMAND are arguments of the image's entrypoint.")
+@click.option(
+    "--image-pull-policy",
+    type=click.Choice(["Always", "IfNotPresent", "Never"]),
+    default=None,
+    help="When to pull.  [default: as for any container of that image]",
+)
+@namespace_option
+@reads
+def debug(
+    agent: AgentClient,
+    name: str,
+    command: tuple[str, ...],
+    image: str,
+    target: str,
+    container: str,
+    stdin: bool,
+    tty: bool,
+    profile: str,
+    env: tuple[str, ...],
+    arguments: bool,
+    image_pull_policy: str | None,
+    namespace: str,
+) -> None:
+    """Add a container to a running pod: `debug NAME -it --image=busybox --target=CONTAINER`.
+
+    With -i it exits with the container's code, else it prints its name. The container stays with
+    the pod until the pod ends, and is never restarted; the pod is not. For static pods and those of
+    `run-pod` alone: pods of an API server are kubectl's, and the line for it is printed.
+    """
+    from kubelet_trio.cli import debug as debugging
+
+    if tty and not stdin:
+        raise click.UsageError("-t needs -i")
+    pairs = [text.partition("=") for text in env]
+    if wrong := [key for key, sign, _ in pairs if not (key and sign)]:
+        raise click.UsageError(f"--env {wrong[0]}: expected KEY=VALUE")
+    wanted = debugging.Wanted(
+        image=image,
+        target=target,
+        name=container,
+        with_input=stdin,
+        with_terminal=tty,
+        profile=profile,
+        env=[(key, value) for key, _, value in pairs],
+        command=command,
+        only_arguments=arguments,
+        pull_policy=image_pull_policy or "",
+    )
+    sys.exit(debugging.debug(agent, name, namespace, wanted))
+
+
 @click.command("port-forward")
 @click.argument("name")
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")

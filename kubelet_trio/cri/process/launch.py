@@ -100,6 +100,11 @@ def make_spec(
             f"it has the devices {paths}: containers here are processes of this host, which get no "
             "devices of their own, so block volumes need a container runtime"
         )
+    if _joins_another(config):
+        raise RefusedError(
+            "it has targetContainerName: containers here are processes of this host, which have no "
+            "PID namespaces to share, and see all others"
+        )
     places = mount_variables(config)
     security = security_of(config)
     env = _environment(config, sandbox, account, places, environ)
@@ -119,6 +124,11 @@ def make_spec(
         oom_score_adj=resources_of(config).oom_score_adj,
         rlimits=parse_rlimits(sandbox.annotations.get(RLIMITS, "")),
     )
+
+
+def _joins_another(config: v1.ContainerConfig) -> bool:
+    namespaces = security_of(config).namespace_options or v1.NamespaceOption()
+    return namespaces.pid == v1.NamespaceMode.TARGET
 
 
 def log_path(sandbox: v1.PodSandboxConfig, config: v1.ContainerConfig) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import EphemeralContainer, Pod
 
 from kubelet_trio.model import (
     JSON_ERRORS,
@@ -51,6 +51,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     restarting: tuple[ContainerId, ...] = ()  # stopped, to start again whatever the policy says
     resize: PodResize | None = None  # the one in progress; `pod` has the allocated resources
     allocates: bool = False  # written by an agent that resizes pods in place
+    added: tuple[EphemeralContainer, ...] = ()  # on this node; `pod` is without them
 
 
 RECORD = StateForm(

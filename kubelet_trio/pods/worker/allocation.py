@@ -7,6 +7,8 @@
 
 The admitter grants or refuses. The worker's task then records what `accepted` returns and uses it
 from `begin` on, and reports with `actuated` and `finish` what it has applied.
+
+All three have the ephemeral containers that were added on this node (`debugging`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Collection
 import msgspec
 from lightkube.models.core_v1 import (
     ContainerStatus,
+    EphemeralContainer,
     Pod,
     PodStatus,
     ResourceRequirements,
@@ -40,6 +43,7 @@ from kubelet_trio.pods.admission import DEFERRED, INFEASIBLE
 from kubelet_trio.pods.plan import begin_resize
 from kubelet_trio.pods.records.record import PodRecord
 from kubelet_trio.pods.types import PendingResize, PodResize
+from kubelet_trio.pods.worker.debugging import with_added, without_added
 
 _PENDING = "PodResizePending"
 _CONDITIONS = (_PENDING, "PodResizeInProgress")
@@ -50,7 +54,8 @@ class PodAllocation:
 
     def __init__(self, desired: Pod, record: PodRecord | None) -> None:
         """Continue with what an earlier agent has recorded."""
-        self.desired = desired
+        self.added = record.added if record is not None else ()
+        self.desired = desired = with_added(desired, self.added)
         self.allocated = desired
         self.granted: Pod | None = None
         self.pending: PendingResize | None = None
@@ -131,6 +136,19 @@ class PodAllocation:
             self.pending_since = now
         if self.asked is None:
             self.pending = None
+
+    def add(self, container: EphemeralContainer) -> Pod:
+        """Add an ephemeral container; return the desired pod with it, for `PodWorker.update`."""
+        self.added = (*self.added, container)
+        return self.with_added(self.desired)
+
+    def with_added(self, pod: Pod) -> Pod:
+        """Return a pod of the source with the containers that were added here."""
+        return with_added(pod, self.added)
+
+    def without_added(self, pod: Pod) -> Pod:
+        """Return a pod as its source wants it."""
+        return without_added(pod, self.added)
 
     def grant(self) -> None:
         """Allocate what is asked; the worker is to record it."""

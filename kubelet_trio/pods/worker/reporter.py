@@ -316,7 +316,7 @@ class PodReporter:
     ) -> None:
         record = PodRecord(
             uid=pod_uid(pod),
-            pod=msgspec.structs.replace(pod, status=self._status),
+            pod=msgspec.structs.replace(self._allocation.without_added(pod), status=self._status),
             start_time=self.start_time,
             termination=request,
             pre_stopped=self._pre_stopped,
@@ -326,6 +326,7 @@ class PodReporter:
             returns=self._returns,
             resize=resize or self._allocation.resize,
             allocates=True,
+            added=self._allocation.added,
         )
         if record != self._record:  # an unchanged one costs no write
             await self._services.records.write(record)

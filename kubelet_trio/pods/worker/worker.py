@@ -204,7 +204,7 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take the newest manifest of this UID."""
-        before = self._allocation.desired
+        before, pod = self._allocation.desired, self._allocation.with_added(pod)
         if pod is before or pod == before:
             return
         self._allocation.update(pod, is_admitted=self.is_admitted, now=trio.current_time())

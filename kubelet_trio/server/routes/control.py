@@ -21,6 +21,7 @@ states, but never the last one.
     GET /ui/...                                   the node page, as in `routes.node_page`
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
     POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
+    POST /debug/{namespace}/{pod}                 add the ephemeral container in the body; 409, 422
     GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
     GET /portforward/{namespace}/{pod}            connections into a pod; likewise
 """
@@ -50,6 +51,7 @@ SOCKET_NAME = "kubelet-trio.sock"
 LOCK_NAME = "kubelet-trio.lock"
 _JSON = "application/json"
 Restart = Callable[[PodUid, str], Sequence[str]]
+Debug = Callable[[PodUid, bytes], str]
 _SYNCED = b'{"type":"BOOKMARK"}\n'  # in a watch: all current objects have been sent
 
 
@@ -189,6 +191,27 @@ def add_restart(router: Router, view: AgentView, restart: Restart) -> None:
         return _json({"containers": list(names)})
 
     router.add("POST", "/restart/{namespace}/{pod}", handle)
+
+
+def add_debug(router: Router, view: AgentView, debug: Debug) -> None:
+    """Add /debug; `debug` returns the container's name.
+
+    It raises ValueError with the reason of a refusal, or ManifestError.
+    """
+
+    async def handle(request: Request) -> Response:
+        from kubelet_trio.sources import ManifestError  # loaded with the first request
+
+        pod = known_pod(view, request.params["namespace"], request.params["pod"])
+        try:
+            name = debug(pod_uid(pod), request.body)
+        except ManifestError as exc:
+            raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc)) from exc
+        except ValueError as exc:
+            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+        return _json({"container": name})
+
+    router.add("POST", "/debug/{namespace}/{pod}", handle)
 
 
 def _handler(view: AgentView, answer: Callable[[AgentView, Request], Response]) -> Handler:

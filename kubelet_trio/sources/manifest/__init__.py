@@ -7,6 +7,7 @@ of it.
 
 from kubelet_trio.sources.manifest.decode import MAX_MANIFEST_SIZE
 from kubelet_trio.sources.manifest.defaults import default_pod
+from kubelet_trio.sources.manifest.ephemeral import load_ephemeral
 from kubelet_trio.sources.manifest.identity import IsKnown, none_known
 from kubelet_trio.sources.manifest.load import Manifest, load_manifest
 from kubelet_trio.sources.manifest.static import (
@@ -26,6 +27,7 @@ __all__ = [
     "Manifest",
     "check_cluster_pod",
     "default_pod",
+    "load_ephemeral",
     "load_manifest",
     "manifest_name",
     "manifest_of",

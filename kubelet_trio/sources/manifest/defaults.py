@@ -16,6 +16,7 @@ from lightkube.models.core_v1 import (
     DownwardAPIVolumeSource,
     EmptyDirVolumeSource,
     EnvVar,
+    EphemeralContainer,
     HTTPGetAction,
     Lifecycle,
     ObjectFieldSelector,
@@ -67,6 +68,20 @@ def _spec(spec: PodSpec) -> PodSpec:
         securityContext=spec.securityContext or PodSecurityContext(),
         terminationGracePeriodSeconds=_or(spec.terminationGracePeriodSeconds, GRACE_PERIOD),
         enableServiceLinks=_or(spec.enableServiceLinks, True),
+    )
+
+
+def default_ephemeral(container: EphemeralContainer) -> EphemeralContainer:
+    """Return an ephemeral container with every omitted field that has a default set to it.
+
+    It may have nothing but what any container has: `resources`, which it may not, is left out.
+    """
+    return replace(
+        container,
+        imagePullPolicy=container.imagePullPolicy or pull_policy(container.image or ""),
+        terminationMessagePath=container.terminationMessagePath or TERMINATION_MESSAGE_PATH,
+        terminationMessagePolicy=container.terminationMessagePolicy or "File",
+        env=_each(container.env, _env),
     )
 
 

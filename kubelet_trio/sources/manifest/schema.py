@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from lightkube.models.core_v1 import Pod
+from lightkube.models.core_v1 import EphemeralContainer, Pod
 
 from kubelet_trio.objects import KINDS
 from kubelet_trio.sources.errors import MAX_ERRORS, FieldError, json_type, quote
@@ -53,6 +53,12 @@ def check_object(raw: dict[str, Any], kind: str) -> tuple[dict[str, Any], list[F
     """Do the same for an object of one of the other kinds."""
     walk = _Walk()
     return walk.struct(raw, KINDS[kind], ""), walk.errors
+
+
+def check_ephemeral(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], list[FieldError]]:
+    """Do the same for one ephemeral container at a path of its pod."""
+    walk = _Walk()
+    return walk.struct(raw, EphemeralContainer, path), walk.errors
 
 
 class _Walk:

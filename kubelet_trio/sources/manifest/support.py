@@ -156,6 +156,17 @@ def check_support(document: dict[str, Any]) -> list[FieldError]:
     return errors + list(_resource_errors(document)) + list(_annotation_errors(document))
 
 
+def check_ephemeral_support(document: dict[str, Any], index: int) -> list[FieldError]:
+    """Return every use of a refused field in an ephemeral container, the `index`-th of its pod."""
+    inside: dict[str, Any] = {"spec": {"ephemeralContainers": [{}] * index + [document]}}
+    return [
+        FieldError(path, refusal.why)
+        for pattern, refusal in NOT_YET.items()
+        for path, value in _find(inside, pattern)
+        if refusal.refuses(value)
+    ]
+
+
 def check_cluster_pod(pod: Pod) -> list[FieldError]:
     """Return every use of a field that this node refuses in a pod of an API server."""
     # Resources that the node does not offer are left to the scheduler, as in the Go kubelet.

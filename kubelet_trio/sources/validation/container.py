@@ -8,6 +8,7 @@ from lightkube.models.core_v1 import (
     Container,
     ContainerPort,
     ContainerRestartRule,
+    EphemeralContainer,
     Pod,
     PodSpec,
     ResourceRequirements,
@@ -15,7 +16,8 @@ from lightkube.models.core_v1 import (
 )
 
 from kubelet_trio.containers import RESIZABLE, amounts, container_amounts, total_quantities
-from kubelet_trio.model import NANO, RESTART_ALL_CONTAINERS, parse_quantity
+from kubelet_trio.model import NANO, RESTART_ALL_CONTAINERS, as_container, parse_quantity
+from kubelet_trio.sources.errors import FieldError
 from kubelet_trio.sources.validation import syntax
 from kubelet_trio.sources.validation.env import validate_env
 from kubelet_trio.sources.validation.field_errors import FieldErrors
@@ -38,6 +40,13 @@ _NO_RESTART = (
 _MAX_RULES = 20
 _MAX_EXIT_CODES = 255
 
+# The fields of a container that an ephemeral one does not have (allowedEphemeralContainerFields).
+_NOT_EPHEMERAL = (
+    *("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"),
+    *("restartPolicy", "restartPolicyRules", "resizePolicy"),
+)
+_EPHEMERAL = "cannot be set for an Ephemeral Container"
+
 Placed = tuple[str, Container]  # path and container
 
 
@@ -48,22 +57,11 @@ def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[s
     init = [(f"spec.initContainers[{i}]", c) for i, c in enumerate(spec.initContainers or ())]
     main = [(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers)]
     seen: set[str] = set()
-    # The only volumes that `fileKeyRef` may read from (KEP-3721).
-    claimed = frozenset(
-        v.name
-        for v in spec.volumes or ()
-        if v.persistentVolumeClaim is not None or v.ephemeral is not None
-    )
-    empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
     for path, container in [*init, *main]:
         if container.name and container.name in seen:
             errors.duplicate(f"{path}.name", container.name)
         seen.add(container.name)
-        _container(errors, container, path, volumes)
-        _devices(errors, container, path, volumes, claimed)
-        validate_env(errors, container, path, empty_dirs)
-        own_users = spec.hostUsers is False
-        validate_container_security(errors, container, path, own_users=own_users)
+        _container(errors, spec, container, path, volumes)
         _ports(errors, container.ports or [], f"{path}.ports", bool(spec.hostNetwork))
         is_ordinary_init = (path, container) in init and container.restartPolicy != "Always"
         never = is_ordinary_init or spec.restartPolicy == "Never"
@@ -81,9 +79,34 @@ def validate_containers(errors: FieldErrors, spec: PodSpec, volumes: frozenset[s
     _host_ports(errors, [placed for placed in [*init, *main] if placed not in ordinary])
 
 
+def validate_ephemeral(spec: PodSpec, container: EphemeralContainer, path: str) -> list[FieldError]:
+    """Return all errors of an ephemeral container that is to be added to a pod.
+
+    Source: validateEphemeralContainers in pkg/apis/core/validation.
+    """
+    errors = FieldErrors()
+    others = [c.name for c in (*(spec.initContainers or ()), *spec.containers)]
+    if container.name in [*others, *(c.name for c in spec.ephemeralContainers or ())]:
+        errors.duplicate(f"{path}.name", container.name)
+    target = container.targetContainerName
+    if target and target not in others:
+        errors.not_found(f"{path}.targetContainerName", target)
+    volumes = frozenset(volume.name for volume in spec.volumes or ())
+    _container(errors, spec, as_container(container), path, volumes)
+    for name in _NOT_EPHEMERAL:
+        if getattr(container, name):
+            errors.forbidden(f"{path}.{name}", _EPHEMERAL)
+    for index, mount in enumerate(container.volumeMounts or ()):
+        for name in ("subPath", "subPathExpr"):
+            if getattr(mount, name):
+                errors.forbidden(f"{path}.volumeMounts[{index}].{name}", _EPHEMERAL)
+    return errors.found
+
+
 def _container(
-    errors: FieldErrors, container: Container, path: str, volumes: frozenset[str]
+    errors: FieldErrors, spec: PodSpec, container: Container, path: str, volumes: frozenset[str]
 ) -> None:
+    """Check what containers of every kind have."""
     errors.need(f"{path}.name", container.name, syntax.dns_label)
     image = container.image or ""
     if not image:
@@ -97,6 +120,17 @@ def _container(
     resources = container.resources or ResourceRequirements()
     _resources(errors, resources, f"{path}.resources")
     _restart(errors, container, path)
+    claimed = frozenset(
+        v.name
+        for v in spec.volumes or ()
+        if v.persistentVolumeClaim is not None or v.ephemeral is not None
+    )
+    _devices(errors, container, path, volumes, claimed)
+    # The only volumes that `fileKeyRef` may read from (KEP-3721).
+    empty_dirs = [v.name for v in spec.volumes or () if v.emptyDir is not None]
+    validate_env(errors, container, path, empty_dirs)
+    own_users = spec.hostUsers is False
+    validate_container_security(errors, container, path, own_users=own_users)
 
 
 def _ports(errors: FieldErrors, ports: list[ContainerPort], path: str, host_network: bool) -> None:
