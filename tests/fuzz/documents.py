@@ -10,7 +10,14 @@ from pathlib import Path
 
 import msgspec
 import yaml
-from lightkube.models.core_v1 import Container, Pod, PodSpec, Secret
+from lightkube.models.core_v1 import (
+    Container,
+    EmptyDirVolumeSource,
+    Pod,
+    PodSpec,
+    Secret,
+    Volume,
+)
 from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.config import ConfigError
@@ -320,8 +327,16 @@ def _as_yaml(data: bytes) -> bytes:
         return data
 
 
+_PLACE = Pod(
+    spec=PodSpec(
+        containers=[Container(name="main")],
+        volumes=[Volume(name="data", emptyDir=EmptyDirVolumeSource())],
+    )
+)
+
+
 def _ephemeral(data: bytes) -> object:
-    return load_ephemeral(data, Pod(spec=PodSpec(containers=[Container(name="main")])))
+    return load_ephemeral(data, _PLACE))
 
 
 TARGETS = [
