@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import trio
 
 from kubelet_trio import Kubelet, KubeletConfig, RunningPod, open_kubelet
 
 PORT = 8182
-SERVICE = {
+SERVICE: dict[str, Any] = {
     "metadata": {"name": "service"},
     "spec": {
         "terminationGracePeriodSeconds": 5,

@@ -336,7 +336,7 @@ _PLACE = Pod(
 
 
 def _ephemeral(data: bytes) -> object:
-    return load_ephemeral(data, _PLACE))
+    return load_ephemeral(data, _PLACE)
 
 
 TARGETS = [
