@@ -1,5 +1,7 @@
 """The library: a kubelet inside another trio program. Start with `open_kubelet`."""
 
+from typing import Any
+
 from kubelet_trio.cri import (
     ExecResult,
     Runtime,
@@ -63,3 +65,22 @@ __all__ = [
     "node_paths",
     "open_kubelet",
 ]
+
+# What a program sees of them, in a repr or a traceback, is where it imports them from. (The errors
+# say so themselves.)
+_SHOWN: tuple[Any, ...] = (
+    EventStream,
+    ExecResult,
+    Kubelet,
+    KubeletConfig,
+    LogLines,
+    ManagerSettings,
+    PodChange,
+    PodWatch,
+    RunningPod,
+    Runtime,
+    TopologyOptions,
+    open_kubelet,
+)
+for _public in _SHOWN:
+    _public.__module__ = "kubelet_trio"

@@ -128,10 +128,40 @@ spec: {containers: [{name: main, image: web}]}
         assert running.why_not_ready == ""
 
 
-@pytest.mark.parametrize("name", [n for n in kubelet_trio.__all__ if n.endswith("Error")])
-def test_errors_are_shown_under_the_name_that_is_imported(name: str) -> None:
-    found = getattr(kubelet_trio, name)
-    assert found.__module__ == "kubelet_trio"
+@pytest.mark.parametrize("name", sorted({*kubelet_trio.__all__} - {"PodLike", "ResourcesLike"}))
+def test_public_names_are_shown_as_they_are_imported(name: str) -> None:
+    found = getattr(kubelet_trio, name)  # the two that are left out are unions, which have no name
+    assert (found.__module__, found.__qualname__) == ("kubelet_trio", name)
+
+
+_NO_LOGGING = """
+import sys, trio
+from kubelet_trio import KubeletConfig, PodNotReadyError, open_kubelet
+from kubelet_trio.testing import FakeRuntime
+
+POD = {"metadata": {"name": "m"}, "spec": {"containers": [{"name": "m", "image": "exit-after-5"}]}}
+
+async def main():
+    config = KubeletConfig(root_dir=sys.argv[1], runtime=FakeRuntime())
+    async with open_kubelet(config) as kubelet, kubelet.run_pod(POD) as running:
+        try:
+            await running.wait_ready(timeout=1)
+        except PodNotReadyError:
+            return
+
+trio.run(main)
+"""
+
+
+def test_a_program_that_sets_up_no_logging_has_warnings_on_stderr_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _NO_LOGGING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if "level='warning'" not in line] == []
+    assert any(
+        "type='Warning'" in line and "does not know 'exit-after-5'" in line for line in lines
+    )
 
 
 def test_an_example_without_its_arguments_tells_them() -> None:

@@ -248,6 +248,18 @@ def test_words_choose_a_behaviour() -> None:
     assert behaviour_from_words("stubborn").ignores_sigterm
 
 
+@pytest.mark.parametrize(
+    "word", ["exit-after-5", "exit-x", "exit-0-after-", "slow-stop-x", "no-start-5", "no-create-"]
+)
+def test_a_word_that_is_almost_one_is_refused_by_name(word: str) -> None:
+    assert f"does not know '{word}'" in behaviour_from_words(f"x/{word}:1").create_error
+
+
+@pytest.mark.parametrize("image", ["fast-exit-node", "x.no-start-up/web", "exit", "my-slow-stop-x"])
+def test_a_word_in_the_middle_of_a_name_is_none(image: str) -> None:
+    assert behaviour_from_words(image).create_error == ""
+
+
 async def test_a_container_unknown_to_the_runtime_is_not_found(autojump_clock: object) -> None:
     runtime = FakeRuntime()
     _, [container_id] = await run_pod(runtime)
