@@ -18,7 +18,7 @@ from kubelet_trio.server import SERVING, Handler, Port, Request, Response, serve
 from kubelet_trio.supervision import ChildSpec
 
 if TYPE_CHECKING:
-    from kubelet_trio.server import Router
+    from kubelet_trio.server import PageSessions, Router
 
 log = get_logger()
 
@@ -27,38 +27,55 @@ _ONLY = "only_cpu_and_memory"
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def node_page_child(agent: Agent, number: int) -> ChildSpec:
-    """Return the child that serves the page without authentication: on loopback alone."""
+def node_page_child(agent: Agent, number: int, sessions: PageSessions | None = None) -> ChildSpec:
+    """Return the child that serves the page without authentication: on loopback alone.
+
+    `sessions` are those who may act on it; None: nobody may.
+    """
     port = agent.ports.tcp("ui", "--ui-port", "127.0.0.1", number)
-    serve = partial(_serve_node_page, agent, port)
+    serve = partial(_serve_node_page, agent, port, sessions)
     return ChildSpec("ui", serve, policy=SERVING, note=port.problem)
 
 
 async def _serve_node_page(
-    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    agent: Agent,
+    port: Port,
+    sessions: PageSessions | None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     from kubelet_trio.server import loopback_only
 
-    page = loopback_page(agent)
+    page = loopback_page(agent, sessions)
     agent.history.want()
     listeners = await port.listen(task_status.started)
     log.info("page.open", url=f"http://{port.info.address}/ui/")
     await serve_http(loopback_only(page), listeners)
 
 
-def loopback_page(agent: Agent) -> Router:
-    """Return the routes of the port that serves the page alone."""
-    page = node_page(agent)
+def loopback_page(agent: Agent, sessions: PageSessions | None = None) -> Router:
+    """Return the routes of the port that serves the page alone; `sessions`: who may act there."""
+    actions = None
+    if sessions is not None:
+        from kubelet_trio.server import page_actions_router
+
+        actions = page_actions_router(agent, agent.restart, sessions)
+    page = node_page(agent, actions)
     page.add("GET", "/", _to_page)
     return page
 
 
-def node_page(agent: Agent) -> Router:
-    """Return the routes of the page, below `/ui/`."""
+def node_page(agent: Agent, actions: Router | None = None) -> Router:
+    """Return the routes of the page, below `/ui/`; with `actions` the page offers these."""
     from kubelet_trio.server import node_page_router
 
     return node_page_router(
-        agent, agent.stats.summary, agent.history.page, agent.clock.time, os.cpu_count() or 1
+        agent,
+        agent.stats.summary,
+        agent.history.page,
+        agent.clock.time,
+        os.cpu_count() or 1,
+        actions=actions,
     )
 
 

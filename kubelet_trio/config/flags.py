@@ -41,6 +41,7 @@ class KubeletFlags:
     remove_pods_on_exit: bool = False
     keep_kernel_settings: bool = False
     ui_port: int = 0
+    ui_actions: bool = False
     image_gc_keep: list[str] = field(default_factory=list)
     kubeconfig: str = ""
     bootstrap_kubeconfig: str = ""

@@ -57,7 +57,7 @@ _GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Ports: kubelet API, health and the page",
         (
             *("address", "port", "read-only", "tls", "client-ca", "auth", "anonymous"),
-            *("enable-", "contention", "streaming", "healthz", "ui-port"),
+            *("enable-", "contention", "streaming", "healthz", "ui-"),
         ),
     ),
     (

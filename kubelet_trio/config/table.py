@@ -228,6 +228,7 @@ FLAGS: tuple[Row, ...] = (
     row("", "remove-pods-on-exit", YES, "end and completely remove all pods at SIGINT and SIGTERM (kubelet-trio only)"),
     row("", "keep-kernel-settings", YES, "start with the kernel's settings as they are, and do not change them (kubelet-trio only)"),
     row("", "ui-port", YES, "serve the node page on this port of 127.0.0.1; 0: not (kubelet-trio only)"),
+    row("", "ui-actions", YES, "let those who may open the control socket restart containers and run commands on the page of `--ui-port` (kubelet-trio only)"),
     row("", "image-gc-keep", YES, "images that are never removed, `pattern,...`; may be repeated (kubelet-trio only)"),
     row("", "kubeconfig", YES, "kubeconfig of the API server of a cluster to join; unset: no cluster"),
     row("", "bootstrap-kubeconfig", API, "kubeconfig to request a client certificate with, if `--kubeconfig` has no valid one", "without --kubeconfig no cluster is joined"),

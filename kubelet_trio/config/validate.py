@@ -395,6 +395,8 @@ def _node_flags(flags: KubeletFlags) -> Iterator[str]:
         yield f'--node-ip "{flags.node_ip}" must be one address of each IP family'
     if not 0 <= flags.ui_port <= 65535:
         yield f"--ui-port {flags.ui_port} must be between 0 and 65535, inclusive"
+    if flags.ui_actions and not flags.ui_port:
+        yield "--ui-actions needs the port of the page: --ui-port 10280, for example"
     if flags.crash_loop_backoff_base <= 0:
         yield "--crash-loop-backoff-base must be greater than 0"
     if flags.cloud_provider not in ("", "external"):

@@ -67,6 +67,7 @@ from kubelet_trio.server import (
     add_exec,
     add_history,
     add_images,
+    add_login,
     add_node,
     add_page,
     add_restart,
@@ -84,6 +85,7 @@ from kubelet_trio.volumes import KernelMounter, has_tmpfs_noswap
 if TYPE_CHECKING:
     from kubelet_trio.agent import ApiServer
     from kubelet_trio.daemon.join import Apis
+    from kubelet_trio.server import PageSessions
     from kubelet_trio.sources import Takeover
 
 
@@ -274,8 +276,13 @@ def _health_servers(
     agent: Agent, config: KubeletConfiguration, flags: KubeletFlags
 ) -> tuple[ChildSpec, ...]:
     root_dir = agent.settings.node.root_dir
+    sessions = None
+    if flags.ui_actions:
+        from kubelet_trio.server import PageSessions  # only where the page has actions
+
+        sessions = PageSessions()
     control = agent.ports.unix("control", "--root-dir", root_dir / SOCKET_NAME)
-    serve = partial(_serve_control, agent, control)
+    serve = partial(_serve_control, agent, control, sessions)
     servers = [ChildSpec("control", serve, policy=SERVING, note=control.problem)]
     if config.healthz_port:
         health = agent.ports.tcp(
@@ -285,7 +292,7 @@ def _health_servers(
         servers.insert(0, ChildSpec("healthz", serve, policy=SERVING, note=health.problem))
     # The page shows logs without authentication, so it is off by default, and on loopback only.
     if flags.ui_port:
-        servers.append(node_page_child(agent, flags.ui_port))
+        servers.append(node_page_child(agent, flags.ui_port, sessions))
     return tuple(servers)
 
 
@@ -296,8 +303,8 @@ async def _serve_health(
     await serve_http(health_router(agent.check_functions(), agent.meter), listeners)
 
 
-def control_api(agent: Agent) -> Router:
-    """Return the routes of the control socket."""
+def control_api(agent: Agent, sessions: PageSessions | None = None) -> Router:
+    """Return the routes of the control socket; `sessions`: those who may act on the page."""
     router = control_router(agent)
     add_stats(router, partial(agent.stats.summary, only_cpu_and_memory=True))
     add_volumes(router, agent.volume_page.page)
@@ -309,13 +316,18 @@ def control_api(agent: Agent) -> Router:
     add_exec(router, agent)
     add_restart(router, agent, agent.restart)
     add_debug(router, agent, agent.debug)
+    add_login(router, sessions.new_login if sessions is not None else None)
     return router
 
 
 async def _serve_control(
-    agent: Agent, port: Port, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    agent: Agent,
+    port: Port,
+    sessions: PageSessions | None,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    router = control_api(agent)
+    router = control_api(agent, sessions)
     listeners = await port.listen(task_status.started)
     path = agent.settings.node.root_dir / SOCKET_NAME
     try:

@@ -18,6 +18,7 @@ from kubelet_trio.server.routes.control import (
     add_exec,
     add_history,
     add_images,
+    add_login,
     add_node,
     add_page,
     add_restart,
@@ -42,6 +43,7 @@ from kubelet_trio.server.view import (
 if TYPE_CHECKING:
     from kubelet_trio.server.access.authentication import NodeAuthenticator, TokenReviews
     from kubelet_trio.server.access.authorization import AccessReviews, Authorizer, Guard, allow_all
+    from kubelet_trio.server.access.page_sessions import PageSessions
     from kubelet_trio.server.logs.system import SYSTEM_LOGS
     from kubelet_trio.server.pods_api import PodWatches, pods_api_server
     from kubelet_trio.server.routes.fleet_page import failed_node, fleet_node, fleet_router
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         loopback_only,
         node_page_router,
     )
+    from kubelet_trio.server.routes.page_actions import page_actions_router
     from kubelet_trio.server.tls.self_signed import ensure_self_signed
     from kubelet_trio.server.tls.serving import ServerTls, TlsSettings
 
@@ -62,6 +65,7 @@ _DEFERRED = {
     "Authorizer": "access.authorization",
     "Guard": "access.authorization",
     "NodeAuthenticator": "access.authentication",
+    "PageSessions": "access.page_sessions",
     "PodWatches": "pods_api",
     "SYSTEM_LOGS": "logs.system",
     "ServerTls": "tls.serving",
@@ -77,6 +81,7 @@ _DEFERRED = {
     "loopback_only": "routes.node_page",
     "measured": "routes.kubelet",
     "node_page_router": "routes.node_page",
+    "page_actions_router": "routes.page_actions",
     "pods_api_server": "pods_api",
 }
 
@@ -98,6 +103,7 @@ __all__ = [
     "KubeletApiView",
     "Limits",
     "NodeAuthenticator",
+    "PageSessions",
     "PodWatches",
     "Port",
     "PortInfo",
@@ -118,6 +124,7 @@ __all__ = [
     "add_exec",
     "add_history",
     "add_images",
+    "add_login",
     "add_node",
     "add_page",
     "add_restart",
@@ -140,6 +147,7 @@ __all__ = [
     "node_page_router",
     "open_tcp",
     "open_unix",
+    "page_actions_router",
     "peer_name",
     "pods_api_server",
     "root_lock",

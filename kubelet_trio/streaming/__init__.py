@@ -15,6 +15,7 @@ from kubelet_trio.streaming.channels import (
     TUNNEL,
     WEBSOCKET_V5,
     chosen,
+    failed,
     is_base64,
 )
 from kubelet_trio.streaming.command import (
@@ -42,6 +43,7 @@ __all__ = [
     "WebSocket",
     "WebSocketClient",
     "chosen",
+    "failed",
     "forward_spdy",
     "forward_websocket",
     "handshake",

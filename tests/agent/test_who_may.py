@@ -16,7 +16,7 @@ from lightkube.models.authorization_v1 import SubjectAccessReviewSpec
 
 from kubelet_trio.agent import Agent, NodeApiSettings, ReviewApis
 from kubelet_trio.agent.node_api import NodeApi
-from kubelet_trio.agent.pages import loopback_page
+from kubelet_trio.agent.pages import loopback_page, node_page
 from kubelet_trio.config.load import load_settings
 from kubelet_trio.daemon import build_agent
 from kubelet_trio.daemon.build import control_api
@@ -24,6 +24,7 @@ from kubelet_trio.model import inline_offload
 from kubelet_trio.server import (
     ApiOptions,
     HttpError,
+    PageSessions,
     Request,
     Response,
     Router,
@@ -94,17 +95,35 @@ UI = {
         "/ui/logs/{namespace}/{pod}/{container}",
     )
 }  # fmt: skip
+ACTIONS = {  # with --ui-actions; each but `session` checks Origin, cookie and key
+    ("GET", "/ui/session"),
+    ("GET", "/ui/exec/{namespace}/{pod}/{container}"),
+    *(("POST", f"/ui/{path}") for path in ("login", "logout", "restart/{namespace}/{pod}")),
+}
 CONTROL = {
     ("GET", path)
     for path in (
-        "/pods", "/pods/{namespace}/{name}", "/events", "/tree", "/status", "/version", "/stats",
-        "/volumes", "/topology", "/history", "/node", "/images",
+        "/pods",
+        "/pods/{namespace}/{name}",
+        "/events",
+        "/tree",
+        "/status",
+        "/version",
+        "/stats",
+        "/volumes",
+        "/topology",
+        "/history",
+        "/node",
+        "/images",
         "/logs/{namespace}/{pod}/{container}",
-        "/exec/{namespace}/{pod}/{container}", "/attach/{namespace}/{pod}/{container}",
+        "/exec/{namespace}/{pod}/{container}",
+        "/attach/{namespace}/{pod}/{container}",
         "/portforward/{namespace}/{pod}",
         "/ui/{path...}",
     )
-} | {("POST", "/restart/{namespace}/{pod}"), ("POST", "/debug/{namespace}/{pod}")}  # fmt: skip
+} | {
+    ("POST", path) for path in ("/restart/{namespace}/{pod}", "/debug/{namespace}/{pod}", "/login")
+}
 
 
 @pytest.fixture
@@ -165,6 +184,7 @@ def test_the_table_names_every_route_of_every_door(agent: Agent) -> None:
     assert told(api._router(read_only=True)) == READ_ONLY
     assert told(health_router(agent.check_functions())) == HEALTHZ
     assert told(loopback_page(agent)) == UI
+    assert told(loopback_page(agent, PageSessions())) == UI | ACTIONS
     assert told(control_api(agent)) == CONTROL
 
 
@@ -233,6 +253,34 @@ async def test_the_page_of_the_loopback_port_is_for_loopback_names(
     except HttpError as exc:
         answer = exc
     assert answer.status == status
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(ACTIONS))
+async def test_the_pages_actions_are_on_the_loopback_port_alone(
+    agent: Agent, method: str, path: str
+) -> None:
+    """Not on the kubelet API, nor on the control socket, whose pages are the same otherwise."""
+    asked = Request(
+        method, concrete(path), headers={"host": "localhost", "origin": "http://localhost"}
+    )
+    for router in (node_page(agent), loopback_page(agent), control_api(agent, PageSessions())):
+        with pytest.raises(HttpError) as refused:
+            await router(asked)
+        assert refused.value.status in (404, 405)
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(ACTIONS - {("GET", "/ui/session")}))
+async def test_no_action_without_a_session(agent: Agent, method: str, path: str) -> None:
+    handler = loopback_only(loopback_page(agent, PageSessions(lambda: 0.0)))
+    headers = {
+        "host": "localhost",
+        "origin": "http://localhost",
+        "content-type": "application/json",
+    }
+    with pytest.raises(HttpError) as refused:
+        await handler(Request(method, concrete(path), headers=headers))
+    assert refused.value.status == 403
+    assert "kubelet-trio ui" in str(refused.value)
 
 
 async def test_the_control_socket_opens_to_its_owner_alone(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bed, str]]:
     bed = Bed(
         tmp_path_factory.mktemp("node"),
         None,
-        arguments=("--ui-port", str(port)),
+        arguments=("--ui-port", str(port), "--ui-actions"),
     )
     try:
         bed.agent.start()

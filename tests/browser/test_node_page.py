@@ -23,7 +23,7 @@ def row(name: str, namespace: str = "default") -> str:
 
 
 def text_of(selector: str) -> str:
-    return f"document.querySelector({json.dumps(selector)}).innerText"
+    return f"document.querySelector({json.dumps(selector)})?.innerText"
 
 
 def names(page: Page) -> list[str]:

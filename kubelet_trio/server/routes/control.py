@@ -22,6 +22,7 @@ states, but never the last one.
     GET /exec/{namespace}/{pod}/{container}       a command; as in the kubelet API
     POST /restart/{namespace}/{pod}[?container=]  restart containers in place; 409 says why not
     POST /debug/{namespace}/{pod}                 add the ephemeral container in the body; 409, 422
+    POST /login                                   a one-time login for the node page's actions
     GET /attach/{namespace}/{pod}/{container}     a container's own streams; likewise
     GET /portforward/{namespace}/{pod}            connections into a pod; likewise
 """
@@ -34,6 +35,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import trio
 from lightkube.models.core_v1 import Event, Pod
 
 from kubelet_trio import __version__
@@ -183,12 +185,7 @@ def add_restart(router: Router, view: AgentView, restart: Restart) -> None:
     """Add /restart; `restart` returns the containers' names, or raises ValueError with a reason."""
 
     async def handle(request: Request) -> Response:
-        pod = known_pod(view, request.params["namespace"], request.params["pod"])
-        try:
-            names = restart(pod_uid(pod), request.query.get("container", ""))
-        except ValueError as exc:
-            raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
-        return _json({"containers": list(names)})
+        return await answer_restart(view, restart, request)
 
     router.add("POST", "/restart/{namespace}/{pod}", handle)
 
@@ -212,6 +209,27 @@ def add_debug(router: Router, view: AgentView, debug: Debug) -> None:
         return _json({"container": name})
 
     router.add("POST", "/debug/{namespace}/{pod}", handle)
+
+
+async def answer_restart(view: AgentView, restart: Restart, request: Request) -> Response:
+    """Restart containers, and answer with their names. Raises `HttpError` 404 or 409."""
+    await trio.lowlevel.checkpoint()
+    pod = known_pod(view, request.params["namespace"], request.params["pod"])
+    try:
+        names = restart(pod_uid(pod), request.query.get("container", ""))
+    except ValueError as exc:
+        raise HttpError(HTTPStatus.CONFLICT, str(exc)) from exc
+    return _json({"containers": list(names)})
+
+
+def add_login(router: Router, new_login: Callable[[], str] | None) -> None:
+    """Add /login; `new_login` returns a token for the page, None: the page has no actions."""
+
+    async def login(_: Request) -> Response:
+        await trio.lowlevel.checkpoint()
+        return _json({"token": new_login() if new_login is not None else ""})
+
+    router.add("POST", "/login", login)
 
 
 def _handler(view: AgentView, answer: Callable[[AgentView, Request], Response]) -> Handler:

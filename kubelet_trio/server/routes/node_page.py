@@ -8,9 +8,9 @@
     GET /ui/pods/{namespace}/{name}[?format=yaml]  one pod; see `page_details`
     GET /ui/logs/{namespace}/{pod}/{container}  the log; see `logs.container` for its query
 
-All of it is read-only. Values that may be secrets are left out: see `page_details`. Links are
-relative, so that the page works behind `kubectl proxy` too. The page loads nothing from other
-hosts, and a Content-Security-Policy forbids it.
+All of it is read-only; `page_actions` has what the agent's owner may do. Values that may be secrets
+are left out: see `page_details`. Links are relative, so that the page works behind `kubectl proxy`
+too. The page loads nothing from other hosts, and a Content-Security-Policy forbids it.
 
 The page's own port has no authentication. It listens on the loopback address only, and
 `loopback_only` refuses a `Host` that is not a loopback name: otherwise any web page could let its
@@ -49,18 +49,21 @@ _FILES = frozenset(
         *("base.css", "list.css", "drawer.css", "logs.css"),
         *("page.js", "dom.js", "plots.js", "usage.js", "node.js", "list.js"),
         *("drawer.js", "details.js", "logs.js"),
+        *("session.js", "terminal.js", "terminal.css", "vt.js", "keys.js"),
     )
 )
 _JSON = "application/json"
 _DIRECTORY = Path(__file__).with_name("ui")
 _EVENTS = 200  # the newest; the control socket has all of them
-_HEADERS: Headers = (
+PAGE_HEADERS: Headers = (
     (
         "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),  # as frame-ancestors, for old browsers
+    ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Cache-Control", "no-store"),
@@ -81,14 +84,22 @@ def node_page_router(
     now: Now,
     cores: int,
     offload: Offload = thread_offload.of(Purpose.LOGS),
+    *,
+    actions: Router | None = None,
 ) -> Router:
-    """Return the page's routes, without any access check. `cores` are the machine's CPUs."""
+    """Return the page's routes, without any access check.
+
+    `cores` are the machine's CPUs. `actions` are the routes of `page_actions`, which check who
+    asks; None: the page is read-only.
+    """
     router = Router()
+    if actions is not None:
+        router.routes += actions.routes
 
     async def page(request: Request) -> Response:
         if not request.path.endswith("/"):
             # Relative: behind `kubectl proxy` the path has a prefix.
-            return Response(HTTPStatus.FOUND, headers=(("Location", "ui/"), *_HEADERS))
+            return Response(HTTPStatus.FOUND, headers=(("Location", "ui/"), *PAGE_HEADERS))
         return await page_file("page.html", offload)
 
     async def file(request: Request) -> Response:
@@ -98,7 +109,8 @@ def node_page_router(
         return await page_file(name, offload)
 
     async def data(_: Request) -> Response:
-        return page_answer(msgspec.json.encode(page_data(view, await summary(), now(), cores)))
+        told = page_data(view, await summary(), now(), cores)
+        return page_answer(msgspec.json.encode({**told, "actions": actions is not None}))
 
     async def past(request: Request) -> Response:
         return page_answer(await history(request.query.get("pod", "")))
@@ -112,7 +124,7 @@ def node_page_router(
 
     async def logs(request: Request) -> Response:
         answer = await answer_logs(view, request, offload)
-        return replace(answer, headers=(*answer.headers, *_HEADERS))
+        return replace(answer, headers=(*answer.headers, *PAGE_HEADERS))
 
     router.add("GET", "/ui/", page)
     router.add("GET", "/ui/data", data)
@@ -131,7 +143,7 @@ async def page_file(name: str, offload: Offload) -> Response:
 
 def page_answer(body: bytes, content_type: str = _JSON) -> Response:
     """Return an answer with the headers that keep a page from loading or running anything else."""
-    return Response(body=body, content_type=content_type, headers=_HEADERS)
+    return Response(body=body, content_type=content_type, headers=PAGE_HEADERS)
 
 
 def loopback_only(handler: Handler) -> Handler:

@@ -65,6 +65,23 @@ def local_command(
     return Response(upgrade=serve_spdy)
 
 
+def refused_command(request: Request, message: str) -> Response:
+    """Return the response that tells a WebSocket client of `v5` why its command cannot run.
+
+    Browsers show scripts nothing of an upgrade that is refused. Raises `HttpError` 400.
+    """
+    answer = _websocket_answer(request, streaming.WEBSOCKET_V5)
+
+    async def serve(connection: Upgrade) -> None:
+        stream, early = await connection.accept(answer)
+        options = StreamOptions(stdin=False, stdout=True, stderr=False, tty=True)
+        socket = WebSocket(stream, early)
+        client = streaming.WebSocketClient(socket, streaming.WEBSOCKET_V5, options)
+        await client.finish(streaming.failed(message))
+
+    return Response(upgrade=serve)
+
+
 def local_forward(
     request: Request,
     streams: LocalStreams,

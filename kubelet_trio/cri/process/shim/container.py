@@ -284,7 +284,10 @@ def run_exec(peer: Peer, request: Mapping[str, Any], spec: Mapping[str, Any]) ->
     wakeup = Wakeup()
     peer.socket.setblocking(True)
     try:
-        job = start_job(spec, argv=request["argv"], tty=request["tty"], stdin=request["stdin"])
+        # As containerd: a command with a terminal knows its kind, whatever the container has.
+        kind = {"TERM": "xterm"} if request["tty"] else {}
+        own = {**spec, "env": {**kind, **spec["env"]}}
+        job = start_job(own, argv=request["argv"], tty=request["tty"], stdin=request["stdin"])
     except (StartError, OSError) as exc:
         peer.finish(ANSWER, json.dumps({"error": str(exc)}).encode())
         return

@@ -3,6 +3,7 @@
 import { breakable, button, bytes, copyButton, cores, make, setClass, setText, since, stateText } from "./dom.js";
 import { eventItem } from "./node.js";
 import { hashOf } from "./drawer.js";
+import { confirm } from "./session.js";
 import { Plots, boundsOf, cpuOf, memoryOf } from "./usage.js";
 
 const NANO = 1e9;
@@ -46,7 +47,8 @@ const shares = ({ requests, limits }, name, format) => {
 };
 
 class ContainerCard {
-  constructor(pod, given, node) {
+  // `restart` is null where nobody may.
+  constructor(pod, given, node, restart) {
     this.state = make("span");
     this.more = make("p", "message");
     this.last = make("span");
@@ -57,6 +59,15 @@ class ContainerCard {
     const log = make("a", "button small", "Log");
     log.href = hashOf(pod, "logs", given.name);
     log.setAttribute("aria-label", `Log of ${given.name}`);
+    const links = make("span", "tools", log);
+    if (restart) {
+      const shell = make("a", "button small", "Terminal");
+      shell.href = hashOf(pod, "terminal", given.name);
+      shell.setAttribute("aria-label", `Terminal in ${given.name}`);
+      const again = button("Restart", () => restart(given.name), `Restart ${given.name}`);
+      again.classList.add("small");
+      links.append(shell, again);
+    }
     const cpu = shares(given, "cpu", (v) => cores(v / NANO));
     const memory = shares(given, "memory", bytes);
     const lines = ["logs", "exec"].map((verb) => {
@@ -72,7 +83,7 @@ class ContainerCard {
       ["Mounts", given.mounts.map((m) => `${m.path} from ${m.volume}${m.readOnly ? " (read-only)" : ""}`).join(", ")],
     ]);
     this.element = make("article", "container",
-      make("div", "container-head", make("h4", "", given.name, make("span", "quiet", kind)), this.state, log),
+      make("div", "container-head", make("h4", "", given.name, make("span", "quiet", kind)), this.state, links),
       this.more,
       facts([
         ["Restarts", this.restarts],
@@ -113,6 +124,25 @@ function table(label, heads, rows) {
   return found;
 }
 
+// Returns what restarts a container, "" for all of the pod, after a question.
+function restarting({ page: { session }, at }, done) {
+  return async (name) => {
+    const what = name || "all containers";
+    const explanation = `${at.namespace}/${at.name}: stopped within the grace period, and started again in place. The pod keeps its address and its volumes.`;
+    if (!(await confirm(`Restart ${what}?`, explanation, "Restart"))) return;
+    setText(done, `Restarting ${what}…`);
+    try {
+      const query = name ? `?container=${encodeURIComponent(name)}` : "";
+      const told = await session.post(`restart/${encodeURIComponent(at.namespace)}/${encodeURIComponent(at.name)}${query}`);
+      setClass(done, "done good");
+      setText(done, `Restarting: ${told.containers.join(", ")}`);
+    } catch (error) {
+      setClass(done, "done bad");
+      setText(done, `Not restarted: ${error.message}`);
+    }
+  };
+}
+
 export function details(panel, drawer) {
   const { page, at } = drawer;
   const plots = new Plots();
@@ -126,7 +156,13 @@ export function details(panel, drawer) {
   const conditions = section("Conditions");
   const about = section("Pod");
   const plot_box = make("div", "plots", ...plots.elements);
-  panel.append(problem_box, why_box, plot_box, section("Containers", boxes), volume_box, conditions, about);
+  const done = make("p", "done");
+  done.setAttribute("role", "status");
+  const restart = page.session.isIn ? restarting(drawer, done) : null;
+  const all = restart ? button("Restart all", () => restart(""), "Restart all containers") : "";
+  if (all) all.classList.add("small");
+  const container_box = make("section", "", make("div", "tools section-head", make("h3", "grow", "Containers"), all), done, boxes);
+  panel.append(problem_box, why_box, plot_box, container_box, volume_box, conditions, about);
   const cards = new Map();
   let told = null;
   let asked = 0;
@@ -135,7 +171,7 @@ export function details(panel, drawer) {
   function showStatic(pod) {
     const { node } = page.data;
     boxes.replaceChildren(...told.containers.map((given) => {
-      const card = new ContainerCard(pod, given, node);
+      const card = new ContainerCard(pod, given, node, restart);
       cards.set(given.name, card);
       return card.element;
     }));

@@ -5,8 +5,9 @@ import { button, byId, make, setText, since } from "./dom.js";
 import { details, events, yaml } from "./details.js";
 import { logs } from "./logs.js";
 import { podState, readyOf } from "./list.js";
+import { terminal } from "./terminal.js";
 
-const TABS = { details: ["Details", details], logs: ["Logs", logs], events: ["Events", events], yaml: ["YAML", yaml] };
+const TABS = { details: ["Details", details], logs: ["Logs", logs], events: ["Events", events], yaml: ["YAML", yaml], terminal: ["Terminal", terminal] };
 
 export function readHash() {
   const [, kind, namespace, name, tab = "details", container = ""] = location.hash.slice(1).split("/").map((part) => {
@@ -36,7 +37,7 @@ export class Drawer {
   }
 
   get names() {
-    return Object.keys(TABS);
+    return Object.keys(TABS).filter((name) => name !== "terminal" || this.page.session.isIn);
   }
 
   showTabs() {
@@ -73,6 +74,14 @@ export class Drawer {
     this.at = to;
     this.showTabs();
     if (isOther) this.opened = false;
+    this.show();
+  }
+
+  // Someone was signed in or out: other tabs and buttons.
+  refresh() {
+    if (!this.at) return;
+    if (!this.names.includes(this.at.tab)) this.at.tab = "details";
+    this.showTabs();
     this.show();
   }
 

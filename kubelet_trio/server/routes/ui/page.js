@@ -4,12 +4,14 @@ import { byId, choice, setText } from "./dom.js";
 import { Drawer } from "./drawer.js";
 import { PodList } from "./list.js";
 import { showEvents, showNode, showProblems, showTree } from "./node.js";
+import { Session } from "./session.js";
 import { Plots, Store, memoryOf } from "./usage.js";
 
 const PERIOD = 2000; // ms between two looks
 
 const page = { data: null, store: new Store(), list: new PodList(), seconds: 900 };
 const plots = new Plots();
+page.session = new Session(() => { if (page.data) show(); page.drawer.refresh(); });
 page.drawer = new Drawer(page);
 
 function nodeBounds({ stats, node }) {
@@ -27,6 +29,7 @@ function show() {
   const problems = showProblems(data);
   page.problems = problems;
   showNode(data);
+  page.session.show(data.actions);
   plots.draw(store.node, data.now, page.seconds, nodeBounds(data));
   page.list.show(data, store, problems, page.seconds);
   showEvents(data);
@@ -97,5 +100,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// First the login in the address, if any: it is no place of the page.
+await page.session.start();
 look();
 page.drawer.follow();
