@@ -38,6 +38,7 @@ ELSEWHERE = {
     ("docs/kubeadm.md", "[Service]\nExecStart"): "needs a unit of kubeadm's packages",
     ("docs/node-api.md", "kubectl get --raw"): "needs a cluster",
     ("docs/node-page.md", "kubelet-trio run --ui-port"): "needs a desktop",
+    ("docs/node-page.md", "kubelet-trio run --ui-actions"): "tests/browser/test_actions.py",
     ("docs/node-page.md", "kubelet-trio fleet"): "tests/cli/test_fleet.py",
     ("docs/packages.md", "scripts/build-deb"): "tests/containerd/test_debian_package.py",
     ("docs/packages.md", "scripts/build-zipapp"): "tests/containerd/test_zipapp.py",

@@ -19,11 +19,19 @@ from kubelet_trio.streaming.spdy_link import SpdyLink, SpdyStream
 from kubelet_trio.streaming.websocket import WebSocket
 
 _MESSAGE = 64 * 1024  # bytes of output in one message, if so much has arrived
+_HANG_UP_LIMIT = 2.0  # s for the runtime to take what hangs up
+_HANG_UP_PAUSE = 0.2  # s for a shell to take its terminal back
 _CREATION_LIMIT = 30.0  # s for the runtime to accept all streams
 
 
-async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOptions) -> None:
-    """Connect client and runtime until the runtime ends its output or the client disconnects."""
+async def translate_command(
+    socket: WebSocket, link: SpdyLink, options: StreamOptions, *, hangs_up: bool = False
+) -> None:
+    """Connect client and runtime until the runtime ends its output or the client disconnects.
+
+    With `hangs_up` the command is then asked to end, as far as its terminal can do that: runtimes
+    let it run on when their client leaves.
+    """
     streams: dict[int, SpdyStream] = {}
     with trio.move_on_after(_CREATION_LIMIT) as opening, suppress(*PEER_GONE):
         for channel in _wanted(options):
@@ -36,14 +44,28 @@ async def translate_command(socket: WebSocket, link: SpdyLink, options: StreamOp
             await socket.send(bytes([channels.ERROR]) + encoded)
         await socket.close()
         return
-    async with trio.open_nursery() as clients:
-        clients.start_soon(_listen, socket, streams, clients.cancel_scope)
-        # It ends with the last output of the runtime; a client that disconnects cancels it.
-        async with trio.open_nursery() as outputs:
-            for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
-                outputs.start_soon(_pass_on, streams[channel], socket, channel)
-        clients.cancel_scope.cancel()
+    has_ended = False
+    try:
+        async with trio.open_nursery() as clients:
+            clients.start_soon(_listen, socket, streams, clients.cancel_scope)
+            # It ends with the last output of the runtime; a client that disconnects cancels it.
+            async with trio.open_nursery() as outputs:
+                for channel in streams.keys() & {channels.STDOUT, channels.STDERR, channels.ERROR}:
+                    outputs.start_soon(_pass_on, streams[channel], socket, channel)
+            has_ended = True
+            clients.cancel_scope.cancel()
+    finally:
+        if hangs_up and not has_ended and channels.STDIN in streams:
+            with trio.move_on_after(_HANG_UP_LIMIT, shield=True), suppress(*PEER_GONE):
+                await _hang_up(streams[channels.STDIN])
     await socket.close()
+
+
+async def _hang_up(stdin: SpdyStream) -> None:
+    """Type Ctrl-C, which ends what runs in the foreground, and Ctrl-D, which ends the shell."""
+    for key in (b"\x03", b"\x03", b"\x04", b"\x04"):
+        await stdin.send_all(key)
+        await trio.sleep(_HANG_UP_PAUSE)
 
 
 def _wanted(options: StreamOptions) -> list[int]:

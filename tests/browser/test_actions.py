@@ -99,10 +99,11 @@ def assert_unharmed(page: Page, url: str) -> None:
 def test_without_a_session_the_page_only_reads_and_tells_how_to_sign_in(
     node: Node, page: Page
 ) -> None:
-    _, url = node
+    bed, url = node
     page.open(url)
     page.wait(f"{LOOKS} >= 1")
-    assert "kubelet-trio ui" in page.evaluate(text_of("#session"))
+    command = f"kubelet-trio --root-dir {bed.agent.base / 'root'} ui"
+    assert f"Read-only. To act here, run {command} and" in page.evaluate(text_of("#session"))
     open_pod(page, "web")
     page.wait(f"{PANEL}.innerText.includes('PASSWORD')")
     assert page.evaluate("document.getElementById('tab-terminal')") is None

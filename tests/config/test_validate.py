@@ -27,6 +27,13 @@ def test_the_defaults_are_valid() -> None:
     assert validate(DEFAULTS) == []
 
 
+def test_actions_of_the_page_need_its_port() -> None:
+    (problem,) = problems_of("--ui-actions")
+    assert "--ui-actions needs the port of the page" in problem
+    settings = load_settings(["--ui-actions", "--ui-port=4194"])
+    assert settings.flags.ui_actions
+
+
 def test_every_field_is_in_the_table_once() -> None:
     assert sorted(row.path for row in FIELDS) == sorted(LEAVES)
     flags = [row.flag for row in (*FIELDS, *FLAGS) if row.flag]

@@ -1,4 +1,4 @@
-"""A WebSocket client of the kubelet API, by hand: `v4.channel.k8s.io` or another, over TLS.
+"""A WebSocket client of the kubelet API, by hand: `v4.channel.k8s.io` or another, over TLS or not.
 
 Every message is binary and begins with its channel: of an exec 0 is stdin, 1 stdout, 2 stderr,
 3 the outcome, 4 the terminal's size; of a port-forward 2n is data and 2n+1 the errors of port n.
@@ -11,7 +11,8 @@ import os
 import socket
 import ssl
 import struct
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
 
 _BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
 
@@ -31,19 +32,24 @@ class ChannelSocket:
         self,
         port: int,
         target: str,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | None,
         *,
         protocol: str = "v4.channel.k8s.io",
+        headers: Mapping[str, str] = MappingProxyType({}),
         timeout: float = 60,
     ) -> None:
         plain = socket.create_connection(("127.0.0.1", port), timeout)
-        self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        self._socket: socket.socket = plain
+        if context is not None:
+            self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
         self._data = b""
         key = base64.b64encode(os.urandom(16)).decode()
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
-            f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\n"
+            f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: Upgrade\r\n"
             f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
-            f"Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
+            f"Sec-WebSocket-Protocol: {protocol}\r\n"
+            f"{more}\r\n"
         )
         self._socket.sendall(head.encode())
         answer = b""

@@ -131,7 +131,7 @@ class _Actions:
             command=shlex.join(v for n, v in asked.arguments if n == "command")[:_MOST_SHOWN],
         )
         try:
-            answer = await answer_exec(self._view, asked, IDLE_SECONDS)
+            answer = await answer_exec(self._view, asked, IDLE_SECONDS, hangs_up=True)
         except HttpError as exc:
             return refused_command(asked, str(exc))
 

@@ -192,9 +192,18 @@ def is_tunnel(request: Request) -> bool:
 
 
 async def translate_upgrade(
-    request: Request, url: str, options: StreamOptions, idle_timeout: float, connection: Upgrade
+    request: Request,
+    url: str,
+    options: StreamOptions,
+    idle_timeout: float,
+    connection: Upgrade,
+    *,
+    hangs_up: bool = False,
 ) -> None:
-    """Translate between a command's WebSocket client and a SPDY server. Raises `HttpError`."""
+    """Translate between a command's WebSocket client and a SPDY server. Raises `HttpError`.
+
+    `hangs_up`: see `translate_command`.
+    """
     answer = _websocket_answer(request, streaming.WEBSOCKET_V5)
     async with open_backend(url) as stream:
         backend = await ask_backend("POST", _spdy_headers(streaming.COMMAND_SPDY), url, stream)
@@ -203,7 +212,7 @@ async def translate_upgrade(
             link = SpdyLink(stream, is_client=True, early=backend.early)
             async with _running(link):
                 await streaming.translate_command(
-                    WebSocket(observed, early, beneath=client), link, options
+                    WebSocket(observed, early, beneath=client), link, options, hangs_up=hangs_up
                 )
 
 

@@ -93,7 +93,12 @@ def _require_upgrade(request: Request) -> None:
 
 
 def _proxied(
-    request: Request, url: str, idle_timeout: float, options: StreamOptions | None = None
+    request: Request,
+    url: str,
+    idle_timeout: float,
+    options: StreamOptions | None = None,
+    *,
+    hangs_up: bool = False,
 ) -> Response:
     """Connect the client with the runtime's server; translate protocols that it does not support.
 
@@ -104,7 +109,7 @@ def _proxied(
         from kubelet_trio.server.streams import protocols  # loaded with the first such request
 
         if options is not None and protocols.is_translated(request):
-            translate = protocols.translate_upgrade
+            translate = partial(protocols.translate_upgrade, hangs_up=hangs_up)
             return Response(upgrade=partial(translate, request, url, options, idle_timeout))
         if options is None and protocols.is_tunnel(request):
             return Response(upgrade=partial(protocols.tunnel_upgrade, request, url, idle_timeout))
@@ -158,8 +163,13 @@ def forwarded_ports(request: Request) -> tuple[int, ...]:
     return tuple(ports)
 
 
-async def answer_exec(view: KubeletApiView, request: Request, idle_timeout: float) -> Response:
-    """Run a command and answer with its streams. Raises `HttpError`."""
+async def answer_exec(
+    view: KubeletApiView, request: Request, idle_timeout: float, *, hangs_up: bool = False
+) -> Response:
+    """Run a command and answer with its streams. Raises `HttpError`.
+
+    `hangs_up`: ask the command to end when its client leaves, also where the runtime does not.
+    """
     options = stream_options(request.arguments)
     pod = require_pod(view, request.params)
     name = request.params["container"]
@@ -183,7 +193,7 @@ async def answer_exec(view: KubeletApiView, request: Request, idle_timeout: floa
     )
     with runtime_refusals():
         url = await view.runtime.exec_url(asked)
-    return _proxied(request, url, idle_timeout, options)
+    return _proxied(request, url, idle_timeout, options, hangs_up=hangs_up)
 
 
 async def answer_attach(view: KubeletApiView, request: Request, idle_timeout: float) -> Response:

@@ -24,7 +24,7 @@ from kubelet_trio.server import (
 )
 from kubelet_trio.server.access.page_sessions import IDLE_SECONDS, LOGIN_SECONDS
 from tests.server.node_view import FakeKubeletApiView
-from tests.server.streams.test_local import Local, Socket, by_channel
+from tests.server.streams.test_local import TTY, Command, Local, Node, Socket, by_channel
 from tests.server.streams.test_routes import read_head
 
 HOST = "127.0.0.1:4194"
@@ -363,6 +363,46 @@ async def test_a_terminal_ends_when_its_owner_signs_out(autojump_clock: MockCloc
         assert await socket.receive() == b"\x01"
         await page.ask("POST", "/ui/logout", owner)
         await page.local.left.wait()
+
+
+class Heard(Command):
+    """Keeps what was typed, and goes on until its client leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.typed = b""
+        self.began = trio.Event()
+
+    async def send_stdin(self, content: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.typed += content
+        self.began.set()
+
+
+@pytest.mark.parametrize("leaves", ["closes", "signs out"])
+async def test_a_runtime_that_lets_commands_run_on_is_asked_to_end_them(leaves: str) -> None:
+    page, behind, heard = Page(), Node(), Heard()
+    page.view.fake_runtime.local_streams = None
+    behind.local.make = lambda: heard
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    page.view.fake_runtime.stream_url = f"http://127.0.0.1:{port}{TTY}"
+    async with trio.open_nursery() as nursery:
+        serve = lambda stream: serve_connection(stream, behind._router)  # noqa: E731
+        await nursery.start(trio.serve_listeners, serve, listeners)
+        owner = await page.owner()
+        with trio.fail_after(60):
+            async with terminal(page, owner) as socket:
+                await socket.send(b"\x00top")
+                await heard.began.wait()
+                if leaves == "closes":
+                    await socket.close()
+                else:
+                    await page.ask("POST", "/ui/logout", owner)
+                await behind.local.left.wait()
+        nursery.cancel_scope.cancel()
+    # Ctrl-C for what runs, Ctrl-D for its shell.
+    assert heard.typed == b"top\x03\x03\x04\x04"
 
 
 async def test_a_terminal_that_is_closed_or_idle_ends_its_command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import pytest
@@ -69,7 +69,7 @@ class Local:
     """The streams of a runtime: every command is a `Command`, port 80 says back what it hears."""
 
     def __init__(self) -> None:
-        self.make = Command
+        self.make: Callable[[], Command] = Command
         self.opened: list[tuple[object, ...]] = []
         self.left = trio.Event()
         self.refusal = ""

@@ -1,6 +1,6 @@
 // The tabs of a pod that are not its log: details, events, YAML.
 
-import { breakable, button, bytes, copyButton, cores, make, setClass, setText, since, stateText } from "./dom.js";
+import { breakable, button, bytes, copyButton, cores, make, ownCommand, quoted, setClass, setText, since, stateText } from "./dom.js";
 import { eventItem } from "./node.js";
 import { hashOf } from "./drawer.js";
 import { confirm } from "./session.js";
@@ -26,17 +26,13 @@ function facts(pairs) {
   return list;
 }
 
-// Words that a shell takes as they are.
-const quoted = (word) => (/^[\w./:@=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
 function commandLine(node, pod, container, verb) {
-  const root = node.rootDir === "/var/lib/kubelet" ? [] : ["--root-dir", node.rootDir];
   const space = pod.namespace === "default" ? [] : ["-n", pod.namespace];
   const name = ["-c", container.name];
   const words = verb === "exec"
-    ? [...root, "exec", ...space, ...name, "-it", pod.name, "--", "sh"]
-    : [...root, "logs", ...space, ...name, "-f", pod.name];
-  return ["kubelet-trio", ...words].map(quoted).join(" ");
+    ? ["exec", ...space, ...name, "-it", pod.name, "--", "sh"]
+    : ["logs", ...space, ...name, "-f", pod.name];
+  return ownCommand(node, ...words);
 }
 
 const shares = ({ requests, limits }, name, format) => {
@@ -128,7 +124,7 @@ function table(label, heads, rows) {
 function restarting({ page: { session }, at }, done) {
   return async (name) => {
     const what = name || "all containers";
-    const explanation = `${at.namespace}/${at.name}: stopped within the grace period, and started again in place. The pod keeps its address and its volumes.`;
+    const explanation = `${name ? `The container ${name}` : "Each container"} of ${at.namespace}/${at.name} is stopped within the grace period and started again in place. The pod keeps its address and its volumes.`;
     if (!(await confirm(`Restart ${what}?`, explanation, "Restart"))) return;
     setText(done, `Restarting ${what}…`);
     try {

@@ -76,6 +76,15 @@ export function copyButton(text, what) {
   return element;
 }
 
+// Words that a shell takes as they are.
+export const quoted = (word) => (/^[\w./:@=-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+// The command line of `kubelet-trio` for the agent of this page.
+export function ownCommand({ rootDir }, ...words) {
+  const root = rootDir === "/var/lib/kubelet" ? [] : ["--root-dir", rootDir];
+  return ["kubelet-trio", ...root, ...words].map(quoted).join(" ");
+}
+
 // Words for numbers
 
 export function age(seconds) {

@@ -29,7 +29,7 @@ function show() {
   const problems = showProblems(data);
   page.problems = problems;
   showNode(data);
-  page.session.show(data.actions);
+  page.session.show(data);
   plots.draw(store.node, data.now, page.seconds, nodeBounds(data));
   page.list.show(data, store, problems, page.seconds);
   showEvents(data);

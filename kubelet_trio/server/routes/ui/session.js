@@ -3,7 +3,7 @@
 // Its cookie cannot be read here, and alone opens nothing. Its key is kept for this tab, which no
 // other origin can read, and is sent along with each action.
 
-import { byId, copyButton, button, make, say } from "./dom.js";
+import { byId, copyButton, button, make, ownCommand, say } from "./dom.js";
 
 const KEY = "kubelet-trio-key";
 const PERIOD = 60000; // ms between two questions whether the session goes on
@@ -95,22 +95,22 @@ export class Session {
     this.changed();
   }
 
-  // The line above the page. `hasActions`: the agent was started with --ui-actions.
-  show(hasActions) {
+  // The line above the page. `actions`: the agent was started with --ui-actions.
+  show({ actions, node }) {
     const box = byId("session");
-    const state = `${hasActions} ${this.name} ${this.problem}`;
+    const state = `${actions} ${this.name} ${this.problem}`;
     if (box.dataset.state === state) return;
     box.dataset.state = state;
-    box.hidden = !hasActions;
+    box.hidden = !actions;
     if (this.isIn) {
       const out = button("Sign out", () => this.signOut());
       out.id = "sign-out";
       out.classList.add("small");
       box.replaceChildren(make("span", "chip good", `Signed in as owner, session ${this.name}`), out);
     } else {
-      const command = "kubelet-trio ui";
-      box.replaceChildren(make("span", this.problem ? "bad" : "quiet", `${this.problem} Read-only. `.trimStart()),
-        make("span", "quiet", "To act here, run ", make("code", "", command), " and open what it prints."), copyButton(command, "the command"));
+      const command = ownCommand(node, "ui");
+      box.replaceChildren(...(this.problem ? [make("span", "bad", this.problem)] : []),
+        make("span", "quiet", "Read-only. To act here, run ", make("code", "", command), " and open what it prints."), copyButton(command, "the command"));
     }
   }
 }
