@@ -490,8 +490,12 @@ def _ending(observed: _Observed) -> str:
 
 def _exit_codes(status: PodStatus) -> str:
     ended = [
-        f"{c.name} exited with {c.state.terminated.exitCode}"
+        (c.name, c.state.terminated)
         for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
         if c.state is not None and c.state.terminated is not None
     ]
-    return ", ".join(ended)
+    return ", ".join(
+        f"{name} exited with {state.exitCode}"
+        + (f": {why}" if (why := (state.message or "").strip()) else "")
+        for name, state in ended
+    )

@@ -35,7 +35,7 @@ from kubelet_trio.install.gather import agent_pid
 from kubelet_trio.install.system import run_commands
 from kubelet_trio.model import ContainerId, SandboxId, remove_empty, remove_tree
 from kubelet_trio.runtimes import make_runtime
-from kubelet_trio.volumes import read_mountinfo
+from kubelet_trio.volumes import MountPoint, is_bound_to_itself, read_mountinfo
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class ResetPlan:
     """What a reset removes."""
 
     pods: Sequence[LeftPod]
-    mounts: Sequence[str]  # below the root directory, deepest first
+    mounts: Sequence[str]  # at and below the root directory, deepest first
     cgroups: Sequence[Path]
     paths: Sequence[Path]  # files and directory trees
     bridge: bool  # whether the bridge of our network is there
@@ -174,8 +174,7 @@ def plan_reset(
     """Return what is there to remove. Blocks; only reads. Raises OSError."""
     base = Path(wanted.root_dir)
     uids = {pod.uid for pod in pods} | _names(base / "pods")
-    mounts = [m.path for m in read_mountinfo(mountinfo) if Path(m.path).is_relative_to(base)]
-    inside = [path for path in mounts if Path(path) != base]
+    mounts = _mounts(base, read_mountinfo(mountinfo))
     paths = [base / name for name in sorted(_names(base) - _KEPT)]
     logs = Path(wanted.pod_logs_dir)
     paths += [logs / name for name in sorted(_names(logs)) if name.rpartition("_")[2] in uids]
@@ -185,11 +184,19 @@ def plan_reset(
     paths += _leases({pod.sandbox for pod in pods}, root / str(_LEASES).lstrip("/"))
     return ResetPlan(
         pods,
-        sorted(inside, key=len, reverse=True),
+        mounts,
         [path for path in _cgroups(wanted, host) if path.is_dir()],
         paths,
         Path(f"/sys/class/net/{BRIDGE}").exists() and root == Path("/"),
     )
+
+
+def _mounts(base: Path, mounts: Sequence[MountPoint]) -> list[str]:
+    """Return what to unmount, deepest first: the root directory too if an agent has bound it."""
+    inside = [m for m in mounts if base in Path(m.path).parents]
+    paths = sorted((m.path for m in inside), key=len, reverse=True)
+    rest = [m for m in mounts if m not in inside]
+    return [*paths, str(base)] if is_bound_to_itself(base, rest) else paths
 
 
 def _leases(sandboxes: set[SandboxId], networks: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from kubelet_trio.volumes.expansion import NoClaimStatus, VolumeGrowth
 from kubelet_trio.volumes.host.plugins import PluginContext, host_kinds
 from kubelet_trio.volumes.issuers import Issuers
 from kubelet_trio.volumes.manager import VolumeManager
-from kubelet_trio.volumes.mounter import KernelMounter, Mounter
+from kubelet_trio.volumes.mounter import KernelMounter, Mounter, is_bound_to_itself
 from kubelet_trio.volumes.mountinfo import MountPoint, parse_mountinfo, read_mountinfo
 from kubelet_trio.volumes.node_facts import NodeFacts
 
@@ -55,6 +55,7 @@ __all__ = [
     "VolumeRow",
     "has_tmpfs_noswap",
     "host_kinds",
+    "is_bound_to_itself",
     "list_volumes",
     "parse_mountinfo",
     "read_listing",

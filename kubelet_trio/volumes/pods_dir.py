@@ -33,8 +33,10 @@ class PodsDirectory:
         try:
             self.mounter.share(root_dir)
         except OSError as exc:
-            # The Go kubelet refuses to start then (MakeRShared in setupDataDirs).
-            log.warning("volumes.root_not_shared", path=str(root_dir), error=str(exc))
+            # The Go kubelet refuses to start then (MakeRShared in setupDataDirs). A user who may
+            # not mount has nothing to share: that is no news.
+            tell = log.warning if os.geteuid() == 0 else log.debug
+            tell("volumes.root_not_shared", path=str(root_dir), error=str(exc))
 
     def release(self) -> None:
         """Undo the mount of `make`, unless a pod still has a directory. Raises OSError."""

@@ -13,10 +13,12 @@ from kubelet_trio import (
     ExecResult,
     Kubelet,
     KubeletClosedError,
+    KubeletConfig,
     KubeletFailedError,
     PodEndedError,
     PodExistsError,
     PodNotFoundError,
+    open_kubelet,
 )
 from kubelet_trio.testing import Behaviour, FakeExec, FakeRuntime
 from tests.embed.programs import GRACE, Machine, pod
@@ -74,6 +76,19 @@ async def test_a_pod_that_ends_is_not_waited_for_in_vain(
         assert (await running.wait_ended()).phase == "Failed"
         with pytest.raises(PodEndedError, match="main exited with 3"):
             await running.wait_ready()
+
+
+async def test_a_container_that_cannot_start_says_why(short_path: Path) -> None:
+    lost = {"name": "main", "image": "host", "command": ["no-such-program"]}
+    manifest = {
+        "metadata": {"name": "lost"},
+        "spec": {"restartPolicy": "Never", "containers": [lost]},
+    }
+    config = KubeletConfig(root_dir=short_path, allow_root=True)
+    with trio.fail_after(60):
+        async with open_kubelet(config) as kubelet, kubelet.run_pod(manifest) as running:
+            with pytest.raises(PodEndedError, match=r"main exited with 128: .*no-such-program"):
+                await running.wait_ready()
 
 
 async def test_a_pod_deleted_by_another_ends_the_wait(

@@ -119,6 +119,18 @@ def test_mounts_below_the_root_directory_are_unmounted_the_deepest_first(tmp_pat
     assert plan.mounts == ["/var/lib/kubelet/pods/u/v/in", "/var/lib/kubelet/pods/u/v"]
 
 
+def test_the_root_directory_is_unmounted_last_if_an_agent_has_bound_it(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    top, volume = "1 0 8:1 / / rw - ext4 /dev/sda rw\n", "/var/lib/kubelet/pods/u/v"
+    below = f"3 2 0:3 / {volume} rw - tmpfs tmpfs rw\n"
+    bound = "2 1 8:1 /var/lib/kubelet /var/lib/kubelet rw shared:1 - ext4 /dev/sda rw\n"
+    disk = "2 1 8:2 / /var/lib/kubelet rw - ext4 /dev/sdb rw\n"
+    for own, planned in ((bound, [volume, "/var/lib/kubelet"]), (disk, [volume])):
+        mounts.write_text(top + own + below)
+        plan = plan_reset(Wanted(), [], CgroupHost(2, {"": tmp_path}), mounts, tmp_path)
+        assert plan.mounts == planned
+
+
 def test_a_reset_refuses_while_an_agent_runs_and_says_what_it_cannot_reach(tmp_path: Path) -> None:
     arguments = ["reset", "--root-dir", str(tmp_path), "--yes"]
     endpoint = f"--container-runtime-endpoint=unix://{tmp_path}/none.sock"
