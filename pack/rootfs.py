@@ -31,8 +31,10 @@ def why_not(python: tree.Python) -> str:
     return ""
 
 
-def cached(python: tree.Python) -> Path:
+def cached(python: tree.Python, *, with_apt: bool = False) -> Path:
     """Return the archive, made at the first call: minutes, and then kept in the user's cache.
+
+    `with_apt` is for one into which packages are installed.
 
     Raises:
         BuildError: It cannot be made here.
@@ -44,21 +46,21 @@ def cached(python: tree.Python) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = base / "kubelet-trio" / "rootfs"
     cache.mkdir(parents=True, exist_ok=True)
-    made = cache / f"{suite}-{recipe}.tar"
+    made = cache / f"{suite}{'-minbase' if with_apt else ''}-{recipe}.tar"
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             with tempfile.TemporaryDirectory(prefix=".build-", dir=cache) as work:
                 archive = Path(work, "rootfs.tar")
-                _make(suite, archive, Path(work))
+                _make(suite, archive, Path(work), "minbase" if with_apt else "essential")
                 archive.rename(made)
     return made
 
 
-def _make(suite: str, archive: Path, work: Path) -> None:
+def _make(suite: str, archive: Path, work: Path, variant: str) -> None:
     packages = ",".join(("python3", *PACKAGES))
     if shutil.which("mmdebstrap"):
-        command = ["mmdebstrap", "--variant=essential", f"--include={packages}", "--quiet"]
+        command = ["mmdebstrap", f"--variant={variant}", f"--include={packages}", "--quiet"]
         command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
         _run([*command, "--dpkgopt=force-unsafe-io", suite, str(archive)])
         return

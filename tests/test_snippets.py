@@ -28,11 +28,6 @@ ELSEWHERE = {
     ("docs/embedding.md", "# pytest.ini"): "tests/embed/test_docs.py",
     ("docs/embedding.md", "# conftest.py"): "tests/embed/test_docs.py",
     ("docs/embedding.md", "# test_gateway.py"): "tests/embed/test_docs.py",
-    ("docs/install.md", "apt-get update"): "needs a machine to install",
-    ("docs/install.md", "python3 -m venv"): "needs a machine to install",
-    ("docs/install.md", "kubelet-trio check"): "needs a machine to install",
-    ("docs/install.md", "cp examples/"): "needs a machine to install",
-    ("docs/install.md", "kubelet-trio uninstall"): "needs a machine to install",
     ("docs/kubeadm.md", "[Unit]"): "tests/cluster/test_kubeadm.py",
     ("docs/kubeadm.md", "[Service]\nEnvironment"): "tests/cluster/test_kubeadm.py",
     ("docs/kubeadm.md", "[Service]\nExecStart"): "needs a unit of kubeadm's packages",
@@ -51,6 +46,15 @@ ELSEWHERE = {
     ): "tests/containerd/test_rootless.py",
     ("docs/rootless.md", "cat >~/.config/systemd"): "tests/containerd/test_rootless.py",
     ("docs/volumes.md", "# mkdir -p /var/lib/kubelet/plugins"): "needs a driver's programs",
+}
+
+
+# Pages that a test follows from top to bottom, with every block.
+FOLLOWED = {
+    "docs/install.md": "tests/containerd/test_install.py",
+    "docs/tutorial-laptop.md": "tests/examples/test_tutorials.py",
+    "docs/tutorial-library.md": "tests/examples/test_tutorials.py",
+    "docs/tutorial-operator.md": "tests/containerd/test_install.py",
 }
 
 
@@ -77,7 +81,7 @@ def blocks() -> list[Block]:
 
 
 BLOCKS = blocks()
-TRIED = [block for block in BLOCKS if not block.excuses]
+TRIED = [block for block in BLOCKS if not block.excuses and block.page not in FOLLOWED]
 
 
 @pytest.mark.parametrize("block", TRIED, ids=[f"{b.page}:{b.text[:20]!r}" for b in TRIED])
@@ -102,6 +106,12 @@ def test_the_table_has_no_line_too_many() -> None:
 @pytest.mark.parametrize("where", sorted({at for at in ELSEWHERE.values() if ".py" in at}))
 def test_a_test_that_is_named_reads_the_page_or_does_what_it_says(where: str) -> None:
     assert (ROOT / where).exists()
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+def test_a_page_that_is_followed_is_named_by_its_test(page: str) -> None:
+    assert any(block.page == page for block in BLOCKS)
+    assert f'"{Path(page).name}"' in (ROOT / FOLLOWED[page]).read_text()
 
 
 def test_the_recording_has_the_columns_of_today() -> None:

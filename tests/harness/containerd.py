@@ -201,7 +201,7 @@ class Containerd:
         archive = self.layout.base / "images" / "archive.tar"
         images.write_archive(image, archive)
         command = [*self._ctr, "images", "import"]
-        command += ["--snapshotter", _snapshotter(self.layout.base), str(archive)]
+        command += ["--snapshotter", snapshotter_of(self.layout.base), str(archive)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         archive.unlink()
 
@@ -285,7 +285,7 @@ def _networks_in_use() -> set[str]:
     return {route["dst"] for route in json.loads(listed.stdout or b"[]")}
 
 
-def _snapshotter(base: Path) -> str:
+def snapshotter_of(base: Path) -> str:
     """Return overlayfs where a mount of it under `base` works, else native."""
     with tempfile.TemporaryDirectory(dir=base) as scratch:
         parts = {name: f"{scratch}/{name}" for name in ("lower", "upper", "work", "merged")}
@@ -352,7 +352,7 @@ disabled_plugins = [
     bin_dir = "{cni_bin_dir()}"
     conf_dir = "{base}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "{_snapshotter(base)}"
+    snapshotter = "{snapshotter_of(base)}"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]

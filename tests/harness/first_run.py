@@ -20,8 +20,11 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "first-run"
 class FirstRun:
     """The script, running. `marker` is in the environment of all that it starts on this host."""
 
-    def __init__(self, base: Path, *flags: str, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, base: Path, *flags: str, options: Sequence[str] = (), enter: Sequence[str] = ()
+    ) -> None:
         self.base, self.output, self._flags = base, base / "output", flags
+        self._enter = enter
         self.marker = f"FIRST_RUN_TEST={base.name}-{os.getpid()}"
         self.start(*options)
 
@@ -38,7 +41,7 @@ class FirstRun:
         with self.output.open("wb") as out:
             self._process = subprocess.Popen(
                 # Started in the background, a shell hands on SIGINT as ignored.
-                ["env", "--default-signal=INT", "bash", str(SCRIPT), *options],
+                [*self._enter, "env", "--default-signal=INT", "bash", str(SCRIPT), *options],
                 stdout=out,
                 stderr=out,
                 env=environment,
@@ -88,10 +91,15 @@ class FirstRun:
 
 
 @contextmanager
-def first_run(*flags: str, options: Sequence[str] = ()) -> Iterator[FirstRun]:
-    """Run the script for as long as the block lasts; nothing that it started outlives that."""
+def first_run(
+    *flags: str, options: Sequence[str] = (), enter: Sequence[str] = ()
+) -> Iterator[FirstRun]:
+    """Run the script for as long as the block lasts; nothing that it started outlives that.
+
+    `enter` is a program, with its options, that runs it.
+    """
     with tempfile.TemporaryDirectory(prefix="first-run-") as base:
-        run = FirstRun(Path(base), *flags, options=options)
+        run = FirstRun(Path(base), *flags, options=options, enter=enter)
         try:
             yield run
         finally:

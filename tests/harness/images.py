@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,6 +62,11 @@ def busybox_image(program: Path) -> Image:
         directories=("bin", "dev", "etc", "proc", "root", "sys", "tmp", "var"),
         config={"Cmd": ["sh"], "Env": ["PATH=/bin"]},
     )
+
+
+def renamed(image: Image, name: str) -> Image:
+    """Return an image by another name."""
+    return replace(image, name=name)
 
 
 class Blobs(NamedTuple):
