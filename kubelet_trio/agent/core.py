@@ -43,7 +43,7 @@ from kubelet_trio.pods import (
     check_debuggable,
     check_runnable,
 )
-from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, RuntimeInfo, root_lock
+from kubelet_trio.server import LOCK_NAME, AgentStatus, Ports, PullInfo, RuntimeInfo, root_lock
 from kubelet_trio.sources import load_ephemeral
 from kubelet_trio.supervision import (
     ChildSpec,
@@ -270,7 +270,12 @@ class Agent:
             remains=self.parts.supplies.services.remains.problems(),
             events_dropped=self.events_recorder.dropped,
             ports=self.ports.infos(),
+            pulls=tuple(self._pulls()),
         )
+
+    def _pulls(self) -> Iterator[PullInfo]:
+        for pull in self.parts.supplies.services.images.pulls:
+            yield PullInfo(pull.uid, pull.container, pull.image, pull.since, pull.is_queued)
 
     def observed(self, uid: PodUid) -> RuntimePod:
         """Return the sandboxes and containers of a pod, as last observed."""

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
 from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.manifests import Given, Key, ManifestDirectory, read_given
 from kubelet_trio.cli.podstate import Json, grace_left, items, part, summarize
+from kubelet_trio.cli.progress import Progress, pull_texts
 from kubelet_trio.cli.reading import find_pod
 from kubelet_trio.sources import load_manifest
 
@@ -110,34 +112,34 @@ def _static_key(pod: Json, node: str) -> Key:
 
 def _until(limit: float, left: Callable[[], str]) -> None:
     """Wait until nothing is left; show what is left. Raises `ClientError` after `limit` s."""
-    deadline, shown = time.monotonic() + limit, ""
-    live = sys.stderr.isatty()
+    deadline, progress = time.monotonic() + limit, Progress()
     while text := left():
-        if text != shown:
-            click.echo(f"\r\033[K{text}" if live else text, nl=not live, err=True)
-            shown = text
+        progress.show(text)
         if limit and time.monotonic() > deadline:
-            raise ClientError(f"{chr(10) if live else ''}timed out after {limit:g} s: {text}")
+            progress.clear()
+            raise ClientError(f"timed out after {limit:g} s: {text}")
         time.sleep(_POLL)
-    if live and shown:
-        click.echo("\r\033[K", nl=False, err=True)
+    progress.clear()
 
 
 def _not_ready(agent: AgentClient, awaited: Mapping[str, tuple[Key, Path]]) -> str:
     """Return what the pods still wait for, "" if all are ready. Raises `ClientError`."""
     pods = {part(p, "metadata").get("uid"): p for p in agent.get("pods")["items"]}
-    problems = [p for s in items(agent.get("status"), "sources") for p in items(s, "problems")]
+    status = agent.get("status")
+    problems = [p for s in items(status, "sources") for p in items(s, "problems")]
     waiting: list[str] = []
     for uid, (key, path) in awaited.items():
         for problem in problems:
             if str(problem.get("where", "")).startswith(str(path)):
                 raise ClientError(f"{key}: {problem.get('where')}: {problem.get('message')}")
-        text = _lacks(key, pods.get(uid))
+        # On other than terminals each change is a line: no seconds, which would be one a second.
+        pulls = pull_texts(status, uid, time.time(), timed=sys.stderr.isatty())
+        text = _lacks(key, pods.get(uid), pulls)
         waiting += [text] if text else []
     return ", ".join(waiting)
 
 
-def _lacks(key: Key, pod: Json | None) -> str:
+def _lacks(key: Key, pod: Json | None, pulls: Mapping[str, str] = MappingProxyType({})) -> str:
     if pod is None:
         return f"{key}: waits for the agent, or for an earlier pod of this name to end"
     status = part(pod, "status")
@@ -153,7 +155,7 @@ def _lacks(key: Key, pod: Json | None) -> str:
         for c in items(status, kind)
     ]
     summary = summarize(pod, time.time())
-    message = next((text for text in why if text), "")
+    message = ", ".join(pulls.values()) or next((text for text in why if text), "")
     return f"{key}: {summary.status} {summary.ready}{f': {message}' if message else ''}"
 
 

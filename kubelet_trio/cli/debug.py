@@ -20,10 +20,12 @@ import msgspec
 from kubelet_trio.cli import exec as executing
 from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.podstate import TERMINAL_PHASES, Json, items, part
+from kubelet_trio.cli.progress import Progress, pull_texts
 from kubelet_trio.cli.reading import find_pod
 
 # Without vowels and look-alikes, as apimachinery's rand.String.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_POLL = 0.1  # s
 _MOMENT = 1.0  # s within which a status shows that a container has ended
 _TARGETS = ("initContainers", "containers")
 _ALL_LISTS = (*_TARGETS, "ephemeralContainers")
@@ -208,10 +210,15 @@ def _changes(agent: AgentClient, uid: str, place: tuple[str, str], name: str) ->
         if change.get("type") == "DELETED":
             raise ClientError(f"pod {place[1]} has been removed meanwhile")
         yield _state(pod, name)
-        ends = part(pod, "metadata").get("deletionTimestamp")
-        if ends or part(pod, "status").get("phase") in TERMINAL_PHASES:
-            raise ClientError(f"pod {place[1]} has ended, and container {name} with it")
+        _check_alive(pod, name)
     raise ClientError("the agent has ended meanwhile")
+
+
+def _check_alive(pod: Json, name: str) -> None:
+    """Raise `ClientError` if a pod has ended, or does so now."""
+    meta = part(pod, "metadata")
+    if meta.get("deletionTimestamp") or part(pod, "status").get("phase") in TERMINAL_PHASES:
+        raise ClientError(f"pod {meta.get('name')} has ended, and container {name} with it")
 
 
 def _state(pod: Json, name: str) -> Json:
@@ -220,16 +227,22 @@ def _state(pod: Json, name: str) -> Json:
 
 
 def _wait_started(agent: AgentClient, uid: str, place: tuple[str, str], name: str) -> Json:
-    """Return the state in which the container runs or has ended; tell what it waits for."""
-    told = ""
-    for state in _changes(agent, uid, place, name):
+    """Return the state in which the container runs or has ended; show what it waits for."""
+    progress = Progress()
+    while True:
+        pod = agent.get("pods", *place)
+        if part(pod, "metadata").get("uid") != uid:
+            raise ClientError(f"pod {place[1]} has been removed meanwhile")
+        state = _state(pod, name)
         if "running" in state or "terminated" in state:
+            progress.clear()
             return state
+        _check_alive(pod, name)
         waiting = part(state, "waiting")
-        if (text := str(waiting.get("message") or "")) and text != told:
-            click.echo(f"container {name}: {waiting.get('reason')}: {text}", err=True)
-            told = text
-    raise AssertionError("`_changes` ends by raising")
+        pulls = pull_texts(agent.get("status"), uid, time.time(), timed=progress.is_live)
+        text = pulls.get(name) or str(waiting.get("message") or "")
+        progress.show(f"container {name}: {waiting.get('reason')}: {text}" if text else "")
+        time.sleep(_POLL)
 
 
 def _exit_code(agent: AgentClient, uid: str, place: tuple[str, str], name: str) -> int:

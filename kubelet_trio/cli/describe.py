@@ -30,14 +30,19 @@ _VOLUMES = {
 
 
 def describe_pod(
-    pod: Json, events: Sequence[Json], now: float, manifest_errors: Sequence[str] = ()
+    pod: Json,
+    events: Sequence[Json],
+    now: float,
+    manifest_errors: Sequence[str] = (),
+    progress: Sequence[str] = (),
 ) -> str:
     """Return the description of a pod with its events, oldest first.
 
-    `manifest_errors` are those of the manifest that it would follow if it were valid.
+    `manifest_errors` are those of the manifest that it would follow if it were valid; `progress` is
+    what is under way.
     """
     lines = [
-        *_head(pod, manifest_errors),
+        *_head(pod, manifest_errors, progress),
         *_containers("Init Containers", pod, "initContainers", "initContainerStatuses"),
         *_containers("Containers", pod, "containers", "containerStatuses"),
         *_containers(
@@ -51,7 +56,7 @@ def describe_pod(
     return printable("\n".join(lines) + "\n")
 
 
-def _head(pod: Json, manifest_errors: Sequence[str]) -> Iterator[str]:
+def _head(pod: Json, manifest_errors: Sequence[str], progress: Sequence[str]) -> Iterator[str]:
     meta, spec, status = part(pod, "metadata"), part(pod, "spec"), part(pod, "status")
     node = spec.get("nodeName") or _NONE
     if host := status.get("hostIP"):
@@ -71,6 +76,7 @@ def _head(pod: Json, manifest_errors: Sequence[str]) -> Iterator[str]:
         ("Reason", [status.get("reason") or ""]),
         ("Message", [status.get("message") or ""]),
         ("Manifest Errors", manifest_errors),
+        ("Progress", progress),
         ("IP", [status.get("podIP") or ""]),
     ]
     # kubectl prints these fields only if they are set, all others always.
@@ -80,6 +86,7 @@ def _head(pod: Json, manifest_errors: Sequence[str]) -> Iterator[str]:
         "Reason",
         "Message",
         "Manifest Errors",
+        "Progress",
     }
     shown = [(name, v) for name, v in fields if any(v) or name not in may_be_left_out]
     width = max(len(name) for name, _ in shown) + 3

@@ -34,12 +34,9 @@ def note_kept(agent: AgentClient, shown: Iterable[Json]) -> None:
             click.echo(f"note: {name} runs on as it was: {found[name][0]}{rest}", err=True)
 
 
-def manifest_errors(agent: AgentClient, pod: Json) -> list[str]:
-    """Return the errors of a pod's manifest; none if it is valid."""
-    try:
-        return kept_pods(agent.get("status")).get(_name(pod), [])
-    except ClientError:
-        return []
+def manifest_errors(status: Json, pod: Json) -> list[str]:
+    """Return the errors of a pod's manifest; none if it is valid. Pure."""
+    return kept_pods(status).get(_name(pod), [])
 
 
 def _name(pod: Json) -> str:

@@ -12,6 +12,7 @@ from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.kept import note_kept
 from kubelet_trio.cli.output import Output, sort_objects
 from kubelet_trio.cli.podstate import Json, part
+from kubelet_trio.cli.progress import Footer, under_way
 from kubelet_trio.cli.selectors import Selector, has_fields
 from kubelet_trio.cli.tables import (
     POD_COLUMNS,
@@ -125,18 +126,30 @@ def _watch_pods(agent: AgentClient, shown: Shown, columns: Sequence[str]) -> Non
     table = shown.table(columns)
     # The current pods are printed together, sorted and aligned; None: they have been printed.
     first: list[Json] | None = []
-    for change in agent.watch("pods", namespace=shown.namespace):
-        pod = change.get("object")
-        if pod is not None and not shown.chooses(pod):
-            continue
-        if pod is None:  # a bookmark: all current pods have been sent
-            rows = [cells(each) for each in shown.choose(first or (), pod_order)]
-            if shown.output.is_table:
-                click.echo(table.text(rows, headers=shown.headers), nl=False)
-            first = None
-        elif not shown.output.is_table:
-            shown.print_change(pod)
-        elif first is not None:
-            first.append(pod)
-        else:
-            click.echo(table.rows([cells(pod)])[0])
+    footer = Footer(lambda: _under_way(agent, shown))
+    with footer.running():
+        for change in agent.watch("pods", namespace=shown.namespace):
+            pod = change.get("object")
+            if pod is not None and not shown.chooses(pod):
+                continue
+            with footer.above():
+                if pod is None:  # a bookmark: all current pods have been sent
+                    rows = [cells(each) for each in shown.choose(first or (), pod_order)]
+                    if shown.output.is_table:
+                        click.echo(table.text(rows, headers=shown.headers), nl=False)
+                    first = None
+                elif not shown.output.is_table:
+                    shown.print_change(pod)
+                elif first is not None:
+                    first.append(pod)
+                else:
+                    click.echo(table.rows([cells(pod)])[0])
+
+
+def _under_way(agent: AgentClient, shown: Shown) -> str:
+    """Return what is under way for the shown pods, "" if nothing is or the agent is gone."""
+    try:
+        found = agent.get("pods", namespace=shown.namespace)["items"]
+        return under_way(agent.get("status"), filter(shown.chooses, found), time.time())
+    except ClientError:
+        return ""

@@ -77,6 +77,19 @@ _HABITS: Mapping[str, str] = {
 }
 
 
+# Commands of kubectl that cannot be had here, and what to do instead.
+_ELSEWHERE: Mapping[str, str] = {
+    "drain": "no other node takes the pods over. On a cluster `kubectl drain NODE` moves them. "
+    "Here `delete NAME... --wait` ends pods and removes their manifests, `reset` ends all, "
+    "`run --remove-pods-on-exit` ends all with the agent and keeps the manifests, and a shutdown "
+    "of the machine ends them in the order of their priorities",
+    "cordon": "it is the API server that keeps pods away from a node: `kubectl cordon NODE`. "
+    "Without one a node runs what its manifests say",
+    "uncordon": "it is the API server that keeps pods away from a node: `kubectl uncordon NODE`. "
+    "Without one a node runs what its manifests say",
+}
+
+
 class Commands(click.Group):
     """The group of all commands, each imported when it is called."""
 
@@ -110,6 +123,8 @@ class Commands(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
+        if name in _ELSEWHERE:
+            raise click.UsageError(f"there is no command '{name}': {_ELSEWHERE[name]}", ctx)
         import difflib
 
         near = difflib.get_close_matches(name, [*COMMANDS, *_HABITS], 1)

@@ -10,6 +10,7 @@ from kubelet_trio.cli.client import AgentClient, ClientError
 from kubelet_trio.cli.colour import paint, paint_tree
 from kubelet_trio.cli.kept import manifest_errors
 from kubelet_trio.cli.podstate import Json, items, part
+from kubelet_trio.cli.progress import pull_texts
 from kubelet_trio.cli.tables import as_text, has_colour
 from kubelet_trio.durations import human_duration
 
@@ -64,7 +65,14 @@ def describe_pod(agent: AgentClient, name: str, namespace: str) -> None:
     )["items"]
     # Not those of an earlier pod with the same name.
     mine = [e for e in found if part(e, "involvedObject").get("uid") in (None, meta.get("uid"))]
-    click.echo(describe(pod, mine, time.time(), manifest_errors(agent, pod)), nl=False)
+    try:
+        status = agent.get("status")
+    except ClientError:
+        status = {}  # the pod is there: what is known besides is not worth an error
+    now = time.time()
+    pulls = pull_texts(status, str(meta.get("uid")), now)
+    progress = [f"{container}: {text}" for container, text in pulls.items()]
+    click.echo(describe(pod, mine, now, manifest_errors(status, pod), progress), nl=False)
 
 
 def exec_path(

@@ -94,8 +94,9 @@ def _start(settings: Settings) -> int:
     left_out = apply_to_process(config.oom_score_adj, config.max_open_files)
     harden_process()
     notifier = Notifier.from_environment(os.environ)
-    run = partial(run_agent, settings, left_out=left_out)
-    return leave(trio.run(run_until_signal, run, notifier))
+    hurry = trio.Event() if settings.flags.remove_pods_on_exit else None
+    agent = partial(run_agent, settings, left_out=left_out, hurry=hurry)
+    return leave(trio.run(run_until_signal, agent, notifier, hurry))
 
 
 def leave(code: int) -> int:
@@ -120,8 +121,13 @@ def _refuse(problems: Sequence[str]) -> int:
     return 1
 
 
-async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
-    """Run the agent to its end and return its exit code; 1 if a second signal cancelled it."""
+async def run_until_signal(
+    agent: AgentMain, notifier: Notifier, hurry: trio.Event | None = None
+) -> int:
+    """Run the agent to its end and return its exit code; 1 if a second signal cancelled it.
+
+    With `hurry`, the second SIGINT sets that event, and the next signal cancels.
+    """
     import trio
 
     stop = trio.Event()
@@ -138,7 +144,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, at_once:
         # The outer nursery serves signals until the agent has ended.
         async with trio.open_nursery() as attendants:
-            attendants.start_soon(_obey, signals, stop, at_once, notifier)
+            attendants.start_soon(_obey, signals, stop, hurry, at_once, notifier)
             async with trio.open_nursery() as agents:
                 is_healthy = await agents.start(main)
                 # Stopped during the start: STOPPING=1 was sent, and READY=1 must not follow.
@@ -155,6 +161,7 @@ async def run_until_signal(agent: AgentMain, notifier: Notifier) -> int:
 async def _obey(
     signals: AsyncIterator[int],
     stop: trio.Event,
+    hurry: trio.Event | None,
     at_once: trio.CancelScope,
     notifier: Notifier,
 ) -> None:
@@ -164,7 +171,12 @@ async def _obey(
 
     async for number in signals:
         name = signal.Signals(number).name
-        if stop.is_set():
+        # A service manager, which sends SIGTERM, wants the end of the process and not of pods.
+        may_hurry = stop.is_set() and number == signal.SIGINT
+        if may_hurry and hurry is not None and not hurry.is_set():
+            structlog.get_logger().warning("agent.killing_pods", signal=name)
+            hurry.set()
+        elif stop.is_set():
             structlog.get_logger().warning("agent.stop_at_once", signal=name)
             at_once.cancel()
             # Calls that wait for their thread to finish would ignore the cancellation.

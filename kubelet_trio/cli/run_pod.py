@@ -20,6 +20,7 @@ import click
 from kubelet_trio.cli.ages import parse_time
 from kubelet_trio.cli.client import AgentClient, ClientError, NoAgentError
 from kubelet_trio.cli.podstate import TERMINAL_PHASES, Json, items, part
+from kubelet_trio.cli.progress import Progress, pull_texts
 
 _INTERRUPTED = 130
 _POLL = 0.25  # s
@@ -151,6 +152,7 @@ def _follow(place: Place, placed: Placed, logs: _Logs, interrupts: Interrupts) -
     """Return the pod when it has ended, None after Ctrl-C. Raises `ClientError`."""
     stuck_since: float | None = None
     noted = False
+    progress = Progress()
     while not interrupts.count:
         place.check()
         pod = find(placed)
@@ -158,6 +160,7 @@ def _follow(place: Place, placed: Placed, logs: _Logs, interrupts: Interrupts) -
             if not noted and part(pod, "spec").get("restartPolicy", "Always") == "Always":
                 click.echo("restartPolicy is Always: the pod runs until Ctrl-C", err=True)
             noted = True
+            progress.show(_pulls(placed) if progress.is_live else "")
             logs.update(pod)
             if part(pod, "status").get("phase") in TERMINAL_PHASES:
                 return pod
@@ -167,10 +170,18 @@ def _follow(place: Place, placed: Placed, logs: _Logs, interrupts: Interrupts) -
             stuck_since = None
         elif stuck_since is None:
             stuck_since = time.monotonic()
+        if why:
+            progress.clear()
         if why and (is_final or time.monotonic() - (stuck_since or 0) > _PATIENCE):
             raise ClientError(f"pod {placed.name} cannot start: {why}")
         time.sleep(_POLL)
     return None
+
+
+def _pulls(placed: Placed) -> str:
+    """Return what the agent pulls for the pod now."""
+    found = pull_texts(placed.agent.get("status"), placed.uid, time.time())
+    return "; ".join(f"{container}: {text}" for container, text in found.items())
 
 
 def find(placed: Placed) -> Json | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from kubelet_trio.agent import Agent, make_node_directories
 from kubelet_trio.config import KubeletFlags, Settings
 from kubelet_trio.containers import NodeSettings, resolv_conf_problem
 from kubelet_trio.daemon.build import build_agent
+from kubelet_trio.daemon.ending import end_pods
 from kubelet_trio.daemon.failure import report_setup_failure
 from kubelet_trio.daemon.machine import machine_children, set_up_machine
 from kubelet_trio.daemon.settings import node_name
@@ -58,9 +60,12 @@ async def run_agent(
     *,
     stop: trio.Event,
     left_out: Sequence[LeftOut] = (),
+    hurry: trio.Event | None = None,
     task_status: trio.TaskStatus[Callable[[], bool]] = trio.TASK_STATUS_IGNORED,
 ) -> int:
     """Run the agent until `stop` is set, and return the process' exit code.
+
+    Once `hurry` is set, pods that end with it (`--remove-pods-on-exit`) are killed.
 
     Ready once the whole tree runs, connected or not. The value of `started` is the health check
     for the watchdog. `left_out` is what the process was refused before.
@@ -81,7 +86,8 @@ async def run_agent(
                 watching.cancel()  # from here on the agent ends in its own order
                 code = 1
                 if prepared is not None:
-                    code = await _run(*prepared, settings, stop, task_status)
+                    hurried = trio.Event() if hurry is None else hurry
+                    code = await _run(*prepared, settings, stop, hurried, task_status)
     if code is None:
         log.info("agent.stopped_early")
         return 0
@@ -185,6 +191,7 @@ async def _run(
     contention: Contention | None,
     settings: Settings,
     stop: trio.Event,
+    hurry: trio.Event,
     task_status: trio.TaskStatus[Callable[[], bool]],
 ) -> int:
     # `--runonce` fails unless `_run_once` returns 0.
@@ -204,7 +211,8 @@ async def _run(
     try:
         async with trio.open_nursery() as nursery:
             # Before the start: a signal may arrive while the tree starts.
-            nursery.start_soon(_stop_when_asked, agent, stop, settings.flags.remove_pods_on_exit)
+            ends_pods = settings.flags.remove_pods_on_exit
+            nursery.start_soon(_stop_when_asked, agent, stop, hurry if ends_pods else None)
             if contention is not None:
                 nursery.start_soon(_stop_when_contended, agent, contention)
             nursery.start_soon(attend)
@@ -235,11 +243,12 @@ def _spare_collector() -> None:
     gc.freeze()
 
 
-async def _stop_when_asked(agent: Agent, stop: trio.Event, remove_pods: bool) -> None:
+async def _stop_when_asked(agent: Agent, stop: trio.Event, hurry: trio.Event | None) -> None:
+    """Stop the agent; with `hurry` end its pods before, which that event hurries."""
     await stop.wait()
-    if remove_pods:
+    if hurry is not None:
         log.info("agent.removing_pods", pods=len(agent.pods.value))
-        await agent.remove_pods()
+        await end_pods(agent, hurry, sys.stderr if sys.stderr.isatty() else None)
     await _stop(agent)
 
 

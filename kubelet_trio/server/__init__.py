@@ -36,6 +36,7 @@ from kubelet_trio.server.view import (
     KubeletApiView,
     PortInfo,
     ProblemInfo,
+    PullInfo,
     RuntimeInfo,
     SourceInfo,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "PortInfo",
     "Ports",
     "ProblemInfo",
+    "PullInfo",
     "Request",
     "Response",
     "Router",

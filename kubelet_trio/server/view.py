@@ -60,6 +60,23 @@ class PortInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PullInfo:
+    """The pull of an image under way. CRI has no progress in bytes."""
+
+    uid: PodUid
+    container: str
+    image: str
+    since: float  # Unix seconds
+    is_queued: bool  # it waits for other pulls
+
+
+def pull_text(pull: PullInfo, now: float) -> str:
+    """Return the pull as a person is told it; `now` is in Unix seconds."""
+    what = "Waiting for other pulls to pull" if pull.is_queued else "Pulling"
+    return f'{what} image "{pull.image}" for {max(0.0, now - pull.since):.0f} s'
+
+
+@dataclass(frozen=True, slots=True)
 class AgentStatus:
     """The state of the agent in short. Times are Unix seconds."""
 
@@ -73,6 +90,7 @@ class AgentStatus:
     events_dropped: int = 0
     remains: Mapping[str, str] = field(default_factory=dict)  # ended pods not removed yet, and why
     ports: tuple[PortInfo, ...] = ()
+    pulls: tuple[PullInfo, ...] = ()  # under way
 
 
 class AgentView(Protocol):

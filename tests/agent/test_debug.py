@@ -166,6 +166,21 @@ async def test_an_image_that_cannot_be_pulled_holds_up_nothing_else(
         assert ready(node.status(pod))
 
 
+async def test_a_pull_under_way_is_told(node: Node, autojump_clock: MockClock) -> None:
+    pod = make_pod()
+    async with node.running(pod) as agent:
+        await trio.sleep(10)
+        node.runtime.images.pull_takes = 100
+        agent.debug(pod_uid(pod), debugger())
+        await trio.sleep(45)
+        (pull,) = agent.status().pulls
+        assert (pull.uid, pull.container, pull.image) == (pod_uid(pod), "debugger", "tools")
+        assert agent.clock.time() - pull.since == pytest.approx(45, abs=1)
+        await trio.sleep(100)
+        assert agent.status().pulls == ()
+        assert is_running(ephemeral(node, pod))
+
+
 @pytest.mark.parametrize(
     ("given", "error", "why"),
     [

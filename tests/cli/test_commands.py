@@ -282,6 +282,23 @@ def test_words_that_are_none_are_usage_errors(
 
 
 @pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        ("drain", ("`kubectl drain NODE`", "`delete NAME... --wait`", "`reset`", "shutdown")),
+        ("cordon", ("`kubectl cordon NODE`",)),
+        ("uncordon", ("`kubectl uncordon NODE`",)),
+    ],
+)
+def test_a_command_that_cannot_be_had_says_what_to_do_instead(
+    word: str, instead: tuple[str, ...]
+) -> None:
+    refused = CliRunner().invoke(cli, (word, "node1"))
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"error: there is no command '{word}': ")
+    assert [text for text in instead if text not in refused.stderr] == []
+
+
+@pytest.mark.parametrize(
     ("words", "error"),
     [
         (("pod",), "unknown command 'pod'; did you mean 'pods'?"),

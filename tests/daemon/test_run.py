@@ -31,6 +31,9 @@ def hang() -> Iterator[threading.Event]:
     event.set()
 
 
+IGNORED = trio.TASK_STATUS_IGNORED
+
+
 class Agent:
     """An agent with one child, which waits for a thread."""
 
@@ -64,8 +67,7 @@ async def test_a_thread_that_hangs_does_not_hold_up_the_end(
 
         async def run() -> None:
             assert (
-                await _run(agent, None, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED)
-                == 0
+                await _run(agent, None, settle(parse_flags([])), stop, trio.Event(), IGNORED) == 0
             )
 
         nursery.start_soon(run)
@@ -83,5 +85,5 @@ async def test_without_such_a_thread_it_ends_at_once(
     hang.set()
     agent: Any = Agent(Purpose.SIGNALS, hang)
     with trio.fail_after(10):
-        assert await _run(agent, None, settle(parse_flags([])), stop, trio.TASK_STATUS_IGNORED) == 0
+        assert await _run(agent, None, settle(parse_flags([])), stop, trio.Event(), IGNORED) == 0
     assert trio.current_time() < _STOP_LIMIT

@@ -7,9 +7,11 @@ runtime joins them. Upstream: images/image_manager.go.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from lightkube.models.core_v1 import Pod, Secret
@@ -118,6 +120,17 @@ class PullRate:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A pull under way. CRI has no progress in bytes: all that is known is since when."""
+
+    uid: PodUid
+    container: str
+    image: str
+    since: float  # Unix seconds
+    is_queued: bool  # it waits for other pulls, as `maxParallelImagePulls` and its kin say
+
+
 # Returns the pod's logins. Raises ValueError naming a broken secret.
 _Lookup = Callable[[], Awaitable[Sequence[Login]]]
 
@@ -161,6 +174,7 @@ class ImagePuller:
         self._objects = objects
         self._access = access
         self._meter = meter or Meter()
+        self._under_way: dict[object, Pull] = {}
 
     async def ensure(
         self, pod: Pod, container: PodContainer, sandbox: v1.PodSandboxConfig
@@ -180,6 +194,11 @@ class ImagePuller:
         for request in volume_requests(pod, container):
             self._meter.count("kubelet_image_volume_requested_total")
             await self._ensure(request, sandbox)
+
+    @property
+    def pulls(self) -> Sequence[Pull]:
+        """The pulls under way, the oldest first."""
+        return sorted(self._under_way.values(), key=lambda pull: pull.since)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the back-offs of a pod that is gone."""
@@ -256,7 +275,36 @@ class ImagePuller:
     ) -> EnsuredImage:
         self._check_back_off(request)
         asked = trio.current_time()
+        with self._shown(request) as begin:
+            return await self._pull_in_turn(request, sandbox, logins, present, asked, begin)
+
+    @contextlib.contextmanager
+    def _shown(self, request: ImageRequest) -> Iterator[Callable[[], None]]:
+        """Show a pull under way; it waits for its turn until the yielded function is called."""
+        key = object()
+
+        def show(is_queued: bool) -> None:
+            name, since = request.container.spec.name, self._clock.time()
+            uid = pod_uid(request.pod)
+            self._under_way[key] = Pull(uid, name, request.image, since, is_queued)
+
+        show(is_queued=True)
+        try:
+            yield partial(show, is_queued=False)
+        finally:
+            del self._under_way[key]
+
+    async def _pull_in_turn(
+        self,
+        request: ImageRequest,
+        sandbox: v1.PodSandboxConfig,
+        logins: _Lookup,
+        present: v1.Image | None,
+        asked: float,
+        begin: Callable[[], None],
+    ) -> EnsuredImage:
         async with self._slots:
+            begin()
             started = trio.current_time()
             self._event(request, "Normal", "Pulling", f'Pulling image "{request.image}"')
             try:

@@ -120,7 +120,8 @@ def node_page_router(
         if request.query.get("format") == "yaml":
             text = await offload(manifest, found)
             return page_answer(text.encode(), "text/plain; charset=utf-8")
-        return page_answer(msgspec.json.encode(pod_details(found)))
+        details = pod_details(found, view.status().pulls, now())
+        return page_answer(msgspec.json.encode(details))
 
     async def logs(request: Request) -> Response:
         answer = await answer_logs(view, request, offload)

@@ -23,6 +23,7 @@ from kubelet_trio.model import (
     pod_uid,
     spec,
 )
+from kubelet_trio.server.view import PullInfo, pull_text
 
 LEFT_OUT = "(left out)"
 _KEPT_MANIFEST = "kubectl.kubernetes.io/last-applied-configuration"
@@ -55,8 +56,8 @@ def amounts(pod: Pod) -> dict[str, dict[str, int]]:
     return found
 
 
-def pod_details(pod: Pod) -> dict[str, Any]:
-    """Return the JSON of one pod. Times are RFC 3339."""
+def pod_details(pod: Pod, pulls: Iterable[PullInfo] = (), now: float = 0.0) -> dict[str, Any]:
+    """Return the JSON of one pod. Times are RFC 3339; `now`, for the pulls, is in Unix seconds."""
     meta, status, body = metadata(pod), pod.status, spec(pod)
     return {
         "uid": pod_uid(pod),
@@ -73,7 +74,7 @@ def pod_details(pod: Pod) -> dict[str, Any]:
         "restartPolicy": body.restartPolicy or "Always",
         "gracePeriod": body.terminationGracePeriodSeconds,
         "isEnding": meta.deletionTimestamp is not None,
-        "why": why(pod),
+        "why": why(pod, pulls, now),
         "conditions": [
             {
                 "type": c.type,
@@ -90,7 +91,7 @@ def pod_details(pod: Pod) -> dict[str, Any]:
     }
 
 
-def why(pod: Pod) -> list[str]:
+def why(pod: Pod, pulls: Iterable[PullInfo] = (), now: float = 0.0) -> list[str]:
     """Return why a pod is not ready, a sentence for each cause; none if it is, or has ended."""
     status = pod.status
     if status is None:
@@ -99,6 +100,7 @@ def why(pod: Pod) -> list[str]:
     if (ready is not None and ready.status == "True") or status.phase == "Succeeded":
         return []
     found = [": ".join(p for p in (status.reason, status.message) if p)]
+    pulling = {p.container: pull_text(p, now) for p in pulls if p.uid == pod_uid(pod)}
     steps = {
         c.spec.name
         for c in pod_containers(pod)
@@ -109,7 +111,8 @@ def why(pod: Pod) -> list[str]:
         if state is None or (is_step and container.ready):
             continue
         if (waiting := state.waiting) is not None:
-            told = (f"{container.name} waits", waiting.reason, waiting.message)
+            text = pulling.get(container.name) or waiting.message
+            told = (f"{container.name} waits", waiting.reason, text)
         elif (ended := state.terminated) is not None and ended.exitCode:
             exit_code = f"{container.name} has exited with {ended.exitCode}"
             told = (exit_code, ended.reason, ended.message)

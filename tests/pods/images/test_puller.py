@@ -64,6 +64,40 @@ async def test_a_pull_says_how_long_it_took_and_how_large_the_image_is(
     )
 
 
+async def test_the_pulls_under_way_are_known_until_they_end(autojump_clock: MockClock) -> None:
+    node = Node()
+    node.runtime.images.pull_takes = 60
+    clock = TrioClock()
+    began = clock.time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.ensure)
+        await trio.sleep(1)
+        nursery.start_soon(node.ensure, "reg.example/other:1")
+        await trio.sleep(1)
+        assert [(p.uid, p.container, p.image, p.is_queued) for p in node.puller.pulls] == [
+            ("u", "c", IMAGE, False),
+            ("u", "c", "reg.example/other:1", True),
+        ]
+        assert [p.since - began for p in node.puller.pulls] == pytest.approx([0, 1])
+        await trio.sleep(60)
+        (second,) = node.puller.pulls
+        assert not second.is_queued
+        assert second.since - began == pytest.approx(60)  # how long it has been pulled
+    assert not node.puller.pulls
+
+
+async def test_a_pull_that_fails_or_is_cancelled_is_under_way_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    node = Node()
+    assert await node.refusal("reg.example/missing:1") == "ErrImagePull"
+    assert not node.puller.pulls
+    node.runtime.images.pull_takes = 60
+    with trio.move_on_after(5):
+        await node.ensure()
+    assert not node.puller.pulls
+
+
 async def test_an_image_that_is_never_pulled_is_an_error(autojump_clock: MockClock) -> None:
     node = Node()
     assert await node.refusal(policy="Never") == "ErrImageNeverPull"

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from lightkube.models.core_v1 import Pod
 
+from kubelet_trio.model import PodUid
+from kubelet_trio.server import PullInfo
 from kubelet_trio.server.routes.page_details import amounts, manifest, pod_details, why
 from tests.server.fake_view import make_pod
 
@@ -196,6 +198,21 @@ def waiting(state: dict[str, Any], **status: Any) -> Pod:
 )
 def test_why_a_pod_is_not_ready(pod: Pod, told: list[str]) -> None:
     assert why(pod) == told
+
+
+@pytest.mark.parametrize(
+    ("is_queued", "text"),
+    [
+        (False, 'Pulling image "x:1" for 45 s'),
+        (True, 'Waiting for other pulls to pull image "x:1" for 45 s'),
+    ],
+)
+def test_a_pull_under_way_is_why(is_queued: bool, text: str) -> None:
+    pod = waiting({"waiting": {"reason": "ContainerCreating"}})
+    mine = PullInfo(PodUid("u1"), "web", "x:1", 1000.0, is_queued)
+    other = PullInfo(PodUid("u2"), "web", "y:1", 1000.0, is_queued)
+    assert why(pod, [other, mine], 1045.0) == [f"web waits: ContainerCreating: {text}"]
+    assert why(pod, [other], 1045.0) == ["web waits: ContainerCreating"]
 
 
 def test_an_init_container_that_runs_is_why() -> None:
