@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import click
 
 from kubelet_trio.cli.podstate import Json, grace_left, items, part
+from kubelet_trio.cli.tables import printable
 
 _PERIOD = 1.0  # s between two states of a line that a thread keeps up to date
 
@@ -55,6 +56,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Show a text instead of the last one; "" shows nothing."""
+        text = printable(text)  # messages of runtimes and registries are in it
         if text == self._shown:
             return
         if self.is_live:
