@@ -99,13 +99,15 @@ def _delegation(facts: Facts) -> Told:
     return "ok", ", ".join(sorted(_DELEGATED))
 
 
-USER_CHECKS: Mapping[str, Check] = {
-    "root": _no_root,
-    "user-namespaces": _may_make_namespaces,
-    "subordinate-ids": _subordinate_ids,
-    "rootless-programs": _rootless_programs,
-    "delegation": _delegation,
-}
+def _later(_facts: Facts) -> Told:
+    return "ok", f"looked at inside of the user namespace: {PAGE}"
+
+
+def _own_runtime(facts: Facts) -> Told:
+    if facts.wanted.endpoint == "process":
+        return "note", "pods run as processes of this machine, without images or isolation"
+    return _later(facts)
+
 
 # In the namespace
 
@@ -239,4 +241,23 @@ NAMESPACE_CHECKS: Mapping[str, Check] = {
     "sysctls": _sysctls,
     "security": _security,
     "init": _init,
+}
+
+USER_CHECKS: Mapping[str, Check] = {
+    "root": _no_root,
+    "user-namespaces": _may_make_namespaces,
+    "subordinate-ids": _subordinate_ids,
+    "rootless-programs": _rootless_programs,
+    "delegation": _delegation,
+    "runtime": _own_runtime,
+    # The machine's own are root's.
+    "runtime-config": _later,
+    "cgroup-driver": _later,
+    "network": _later,
+    "pause-image": _later,
+    "sysctls": _later,
+    "security": _later,
+    # As in the namespace: none of it is for an installation to cure.
+    "kernel-modules": _kernel_modules,
+    "swap": _swap,
 }

@@ -9,6 +9,7 @@ import pytest
 from kubelet_trio.cgroups import Delegation
 from kubelet_trio.install.checks import CHECKS, MODULES, checks_for, run_checks
 from kubelet_trio.install.facts import (
+    CniFacts,
     Facts,
     NamespaceFacts,
     RuntimeFacts,
@@ -105,6 +106,28 @@ USER_CASES: tuple[tuple[str, Facts, str, str, str], ...] = (
         "missing: slirp4netns",
         "dnf install -y slirp4netns",
     ),
+    ("runtime", replace(USER, runtime=DOWN), "ok", "inside", ""),
+    (
+        "runtime",
+        replace(USER, wanted=Wanted(endpoint="process")),
+        "note",
+        "processes of this machine",
+        "",
+    ),
+    ("runtime-config", USER, "ok", "inside", ""),
+    ("cgroup-driver", replace(USER, wanted=Wanted(cgroup_driver="systemd")), "ok", "inside", ""),
+    ("network", replace(USER, cni=CniFacts()), "ok", "inside", ""),
+    ("pause-image", replace(USER, runtime=DOWN), "ok", "inside", ""),
+    ("sysctls", replace(USER, sysctls={}), "ok", "inside", ""),
+    ("security", replace(USER, security=Security(apparmor=True)), "ok", "inside", ""),
+    (
+        "kernel-modules",
+        replace(USER, missing_modules=MODULES),
+        "note",
+        "overlay",
+        "as root: modprobe -a overlay br_netfilter",
+    ),
+    ("swap", replace(USER, swaps=("/dev/sda2",)), "problem", "/dev/sda2", "failSwapOn: false"),
     ("delegation", USER, "ok", "cpuset", ""),
     (
         "delegation",
@@ -274,6 +297,11 @@ def test_root_of_a_machine_has_the_machines_checks_alone() -> None:
 def test_what_is_prepared_has_no_finding_but_ok() -> None:
     assert [f.check for f in run_checks(USER) if f.result != "ok"] == ["root"]
     assert [f.check for f in run_checks(INSIDE) if f.result != "ok"] == []
+
+
+def test_for_a_user_without_root_nothing_needs_an_installation() -> None:
+    for _, facts, *_ in USER_CASES:
+        assert [f.check for f in run_checks(facts) if f.by_install] == []
 
 
 def test_no_installation_cures_anything_in_a_user_namespace() -> None:
