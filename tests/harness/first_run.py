@@ -11,7 +11,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "first-run"
@@ -85,6 +85,10 @@ class FirstRun:
                 yield int(entry.name), command
 
     def close(self) -> None:
+        """End all of it: in order if it can, since its pods do not end with it."""
+        if self._process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                self.interrupt()
         for pid, _ in self._running():
             os.kill(pid, signal.SIGKILL)
         self._process.wait()
