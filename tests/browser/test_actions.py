@@ -425,3 +425,38 @@ def test_actions_fit_and_are_accessible(
     type_text(page, "exit 3\n")
     page.wait(f"{NOTE}.includes('exit code 3')")
     check("terminal-ended")
+
+
+def test_an_editor_a_pager_and_top_work(node: Node, page: Page, shots: Path) -> None:
+    """Those of busybox: they draw with the cursor's moves, regions, erasures and inverse text."""
+    bed, _ = node
+    file = bed.agent.base / "edited.txt"
+    sign_in(node, page)
+    open_terminal(page)
+    type_text(page, f"clear; busybox vi {file}\n")
+    page.wait(f"/^~$/m.test({LINES}.innerText)")
+    type_text(page, "ihello from vi")
+    press(page, "Enter")
+    type_text(page, "second")
+    press(page, "Escape")
+    page.wait(f"/^- .*edited/m.test({LINES}.innerText)")  # at once, Esc begins the next key
+    press(page, "ArrowUp")
+    type_text(page, "0xiH")
+    page.wait(f"/^Hello from vi$/m.test({LINES}.innerText)")
+    page.screenshot(shots / "terminal-vi.png")
+    press(page, "Escape")
+    page.wait(f"/^- .*edited/m.test({LINES}.innerText)")
+    type_text(page, ":wq\n")
+    page.wait(f"!/^~$/m.test({LINES}.innerText)")
+    type_text(page, "seq 1 300 | busybox less\n")
+    page.wait(f"/^1$/m.test({LINES}.innerText)")
+    type_text(page, "G")
+    page.wait(f"/^300$/m.test({LINES}.innerText)")
+    type_text(page, "q")
+    type_text(page, "busybox top -d 1\n")
+    page.wait(f"/PID +PPID/.test({LINES}.innerText)")
+    page.screenshot(shots / "terminal-top.png")
+    ctrl(page, "c")
+    type_text(page, "echo over-$((1+1))\n")
+    page.wait(f"/over-2$/m.test({LINES}.innerText)")
+    assert file.read_text() == "Hello from vi\nsecond\n"
