@@ -9,7 +9,7 @@ import click
 
 from kubelet_trio.cli.ages import parse_time
 from kubelet_trio.cli.client import AgentClient, ClientError
-from kubelet_trio.cli.listing import Shown
+from kubelet_trio.cli.listing import Shown, Watched
 from kubelet_trio.cli.podstate import Json, part
 from kubelet_trio.cli.reading import UnknownPodError, find_pod
 from kubelet_trio.cli.tables import EVENT_COLUMNS, WIDE_EVENT_COLUMNS, event_row
@@ -88,24 +88,9 @@ def _watch_events(
     shown: Shown,
     columns: Sequence[str],
 ) -> None:
-    def cells(event: Json) -> list[str]:
-        return shown.row(event, event_row(event, time.time(), wide=shown.output.is_wide))
-
-    table = shown.table(columns)
-    # As for pods: those kept are printed together, after the bookmark.
-    first: list[Json] | None = []
+    wide = shown.output.is_wide
+    watched = Watched(shown, columns, lambda each: event_row(each, time.time(), wide=wide), _order)
     for change in agent.watch("events", **query):
         event = change.get("object")
-        if event is not None and not (_has_type(event, types) and shown.chooses(event)):
-            continue
-        if event is None:
-            rows = [cells(each) for each in shown.choose(first or (), _order)]
-            if shown.output.is_table:
-                click.echo(table.text(rows, headers=shown.headers), nl=False)
-            first = None
-        elif not shown.output.is_table:
-            shown.print_change(event)
-        elif first is not None:
-            first.append(event)
-        else:
-            click.echo(table.rows([cells(event)])[0])
+        if event is None or (_has_type(event, types) and shown.chooses(event)):
+            watched.take(event)

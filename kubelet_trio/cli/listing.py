@@ -90,6 +90,42 @@ class Shown:
             raise ClientError(f"-o {self.output.form}: {exc}") from exc
 
 
+class Watched:
+    """Prints a watch: what there is at first together, sorted and aligned, then each change."""
+
+    def __init__(
+        self,
+        shown: Shown,
+        columns: Sequence[str],
+        cells: Callable[[Json], Sequence[str]],
+        order: Callable[[Json], object],
+    ) -> None:
+        self._shown, self._cells, self._order = shown, cells, order
+        self._table = shown.table(columns)
+        self._first: list[Json] | None = []  # None: they have been printed
+
+    def take(self, thing: Json | None) -> None:
+        """Print a chosen object; None is the bookmark after all current ones.
+
+        Raises `ClientError`.
+        """
+        shown = self._shown
+        if thing is None:
+            rows = [self._row(each) for each in shown.choose(self._first or (), self._order)]
+            if shown.output.is_table:
+                click.echo(self._table.text(rows, headers=shown.headers), nl=False)
+            self._first = None
+        elif not shown.output.is_table:
+            shown.print_change(thing)
+        elif self._first is not None:
+            self._first.append(thing)
+        else:
+            click.echo(self._table.rows([self._row(thing)])[0])
+
+    def _row(self, thing: Json) -> Sequence[str]:
+        return self._shown.row(thing, self._cells(thing))
+
+
 def pods(agent: AgentClient, names: Sequence[str], shown: Shown, *, watch: bool) -> None:
     """Print pods; with `watch` also every change. Raises `ClientError`."""
     from kubelet_trio.cli.reading import find_pod
@@ -120,12 +156,8 @@ def pod_order(pod: Json) -> tuple[str, str]:
 
 
 def _watch_pods(agent: AgentClient, shown: Shown, columns: Sequence[str]) -> None:
-    def cells(pod: Json) -> list[str]:
-        return shown.row(pod, pod_row(pod, time.time(), wide=shown.output.is_wide))
-
-    table = shown.table(columns)
-    # The current pods are printed together, sorted and aligned; None: they have been printed.
-    first: list[Json] | None = []
+    wide = shown.output.is_wide
+    watched = Watched(shown, columns, lambda pod: pod_row(pod, time.time(), wide=wide), pod_order)
     footer = Footer(lambda: _under_way(agent, shown))
     with footer.running():
         for change in agent.watch("pods", namespace=shown.namespace):
@@ -133,17 +165,7 @@ def _watch_pods(agent: AgentClient, shown: Shown, columns: Sequence[str]) -> Non
             if pod is not None and not shown.chooses(pod):
                 continue
             with footer.above():
-                if pod is None:  # a bookmark: all current pods have been sent
-                    rows = [cells(each) for each in shown.choose(first or (), pod_order)]
-                    if shown.output.is_table:
-                        click.echo(table.text(rows, headers=shown.headers), nl=False)
-                    first = None
-                elif not shown.output.is_table:
-                    shown.print_change(pod)
-                elif first is not None:
-                    first.append(pod)
-                else:
-                    click.echo(table.rows([cells(pod)])[0])
+                watched.take(pod)
 
 
 def _under_way(agent: AgentClient, shown: Shown) -> str:

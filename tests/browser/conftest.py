@@ -20,6 +20,12 @@ HOSTILE = "<img src=x onerror='document.body.dataset.owned=1'>"
 SECRET = "hunter2-is-not-shown"
 SHOTS = os.environ.get("NODE_PAGE_SHOTS", "")  # a directory: screenshots are kept there
 AXE = "axe-core@4.10.3"  # checks accessibility; from npm, and never part of the package
+APPEARANCES = [  # name, width and whether it is dark
+    ("light", 1440, False),
+    ("dark", 1440, True),
+    ("phone", 390, False),
+    ("phone-dark", 390, True),
+]
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kubelet-trio" / "axe"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import Page
-from tests.browser.conftest import HOSTILE, SECRET
+from tests.browser.conftest import APPEARANCES, HOSTILE, SECRET
 from tests.browser.test_node_page import (
     LOOKS,
     PANEL,
@@ -371,15 +371,7 @@ def test_the_keyboard_suffices_for_a_terminal(node: Node, page: Page) -> None:
     assert_unharmed(page, url)
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "dark"),
-    [
-        ("light", 1440, False),
-        ("dark", 1440, True),
-        ("phone", 390, False),
-        ("phone-dark", 390, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "width", "dark"), APPEARANCES)
 def test_actions_fit_and_are_accessible(
     node: Node, page: Page, shots: Path, axe: str, name: str, width: int, dark: bool
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser.chromium import Page
-from tests.browser.conftest import HOSTILE, SECRET
+from tests.browser.conftest import APPEARANCES, HOSTILE, SECRET
 from tests.faults.bed import Bed
 
 Node = tuple[Bed, str]
@@ -282,15 +282,7 @@ def findings(page: Page, axe: str) -> list[str]:
     return list(told)
 
 
-@pytest.mark.parametrize(
-    ("name", "width", "dark"),
-    [
-        ("light", 1440, False),
-        ("dark", 1440, True),
-        ("phone", 390, False),
-        ("phone-dark", 390, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "width", "dark"), APPEARANCES)
 def test_every_state_fits_and_is_accessible(
     node: Node, page: Page, shots: Path, axe: str, name: str, width: int, dark: bool
 ) -> None:

@@ -42,6 +42,15 @@ def finding(facts: Facts, name: str) -> tuple[str, str, str]:
     return found.result, found.message, "install" if found.by_install else found.cure
 
 
+def assert_told(facts: Facts, name: str, result: str, message: str, cure: str) -> None:
+    """Assert a check's result, and parts of its message and cure; "": it has no cure."""
+    found = finding(facts, name)
+    assert found[0] == result
+    assert message in found[1]
+    assert cure in found[2]
+    assert bool(cure) == bool(found[2])
+
+
 def test_a_good_machine_has_no_finding_but_ok() -> None:
     findings = run_checks(GOOD)
     assert {f.check: f.message for f in findings if f.result != "ok"} == {}
@@ -364,11 +373,7 @@ CASES: tuple[tuple[str, Facts, str, str, str], ...] = (
 def test_a_check_tells_what_is_wrong_and_its_cure(
     name: str, facts: Facts, result: str, message: str, cure: str
 ) -> None:
-    found = finding(facts, name)
-    assert found[0] == result
-    assert message in found[1]
-    assert cure in found[2]
-    assert bool(cure) == bool(found[2])
+    assert_told(facts, name, result, message, cure)
 
 
 def test_every_check_has_a_case() -> None:

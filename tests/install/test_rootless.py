@@ -19,7 +19,7 @@ from kubelet_trio.install.facts import (
 )
 from kubelet_trio.install.gather import subordinate_ids
 from kubelet_trio.install.rootless import NAMESPACE_CHECKS, USER_CHECKS
-from tests.install.test_checks import DOWN, FEDORA, GOOD, V1, finding
+from tests.install.test_checks import DOWN, FEDORA, GOOD, V1, assert_told
 
 TOOLS = frozenset({"rootlesskit", "newuidmap", "newgidmap", "slirp4netns"})
 DELEGATED = frozenset({"cpu", "cpuset", "io", "memory", "pids", "hugetlb"})
@@ -276,11 +276,7 @@ INSIDE_CASES: tuple[tuple[str, Facts, str, str, str], ...] = (
 def test_a_check_tells_what_differs_and_its_cure(
     name: str, facts: Facts, result: str, message: str, cure: str
 ) -> None:
-    found = finding(facts, name)
-    assert found[0] == result
-    assert message in found[1]
-    assert cure in found[2]
-    assert bool(cure) == bool(found[2])
+    assert_told(facts, name, result, message, cure)
 
 
 def test_every_check_has_a_case() -> None:
