@@ -33,11 +33,19 @@ structlog.configure(
 # Suites that need the machine for themselves: real runtimes, and clocks that other work upsets.
 _ALONE = ("containerd", "golden", "faults", "cluster", "browser")
 _IN_ALONE = re.compile(rf"tests/({'|'.join(_ALONE)})/|\[containerd[]-]")
+# Virtual time can wait: what runs in it gives way (`tests.simulation.conftest`) to what goes by
+# real clocks, which waits most of the time.
+_BESIDE = re.compile(r"tests/simulation/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what needs the machine when all the rest has ended."""
-    items.sort(key=lambda item: _IN_ALONE.search(item.nodeid) is not None)
+    """Begin with what needs the machine when all the rest has ended, but for the simulations."""
+    items.sort(
+        key=lambda item: (
+            _BESIDE.search(item.nodeid) is not None,
+            _IN_ALONE.search(item.nodeid) is not None,
+        )
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from lightkube.models.core_v1 import Taint
@@ -124,11 +124,7 @@ def agent_settings(
         parallel_pulls=_parallel_pulls(config),
         pull_qps=config.registry_pull_qps,
         pull_burst=config.registry_burst,
-        crash_back_off=BackOffPolicy(
-            base=flags.crash_loop_backoff_base,
-            cap=config.crash_loop_back_off.max_container_restart_period,
-            spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
-        ),
+        crash_back_off=_crash_back_off(settings),
         system_cgroups=tuple(_system_cgroups(settings)),
         volume_stats_period=config.volume_stats_agg_period,
         volume_health=config.feature_gates.get("CSIVolumeHealth", False),
@@ -155,11 +151,7 @@ def agent_settings(
         sandbox_image=flags.pod_infra_container_image,
         eviction=eviction_policy(config),
         shutdown=_shutdown_periods(config),
-        cgroups=replace(
-            _cgroup_policy(config, capacity, reserved),
-            is_denied=bool(denied.cgroups.denied),
-            known_missing=denied.controllers,
-        ),
+        cgroups=_cgroup_policy(config, capacity, reserved, denied),
         admission=admission_settings(
             node.node_name,
             labels=flags.node_labels,
@@ -171,6 +163,15 @@ def agent_settings(
         ids_per_pod=config.user_namespaces.ids_per_pod,
         sockets=node_socket_settings(config),
         notes=settings.notes,
+    )
+
+
+def _crash_back_off(settings: Settings) -> BackOffPolicy:
+    config, flags = settings.config, settings.flags
+    return BackOffPolicy(
+        base=flags.crash_loop_backoff_base,
+        cap=config.crash_loop_back_off.max_container_restart_period,
+        spare_clean_exits=flags.crash_loop_backoff_exempt_clean_exits,
     )
 
 
@@ -195,7 +196,7 @@ def _pull_verification(config: KubeletConfiguration) -> PullVerification | None:
 
 
 def _cgroup_policy(
-    config: KubeletConfiguration, capacity: NodeCapacity, reserved: Reservations
+    config: KubeletConfiguration, capacity: NodeCapacity, reserved: Reservations, denied: Denied
 ) -> CgroupPolicy:
     """Return the cgroup policy of a validated configuration."""
     enforced = set(config.enforce_node_allocatable)
@@ -207,6 +208,8 @@ def _cgroup_policy(
         pids_limit=config.pod_pids_limit,
         reserved=tuple(_reserved_cgroups(config, enforced, reserved)),
         reserve_percent=int(percent.removesuffix("%")) if percent else None,
+        is_denied=bool(denied.cgroups.denied),
+        known_missing=denied.controllers,
     )
 
 

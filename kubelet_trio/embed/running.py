@@ -489,13 +489,9 @@ def _ending(observed: _Observed) -> str:
 
 
 def _exit_codes(status: PodStatus) -> str:
-    ended = [
-        (c.name, c.state.terminated)
-        for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ()))
-        if c.state is not None and c.state.terminated is not None
-    ]
-    return ", ".join(
-        f"{name} exited with {state.exitCode}"
-        + (f": {why}" if (why := (state.message or "").strip()) else "")
-        for name, state in ended
-    )
+    told = []
+    for c in (*(status.initContainerStatuses or ()), *(status.containerStatuses or ())):
+        if c.state is not None and (ended := c.state.terminated) is not None:
+            why = (ended.message or "").strip()
+            told.append(f"{c.name} exited with {ended.exitCode}{f': {why}' if why else ''}")
+    return ", ".join(told)

@@ -157,6 +157,17 @@ def _tell_kept(problem: SourceProblem, snapshot: SourceSnapshot | None, events: 
             events.emit(pod_object_ref(pod), "Warning", "FailedValidation", message)
 
 
+async def _tell_problems(
+    source: Source, snapshots: Mapping[str, SourceSnapshot], events: EventSink
+) -> None:
+    """Emit events on the pods that each new problem of a source leaves as they were."""
+    known: frozenset[SourceProblem] = frozenset()
+    async for problems in source.problems.eventual_values():
+        for problem in (p for p in problems if p not in known):
+            _tell_kept(problem, snapshots.get(source.name), events)
+        known = frozenset(problems)
+
+
 async def run_merge(
     sources: Sequence[Source],
     apply: Callable[[Desired], None],
@@ -201,19 +212,14 @@ async def run_merge(
             snapshots[source.name] = await source.snapshots.wait_value()
             publish()
 
-    async def watch_problems(source: Source) -> None:
-        known: frozenset[SourceProblem] = frozenset()
-        async for problems in source.problems.eventual_values():
-            for problem in (p for p in problems if p not in known):
-                _tell_kept(problem, snapshots.get(source.name), events)
-            known = frozenset(problems)
-
     async with trio.open_nursery() as pumps:
         # Also before any delivery: after a restart with the sources' last snapshots.
         publish()
         for source in sources:
             pumps.start_soon(pump, source, name=f"merge:{source.name}")
-            pumps.start_soon(watch_problems, source, name=f"problems:{source.name}")
+            pumps.start_soon(
+                _tell_problems, source, snapshots, events, name=f"problems:{source.name}"
+            )
         task_status.started()
         while True:
             await trio.sleep(period)

@@ -38,6 +38,7 @@ def terminal(directory: Path, home: Path) -> Terminal:
     """Return a terminal in a directory, where `python3` is the tests'."""
     path = f"{sys.prefix}/bin:{os.environ['PATH']}"
     environment = {**os.environ, "HOME": str(home), "PATH": path, "PYTHONWARNINGS": "error"}
+    environment.pop("PYTEST_ADDOPTS", None)  # ours, and not of the pytest that the page runs
     # With jobs of their own, as for a person.
     return Terminal([*AS_USER, "bash", "-em"], environment, directory)
 

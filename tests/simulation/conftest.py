@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.simulation.profile import EXAMPLES, SEED, STEPS
@@ -12,3 +14,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         f"simulation: KUBELET_TRIO_SIMULATION_SEED={SEED}, "
         f"{EXAMPLES} examples of up to {STEPS} steps a machine"
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def gives_way() -> None:
+    """Let other processes go first: another worker may run real agents at the same time."""
+    # For the rest of this process; the simulations are the last of its tests.
+    os.nice(10)
