@@ -120,9 +120,10 @@ def _our_pods(recording: Recording, words: Words) -> Table:
 # Events
 
 # What a run may or may not come by: a probe before the program listens or has made its file, or
-# on a busy machine. A probe that is killed with its container has said nothing.
+# on a busy machine. A probe that is killed with its container has said nothing, and one of a server
+# that is killed is reset.
 _LUCK = re.compile(
-    r"Unhealthy .*(connection refused|context deadline exceeded|command timed out"
+    r"Unhealthy .*(connection refused|connection reset|context deadline exceeded|command timed out"
     r"|errored and resulted in unknown|can't open '/tmp/ok'|Readiness probe failed:  @)"
 )
 _ENDING = re.compile(r"Killing Stopping container")
