@@ -30,31 +30,34 @@ structlog.configure(
 )
 
 
-# Suites that need the machine for themselves: real runtimes, and clocks that other work upsets.
-_ALONE = ("containerd", "golden", "faults", "cluster", "browser")
-_IN_ALONE = re.compile(rf"tests/({'|'.join(_ALONE)})/|\[containerd[]-]")
+# Real runtimes, in two lanes: the tests of a lane run one after the other, in one worker. Each
+# lane has a containerd of its own, and mostly waits.
+_LANES = (
+    re.compile(r"tests/containerd/"),
+    re.compile(r"tests/(golden|faults|cluster|browser)/|\[containerd[]-]"),
+)
 # Virtual time can wait: what runs in it gives way (`tests.simulation.conftest`) to what goes by
 # real clocks, which waits most of the time.
 _BESIDE = re.compile(r"tests/simulation/")
 
 
+def _lane(nodeid: str) -> int:
+    """Return the lane of a test; -1: none."""
+    return next((n for n, lane in enumerate(_LANES) if lane.search(nodeid)), -1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what needs the machine when all the rest has ended, but for the simulations."""
-    items.sort(
-        key=lambda item: (
-            _BESIDE.search(item.nodeid) is not None,
-            _IN_ALONE.search(item.nodeid) is not None,
-        )
-    )
+    """Begin with the lanes when all the rest has ended, but for the simulations."""
+    items.sort(key=lambda item: (_BESIDE.search(item.nodeid) is not None, _lane(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
-    """Let one worker run what needs the machine, one test after the other."""
+    """Let one worker run a lane, one test after the other."""
     if config.getvalue("dist") != "loadgroup":
         return None
     scheduling: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling(config, log)
-    scheduling._split_scope = lambda test: "alone" if _IN_ALONE.search(test) else test
+    scheduling._split_scope = lambda test: f"lane {lane}" if (lane := _lane(test)) >= 0 else test
     return scheduling
 
 

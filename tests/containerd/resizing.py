@@ -181,13 +181,21 @@ def recorded(cri: CriClient, name: str, *, restarts: Sequence[str] = ()) -> Iter
     assert changed == set(restarts)
 
 
+def _runs(pod: Json) -> bool:
+    """Whether no container of a running pod is being restarted."""
+    status = pod["status"]
+    return status["phase"] != "Running" or all(
+        "running" in s["state"] for s in status["containerStatuses"]
+    )
+
+
 def resized(
     node: ApiNode, cri: CriClient, name: str, patch: Json, wanted: dict[str, Limits]
 ) -> Json:
     """Resize a pod, and return it when it is done; every limit is as wanted then."""
     asked = node.resize(name, patch)
     generation = asked["metadata"]["generation"]
-    done = node.wait(name, is_resized, what="resized")
+    done = node.wait(name, lambda pod: is_resized(pod) and _runs(pod), what="resized")
     assert inside(cri, name).differences(wanted) == {}
     assert problems_of(done) == []
     eventually(

@@ -121,10 +121,11 @@ def _our_pods(recording: Recording, words: Words) -> Table:
 
 # What a run may or may not come by: a probe before the program listens or has made its file, or
 # on a busy machine. A probe that is killed with its container has said nothing, and one of a server
-# that is killed is reset.
+# that is killed is reset or cut off.
 _LUCK = re.compile(
-    r"Unhealthy .*(connection refused|connection reset|context deadline exceeded|command timed out"
-    r"|errored and resulted in unknown|can't open '/tmp/ok'|Readiness probe failed:  @)"
+    r"Unhealthy .*(connection refused|connection reset|: EOF|context deadline exceeded"
+    r"|command timed out|errored and resulted in unknown|can't open '/tmp/ok'"
+    r"|Readiness probe failed:  @)"
 )
 _ENDING = re.compile(r"Killing Stopping container")
 _CAPACITY = re.compile(r"capacity: \d+")

@@ -264,11 +264,12 @@ class Agent:
         """Wait until the agent no longer tells of a pod of that name."""
         watch = self.start_watching()
         deadline = time.monotonic() + within * PATIENCE
-        # What came while nobody read is taken first: the pod may not be known yet.
-        while watch.read(time.monotonic() + 0.01) or watch.named(name):
+        # Asked, since a watch that has not said anything yet knows no pod at all.
+        while pod := self.pods().get(name):
             if time.monotonic() > deadline:
-                seen = json.dumps([pod.get("status") for pod in watch.named(name)], indent=1)
+                seen = json.dumps(pod.get("status"), indent=1)
                 raise WaitTimeoutError(f"{name} not gone in {within} s: {seen}")
+            watch.read(min(deadline, time.monotonic() + 1))
 
     def healthz(self, path: str = "/healthz") -> tuple[int, str]:
         """Ask the health endpoint; returns status and body, (0, why) if nobody answers."""

@@ -18,6 +18,8 @@ from kubelet_trio.testing.csi.faults import CsiFault, CsiFaultKind, CsiFaults
 from kubelet_trio.testing.csi.rules import CsiOperation, CsiRules
 from kubelet_trio.testing.csi.storage import CsiStorage, FakeStorage
 
+_NEWS_WITHIN = 1.0  # seconds
+
 
 @dataclass(slots=True)
 class CsiDriverFacts:
@@ -141,8 +143,9 @@ class FakeCsiDriver:
         if fault is not None and fault.kind is CsiFaultKind.REFUSE:
             raise GRPCError(fault.status, fault.message)
         answer = None
+        overlapped = await self._notice_left(call)
         try:
-            with self.rules.operation(call) as operation:
+            with self.rules.operation(call, overlapped) as operation:
                 self._change()
                 if kept is not None:
                     kept.operation = operation
@@ -154,6 +157,20 @@ class FakeCsiDriver:
             self._save(self.rules)
             self._change()
         return answer
+
+    async def _notice_left(self, call: CsiCall) -> CsiOperation | None:
+        """Return the call that is in progress for the same volume.
+
+        Its caller may have given up already: nothing orders that news and a call on another
+        connection, or in another thread of the server. So it is given time to arrive.
+        """
+        pending = self.rules.pending_of(call)
+        with trio.move_on_after(_NEWS_WITHIN):
+            while pending is not None and not pending.is_abandoned:
+                await self._changed.wait()
+                if self.rules.pending_of(call) is not pending:
+                    break
+        return pending
 
     def _change(self) -> None:
         self._changed.set()

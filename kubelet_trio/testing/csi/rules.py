@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from kubelet_trio.grpc import GRPCError, Status
 from kubelet_trio.testing.csi import calls
@@ -229,6 +229,10 @@ class CsiRules:
         """Return the calls in progress."""
         return list(self._pending.values())
 
+    def pending_of(self, call: CsiCall) -> CsiOperation | None:
+        """Return the call in progress that another one of its volume has to wait for."""
+        return self._pending.get(call.volume_id) if call.method in calls.EXCLUSIVE else None
+
     def size(self, volume_id: str) -> int:
         """Return the bytes that a volume was expanded to; 0: never."""
         return self._held[volume_id].size if volume_id in self._held else 0
@@ -241,13 +245,21 @@ class CsiRules:
     # What a driver asks
 
     @contextmanager
-    def operation(self, call: CsiCall) -> Iterator[CsiOperation]:
+    def operation(
+        self, call: CsiCall, overlapped: CsiOperation | None = None
+    ) -> Iterator[CsiOperation]:
         """Check a call; it is in progress inside the block, and answered OK at its end.
+
+        Args:
+            call: the call.
+            overlapped: the one that was in progress when it came.
 
         Raises `GRPCError`: the answer instead.
         """
         self.log.append(call)
         self._check_fields(call)
+        if overlapped is not None and not overlapped.is_abandoned:
+            self._refuse_second(call, overlapped)
         if call.method not in calls.EXCLUSIVE:
             self._check_place(call)
             yield CsiOperation(call, True)
@@ -343,8 +355,10 @@ class CsiRules:
 
     def _check_idle(self, call: CsiCall) -> None:
         pending = self._pending.get(call.volume_id)
-        if pending is None:
-            return
+        if pending is not None:
+            self._refuse_second(call, pending)
+
+    def _refuse_second(self, call: CsiCall, pending: CsiOperation) -> NoReturn:
         text = f"{pending.call.method} is in progress for volume {call.volume_id}"
         if not pending.is_abandoned:
             self._break(CsiRule.ONE_AT_A_TIME, call, text, Status.ABORTED)

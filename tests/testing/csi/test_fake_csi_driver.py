@@ -267,3 +267,43 @@ async def test_it_dies_in_a_call_and_continues(
         await bed.unstage()
     assert not bed.mounted()
     bed.rules.check()
+
+
+def unpublished(path: Path) -> CsiCall:
+    return CsiCall(calls.UNPUBLISH, "vol", path=str(path))
+
+
+async def answered(driver: FakeCsiDriver, call: CsiCall, into: list[Status]) -> None:
+    try:
+        await driver.serve(call)
+    except GRPCError as exc:
+        into.append(exc.status)
+
+
+async def test_a_call_waits_for_the_news_that_the_one_before_was_given_up(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rules, answers = CsiRules(), list[Status]()
+    driver = FakeCsiDriver(rules)
+    with rules.operation(unpublished(tmp_path)) as given_up:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answered, driver, unpublished(tmp_path), answers)
+            await trio.testing.wait_all_tasks_blocked()
+            given_up.abandon()
+            driver._change()
+    assert answers == [Status.ABORTED]
+    rules.check()
+
+
+async def test_two_calls_at_once_are_a_violation_even_if_the_first_ends_soon(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    rules, answers = CsiRules(), list[Status]()
+    driver = FakeCsiDriver(rules)
+    async with trio.open_nursery() as nursery:
+        with rules.operation(unpublished(tmp_path)):
+            nursery.start_soon(answered, driver, unpublished(tmp_path), answers)
+            await trio.testing.wait_all_tasks_blocked()
+        driver._change()
+    assert answers == [Status.ABORTED]
+    assert [violation.rule for violation in rules.violations] == [CsiRule.ONE_AT_A_TIME]
