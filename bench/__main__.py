@@ -13,7 +13,7 @@ import click
 
 from bench.contender import Contender, GoKubelet, Ours
 from bench.install import install
-from bench.loads import LOADS, Bench
+from bench.loads import LOADS, Bench, to_floor
 from bench.report import Round, machine, plots, rows, table
 from bench.runtime import Runtime
 from tests.harness import Containerd, CriClient, missing
@@ -89,6 +89,7 @@ def _turn(
                 for load in loads:
                     click.echo(f"{contender.name}: {load}", err=True)
                     LOADS[load](bench)
+                    bench.results.update(to_floor(bench.results))
                     yield contender.name, bench.results
         finally:
             contender.close()

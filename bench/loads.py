@@ -8,6 +8,7 @@ count. CPU is user and system time of the agent's process alone, or of container
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from bench.bare import ONE_STARTED, ONE_STILL, REPLACED, many_figure, measure_floor
 from bench.contender import Contender, Meter, wait_ready
 from bench.resize import resize
 from bench.runtime import Runtime
@@ -115,6 +117,17 @@ class Bench:
         self.results[f"{label}, CRI calls a minute"] = (self.runtime.calls() - calls) * per_minute
 
 
+MANY = (30, 100)
+
+
+def floor(bench: Bench) -> None:
+    """The same pods by bare calls, without the agent; what the other figures are measured by."""
+    bench.contender.stop()
+    many = [bench.many(count) for count in MANY]
+    bench.results.update(measure_floor(bench.runtime, many, bench.many(20)))
+    bench.contender.start()
+
+
 def one_pod(bench: Bench) -> None:
     """Manifest written until the container started, and until Ready is seen."""
     started, ready = [], []
@@ -134,7 +147,7 @@ def one_pod(bench: Bench) -> None:
 
 def burst(bench: Bench) -> None:
     """Many pods at once until all are Ready, then all gone at once."""
-    for wanted in (30, 100):
+    for wanted in MANY:
         made = bench.manifests(wanted)
         count = len(made)
         agent, containerd = Meter(bench.contender.pid), bench.runtime.meter
@@ -148,6 +161,8 @@ def burst(bench: Bench) -> None:
         bench.results[f"{count} pods Ready, containerd CPU s"] = containerd.cpu() - runtime_cpu
         time.sleep(SETTLE)
         bench.deleted(made, f"{count} pods deleted")
+        # Until nothing is left, and SETTLE seconds of nothing, which take next to none.
+        bench.results[f"{count} pods, agent CPU ms a life"] = 1e3 * (agent.cpu() - cpu) / count
 
 
 def delete_one(bench: Bench) -> None:
@@ -253,6 +268,7 @@ def storm(bench: Bench) -> None:
 
 
 LOADS: Mapping[str, Callable[[Bench], None]] = {
+    "floor": floor,
     "one-pod": one_pod,
     "burst": burst,
     "delete": delete_one,
@@ -263,6 +279,31 @@ LOADS: Mapping[str, Callable[[Bench], None]] = {
     "storm": storm,
     "resize": resize,
 }
+
+
+def to_floor(results: Mapping[str, float]) -> dict[str, float]:
+    """Return what compares a contender with the floor, if the same run has taken it."""
+    pairs = [
+        ("one pod, written to started", "one pod, written to started s", ONE_STARTED),
+        ("one pod, written to Ready", "one pod, written to Ready s", ONE_STARTED),
+        ("death to restart", "death to restart s", REPLACED),
+        ("1 pod deleted, nothing runs", "1 pod deleted, nothing runs s", ONE_STILL),
+    ]
+    for figure in results:
+        if match := _MANY.fullmatch(figure):
+            name = {"Ready": "started", "deleted, nothing runs": "still"}.get(match[2], "left")
+            pairs.append((f"{match[1]} pods {match[2]}", figure, many_figure(int(match[1]), name)))
+    found = {}
+    for name, figure, bare in pairs:
+        if figure not in results or bare not in results:
+            continue
+        found[f"{name} to the floor"] = results[figure] / results[bare]
+        if figure.startswith(("one pod", "death")):
+            found[f"{name} beyond the floor ms"] = 1e3 * (results[figure] - results[bare])
+    return found
+
+
+_MANY = re.compile(r"(\d+) pods (Ready|deleted, nothing runs|deleted, nothing left) s")
 
 
 def names_of(manifests: list[Json]) -> set[str]:

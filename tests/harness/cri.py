@@ -131,6 +131,11 @@ class CriClient:
         asked = v1.StartContainerRequest(container_id=container)
         self._call("StartContainer", asked, v1.StartContainerResponse)
 
+    def stop_container(self, container: str, grace: int) -> None:
+        """Stop a container, with so many seconds until it is killed."""
+        asked = v1.StopContainerRequest(container, grace)
+        self._call("StopContainer", asked, v1.StopContainerResponse)
+
     def stop_sandbox(self, sandbox: str) -> None:
         asked = v1.StopPodSandboxRequest(pod_sandbox_id=sandbox)
         self._call("StopPodSandbox", asked, v1.StopPodSandboxResponse)
@@ -142,7 +147,7 @@ class CriClient:
 
     def remove_container(self, container: str) -> None:
         """Kill and remove a container."""
-        self._call("StopContainer", v1.StopContainerRequest(container, 0), v1.StopContainerResponse)
+        self.stop_container(container, 0)
         asked = v1.RemoveContainerRequest(container)
         self._call("RemoveContainer", asked, v1.RemoveContainerResponse)
 

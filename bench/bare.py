@@ -1,0 +1,142 @@
+"""The floor: what pods' lives take of the runtime alone.
+
+The calls are those that no node agent can leave out: RunPodSandbox, CreateContainer and
+StartContainer; StopContainer, StopPodSandbox and RemovePodSandbox. A thread a pod makes them, with
+nothing around them: no image, volume, status, cgroup or file is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from bench.runtime import Runtime
+from kubelet_trio.cri import v1
+from tests.harness import BUSYBOX, container, forever
+
+_GRACE = 1  # seconds, as the benchmark's pods have it
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Bare:
+    """A pod of one container at the runtime."""
+
+    sandbox: str
+    container: str
+    config: v1.PodSandboxConfig
+
+
+class Floor:
+    """Pods by bare CRI calls, on a runtime without an agent."""
+
+    def __init__(self, runtime: Runtime, logs: Path, threads: ThreadPoolExecutor) -> None:
+        self._runtime, self._logs, self._threads = runtime, logs, threads
+        self._cgroup = f"{runtime.containerd.layout.cgroup}/kubepods/besteffort"
+        self._pods: list[_Bare] = []
+
+    def start(self, count: int) -> float:
+        """Start pods all at once; return the seconds until the last container has started."""
+        began = time.monotonic()
+        self._pods = list(self._threads.map(self._start, range(count)))
+        return time.monotonic() - began
+
+    def end(self) -> tuple[float, float]:
+        """End them all; return the seconds until nothing runs, and until nothing is left."""
+        began = time.monotonic()
+        list(self._threads.map(self._stop, self._pods))
+        still = time.monotonic() - began
+        list(self._threads.map(self._remove, self._pods))
+        self._pods = []
+        return still, time.monotonic() - began
+
+    def replace(self) -> float:
+        """Kill the only pod's container; return the seconds until its successor has started."""
+        (pod,) = self._pods
+        cri = self._runtime.cri
+        pid = cri.container_pid(pod.container)
+        exits = os.pidfd_open(pid)
+        try:
+            began = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            select.select([exits], [], [])
+        finally:
+            os.close(exits)
+        made = cri.create_container(pod.sandbox, _container(1), pod.config)
+        cri.start_container(made)
+        took = time.monotonic() - began
+        self._pods = [_Bare(pod.sandbox, made, pod.config)]
+        return took
+
+    def _start(self, number: int) -> _Bare:
+        cri, config = self._runtime.cri, self._sandbox(number)
+        sandbox = cri.run_sandbox(config)
+        made = cri.create_container(sandbox, _container(0), config)
+        cri.start_container(made)
+        return _Bare(sandbox, made, config)
+
+    def _stop(self, pod: _Bare) -> None:
+        self._runtime.cri.stop_container(pod.container, _GRACE)
+        self._runtime.cri.stop_sandbox(pod.sandbox)
+
+    def _remove(self, pod: _Bare) -> None:
+        self._runtime.cri.remove_sandbox(pod.sandbox)
+
+    def _sandbox(self, number: int) -> v1.PodSandboxConfig:
+        uid = f"00000000-0000-0000-0000-{number:012}"
+        (self._logs / uid / "main").mkdir(parents=True, exist_ok=True)
+        return v1.PodSandboxConfig(
+            metadata=v1.PodSandboxMetadata(name=f"bare-{number}", uid=uid, namespace="default"),
+            hostname=f"bare-{number}",
+            log_directory=str(self._logs / uid),
+            linux=v1.LinuxPodSandboxConfig(cgroup_parent=f"{self._cgroup}/pod{uid}"),
+        )
+
+
+def _container(attempt: int) -> v1.ContainerConfig:
+    main = container("main", forever())
+    return v1.ContainerConfig(
+        metadata=v1.ContainerMetadata(name="main", attempt=attempt),
+        image=v1.ImageSpec(image=BUSYBOX),
+        command=main["command"],
+        log_path=f"main/{attempt}.log",
+        linux=v1.LinuxContainerConfig(resources=v1.LinuxContainerResources(cpu_shares=2)),
+    )
+
+
+def measure_floor(runtime: Runtime, many: Sequence[int], repeats: int) -> dict[str, float]:
+    """Measure the floor of one pod, and of each number of pods; return the figures by name."""
+    found: dict[str, float] = {}
+    with TemporaryDirectory() as logs, ThreadPoolExecutor(max(many)) as threads:
+        floor = Floor(runtime, Path(logs), threads)
+        one = [(floor.start(1), floor.replace(), floor.end()[0]) for _ in range(repeats)]
+        for number, figure in enumerate((ONE_STARTED, REPLACED, ONE_STILL)):
+            found[figure] = median(taken[number] for taken in one)
+        for count in many:
+            taken = [(floor.start(count), *floor.end()) for _ in range(_ROUNDS)]
+            for number, name in enumerate(("started", "still", "left")):
+                found[many_figure(count, name)] = median(each[number] for each in taken)
+    return found
+
+
+ONE_STARTED = "by bare calls, 1 pod started s"
+ONE_STILL = "by bare calls, 1 pod deleted, nothing runs s"
+REPLACED = "by bare calls, death to restart s"
+_MANY = {
+    "started": "by bare calls, {} pods started s",
+    "still": "by bare calls, {} pods deleted, nothing runs s",
+    "left": "by bare calls, {} pods deleted, nothing left s",
+}
+
+
+def many_figure(count: int, name: str) -> str:
+    """Return the figure of many pods: `started`, `still` (nothing runs) or `left` (nothing is)."""
+    return _MANY[name].format(count)
