@@ -173,6 +173,7 @@ def _make_runtime(setup: Setup) -> RuntimeParts:
         owns=owned_by(settings.instance),
         meter=seams.meter,
         recovered=changes.wake_all,
+        is_stopping=runtime.is_stopping,
     )
 
     def on_change(state: RuntimeState) -> None:

@@ -7,6 +7,7 @@ under the Go kubelet's names for them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -35,6 +36,11 @@ class GuardedRuntime:
         self._runtime = runtime
         self._calls = calls
         self._meter = meter
+        self._stopping: Counter[ContainerId] = Counter()
+
+    def is_stopping(self, container_id: ContainerId) -> bool:
+        """Whether a call is under way that stops a container, and whose caller is to look then."""
+        return container_id in self._stopping
 
     async def _read(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         """Make and measure a call that is cancelled with its caller."""
@@ -162,7 +168,13 @@ class GuardedRuntime:
         """
         # May be left: a stop lasts as long as its grace period, which a later one can shorten.
         call = partial(self._runtime.stop_container, container_id, grace_period)
-        await self._change("stop_container", container_id, call, may_leave=True)
+        self._stopping[container_id] += 1
+        try:
+            await self._change("stop_container", container_id, call, may_leave=True)
+        finally:
+            self._stopping[container_id] -= 1
+            if not self._stopping[container_id]:
+                del self._stopping[container_id]
 
     async def remove_container(self, container_id: ContainerId) -> None:
         """Remove a container, killing it if it runs; one that does not exist is no error."""

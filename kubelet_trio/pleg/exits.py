@@ -25,6 +25,7 @@ FIRST_DELAY = 0.005  # s
 LONGEST_DELAY = 0.64  # s
 WRONG_PID_AFTER = 5.0  # s
 RETRY_DELAY = 1.0  # s
+STOP_DELAY = 1.0  # s
 
 
 class ExitWatch(Protocol):
@@ -92,7 +93,11 @@ class ExitWatchers:
     """Watches every running container whose PID is known."""
 
     def __init__(
-        self, waiter: ExitWaiter | None, state: PlegState, on_unguarded: Callable[[], None]
+        self,
+        waiter: ExitWaiter | None,
+        state: PlegState,
+        on_unguarded: Callable[[], None],
+        is_stopping: Callable[[ContainerId], bool] = lambda _id: False,
     ) -> None:
         """Take what is needed to watch.
 
@@ -100,10 +105,12 @@ class ExitWatchers:
             waiter: opens the watches; None: every container is unguarded.
             state: what runs; exits are written to it.
             on_unguarded: called when a container cannot be watched.
+            is_stopping: whether a call is under way that ends a container.
         """
         self._waiter = waiter
         self._state = state
         self._on_unguarded = on_unguarded
+        self._is_stopping = is_stopping
         self._watches: dict[ContainerId, trio.CancelScope] = {}
         self._unwatchable: set[ContainerId] = set()
         self._changed: dict[PodUid, None] = {}  # pods to check, in order, each once
@@ -213,6 +220,7 @@ class ExitWatchers:
         for instance one of another PID namespace.
         """
         backoff, patience = Backoff(FIRST_DELAY, LONGEST_DELAY), WRONG_PID_AFTER
+        leaves_until = trio.current_time() + STOP_DELAY
         while not self._state.has_ended(container_id):
             if patience <= 0:
                 return False
@@ -220,6 +228,8 @@ class ExitWatchers:
             await trio.sleep(delay)
             if self._state.has_ended(container_id):
                 break
+            if self._is_stopping(container_id) and trio.current_time() < leaves_until:
+                continue
             # A failed query says nothing about the PID, so it does not count.
             if await self._ask(uid, container_id, inspector):
                 patience -= delay

@@ -48,6 +48,7 @@ class Pleg:
         owns: Owns = lambda _annotations: True,
         meter: Meter | None = None,
         recovered: Callable[[], None] = lambda: None,
+        is_stopping: Callable[[ContainerId], bool] = lambda _id: False,
     ) -> None:
         """Take what is needed to watch.
 
@@ -64,6 +65,7 @@ class Pleg:
             meter: receives metrics of relists and events.
             recovered: called after the first relist of all, and after the first one since
                 `problem` reported a problem.
+            is_stopping: whether a call is under way that stops a container.
         """
         self.cache = PodStatusCache()
         self._relist_period = relist_period
@@ -73,7 +75,7 @@ class Pleg:
         self._state = PlegState(
             self.cache, on_change=wake, on_records=self._watch_pod, on_dirty=self._recheck
         )
-        self._watchers = ExitWatchers(exit_waiter, self._state, self._recheck)
+        self._watchers = ExitWatchers(exit_waiter, self._state, self._recheck, is_stopping)
         self._inspector = Inspector(runtime, self._state, self._watchers.is_guarded, owns)
         self._relister = Relister(
             runtime,

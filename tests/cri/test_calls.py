@@ -78,9 +78,7 @@ class Case:
         self.below = SlowRuntime()
         self.calls = CallsInFlight(limit=60.0)
         self.meter = Meter()
-        self.runtime: Runtime = GuardedRuntime(
-            typing.cast("Runtime", self.below), self.calls, self.meter
-        )
+        self.runtime = GuardedRuntime(typing.cast("Runtime", self.below), self.calls, self.meter)
         self.life = trio.CancelScope()
 
     @asynccontextmanager
@@ -165,9 +163,20 @@ async def test_a_stop_is_left_at_once_and_a_shorter_one_made_beside_it(
     async with case.running():
         with trio.move_on_after(1):
             await case.runtime.stop_container(C, 30)
+        assert not case.runtime.is_stopping(C)  # the call goes on, and nobody waits for it
         assert trio.current_time() == 1
         await case.runtime.stop_container(C, 1)
         assert case.below.done == ["stop_container"] * 2
+
+
+async def test_a_stop_is_under_way_as_long_as_its_caller_waits(autojump_clock: MockClock) -> None:
+    case = Case()
+    async with case.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(case.runtime.stop_container, C, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert case.runtime.is_stopping(C)
+        assert not case.runtime.is_stopping(ContainerId("other"))
+    assert not case.runtime.is_stopping(C)
 
 
 async def test_nothing_is_begun_for_who_is_cancelled_already(autojump_clock: MockClock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -40,7 +40,11 @@ class Watched:
 
 @asynccontextmanager
 async def watched(
-    runtime: FakeRuntime, *, waiter: ExitWaiter | bool | None = True, relist_period: float = 10.0
+    runtime: FakeRuntime,
+    *,
+    waiter: ExitWaiter | bool | None = True,
+    relist_period: float = 10.0,
+    is_stopping: Callable[[ContainerId], bool] = lambda _id: False,
 ) -> AsyncIterator[Watched]:
     """Run a PLEG on a runtime; `waiter` True is the runtime's own fake of pidfds."""
     wakes: list[tuple[float, PodUid]] = []
@@ -53,6 +57,7 @@ async def watched(
         relist_period=relist_period,
         meter=meter,
         recovered=lambda: recoveries.append(trio.current_time()),
+        is_stopping=is_stopping,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(pleg.run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from kubelet_trio.model import ContainerState
+from kubelet_trio.model import ContainerId, ContainerState
 from kubelet_trio.testing import FakeRuntime, FaultKind
 from kubelet_trio.testing.fixtures import run_pod
 from tests.pleg.node import WEB, watched
@@ -42,6 +42,29 @@ async def test_a_kill_is_known_while_other_watches_go_on(autojump_clock: object)
         assert node.state(killed) is EXITED
         assert node.pleg.cache.get(WEB).latest("main").reason == "OOMKilled"  # type: ignore[union-attr]
         assert (node.state(spared), node.pleg.watched) == (RUNNING, 1)
+
+
+@pytest.mark.parametrize(("stops_for", "known_after"), [(0.4, 0.65), (60.0, 1.3)])
+async def test_the_exit_of_a_container_that_is_being_stopped_is_left_to_the_stop(
+    stops_for: float, known_after: float, autojump_clock: object
+) -> None:
+    runtime = FakeRuntime()
+    _, [container_id] = await run_pod(runtime, images=("run",))
+    until = 3.0 + stops_for
+
+    def is_stopping(asked: ContainerId) -> bool:
+        return asked == container_id and trio.current_time() < until
+
+    async with watched(runtime, is_stopping=is_stopping) as node:
+        await trio.sleep_until(3.0)
+        asked = len(runtime.calls_of("ContainerStatus"))
+        runtime.kill(container_id, 143, "Error")
+        await trio.sleep(min(stops_for, 0.9))
+        assert len(runtime.calls_of("ContainerStatus")) == asked
+        assert node.state(container_id) is RUNNING
+        await trio.sleep_until(3.0 + known_after)
+        assert node.state(container_id) is EXITED
+        assert len(runtime.calls_of("ContainerStatus")) == asked + 1
 
 
 async def test_a_missed_exit_is_found_by_the_relist(autojump_clock: object) -> None:
