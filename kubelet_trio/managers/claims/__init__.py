@@ -17,10 +17,16 @@ from kubelet_trio.managers.claims.types import (
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.claims.drivers import DraDrivers
-    from kubelet_trio.managers.claims.slices import NodeSlices, SliceCleaner, SliceRemovalError
+    from kubelet_trio.managers.claims.slices import (
+        ApiSlices,
+        NodeSlices,
+        SliceCleaner,
+        SliceRemovalError,
+    )
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "ApiSlices": "slices",
     "DraDrivers": "drivers",
     "NodeSlices": "slices",
     "SliceCleaner": "slices",
@@ -28,6 +34,7 @@ _DEFERRED = {
 }
 
 __all__ = [
+    "ApiSlices",
     "Claim",
     "ClaimDevice",
     "ClaimDriver",
