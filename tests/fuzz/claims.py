@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kubelet_trio.managers.claims.driver import prepared_claims
+from collections.abc import Mapping
+
+from kubelet_trio.managers.claims.driver import Prepared, read_prepared, read_unprepared
 from kubelet_trio.managers.claims.generated.k8s.io.kubelet.pkg.apis.dra import v1
 from kubelet_trio.managers.claims.generated.v1 import (
     DeviceHealth,
@@ -12,13 +14,22 @@ from kubelet_trio.managers.claims.generated.v1 import (
 )
 from kubelet_trio.managers.claims.health import HealthBook, HealthReport, next_expiry
 from kubelet_trio.managers.claims.watch import read_reports
-from kubelet_trio.model import parse_message
 from tests.fuzz.mutate import messages
 from tests.fuzz.target import Target, in_trio
 
 
 def _prepared(data: bytes) -> object:
-    return prepared_claims(parse_message(v1.NodePrepareResourcesResponse, data))
+    async def read() -> Prepared:
+        return await read_prepared(data)
+
+    return in_trio(read)
+
+
+def _unprepared(data: bytes) -> object:
+    async def read() -> Mapping[str, str]:
+        return await read_unprepared(data)
+
+    return in_trio(read)
 
 
 def _reported(data: bytes) -> object:
@@ -53,6 +64,14 @@ _PREPARED = bytes(
         }
     )
 )
+_UNPREPARED = bytes(
+    v1.NodeUnprepareResourcesResponse(
+        claims={
+            "uid-1": v1.NodeUnprepareResourceResponse(),
+            "uid-2": v1.NodeUnprepareResourceResponse(error="broken"),
+        }
+    )
+)
 _REPORTED = bytes(
     NodeWatchResourcesResponse(
         devices=[
@@ -74,6 +93,13 @@ TARGETS = [
         _prepared,
         [_PREPARED],
         messages([_PREPARED]),
+        (ValueError, EOFError),
+    ),
+    Target(
+        "a DRA driver's answer to NodeUnprepareResources",
+        _unprepared,
+        [_UNPREPARED],
+        messages([_UNPREPARED]),
         (ValueError, EOFError),
     ),
     Target(

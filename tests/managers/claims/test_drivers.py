@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -10,6 +11,8 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from kubelet_trio.grpc import Handler, RawMessage, Server, Status, unary_unary
 from kubelet_trio.managers.claims import ClaimDevice, ClaimError, DraDrivers
+from kubelet_trio.managers.claims.driver import read_prepared
+from kubelet_trio.model import encode_bytes
 from kubelet_trio.testing.dra import DraFaultKind, FakeClaimDevice, FakeDraDriver, calls
 from tests.managers.claims.node import CLAIM, OTHER, open_node
 
@@ -215,7 +218,7 @@ async def test_a_claim_with_too_many_devices_is_an_error(autojump_clock: MockClo
         answer = await node.drivers.find(NAME).prepare([CLAIM, OTHER])
         problem = answer[CLAIM.uid]
         assert isinstance(problem, str)
-        assert problem.endswith("bytes, expected 262144 at most")
+        assert problem.endswith("bytes, expected 65536 at most")
         assert not isinstance(answer[OTHER.uid], str)
 
 
@@ -250,21 +253,68 @@ async def test_an_instance_may_register_before_it_listens(autojump_clock: MockCl
         nursery.cancel_scope.cancel()
 
 
-async def test_an_entry_without_a_value_is_one_without_devices(autojump_clock: MockClock) -> None:
-    entry = b"\n\x07\n\x05uid-1"  # claims: {"uid-1": nil}, as some encoders write it
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[DraDrivers]:
+    """Register a driver that answers both calls with the same bytes."""
     async with trio.open_nursery() as nursery:
-        served = Server([_Raw(entry)])
+        served = Server([_Raw(answer)])
 
         async def dial(_path: str) -> trio.abc.Stream:
+            await trio.lowlevel.checkpoint()
             near, far = memory_stream_pair()
             nursery.start_soon(served.serve_stream, far)
             return near
 
         drivers = DraDrivers(dial=dial)
         await nursery.start(drivers.run_plugin, NAME, "/dra.sock", [calls.V1])
+        yield drivers
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_entry_without_a_value_is_one_without_devices(autojump_clock: MockClock) -> None:
+    # claims: {"uid-1": nil}, as some encoders write it
+    async with answering(b"\n\x07\n\x05uid-1") as drivers:
         assert await drivers.find(NAME).prepare([CLAIM]) == {CLAIM.uid: ()}
         assert await drivers.find(NAME).unprepare([CLAIM]) == {CLAIM.uid: ""}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"\n\x07\n\x05uid", "the message is cut short"),
+        (b"\x08\x01", "unknown field at byte 0"),
+        (b"\n\x00" * 1001, "more than 1000 claims"),
+    ],
+)
+async def test_an_answer_that_does_not_decode(
+    autojump_clock: MockClock, answer: bytes, problem: str
+) -> None:
+    async with answering(answer) as drivers:
+        found = drivers.find(NAME)
+        for call in (found.prepare, found.unprepare):
+            with pytest.raises(ClaimError, match=problem) as caught:
+                await call([CLAIM])
+            text = (
+                "rpc error: code = Internal desc = grpc: failed to unmarshal the received message: "
+            )
+            assert str(caught.value).startswith(text)
+
+
+async def test_other_tasks_run_while_a_large_answer_is_read() -> None:
+    entry = encode_bytes(1, b"uid") + encode_bytes(2, encode_bytes(1, b"") * 10)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await read_prepared(encode_bytes(1, entry) * 500)
         nursery.cancel_scope.cancel()
+    assert turns >= 400
 
 
 class _Raw:
