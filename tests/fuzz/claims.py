@@ -1,0 +1,112 @@
+"""Targets: what DRA drivers answer and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kubelet_trio.managers.claims.driver import Prepared, read_prepared, read_unprepared
+from kubelet_trio.managers.claims.generated.k8s.io.kubelet.pkg.apis.dra import v1
+from kubelet_trio.managers.claims.generated.v1 import (
+    DeviceHealth,
+    DeviceIdentifier,
+    HealthStatus,
+    NodeWatchResourcesResponse,
+)
+from kubelet_trio.managers.claims.health import HealthBook, HealthReport, next_expiry
+from kubelet_trio.managers.claims.watch import read_reports
+from tests.fuzz.mutate import messages
+from tests.fuzz.target import Target, in_trio
+
+
+def _prepared(data: bytes) -> object:
+    async def read() -> Prepared:
+        return await read_prepared(data)
+
+    return in_trio(read)
+
+
+def _unprepared(data: bytes) -> object:
+    async def read() -> Mapping[str, str]:
+        return await read_unprepared(data)
+
+    return in_trio(read)
+
+
+def _reported(data: bytes) -> object:
+    async def read() -> list[HealthReport]:
+        return await read_reports(data)
+
+    reports, book = in_trio(read), HealthBook()
+    feed = book.open("d")
+    changes = book.take(feed, reports, 0)
+    for name, shown in changes.items():
+        assert book.health("d", *name) == shown
+    assert next_expiry(feed) > 0
+    assert book.close(feed, 1).keys() == changes.keys()
+    return changes
+
+
+_PREPARED = bytes(
+    v1.NodePrepareResourcesResponse(
+        claims={
+            "uid-1": v1.NodePrepareResourceResponse(
+                devices=[
+                    v1.Device(
+                        request_names=["r", "s/t"],
+                        pool_name="p",
+                        device_name="a",
+                        cdi_device_ids=["example.com/gpu=a"],
+                        share_id="half",
+                    )
+                ]
+            ),
+            "uid-2": v1.NodePrepareResourceResponse(error="broken"),
+        }
+    )
+)
+_UNPREPARED = bytes(
+    v1.NodeUnprepareResourcesResponse(
+        claims={
+            "uid-1": v1.NodeUnprepareResourceResponse(),
+            "uid-2": v1.NodeUnprepareResourceResponse(error="broken"),
+        }
+    )
+)
+_REPORTED = bytes(
+    NodeWatchResourcesResponse(
+        devices=[
+            DeviceHealth(
+                device=DeviceIdentifier("p", "a"),
+                health=HealthStatus.UNHEALTHY,
+                last_updated_time=1,
+                health_check_timeout_seconds=60,
+                message="hot",
+            ),
+            DeviceHealth(device=DeviceIdentifier("p", "b"), health=HealthStatus.HEALTHY),
+        ]
+    )
+)
+
+TARGETS = [
+    Target(
+        "a DRA driver's answer to NodePrepareResources",
+        _prepared,
+        [_PREPARED],
+        messages([_PREPARED]),
+        (ValueError, EOFError),
+    ),
+    Target(
+        "a DRA driver's answer to NodeUnprepareResources",
+        _unprepared,
+        [_UNPREPARED],
+        messages([_UNPREPARED]),
+        (ValueError, EOFError),
+    ),
+    Target(
+        "what a DRA driver says of its devices' health",
+        _reported,
+        [_REPORTED],
+        messages([_REPORTED]),
+        (ValueError, EOFError),
+    ),
+]
