@@ -82,11 +82,10 @@ class ClaimTasks:
         turn = await self._take(frozenset(keys))
         task = None
         try:
+            self._expect_running()
             work = await begin()
             if work is None:
                 return
-            if self._nursery is None:
-                raise ClaimError("the agent is ending")
             task = self._start(turn, work)
         finally:
             if task is None:
@@ -100,12 +99,17 @@ class ClaimTasks:
         if not task.is_done:
             raise ClaimError("given up: the agent is ending")
 
+    def _expect_running(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise ClaimError("the agent is ending")
+        return self._nursery
+
     def _start(self, turn: _Turn, work: Work) -> _Task:
-        assert self._nursery is not None
+        nursery = self._expect_running()
         task = _Task(turn)
         self._tasks[task] = None
         names = ", ".join(sorted(key.name for key in turn.keys))
-        self._nursery.start_soon(self._carry_out, task, work, name=f"claims {names}")
+        nursery.start_soon(self._carry_out, task, work, name=f"claims {names}")
         return task
 
     async def _carry_out(self, task: _Task, work: Work) -> None:
