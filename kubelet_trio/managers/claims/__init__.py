@@ -21,15 +21,21 @@ from kubelet_trio.managers.claims.types import (
 
 if TYPE_CHECKING:
     from kubelet_trio.managers.claims.checkpoint import load_claims
+    from kubelet_trio.managers.claims.drivers import DraDrivers
     from kubelet_trio.managers.claims.manager import ResourceClaims
-    from kubelet_trio.managers.claims.usage import asked_by, devices_for, uses_claims
+    from kubelet_trio.managers.claims.slices import NodeSlices, SliceCleaner, SliceRemovalError
+    from kubelet_trio.managers.claims.usage import asked_by, devices_for
 
+# Loaded when they are first used.
 _DEFERRED = {
+    "DraDrivers": "drivers",
+    "NodeSlices": "slices",
     "ResourceClaims": "manager",
+    "SliceCleaner": "slices",
+    "SliceRemovalError": "slices",
     "asked_by": "usage",
     "devices_for": "usage",
     "load_claims": "checkpoint",
-    "uses_claims": "usage",
 }
 
 __all__ = [
@@ -42,11 +48,14 @@ __all__ = [
     "ClaimRef",
     "ClaimSource",
     "DeviceHealths",
+    "DraDrivers",
+    "NodeSlices",
     "ResourceClaims",
+    "SliceCleaner",
+    "SliceRemovalError",
     "asked_by",
     "devices_for",
     "load_claims",
-    "uses_claims",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)
