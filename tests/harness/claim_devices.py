@@ -185,4 +185,4 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
     if toleration.get("effect") not in (None, "", taint["effect"]):
         return False
     is_any = toleration.get("operator", "Equal") == "Exists"
-    return is_any or toleration.get("value", "") == taint.get("value", "")
+    return is_any or bool(toleration.get("value", "") == taint.get("value", ""))

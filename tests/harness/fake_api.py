@@ -130,7 +130,7 @@ class _Connection:
 
     async def _next(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._stream.receive_some(_CHUNK))
+            self._http.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
         return event
 
     async def _answer(self, asked: Asked) -> None:

@@ -185,8 +185,8 @@ async def test_a_node_cannot_make_a_claim_its_own_by_a_pods_status(
     # What it keeps, it may send.
     told = [{"name": "a", "resourceClaimName": "given"}]
     patch_status(kube, "web", {"resourceClaimStatuses": told})
-    status = {"resourceClaimStatuses": told, "phase": "Running"}
-    await node.patch(Pod, "web", {"status": status}, namespace="default", subresource="status")
+    kept = {"resourceClaimStatuses": told, "phase": "Running"}
+    await node.patch(Pod, "web", {"status": kept}, namespace="default", subresource="status")
 
 
 async def test_a_node_cannot_make_a_claim_its_own_by_a_mirror_pod(
