@@ -8,9 +8,7 @@ KEP-3570, KEP-1769, KEP-693 and pkg/kubelet/cm.
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.managers.loading import (
-    load_managers,
-)
+from kubelet_trio.managers.loading import load_claims, load_managers
 from kubelet_trio.managers.settings import (
     ManagerSettings,
     TopologyOptions,
@@ -18,6 +16,8 @@ from kubelet_trio.managers.settings import (
 from kubelet_trio.managers.shares import (
     NO_SHARE,
     CheckpointError,
+    ClaimError,
+    ClaimHealth,
     ContainerShare,
     DeviceHealth,
     DeviceMount,
@@ -26,6 +26,7 @@ from kubelet_trio.managers.shares import (
     DevicePluginError,
     ManagerStateError,
     PlacementError,
+    with_cdi,
 )
 from kubelet_trio.managers.types import (
     ANYWHERE,
@@ -100,6 +101,8 @@ __all__ = [
     "NO_SHARE",
     "CheckpointError",
     "CheckpointKeeper",
+    "ClaimError",
+    "ClaimHealth",
     "ContainerHoldings",
     "ContainerShare",
     "Cpu",
@@ -131,6 +134,7 @@ __all__ = [
     "draw_machine",
     "for_containers",
     "held_by",
+    "load_claims",
     "load_managers",
     "machine_holdings",
     "mask_of",
@@ -139,6 +143,7 @@ __all__ = [
     "read_machine",
     "read_topology_page",
     "topology_page",
+    "with_cdi",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)
