@@ -11,7 +11,6 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -223,12 +222,16 @@ def test_a_driver_is_upgraded_under_running_pods(
 
 
 def test_a_killed_agent_leaves_nothing_prepared_and_misses_nothing(
-    containerd: Containerd, cri: CriClient, tmp_path: Path, kind: str, transport: DraTransport
+    containerd: Containerd,
+    cri: CriClient,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    transport: DraTransport,
 ) -> None:
     chosen = random.Random(int(os.environ.get("KUBELET_TRIO_SEED", SEED)))
     driver, devices = f"killed-{kind}.example.com", tuple(f"d{n}" for n in range(8))
     wanted: dict[str, Json] = {}
-    with ClaimNode(tmp_path, containerd) as node:
+    with ClaimNode(tmp_path_factory.mktemp("killed"), containerd) as node:
         node.offer(driver)
         node.add("ResourceClaim", claim("shared", driver))
         with node.driver(driver, *devices, transport=transport) as life:
