@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from kubelet_trio.kube import ROUTES, to_json
+from kubelet_trio.server.sockets import open_unix
 from kubelet_trio.testing.dra import (
     AskedClaim,
     DraRules,
@@ -66,14 +67,40 @@ class DriverLife:
 
 
 class ClaimNode(ProcessNode):
-    """A `ProcessNode` whose pods may have claims."""
+    """A `ProcessNode` whose pods may have claims.
+
+    Its agent reaches the runtime through a socket of the test's, where what it sends is read: a
+    containerd without CDI drops the names of CDI devices.
+    """
 
     def __init__(self, base: Path, containerd: Containerd) -> None:
-        super().__init__(base, containerd)
+        self._sent = bytearray()  # to the runtime, HTTP/2 and all
+        endpoint = {"containerRuntimeEndpoint": f"unix://{base / 'cri.sock'}"}
+        super().__init__(base, containerd, endpoint)
         self.controllers = ClaimControllers(self.kube, NODE)
         trio.from_thread.run_sync(
             self._nursery.start_soon, self.controllers.run, trio_token=self._token
         )
+
+    async def _open(self) -> None:
+        await super()._open()
+        listener = open_unix(self.base / "cri.sock")
+        self._nursery.start_soon(trio.serve_listeners, self._forward, [listener])
+
+    async def _forward(self, agent: trio.abc.Stream) -> None:
+        """Carry one connection of the agent's to the runtime."""
+        try:
+            async with agent, await trio.open_unix_socket(self.containerd.socket) as runtime:
+                async with trio.open_nursery() as nursery:
+                    stop = nursery.cancel_scope
+                    nursery.start_soon(_pump, runtime, agent, bytearray(), stop)
+                    await _pump(agent, runtime, self._sent, stop)
+        except* trio.BrokenResourceError:
+            pass  # the agent was killed
+
+    def has_sent(self, text: str) -> bool:
+        """Whether the agent has sent a text to the runtime; gRPC leaves texts as they are."""
+        return self._ask(lambda: text.encode() in self._sent)
 
     # Drivers
 
@@ -164,6 +191,12 @@ class ClaimNode(ProcessNode):
         """Delete a pod gracefully, without waiting for its end."""
         self._ask(self.kube.server.delete, ROUTES["Pod"], pod_name, NAMESPACE)
 
+    def uid(self, name: str) -> str:
+        """Return the UID of a claim."""
+        found = self._ask(self.kube.server.get, ROUTES["ResourceClaim"], NAMESPACE, name)
+        uid: str = found["metadata"]["uid"]
+        return uid
+
     def allocation(self, name: str) -> list[Json]:
         """Return the results in the allocation of a claim."""
         found = self._ask(self.kube.server.get, ROUTES["ResourceClaim"], NAMESPACE, name)
@@ -190,6 +223,18 @@ class ClaimNode(ProcessNode):
             yield partial(self._ask, switch, True)
         finally:
             self._ask(switch, True)
+
+
+async def _pump(
+    source: trio.abc.ReceiveStream,
+    sink: trio.abc.SendStream,
+    seen: bytearray,
+    stop: trio.CancelScope,
+) -> None:
+    async for chunk in source:
+        seen += chunk
+        await sink.send_all(chunk)
+    stop.cancel()
 
 
 def claim_spec(device_class: str, count: int = 1) -> Json:

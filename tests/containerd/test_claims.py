@@ -55,7 +55,13 @@ def transport(kind: str, peer: DraTransport) -> DraTransport:
 
 
 def check_granted(node: ClaimNode, cri: CriClient, name: str, *devices: str) -> None:
-    """Check what a container has of its claims, if the runtime can give it."""
+    """Check what a pod's container was given of its claim, and what it has where CDI works."""
+    made = claim_used(node, name)
+    results = node.allocation(made)
+    assert [one["device"] for one in results] == list(devices)
+    for one in results:
+        # As the fake driver names the devices of a claim.
+        assert node.has_sent(f"{one['driver']}/claim={node.uid(made)}-{one['device']}")
     if node.containerd.cdi_dir is None:
         print(f"not looked into the container of {name}: containerd has no CDI before 1.7")
         return
@@ -69,6 +75,14 @@ def claim_of(node: ClaimNode, name: str) -> str:
     assert found is not None
     told: str = found["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
     return told
+
+
+def claim_used(node: ClaimNode, name: str) -> str:
+    """Return the claim of a pod, wherever it is from."""
+    found = node.find(name)
+    assert found is not None
+    given: str | None = found["spec"]["resourceClaims"][0].get("resourceClaimName")
+    return given or claim_of(node, name)
 
 
 def wait_unprepared(node: ClaimNode, life: DriverLife) -> None:
@@ -247,7 +261,7 @@ def test_a_killed_agent_leaves_nothing_prepared_and_misses_nothing(
             for name in wanted:
                 node.wait(name, is_ready, within=120, what="Ready")
             node.poll(lambda: set(node.names("Pod")) == wanted.keys(), what="the others are gone")
-            expected = sorted({_claim_name(node, name) for name in wanted})
+            expected = sorted({claim_used(node, name) for name in wanted})
             node.poll(
                 lambda: node.prepared(life) == expected, 120, f"exactly {expected} are prepared"
             )
@@ -275,13 +289,6 @@ def _change(
     wanted[name] = manifest
 
 
-def _claim_name(node: ClaimNode, name: str) -> str:
-    found = node.find(name)
-    assert found is not None
-    given: str | None = found["spec"]["resourceClaims"][0].get("resourceClaimName")
-    return given or claim_of(node, name)
-
-
 def _device(node: ClaimNode, name: str) -> str:
-    device: str = node.allocation(_claim_name(node, name))[0]["device"]
+    device: str = node.allocation(claim_used(node, name))[0]["device"]
     return device
