@@ -70,9 +70,8 @@ def check_granted(node: ClaimNode, cri: CriClient, name: str, *devices: str) -> 
 
 
 def claim_of(node: ClaimNode, name: str) -> str:
-    """Return the claim that was made for a pod."""
-    found = node.find(name)
-    assert found is not None
+    """Return the claim that is made for a pod, once it is."""
+    found = node.wait(name, lambda pod: pod["status"].get("resourceClaimStatuses"))
     told: str = found["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
     return told
 
@@ -150,13 +149,13 @@ def test_a_pod_waits_for_its_claim_to_be_reserved(
     with node.driver(driver) as life, node.without(missing) as mend:
         node.wait_registered(life)
         node.create(claiming(name, template=driver))
-        wait_failure(node, name, "is not allowed to use ResourceClaim ")
-        first = failures(node, name)[0]
         made = claim_of(node, name)
-        assert first.startswith(
-            f"Failed to prepare dynamic resources: prepare dynamic resources: pod {name} ("
-        )
-        assert f") is not allowed to use ResourceClaim {made} (" in first
+        # Before that there may be another event: the claim was not made yet.
+        text = f") is not allowed to use ResourceClaim {made} ("
+        wait_failure(node, name, text)
+        told = next(message for message in failures(node, name) if text in message)
+        upstream = "Failed to prepare dynamic resources: prepare dynamic resources: pod"
+        assert told.startswith(f"{upstream} {name} (")
         assert node.count(life, calls.PREPARE) == 0
         mend()
         node.wait(name, is_ready, within=120, what="Ready")
@@ -189,7 +188,6 @@ def test_a_pod_waits_for_a_driver_that_fails(node: ClaimNode) -> None:
             )
         )
         node.create(claiming(name, template=driver))
-        node.poll(lambda: failures(node, name), what="an event")
         made = claim_of(node, name)
         text = f"NodePrepareResources failed for ResourceClaim {made}: no power"
         wait_failure(node, name, text)
