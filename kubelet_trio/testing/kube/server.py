@@ -248,7 +248,7 @@ class FakeServer:
         if resizes:
             new = prepare_resize(old, body)
         else:
-            new = prepare_update(route, old, body, subresource)
+            new = prepare_update(route, old, body, subresource, self.store)
         if check is not None:
             check(old, new)
         check_changed(route, old, new, subresource)

@@ -1,127 +1,133 @@
-"""A node with DRA drivers in memory: sockets are streams, time is virtual."""
+"""A node with claims: drivers that keep the rules, in virtual time, with real files."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import trio
-from trio.testing import memory_stream_pair, wait_all_tasks_blocked
+from lightkube.models.resource_v1 import ResourceClaim
 
-from kubelet_trio.managers.claims import ClaimRef, DraDrivers
-from kubelet_trio.model import Meter
-from kubelet_trio.testing.dra import FakeDraDriver
-from tests.harness.dra_services import dra_server
+from kubelet_trio.managers import CheckpointKeeper
+from kubelet_trio.managers.claims import (
+    ClaimDevice,
+    ClaimDriver,
+    ClaimError,
+    ClaimKey,
+    ClaimRef,
+    ResourceClaims,
+    load_claims,
+)
+from kubelet_trio.managers.claims.state import NO_CLAIMS
+from kubelet_trio.model import Meter, Offload, PodUid, inline_offload
+from tests.managers.claims.objects import GPUS, NICS
 
-CLAIM = ClaimRef("ns", "gpu", "uid-1")
-OTHER = ClaimRef("ns", "nic", "uid-2")
+
+@dataclass
+class Driver:
+    """A driver that prepares for some time, and keeps what is prepared.
+
+    It refuses two calls for one claim at a time.
+    """
+
+    name: str
+    takes: float = 1.0
+    prepared: set[str] = field(default_factory=set)  # UIDs of claims
+    calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    broken: str = ""  # the error of a whole call
+    refused: dict[str, str] = field(default_factory=dict)  # errors, by a claim's name
+    skips: set[str] = field(default_factory=set)  # names of claims
+    extra: str = ""  # a UID that it answers for without being asked
+    busy: set[str] = field(default_factory=set)
+
+    async def prepare(
+        self, claims: Sequence[ClaimRef]
+    ) -> Mapping[str, tuple[ClaimDevice, ...] | str]:
+        answers: dict[str, tuple[ClaimDevice, ...] | str] = {}
+        for claim in await self._call("prepare", claims):
+            if claim.name in self.refused:
+                answers[claim.uid] = self.refused[claim.name]
+            else:
+                self.prepared.add(claim.uid)
+                answers[claim.uid] = (self.device(claim.name),)
+        if self.extra:
+            answers[self.extra] = ()
+        return answers
+
+    async def unprepare(self, claims: Sequence[ClaimRef]) -> Mapping[str, str]:
+        answers = {}
+        for claim in await self._call("unprepare", claims):
+            answers[claim.uid] = self.refused.get(claim.name, "")
+            if claim.name not in self.refused:
+                self.prepared.discard(claim.uid)
+        if self.extra:
+            answers[self.extra] = ""
+        return answers
+
+    def device(self, claim: str) -> ClaimDevice:
+        return ClaimDevice("pool", "d0", ("r0",), (f"{self.name}/x={claim}",))
+
+    async def _call(self, kind: str, claims: Sequence[ClaimRef]) -> list[ClaimRef]:
+        uids = {claim.uid for claim in claims}
+        assert not uids & self.busy, "two calls for one claim at a time"
+        self.busy |= uids
+        self.calls.append((kind, tuple(claim.name for claim in claims)))
+        try:
+            await trio.sleep(self.takes)
+            if self.broken:
+                raise ClaimError(self.broken)
+        finally:
+            self.busy -= uids
+        return [claim for claim in claims if claim.name not in self.skips]
 
 
-class DraNode:
-    """The registered drivers of a node, and the sockets of their instances."""
+class Node:
+    """The claims of a node. `reboot` replaces the agent, but not the world."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path, offload: Offload = inline_offload) -> None:
+        self.root = root
+        self.offload = offload
+        self.gpus, self.nics = Driver(GPUS), Driver(NICS)
+        self.registered: dict[str, Driver] = {GPUS: self.gpus, NICS: self.nics}
+        self.objects: dict[str, ResourceClaim] = {}
+        self.known: set[PodUid] | None = set()
         self.meter = Meter()
-        self.notes: list[Callable[[str, bool], None]] = []  # called with changes
-        self.changes: list[tuple[str, bool]] = []
-        self.unwell: list[tuple[str, str, str, tuple[str, str]]] = []  # with the time's health
-        self.drivers = DraDrivers(
+        self.claims = self._begin()
+
+    def _begin(self) -> ResourceClaims:
+        return ResourceClaims(
+            load_claims(self.root) or NO_CLAIMS,
+            CheckpointKeeper(self.root, self.offload),
+            self,
+            self,
             self.meter,
-            dial=self._dial,
-            on_health=self._note_health,
-            on_change=self._note_change,
         )
-        self._served: dict[str, FakeDraDriver] = {}  # by path
-        self._nurseries: dict[str, trio.Nursery] = {}
-        self._tasks: trio.Nursery | None = None
+
+    def reboot(self) -> None:
+        self.claims = self._begin()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as self._tasks:
+        """Run what the agent's tree would."""
+        async with trio.open_nursery() as nursery:
+            for child in self.claims.children(lambda: self.known):
+                await nursery.start(child.run)
             task_status.started()
-            await trio.sleep_forever()
 
-    async def start(self, driver: FakeDraDriver, path: str = "/dra.sock") -> None:
-        """Let an instance live and listen at a path, until it dies or is stopped."""
-        assert self._tasks is not None
-        await self._tasks.start(partial(self._live, driver, path))
+    def add(self, *claims: ResourceClaim) -> None:
+        for claim in claims:
+            assert claim.metadata is not None
+            self.objects[claim.metadata.name or ""] = claim
 
-    def stop(self, path: str = "/dra.sock") -> None:
-        """Kill what listens at a path."""
-        self._nurseries[path].cancel_scope.cancel()
+    # ClaimSource and ClaimDrivers
 
-    async def register(
-        self,
-        driver: FakeDraDriver,
-        path: str = "/dra.sock",
-        versions: Sequence[str] | None = None,
-    ) -> trio.CancelScope:
-        """Start an instance, register and connect it; cancelling the result deregisters it."""
-        assert self._tasks is not None
-        if path not in self._served:
-            await self.start(driver, path)
-        scope: trio.CancelScope = await self._tasks.start(
-            self._registered, driver.name, path, driver.services if versions is None else versions
-        )
-        await wait_all_tasks_blocked()
-        return scope
+    async def get(self, key: ClaimKey) -> ResourceClaim:
+        await trio.sleep(0.1)
+        if key.name not in self.objects:
+            raise ClaimError(f"fetch ResourceClaim {key.name}: not found")
+        return self.objects[key.name]
 
-    def calls(self, method: str) -> dict[str, int]:
-        """Return how many calls were measured, by status."""
-        found = self.meter.histograms("dra_grpc_operations_duration_seconds")
-        return {labels[2]: h.count for labels, h in found if labels[1].endswith(f"/{method}")}
-
-    async def _registered(
-        self,
-        name: str,
-        path: str,
-        versions: Sequence[str],
-        *,
-        task_status: trio.TaskStatus[trio.CancelScope],
-    ) -> None:
-        with trio.CancelScope() as scope:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.drivers.run_plugin, name, path, versions)
-                task_status.started(scope)
-
-    async def _live(
-        self, driver: FakeDraDriver, path: str, *, task_status: trio.TaskStatus[None]
-    ) -> None:
-        try:
-            async with trio.open_nursery() as connections:
-                self._served[path], self._nurseries[path] = driver, connections
-                task_status.started()
-                await driver.run()
-                connections.cancel_scope.cancel()
-        finally:
-            del self._served[path], self._nurseries[path]
-
-    async def _dial(self, path: str) -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
-        driver = self._served.get(path)
-        if driver is None or self._nurseries[path].cancel_scope.cancel_called:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        near, far = memory_stream_pair()
-        self._nurseries[path].start_soon(dra_server(driver, path).serve_stream, far)
-        return near
-
-    def _note_change(self, driver: str, is_usable: bool) -> None:
-        self.changes.append((driver, is_usable))
-        for note in self.notes:
-            note(driver, is_usable)
-
-    def _note_health(self, driver: str, pool: str, device: str) -> None:
-        shown = self.drivers.healths.health(driver, pool, device)
-        self.unwell.append((driver, pool, device, shown))
-
-
-@asynccontextmanager
-async def open_node() -> AsyncIterator[DraNode]:
-    """Run a node within a block."""
-    async with trio.open_nursery() as nursery:
-        node = DraNode()
-        await nursery.start(node.run)
-        yield node
-        nursery.cancel_scope.cancel()
+    def find(self, driver: str) -> ClaimDriver:
+        if driver not in self.registered:
+            raise ClaimError(f"DRA driver {driver} is not registered")
+        return self.registered[driver]

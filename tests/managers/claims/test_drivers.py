@@ -14,7 +14,7 @@ from kubelet_trio.managers.claims import ClaimDevice, ClaimError, DraDrivers
 from kubelet_trio.managers.claims.driver import read_prepared
 from kubelet_trio.model import encode_bytes
 from kubelet_trio.testing.dra import DraFaultKind, FakeClaimDevice, FakeDraDriver, calls
-from tests.managers.claims.node import CLAIM, OTHER, open_node
+from tests.managers.claims.driver_node import CLAIM, OTHER, open_node
 
 NAME = "dra.example.com"
 NONE_SUPPORTED = (

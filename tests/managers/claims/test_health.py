@@ -19,7 +19,7 @@ from kubelet_trio.managers.claims.health import (
     next_expiry,
 )
 from kubelet_trio.testing.dra import DraFaultKind, FakeDeviceHealth, FakeDraDriver, calls
-from tests.managers.claims.node import CLAIM, DraNode, open_node
+from tests.managers.claims.driver_node import CLAIM, DraNode, open_node
 
 NAME = "dra.example.com"
 GPU = DeviceName("node", "gpu")

@@ -23,7 +23,7 @@ from kubelet_trio.testing.dra import (
 )
 from tests.harness.dra_grpcio import grpcio_transport
 from tests.harness.dra_services import OURS, DraTransport, registration_of, run_dra_driver
-from tests.managers.claims.node import CLAIM, OTHER
+from tests.managers.claims.driver_node import CLAIM, OTHER
 
 NAME = "dra.example.com"
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from kubelet_trio.managers.claims import ApiSlices, SliceCleaner, SliceRemovalError
 from kubelet_trio.testing import FakeKube
 from kubelet_trio.testing.dra import FakeDraDriver, resource_slice
-from tests.managers.claims.node import open_node
+from tests.managers.claims.driver_node import open_node
 
 ALL = ""
 
