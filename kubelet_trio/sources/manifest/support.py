@@ -75,7 +75,6 @@ NOT_YET: Mapping[str, Refusal] = {
     **_of_handlers("httpGet.protocol", _not_yet("protocols other than HTTP/1.1 are")),
     **_of_handlers("grpc.mode", _not_yet("gRPC probes over TLS are", "Plaintext"), _PROBES),
     "spec.<c>[].volumeMounts[].bindMountOptions": _not_yet("bind mount options are", *_EMPTY),
-    "spec.<c>[].resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.evictionResponders": _not_yet("eviction responders are", *_EMPTY),
     "spec.resources.claims": _not_yet("resource claims are", *_EMPTY),
     "spec.schedulingGroup": _not_yet("scheduling groups are", *_EMPTY),
@@ -135,6 +134,9 @@ _CLUSTER_ALONE: Mapping[str, Refusal] = {
 }
 CLUSTER_POD: Mapping[str, Refusal] = {**NOT_YET, **_CLUSTER_ALONE}
 
+# Of static pods, on a node that has no API server, claims are documents.
+_CLAIMS = "spec.resourceClaims"
+
 _RESOURCE_NAMES = frozenset(("cpu", "memory"))
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
@@ -146,10 +148,17 @@ _ANNOTATIONS: Mapping[str, Refusal] = {
 }
 
 
-def check_support(document: dict[str, Any]) -> list[FieldError]:
-    """Return every use of a refused field in a document from `check_pod`."""
+def check_support(document: dict[str, Any], *, local_claims: bool = True) -> list[FieldError]:
+    """Return every use of a refused field in a document from `check_pod`.
+
+    Args:
+        document: the pod.
+        local_claims: whether this node allocates the devices of claims by itself.
+    """
     errors = []
     for pattern, refusal in [*STATIC_POD.items(), *NEVER.items(), *NOT_YET.items()]:
+        if local_claims and pattern == _CLAIMS:
+            continue
         for path, value in _find(document, pattern):
             if refusal.refuses(value):
                 errors.append(FieldError(path, refusal.why))
