@@ -17,9 +17,17 @@ from kubelet_trio.grpc._server import (
     unary_stream,
     unary_unary,
 )
-from kubelet_trio.grpc._status import GRPCError, Handler, Status
+from kubelet_trio.grpc._status import (
+    CODE_NAMES,
+    GRPCError,
+    Handler,
+    Status,
+    StreamTerminatedError,
+    go_text,
+)
 
 __all__ = [
+    "CODE_NAMES",
     "Channel",
     "Dial",
     "GRPCError",
@@ -31,9 +39,11 @@ __all__ = [
     "ServerStream",
     "Status",
     "StreamStreamMethod",
+    "StreamTerminatedError",
     "StreamUnaryMethod",
     "UnaryStreamMethod",
     "UnaryUnaryMethod",
+    "go_text",
     "open_channel",
     "stream_stream",
     "stream_unary",

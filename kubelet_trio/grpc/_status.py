@@ -1,5 +1,7 @@
 """Status codes, cardinalities, and the errors of calls, with grpclib's names.
 
+CODE_NAMES              the codes' names in Go, as in texts and labels of upstream's components
+go_text                 a call's error as grpc-go prints it
 GRPCError               a call ended with a status other than OK, or could not be made
 StreamTerminatedError   the peer ended the call while we were still sending
 """
@@ -32,6 +34,13 @@ class Status(enum.Enum):
     UNAVAILABLE = 14
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
+
+
+# codes.Code.String() of grpc-go.
+CODE_NAMES = {
+    status: "".join(part.capitalize() for part in status.name.split("_")) for status in Status
+} | {Status.OK: "OK", Status.CANCELLED: "Canceled"}
+_MOST_TEXT = 1024  # characters of a peer's error
 
 
 class Cardinality(enum.Enum):
@@ -79,6 +88,11 @@ class GRPCError(Exception):
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.message or ''}"
+
+
+def go_text(exc: GRPCError) -> str:
+    """Return an error as grpc-go prints it; the peer's text is cut after 1024 characters."""
+    return f"rpc error: code = {CODE_NAMES[exc.status]} desc = {(exc.message or '')[:_MOST_TEXT]}"
 
 
 class StreamTerminatedError(Exception):

@@ -100,3 +100,7 @@ class PlacementError(Exception):
 
 class DevicePluginError(Exception):
     """A device plugin fails, lies, or does not answer. The text names its resource."""
+
+
+class ClaimError(Exception):
+    """A claim cannot be prepared or given back now. Retried; the text is for the pod's event."""

@@ -4,6 +4,6 @@ docs/plugins.md describes what a plugin and its author see.
 """
 
 from kubelet_trio.plugins.registry import PluginRegistry
-from kubelet_trio.plugins.types import CSI_TYPE, DEVICE_TYPE, PluginHandler
+from kubelet_trio.plugins.types import CSI_TYPE, DEVICE_TYPE, DRA_TYPE, PluginHandler
 
-__all__ = ["CSI_TYPE", "DEVICE_TYPE", "PluginHandler", "PluginRegistry"]
+__all__ = ["CSI_TYPE", "DEVICE_TYPE", "DRA_TYPE", "PluginHandler", "PluginRegistry"]

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import trio
 
-# pluginregistration v1; the other one is DRAPlugin.
+# pluginregistration v1.
 CSI_TYPE = "CSIPlugin"
 DEVICE_TYPE = "DevicePlugin"
+DRA_TYPE = "DRAPlugin"
 
 
 @dataclass(frozen=True, slots=True)

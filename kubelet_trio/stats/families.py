@@ -93,6 +93,7 @@ FAMILIES: dict[str, Family] = {
     "kubelet_memory_manager_pinning_errors_total": Family("counter", "[ALPHA] The number of memory pages allocations which required pinning that failed."),
     "kubelet_device_plugin_registration_total": Family("counter", "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.", ("resource_name",)),
     "kubelet_device_plugin_alloc_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.", ("resource_name",)),
+    "dra_grpc_operations_duration_seconds": Family("histogram", "[ALPHA] Duration in seconds of the DRA gRPC operations", ("driver_name", "method_name", "grpc_status_code")),
     "kubelet_topology_manager_admission_requests_total": Family("counter", "[ALPHA] The number of admission requests where resources have to be aligned."),
     "kubelet_topology_manager_admission_errors_total": Family("counter", "[ALPHA] The number of admission request failures where resources could not be aligned."),
     "kubelet_topology_manager_admission_duration_ms": Family("histogram", "[ALPHA] Duration in milliseconds to serve a pod admission request."),

@@ -7,11 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lightkube.models.resource_v1 import ResourceClaim
-
+from kubelet_trio.managers.shares import ClaimError
 from kubelet_trio.model import PodUid
+
+if TYPE_CHECKING:
+    # Its types are many: they are loaded with the first claim.
+    from lightkube.models.resource_v1 import ResourceClaim
+
+__all__ = [
+    "Claim",
+    "ClaimDevice",
+    "ClaimDriver",
+    "ClaimDrivers",
+    "ClaimError",
+    "ClaimKey",
+    "ClaimRef",
+    "ClaimSource",
+    "DeviceHealths",
+]
 
 
 class ClaimKey(NamedTuple):
@@ -62,17 +77,14 @@ class Claim:
         ref: the claim.
         pods: the pods that use it and have not given it back.
         drivers: the prepared devices by driver; every driver of the allocation is there.
-        is_prepared: whether all drivers have prepared it since this agent began, or before.
+        is_prepared: whether all drivers have prepared it since this agent began. The checkpoint
+            does not say: after a restart a new sandbox has its claims prepared again.
     """
 
     ref: ClaimRef
     pods: frozenset[PodUid] = frozenset()
     drivers: Mapping[str, tuple[ClaimDevice, ...]] = field(default_factory=dict)
     is_prepared: bool = False
-
-
-class ClaimError(Exception):
-    """A claim cannot be prepared or given back now. Retried; the text is for the pod's event."""
 
 
 class ClaimDriver(Protocol):

@@ -6,15 +6,15 @@ as bytes, only new ones are decoded, and other tasks run in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import trio
 
 from kubelet_trio.managers.devices.generated.v1beta1 import Device as DeviceMessage
 from kubelet_trio.managers.devices.types import Device
+from kubelet_trio.managers.wire import list_entries
 from kubelet_trio.model import parse_message
 
-_DEVICES = 1 << 3 | 2  # the tag of the only field: number 1, with a length
 _AT_ONCE = 50  # entries between two checkpoints; each takes some 30 us
 
 
@@ -30,7 +30,7 @@ class DeviceListReader:
         Raises ValueError or EOFError if it is no such message.
         """
         known, fresh, found = {}, 0, {}
-        for entry in _entries(data):
+        for entry in list_entries(data):
             device = self._known.get(entry)
             if device is None:
                 device = _device(entry)
@@ -47,25 +47,3 @@ def _device(entry: bytes) -> Device:
     message = parse_message(DeviceMessage, entry)
     nodes = message.topology.nodes if message.topology is not None else ()
     return Device(message.id, message.health, tuple(node.id for node in nodes))
-
-
-def _entries(data: bytes) -> Iterator[bytes]:
-    """Yield the encoded devices. Raises ValueError for anything else in a list."""
-    at, end = 0, len(data)
-    while at < end:
-        if data[at] != _DEVICES:
-            raise ValueError(f"a list of devices has an unknown field at byte {at}")
-        size = shift = 0
-        while True:
-            at += 1
-            if at >= end or shift > 28:
-                raise ValueError("a list of devices is cut short")
-            size |= (data[at] & 0x7F) << shift
-            shift += 7
-            if data[at] < 0x80:
-                break
-        at += 1
-        if at + size > end:
-            raise ValueError("a list of devices is cut short")
-        yield data[at : at + size]
-        at += size

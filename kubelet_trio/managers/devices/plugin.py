@@ -20,6 +20,7 @@ from kubelet_trio.grpc import (
     Status,
     UnaryStreamMethod,
     UnaryUnaryMethod,
+    go_text,
 )
 from kubelet_trio.managers.devices.generated import v1beta1
 from kubelet_trio.managers.devices.generated.v1beta1.client import DevicePluginStub
@@ -36,12 +37,7 @@ PRE_START_TIMEOUT = 30.0  # s: KubeletPreStartContainerRPCTimeoutInSecs
 
 MOST_RECEIVED = 4 * 1024 * 1024  # bytes of a message: the default of grpc-go
 MOST_RESPONSE = 256 * 1024  # bytes of an answer for one container, which goes into the checkpoint
-_MOST_TEXT = 1024  # characters of a plugin's error
 _QUIET = 0.1  # s between two lists at least: a plugin may send them in a loop
-# codes.Code.String() of grpc-go.
-_CODES = {
-    status: "".join(part.capitalize() for part in status.name.split("_")) for status in Status
-} | {Status.OK: "OK", Status.CANCELLED: "Canceled"}
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
@@ -89,7 +85,7 @@ class DevicePlugin:
                     await trio.sleep(_QUIET)
                 problem = "the plugin has ended the call"
         except GRPCError as exc:
-            problem = _described(exc)
+            problem = go_text(exc)
         except (ValueError, EOFError) as exc:
             problem = f"the list does not decode: {exc}"
         raise DevicePluginError(
@@ -179,11 +175,5 @@ class DevicePlugin:
                     f"device plugin {self.resource} did not answer {name} within {limit:g} s"
                 ) from exc
             raise DevicePluginError(
-                f"{name} of device plugin {self.resource}: {_described(exc)}"
+                f"{name} of device plugin {self.resource}: {go_text(exc)}"
             ) from exc
-
-
-def _described(exc: GRPCError) -> str:
-    """Return an error as grpc-go prints it."""
-    text = (exc.message or "")[:_MOST_TEXT]
-    return f"rpc error: code = {_CODES[exc.status]} desc = {text}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kubelet_trio.grpc import Channel, GRPCError, Message, Status, UnaryUnaryMethod
+from kubelet_trio.grpc import CODE_NAMES, Channel, GRPCError, Message, Status, UnaryUnaryMethod
 from kubelet_trio.model import STORAGE, Meter
 from kubelet_trio.volumes.csi.generated.csi import v1
 from kubelet_trio.volumes.csi.generated.csi.v1.client import NodeStub
@@ -39,10 +39,6 @@ _UNCERTAIN = frozenset(
         Status.ABORTED,
     )
 )
-# codes.Code.String() of grpc-go.
-_CODES = {
-    status: "".join(part.capitalize() for part in status.name.split("_")) for status in Status
-} | {Status.OK: "OK", Status.CANCELLED: "Canceled"}
 
 _Mode = v1.VolumeCapabilityAccessModeMode
 # asCSIAccessModeV1 in pkg/volume/csi/csi_client.go.
@@ -201,13 +197,13 @@ class DriverClient:
         *,
         is_migrated: bool = False,
     ) -> ReplyT:
-        began, code = time.perf_counter(), _CODES[Status.CANCELLED]
+        began, code = time.perf_counter(), CODE_NAMES[Status.CANCELLED]
         try:
             answer = await method(request, timeout=CSI_TIMEOUT)
-            code = _CODES[Status.OK]
+            code = CODE_NAMES[Status.OK]
             return answer
         except GRPCError as exc:
-            code = _CODES[exc.status]
+            code = CODE_NAMES[exc.status]
             raise _call_error(exc) from exc
         finally:
             labels = (
@@ -223,5 +219,5 @@ def _call_error(exc: GRPCError) -> CsiCallError:
     # grpc-go's text for a deadline of its own.
     text = "context deadline exceeded" if exc.status is Status.DEADLINE_EXCEEDED else exc.message
     return CsiCallError(
-        _CODES[exc.status], (text or "")[:_MOST_TEXT], is_final=exc.status not in _UNCERTAIN
+        CODE_NAMES[exc.status], (text or "")[:_MOST_TEXT], is_final=exc.status not in _UNCERTAIN
     )
