@@ -109,7 +109,9 @@ def _claim(errors: FieldErrors, spec: ResourceClaimSpec, path: str) -> None:
         at = f"{where}.constraints[{index}]"
         given = [constraint.matchAttribute, constraint.distinctAttribute]
         if sum(one is not None for one in given) != 1:
-            errors.invalid(at, "", "exactly one of matchAttribute and distinctAttribute is required")
+            errors.invalid(
+                at, "", "exactly one of matchAttribute and distinctAttribute is required"
+            )
         for field, attribute in zip(("matchAttribute", "distinctAttribute"), given, strict=True):
             if attribute is not None:
                 errors.check(f"{at}.{field}", attribute, _full_name)
