@@ -26,7 +26,7 @@ GPU = ClaimKey("default", "gpu")
 
 
 @pytest.fixture
-def node(tmp_path: Path, autojump_clock: MockClock) -> Node:
+def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
@@ -40,7 +40,9 @@ def names(found: ResourceClaim) -> list[str]:
     return [user.name for user in found.status.reservedFor or ()]
 
 
-async def test_a_claim_is_allocated_and_prepared(node: Node, nursery: trio.Nursery) -> None:
+async def test_a_claim_is_allocated_and_prepared(
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     await nursery.start(node.run)
     node.apply(pod("web", claim="gpu"), documents=[claim(exactly())])
     await node.prepare("web")
@@ -53,7 +55,9 @@ async def test_a_claim_is_allocated_and_prepared(node: Node, nursery: trio.Nurse
     nursery.cancel_scope.cancel()
 
 
-async def test_two_pods_compete_for_one_device(node: Node, nursery: trio.Nursery) -> None:
+async def test_two_pods_compete_for_one_device(
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     await nursery.start(node.run)
     node.apply(
         pod("a", claim="gpu"),
@@ -78,7 +82,7 @@ async def test_two_pods_compete_for_one_device(node: Node, nursery: trio.Nursery
 
 
 async def test_pods_share_a_claim_until_the_last_has_ended(
-    node: Node, nursery: trio.Nursery
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     await nursery.start(node.run)
     node.apply(pod("a", claim="gpu"), pod("b", claim="gpu"), documents=[claim(exactly())])
@@ -100,7 +104,9 @@ async def test_pods_share_a_claim_until_the_last_has_ended(
     nursery.cancel_scope.cancel()
 
 
-async def test_each_pod_has_its_own_claim_of_a_template(node: Node, nursery: trio.Nursery) -> None:
+async def test_each_pod_has_its_own_claim_of_a_template(
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     await nursery.start(node.run)
     node.files = OfferedSlices((resource_slice("gpu-0", "gpu-1"),))
     node.apply(
@@ -128,7 +134,7 @@ async def test_each_pod_has_its_own_claim_of_a_template(node: Node, nursery: tri
     nursery.cancel_scope.cancel()
 
 
-async def test_an_allocation_survives_a_restart(node: Node) -> None:
+async def test_an_allocation_survives_a_restart(node: Node, autojump_clock: MockClock) -> None:
     node.apply(pod("a", claim="gpu"), pod("b", claim="other"), documents=[
         claim(exactly()), claim(exactly(), name="other")
     ])  # fmt: skip
@@ -156,7 +162,9 @@ def pod_uid_of(name: str) -> Any:
     return f"uid-{name}"
 
 
-async def test_what_an_agent_that_died_had_allocated_is_given_back(node: Node) -> None:
+async def test_what_an_agent_that_died_had_allocated_is_given_back(
+    node: Node, autojump_clock: MockClock
+) -> None:
     node.apply(pod("a", claim="gpu"), documents=[claim(exactly())])
     await node.local.get(GPU)  # and then it dies: no driver was asked
     node.remove("a")
@@ -232,7 +240,9 @@ async def test_a_crash_between_any_two_steps_gives_no_device_twice(
     assert len(devices(node)) <= 1
 
 
-async def test_a_disk_that_is_full_gives_no_device(tmp_path: Path, node: Node) -> None:
+async def test_a_disk_that_is_full_gives_no_device(
+    tmp_path: Path, node: Node, autojump_clock: MockClock
+) -> None:
     node.apply(pod("a", claim="gpu"), documents=[claim(exactly())])
     (tmp_path / CLAIMS_FILE).mkdir()
     with pytest.raises(ClaimError, match="expected a file, found a directory"):
@@ -246,7 +256,7 @@ async def test_a_disk_that_is_full_gives_no_device(tmp_path: Path, node: Node) -
 
 
 async def test_prepared_devices_are_not_given_away_when_the_file_is_lost(
-    node: Node, nursery: trio.Nursery
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     await nursery.start(node.run)
     node.apply(pod("a", claim="gpu"), documents=[claim(exactly())])
@@ -261,7 +271,7 @@ async def test_prepared_devices_are_not_given_away_when_the_file_is_lost(
 
 
 async def test_a_pod_that_waits_is_woken_by_documents_and_slices(
-    node: Node, nursery: trio.Nursery
+    node: Node, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     await nursery.start(node.run)
     node.files = OfferedSlices(problems=("/plugins/x/s.yaml: bad",))
@@ -289,7 +299,7 @@ async def test_a_pod_that_waits_is_woken_by_documents_and_slices(
     nursery.cancel_scope.cancel()
 
 
-async def test_all_claims_of_a_pod_or_none(node: Node) -> None:
+async def test_all_claims_of_a_pod_or_none(node: Node, autojump_clock: MockClock) -> None:
     both = pod("a", claim="gpu")
     assert both.spec is not None
     assert both.spec.resourceClaims is not None
