@@ -8,9 +8,7 @@ KEP-3570, KEP-1769, KEP-693 and pkg/kubelet/cm.
 from typing import TYPE_CHECKING
 
 from kubelet_trio._deferred import names_on_demand
-from kubelet_trio.managers.loading import (
-    load_managers,
-)
+from kubelet_trio.managers.loading import load_claims, load_managers
 from kubelet_trio.managers.settings import (
     ManagerSettings,
     TopologyOptions,
@@ -18,6 +16,8 @@ from kubelet_trio.managers.settings import (
 from kubelet_trio.managers.shares import (
     NO_SHARE,
     CheckpointError,
+    ClaimError,
+    ClaimHealth,
     ContainerShare,
     DeviceHealth,
     DeviceMount,
@@ -26,6 +26,7 @@ from kubelet_trio.managers.shares import (
     DevicePluginError,
     ManagerStateError,
     PlacementError,
+    with_cdi,
 )
 from kubelet_trio.managers.types import (
     ANYWHERE,
@@ -41,6 +42,15 @@ from kubelet_trio.managers.types import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.claims import (
+        Claim,
+        ClaimKey,
+        ClaimSource,
+        DraDrivers,
+        ResourceClaims,
+        SliceCleaner,
+        SliceRemovalError,
+    )
     from kubelet_trio.managers.node import (
         CheckpointKeeper,
         CpusetReconciler,
@@ -51,8 +61,10 @@ if TYPE_CHECKING:
     )
     from kubelet_trio.managers.podresources import (
         NOTHING,
+        ClaimUse,
         ResourcesView,
         ResourceUse,
+        claim_uses,
         for_containers,
         held_by,
         pod_resources_server,
@@ -71,6 +83,13 @@ if TYPE_CHECKING:
 
 # Loaded when they are first used.
 _DEFERRED = {
+    "Claim": "claims",
+    "ClaimKey": "claims",
+    "ClaimSource": "claims",
+    "DraDrivers": "claims",
+    "ResourceClaims": "claims",
+    "SliceCleaner": "claims",
+    "SliceRemovalError": "claims",
     "CheckpointKeeper": "node",
     "CpusetReconciler": "node",
     "DeviceManagers": "node",
@@ -78,8 +97,10 @@ _DEFERRED = {
     "ResourceManagers": "node",
     "machine_holdings": "node",
     "NOTHING": "podresources",
+    "ClaimUse": "podresources",
     "ResourceUse": "podresources",
     "ResourcesView": "podresources",
+    "claim_uses": "podresources",
     "for_containers": "podresources",
     "held_by": "podresources",
     "pod_resources_server": "podresources",
@@ -100,6 +121,12 @@ __all__ = [
     "NO_SHARE",
     "CheckpointError",
     "CheckpointKeeper",
+    "Claim",
+    "ClaimError",
+    "ClaimHealth",
+    "ClaimKey",
+    "ClaimSource",
+    "ClaimUse",
     "ContainerHoldings",
     "ContainerShare",
     "Cpu",
@@ -110,6 +137,7 @@ __all__ = [
     "DeviceNode",
     "DeviceOptions",
     "DevicePluginError",
+    "DraDrivers",
     "Hint",
     "Hints",
     "LoadedManagers",
@@ -123,14 +151,19 @@ __all__ = [
     "NumaNode",
     "PlacementError",
     "Refusal",
+    "ResourceClaims",
     "ResourceManagers",
     "ResourceUse",
     "ResourcesView",
+    "SliceCleaner",
+    "SliceRemovalError",
     "TopologyError",
     "TopologyOptions",
+    "claim_uses",
     "draw_machine",
     "for_containers",
     "held_by",
+    "load_claims",
     "load_managers",
     "machine_holdings",
     "mask_of",
@@ -139,6 +172,7 @@ __all__ = [
     "read_machine",
     "read_topology_page",
     "topology_page",
+    "with_cdi",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

@@ -7,7 +7,8 @@ looks whether a checkpoint of another policy is there.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ from kubelet_trio.managers.types import Machine
 from kubelet_trio.model import JSON_ERRORS, read_regular
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.claims import Claim, ClaimKey
     from kubelet_trio.managers.node import LoadedManagers
 
 _CPU_FILE, _MEMORY_FILE = "cpu_manager_state", "memory_manager_state"
+_CLAIM_FILE = "dra_manager_state"
 _MOST_BYTES = 4 << 20
 
 
@@ -61,6 +64,20 @@ def load_managers(
 
     machine = (read or _read_machine)() if is_static else Machine((), ())
     return load_static(settings, root_dir, machine, device_plugins=device_plugins)
+
+
+def load_claims(root_dir: Path) -> Mapping[ClaimKey, Claim]:
+    """Return the resource claims that an earlier agent has left. Blocks.
+
+    Raises:
+        ManagerStateError: their checkpoint is damaged; the message says what to do.
+        OSError: it cannot be read.
+    """
+    if not os.path.lexists(root_dir / _CLAIM_FILE):
+        return {}
+    from kubelet_trio.managers.claims import load_claims as load
+
+    return load(root_dir) or {}
 
 
 def read_checkpoint(path: Path) -> bytes | None:

@@ -5,8 +5,8 @@ Importing this loads no manager.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from kubelet_trio.managers.types import Refusal
 
@@ -62,6 +62,19 @@ class DeviceHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimHealth:
+    """The health of a container's devices of one claim, for `allocatedResourcesStatus`.
+
+    Attributes:
+        resource: `claim:<the pod's name for it>`, and `/<request>` if the container asks for one.
+        devices: `Healthy`, `Unhealthy` or `Unknown`, and a message, "" for none, of each by its ID.
+    """
+
+    resource: str
+    devices: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerShare:
     """What the managers put into the config of a container.
 
@@ -80,6 +93,16 @@ class ContainerShare:
 
 
 NO_SHARE = ContainerShare()
+
+
+def with_cdi(share: ContainerShare, names: Collection[str]) -> ContainerShare:
+    """Return the share with further CDI devices."""
+    if not names:
+        return share
+    devices = share.devices or DeviceOptions()
+    return replace(
+        share, devices=replace(devices, cdi=tuple(dict.fromkeys((*devices.cdi, *names))))
+    )
 
 
 class ManagerStateError(ValueError):

@@ -30,7 +30,15 @@ from kubelet_trio.pods.records.record import (
 )
 from kubelet_trio.pods.records.remains import Remains
 from kubelet_trio.pods.records.userns import UserNamespaceManager
-from kubelet_trio.pods.services import NoManagers, NoServices, PodCgroups, PodManagers, PodServices
+from kubelet_trio.pods.services import (
+    NoClaims,
+    NoManagers,
+    NoServices,
+    PodCgroups,
+    PodClaims,
+    PodManagers,
+    PodServices,
+)
 from kubelet_trio.pods.steps.service_variables import ClusterServiceVariables
 from kubelet_trio.pods.types import EndReason, PodFailure, PodStage, TerminationRequest
 from kubelet_trio.pods.worker.admitter import AdmissionCheck, Admitter, report_crash
@@ -60,6 +68,7 @@ __all__ = [
     "ImagePuller",
     "LeftVolumes",
     "MeteredTree",
+    "NoClaims",
     "NoManagers",
     "NoServices",
     "NodeCgroups",
@@ -68,6 +77,7 @@ __all__ = [
     "PlainCgroups",
     "PodCgroupRemover",
     "PodCgroups",
+    "PodClaims",
     "PodFailure",
     "PodManagers",
     "PodNames",

@@ -12,7 +12,7 @@ from trio_util import AsyncValue
 from kubelet_trio.cgroups import CgroupLimits
 from kubelet_trio.containers import NodeSettings, without_quota
 from kubelet_trio.cri import Runtime, RuntimeState
-from kubelet_trio.managers import NO_SHARE, ContainerShare, DeviceHealth, Refusal
+from kubelet_trio.managers import NO_SHARE, ClaimHealth, ContainerShare, DeviceHealth, Refusal
 from kubelet_trio.model import (
     ContainerId,
     EventSink,
@@ -222,6 +222,49 @@ class NoManagers:
         pass
 
 
+class PodClaims(Protocol):
+    """The resource claims of pods: devices that their drivers prepare (KEP-4381)."""
+
+    async def prepare(self, pod: Pod) -> None:
+        """Prepare what a pod claims, before its sandbox runs. Raises `ClaimError`: try again."""
+        ...
+
+    async def unprepare(self, pod: Pod) -> None:
+        """Give back what a pod claims, after all of it has stopped. Raises `ClaimError`."""
+        ...
+
+    def holds(self, uid: PodUid) -> bool:
+        """Whether a pod may have to give something back."""
+        ...
+
+    def cdi_ids(self, pod: Pod, container: Container) -> tuple[str, ...]:
+        """Return the CDI devices of a container that is created now. Raises `ClaimError`."""
+        ...
+
+    def health(self, pod: Pod, container: Container) -> tuple[ClaimHealth, ...]:
+        """Return the health of a container's devices."""
+        ...
+
+
+class NoClaims:
+    """The claims of a node without dynamic resource allocation, which admits no such pods."""
+
+    async def prepare(self, pod: Pod) -> None:
+        pass
+
+    async def unprepare(self, pod: Pod) -> None:
+        pass
+
+    def holds(self, uid: PodUid) -> bool:
+        return False
+
+    def cdi_ids(self, pod: Pod, container: Container) -> tuple[str, ...]:
+        return ()
+
+    def health(self, pod: Pod, container: Container) -> tuple[ClaimHealth, ...]:
+        return ()
+
+
 @dataclass(frozen=True, slots=True)
 class PodServices:
     """The parts of the node that every worker shares, and does not replace."""
@@ -250,6 +293,7 @@ class PodServices:
     sync_period: float = 60.0  # syncFrequency: seconds to a worker's next round without a wake-up
     meter: Meter = field(default_factory=Meter)
     managers: PodManagers = field(default_factory=NoManagers)
+    claims: PodClaims = field(default_factory=NoClaims)
 
     def node_of(self, pod: Pod) -> NodeSettings:
         """Return the node's settings as they apply to a pod's cgroup and sandbox."""

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from lightkube.models.core_v1 import PodCondition, PodStatus, ResourceRequirements
 
-from kubelet_trio.managers import DeviceHealth
+from kubelet_trio.managers import ClaimHealth, DeviceHealth
 from kubelet_trio.model import ContainerId, PodUid
 
 
@@ -111,6 +111,8 @@ class StatusInput:
     resize: PodResize | None = None  # the one in progress
     resize_error: str = ""  # why its last attempt failed
     devices: Mapping[str, tuple[DeviceHealth, ...]] = field(default_factory=dict)  # by container
+    claims: Mapping[str, tuple[ClaimHealth, ...]] = field(default_factory=dict)  # by container
+    has_claims: bool = False  # it has devices by claims that it has not given back
 
 
 class EndReason(enum.Enum):

@@ -268,15 +268,26 @@ class _ContainerStatus:
 
     def _with_devices(self, status: api.ContainerStatus) -> api.ContainerStatus:
         """Show the health of the container's devices (ResourceHealthStatus, KEP-4680)."""
+        name = self.container.spec.name
         statuses = [
             api.ResourceStatus(
                 name=found.resource,
                 resources=[
-                    api.ResourceHealth(resourceID=name, health=_HEALTH[is_healthy])
-                    for name, is_healthy in found.devices.items()
+                    api.ResourceHealth(resourceID=device, health=_HEALTH[is_healthy])
+                    for device, is_healthy in found.devices.items()
                 ],
             )
-            for found in self.given.devices.get(self.container.spec.name, ())
+            for found in self.given.devices.get(name, ())
+        ]
+        statuses += [
+            api.ResourceStatus(
+                name=claimed.resource,
+                resources=[
+                    api.ResourceHealth(resourceID=device, health=health, message=message or None)
+                    for device, (health, message) in claimed.devices.items()
+                ],
+            )
+            for claimed in self.given.claims.get(name, ())
         ]
         # An ended pod has given its devices back.
         known = self.before.allocatedResourcesStatus if self.before is not None else None

@@ -154,7 +154,8 @@ def _computed_phase(pod: Pod, observed: RuntimePod, given: StatusInput, status: 
 def _without_early_end(
     observed: RuntimePod, given: StatusInput, previous: PodStatus, status: PodStatus
 ) -> PodStatus:
-    """Keep the last phase until the pod is terminating and none of its containers runs.
+    """Keep the last phase until the pod is terminating, none of its containers runs, and the
+    devices that it has claimed are given back.
 
     Other components reuse what a pod held as soon as its phase is terminal (kubernetes PR 108366).
     And that phase never changes again: only the plan knows whether no container starts again.
@@ -162,7 +163,7 @@ def _without_early_end(
     is_ending = given.finished or given.stage is not PodStage.SYNC
     if is_terminal(previous) or not is_terminal(status):
         return status
-    if is_ending and not any(observed.running()):
+    if is_ending and not any(observed.running()) and not given.has_claims:
         return status
     return msgspec.structs.replace(
         status,

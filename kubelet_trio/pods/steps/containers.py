@@ -12,7 +12,13 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.containers import ContainerConfigError, NodeSettings, container_config
 from kubelet_trio.cri import RuntimeCallError, v1
-from kubelet_trio.managers import CheckpointError, ContainerShare, DevicePluginError
+from kubelet_trio.managers import (
+    CheckpointError,
+    ClaimError,
+    ContainerShare,
+    DevicePluginError,
+    with_cdi,
+)
 from kubelet_trio.model import (
     ContainerId,
     ContainerKind,
@@ -45,6 +51,7 @@ _CONFIG_ERRORS = (
     VolumeError,
     CheckpointError,
     DevicePluginError,
+    ClaimError,
 )
 
 # `container_type` of kubelet_started_containers_* and kubelet_terminated_containers_total.
@@ -132,6 +139,7 @@ class ContainerStarter:
             await self._services.managers.prepare(pod, container.spec)
             # Last, when nothing is awaited any more: the shared pool may change at any time.
             share = self._services.managers.share(pod_uid(pod), container.spec.name)
+            share = with_cdi(share, self._services.claims.cdi_ids(pod, container.spec))
             inputs = replace(
                 inputs, target_container_id=target, users=sandbox.spec.users, share=share
             )

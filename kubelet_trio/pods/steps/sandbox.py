@@ -15,6 +15,7 @@ from lightkube.models.node_v1 import RuntimeClass
 from kubelet_trio.cgroups import CgroupError
 from kubelet_trio.containers import NodeSettings, SandboxConfigError, pod_dns, sandbox_config
 from kubelet_trio.cri import RuntimeCallError, v1
+from kubelet_trio.managers import ClaimError
 from kubelet_trio.model import RuntimePod, SandboxId, node_ref, pod_object_ref, pod_uid, spec
 from kubelet_trio.objects import ObjectError, ObjectNotFoundError, runtime_class_key
 from kubelet_trio.pods.plan import PodPlan
@@ -97,11 +98,12 @@ async def create_sandbox(
     _emit_events(services, pod, node, observed)
     try:
         made = await sandbox_spec(services, pod, node, plan.sandbox_attempt)
-        # The order of the Go kubelet's syncPod: cgroup, directories, volumes, then the sandbox,
-        # whose config names the cgroup and the log directory.
+        # The order of the Go kubelet's syncPod: cgroup, directories, volumes, claims, then the
+        # sandbox, whose config names the cgroup and the log directory.
         await services.cgroups.ensure(pod)
         await services.offload(PodFiles(pod, node).prepare)
         await services.volumes.mount(pod)
+        await services.claims.prepare(pod)
         sandbox_id = await services.runtime.run_pod_sandbox(made.config, made.handler)
     except CgroupError as exc:
         message = f"unable to ensure pod container exists: {exc}"
@@ -110,6 +112,9 @@ async def create_sandbox(
         raise PodRejectedError(ATTACH_LIMIT, str(exc)) from exc
     except VolumeError as exc:
         raise StepError("FailedMount", str(exc)) from exc
+    except ClaimError as exc:
+        text = f"Failed to prepare dynamic resources: {exc}"
+        raise StepError("FailedPrepareDynamicResources", text) from exc
     except OSError as exc:
         raise StepError("Failed", f"error making pod data directories: {exc}") from exc
     except (RuntimeCallError, SandboxConfigError) as exc:

@@ -1,7 +1,8 @@
 """Tear a pod down with a stack of context managers, which removes its parts in a safe order.
 
 `tear_down` enters an async context manager for each part that the pod has on the node, in the
-order in which they depend on each other: directories, cgroup, volumes, sandbox, containers.
+order in which they depend on each other: directories, cgroup, volumes, claims, sandbox,
+containers.
 Entering does nothing. Leaving removes the part, so the parts are removed in reverse order.
 
 Every step may be repeated: it is no error if the part is already gone. If a step fails, its
@@ -23,6 +24,7 @@ from lightkube.models.core_v1 import Pod
 
 from kubelet_trio.cgroups import CGROUP_ERRORS
 from kubelet_trio.cri import RuntimeCallError
+from kubelet_trio.managers import ClaimError
 from kubelet_trio.model import (
     ContainerRecord,
     RuntimePod,
@@ -85,6 +87,7 @@ async def tear_down(teardown: Teardown) -> None:
         await stack.enter_async_context(adopt_directories(teardown))
         await stack.enter_async_context(adopt_cgroup(teardown))
         await stack.enter_async_context(adopt_volumes(teardown))
+        await stack.enter_async_context(adopt_claims(teardown))
         await stack.enter_async_context(adopt_sandbox(teardown))
         await stack.enter_async_context(adopt_containers(teardown, observed))
 
@@ -223,9 +226,22 @@ TEARDOWN_ERRORS = (
     RuntimeCallError,
     *VOLUME_ERRORS,
     *CGROUP_ERRORS,
+    ClaimError,
     TeardownIncompleteError,
     OSError,
 )
+
+
+@asynccontextmanager
+async def adopt_claims(teardown: Teardown) -> AsyncIterator[None]:
+    """Give back the devices that the pod has claimed."""
+    yield
+    # KEP-4381: no container uses them any more, and the phase is not terminal before they are back
+    # (`StatusInput.has_claims`): the scheduler gives them to others then.
+    uid, claims = pod_uid(teardown.pod), teardown.services.claims
+    if claims.holds(uid):
+        await claims.unprepare(teardown.pod)
+        await teardown.stopped(teardown.services.observer.get(uid))
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import Pod, PodCondition, PodStatus
 from trio_util import AsyncValue
 
 from kubelet_trio.containers import cut_message, message_limit, read_termination_message
-from kubelet_trio.managers import DeviceHealth
+from kubelet_trio.managers import ClaimHealth, DeviceHealth
 from kubelet_trio.model import (
     Bell,
     ContainerId,
@@ -197,12 +197,18 @@ class PodReporter:
             resize=self._allocation.shown,
             resize_error=self._allocation.error,
             devices=self._devices(pod),
+            claims=self._claims(pod),
+            has_claims=self._services.claims.holds(pod_uid(pod)),
         )
 
     def _devices(self, pod: Pod) -> dict[str, tuple[DeviceHealth, ...]]:
         managers, uid = self._services.managers, pod_uid(pod)
         names = (container.name for container in spec(pod).containers)
         return {name: found for name in names if (found := managers.device_health(uid, name))}
+
+    def _claims(self, pod: Pod) -> dict[str, tuple[ClaimHealth, ...]]:
+        claims, containers = self._services.claims, spec(pod).containers
+        return {c.name: found for c in containers if (found := claims.health(pod, c))}
 
     def has_pre_stopped(self, container_id: ContainerId) -> bool:
         """Whether a container's preStop hook has ended."""

@@ -117,6 +117,7 @@ STATIC_POD: Mapping[str, Refusal] = {
     "spec.imagePullSecrets": _api("secrets", []),
     "spec.readinessGates": Refusal("no component sets conditions of a static pod", _EMPTY),
     "spec.resourceClaims": _api("resourceclaims", []),
+    "spec.<c>[].resources.claims": _api("resourceclaims", *_EMPTY),
     "spec.schedulingGates": Refusal(
         "Forbidden: a pod that has its node cannot wait for one", ([],)
     ),
@@ -128,11 +129,11 @@ STATIC_POD: Mapping[str, Refusal] = {
     "spec.volumes[].projected.sources[].serviceAccountToken": _api("serviceaccounts"),
 }
 
-# Not supported yet for API pods; manifests may not use them anyway (`STATIC_POD`).
-_CLUSTER_ALONE: Mapping[str, Refusal] = {
-    "spec.resourceClaims": _not_yet("resource claims are", []),
+# Refused in pods of an API server while the gate is off; manifests may not use them anyway.
+_NO_CLAIMS: Mapping[str, Refusal] = {
+    "spec.resourceClaims": Refusal("the feature gate DynamicResourceAllocation is off", ([],)),
 }
-CLUSTER_POD: Mapping[str, Refusal] = {**NOT_YET, **_CLUSTER_ALONE}
+CLUSTER_POD: Mapping[str, Refusal] = NOT_YET
 
 # Of static pods, on a node that has no API server, claims are documents.
 _CLAIMS = "spec.resourceClaims"
@@ -176,13 +177,17 @@ def check_ephemeral_support(document: dict[str, Any], index: int) -> list[FieldE
     ]
 
 
-def check_cluster_pod(pod: Pod) -> list[FieldError]:
-    """Return every use of a field that this node refuses in a pod of an API server."""
+def check_cluster_pod(pod: Pod, *, claims: bool = True) -> list[FieldError]:
+    """Return every use of a field that this node refuses in a pod of an API server.
+
+    `claims` says whether it may use resource claims (the gate DynamicResourceAllocation).
+    """
+    refused = CLUSTER_POD if claims else {**CLUSTER_POD, **_NO_CLAIMS}
     # Resources that the node does not offer are left to the scheduler, as in the Go kubelet.
     document = msgspec.to_builtins(pod)
     return [
         FieldError(path, refusal.why)
-        for pattern, refusal in CLUSTER_POD.items()
+        for pattern, refusal in refused.items()
         for path, value in _find(document, pattern)
         if refusal.refuses(value)
     ]
