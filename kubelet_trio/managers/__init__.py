@@ -47,9 +47,13 @@ if TYPE_CHECKING:
         ClaimKey,
         ClaimSource,
         DraDrivers,
+        LocalClaims,
+        NodeFacts,
         ResourceClaims,
         SliceCleaner,
         SliceRemovalError,
+        claim_documents,
+        with_claim_statuses,
     )
     from kubelet_trio.managers.node import (
         CheckpointKeeper,
@@ -113,6 +117,10 @@ _DEFERRED = {
     "read_machine": "topology",
     "read_topology_page": "topology",
     "topology_page": "topology",
+    "LocalClaims": "claims",
+    "NodeFacts": "claims",
+    "claim_documents": "claims",
+    "with_claim_statuses": "claims",
 }
 
 __all__ = [
@@ -141,6 +149,7 @@ __all__ = [
     "Hint",
     "Hints",
     "LoadedManagers",
+    "LocalClaims",
     "Machine",
     "MachineDevice",
     "MachineHoldings",
@@ -148,6 +157,7 @@ __all__ = [
     "ManagerSettings",
     "ManagerStateError",
     "MemoryHolding",
+    "NodeFacts",
     "NumaNode",
     "PlacementError",
     "Refusal",
@@ -159,6 +169,7 @@ __all__ = [
     "SliceRemovalError",
     "TopologyError",
     "TopologyOptions",
+    "claim_documents",
     "claim_uses",
     "draw_machine",
     "for_containers",
@@ -173,6 +184,7 @@ __all__ = [
     "read_topology_page",
     "topology_page",
     "with_cdi",
+    "with_claim_statuses",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

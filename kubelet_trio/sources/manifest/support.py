@@ -136,7 +136,7 @@ _NO_CLAIMS: Mapping[str, Refusal] = {
 CLUSTER_POD: Mapping[str, Refusal] = NOT_YET
 
 # Of static pods, on a node that has no API server, claims are documents.
-_CLAIMS = "spec.resourceClaims"
+_CLAIMS = ("spec.resourceClaims", "spec.<c>[].resources.claims")
 
 _RESOURCE_NAMES = frozenset(("cpu", "memory"))
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
@@ -158,7 +158,7 @@ def check_support(document: dict[str, Any], *, local_claims: bool = True) -> lis
     """
     errors = []
     for pattern, refusal in [*STATIC_POD.items(), *NEVER.items(), *NOT_YET.items()]:
-        if local_claims and pattern == _CLAIMS:
+        if local_claims and pattern in _CLAIMS:
             continue
         for path, value in _find(document, pattern):
             if refusal.refuses(value):
