@@ -14,7 +14,7 @@ from trio_util import AsyncValue
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import RuntimeState
 from kubelet_trio.managers import ManagerSettings
-from kubelet_trio.model import is_static
+from kubelet_trio.model import is_static, spec
 from kubelet_trio.node import Pressure
 from kubelet_trio.pods import (
     AdmissionCheck,
