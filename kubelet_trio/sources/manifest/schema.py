@@ -43,6 +43,13 @@ _QUANTITIES = frozenset(
         ("CapacityRequestPolicyRange", "step"),
     )
 )
+# Fields with the names of types: their annotations mean the fields.
+_HIDDEN: Mapping[tuple[str, str], Any] = {
+    ("DeviceAttribute", "bool"): bool,
+    ("DeviceAttribute", "bools"): list[bool],
+    ("DeviceAttribute", "int"): int,
+    ("DeviceAttribute", "ints"): list[int],
+}
 # Maps of objects, which the models type as plain maps.
 _OBJECT_MAPS: Mapping[tuple[str, str], str] = {
     ("Device", "attributes"): "DeviceAttribute",
@@ -258,6 +265,8 @@ def _type(kind: type[msgspec.Struct], name: str, declared: Any) -> Any:
             return _MapOf(getattr(sys.modules[kind.__module__], _OBJECT_MAPS[place]))
         if place in _QUANTITIES:
             return _Quantity
+        if place in _HIDDEN:
+            return _HIDDEN[place]
     return _plain(declared)
 
 

@@ -16,7 +16,14 @@ from typing import Any
 import celpy
 import lark
 from celpy import celtypes
-from celpy.evaluation import Activation, CELEvalError, CELSyntaxError, CELUnsupportedError
+from celpy.celparser import CELParser
+from celpy.evaluation import (
+    Activation,
+    CELEvalError,
+    CELSyntaxError,
+    CELUnsupportedError,
+    Evaluator,
+)
 
 from kubelet_trio.managers.claims.allocation.cel_functions import FUNCTIONS, NONE, Optional
 from kubelet_trio.managers.claims.allocation.cel_values import Quantity, SemVer
@@ -183,7 +190,7 @@ def _parser() -> lark.Lark:
                 parser="lalr",
                 start="expr",
                 g_regex_flags=re.MULTILINE,
-                lexer_callbacks={"IDENT": celpy.CELParser.ambiguous_literals},
+                lexer_callbacks={"IDENT": CELParser.ambiguous_literals},
                 propagate_positions=True,
                 maybe_placeholders=False,
                 priority="invert",
@@ -254,7 +261,7 @@ def _has_argument(node: lark.Tree[Any]) -> lark.Tree[Any] | None:
     return found if isinstance(found, lark.Tree) and found.data == "member_dot" else None
 
 
-class _Evaluator(celpy.Evaluator):
+class _Evaluator(Evaluator):
     def __init__(self, ast: lark.Tree[Any], activation: Activation, cost: _Cost) -> None:
         super().__init__(ast, activation)
         self._cost = cost

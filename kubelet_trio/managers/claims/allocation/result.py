@@ -66,10 +66,10 @@ def _config(asked: Asked, taken: Sequence[Taken]) -> Iterator[DeviceAllocationCo
                 requests=None if len(names) == len(chosen) else names,
             )
     names_taken = {option.request for option in chosen.values()} | chosen.keys()
-    for each in devices_of(asked.claim).config or ():
-        if not each.requests or names_taken.intersection(each.requests):
+    for mine in devices_of(asked.claim).config or ():
+        if not mine.requests or names_taken.intersection(mine.requests):
             yield DeviceAllocationConfiguration(
-                source="FromClaim", opaque=each.opaque, requests=each.requests or None
+                source="FromClaim", opaque=mine.opaque, requests=mine.requests or None
             )
 
 

@@ -26,8 +26,8 @@ NUMA = resource_slice(
     device("gpu-1", attributes={"numa": 1, "serial": "b"}),
     device("gpu-2", attributes={"numa": 1, "serial": "a"}),
 )
-SAME = {"constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}
-OTHER = {"constraints": [{"distinctAttribute": f"{DRIVER}/serial"}]}
+SAME: dict[str, Any] = {"constraints": [{"matchAttribute": f"{DRIVER}/numa"}]}
+OTHER: dict[str, Any] = {"constraints": [{"distinctAttribute": f"{DRIVER}/serial"}]}
 ONE_USED = {DeviceId(DRIVER, "n1", "gpu-0"): "default/other"}
 
 

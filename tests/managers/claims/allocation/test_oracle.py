@@ -75,7 +75,7 @@ def claims(draw: st.DrawFn, name: str) -> ResourceClaim:
     return claim(*requests, name=name, constraints=constraints)
 
 
-Choice = tuple[str, dict[str, Any], tuple[int, ...]]  # name, wish, devices
+Choice = tuple[str, Any, tuple[int, ...]]  # name, wish, devices
 
 
 def choices(request: Any, everything: range) -> Iterator[Choice]:

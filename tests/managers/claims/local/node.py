@@ -85,7 +85,6 @@ class Node:
             self.local,
             self,
             Meter(),
-            known_pods=lambda: self.known,
         )
         self.apply()
 
@@ -120,7 +119,7 @@ class Node:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run what the agent's tree would."""
         async with trio.open_nursery() as nursery:
-            for child in self.manager.children():
+            for child in self.manager.children(lambda: self.known):
                 await nursery.start(child.run)
             await nursery.start(self.local.run)
             task_status.started()

@@ -202,7 +202,7 @@ def dying(after: int) -> Callable[..., Any]:
 async def test_a_crash_between_any_two_steps_gives_no_device_twice(
     tmp_path: Path, autojump_clock: MockClock, steps: int
 ) -> None:
-    node = Node(tmp_path, offload=dying(steps))  # type: ignore[arg-type]  # as an Offload is called
+    node = Node(tmp_path, offload=dying(steps))
     two = [claim(exactly()), claim(exactly(), name="other")]
     node.apply(pod("a", claim="gpu"), pod("b", claim="other"), documents=two)
     used: dict[str, str] = {}  # device and claim, as told to the manager
