@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         DraDrivers,
         LocalClaims,
         NodeFacts,
+        OfferedSlices,
         ResourceClaims,
         SliceCleaner,
         SliceRemovalError,
@@ -121,6 +122,7 @@ _DEFERRED = {
     "NodeFacts": "claims",
     "claim_documents": "claims",
     "with_claim_statuses": "claims",
+    "OfferedSlices": "claims",
 }
 
 __all__ = [
@@ -159,6 +161,7 @@ __all__ = [
     "MemoryHolding",
     "NodeFacts",
     "NumaNode",
+    "OfferedSlices",
     "PlacementError",
     "Refusal",
     "ResourceClaims",

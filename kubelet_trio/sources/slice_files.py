@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lightkube.models.resource_v1 import ResourceSlice
 
-from kubelet_trio.managers.claims import OfferedSlices
+from kubelet_trio.managers import OfferedSlices
 from kubelet_trio.model import Offload, get_logger, open_directory, read_regular
 from kubelet_trio.sources.errors import ManifestError
 from kubelet_trio.sources.files import is_ignored

@@ -299,7 +299,7 @@ class _Evaluator(Evaluator):
 
     def _selected(self, tree: lark.Tree[Any], *, optional: bool) -> Any:
         member, key = tree.children
-        base = self.visit(member)  # type: ignore[arg-type]  # the first child is a tree
+        base = self.visit(member)
         chosen = self.visit(key) if isinstance(key, lark.Tree) else celtypes.StringType(key)
         for value in (base, chosen):
             if isinstance(value, CELEvalError):
@@ -307,7 +307,7 @@ class _Evaluator(Evaluator):
         return _select(base, chosen, optional=optional)
 
     def member_dot_arg(self, tree: lark.Tree[Any]) -> Any:
-        arguments: Any = tree.children[2].children if len(tree.children) == 3 else []  # type: ignore[union-attr]  # the third child is a tree
+        arguments: Any = tree.children[2].children if len(tree.children) == 3 else []
         match _namespace(tree):
             case ("cel", "bind"):
                 value = self.visit(arguments[1])
