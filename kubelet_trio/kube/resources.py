@@ -73,6 +73,10 @@ ROUTES = {
         Resource("VolumeAttachment", _STORAGE, "v1", "volumeattachments", namespaced=False),
         Resource("ResourceClaim", "resource.k8s.io", "v1", "resourceclaims", namespaced=True),
         Resource("ResourceSlice", "resource.k8s.io", "v1", "resourceslices", namespaced=False),
+        # Not read by a node: for fakes, which play the scheduler and the controllers of claims.
+        Resource("DeviceClass", "resource.k8s.io", "v1", "deviceclasses", namespaced=False),
+        Resource("ResourceClaimTemplate", "resource.k8s.io", "v1", "resourceclaimtemplates",
+              namespaced=True),
     )
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ from tests.harness.ports import free_port
 T = TypeVar("T")
 NAMESPACE = "default"
 # Whether the machine's own disk is nearly full is not what these tests are about.
-_CONFIG: Json = {
+CONFIG: Json = {
     "nodeStatusUpdateFrequency": "1s",
     "evictionHard": {
         "memory.available": "1Mi",
@@ -49,7 +49,7 @@ class ApiNode:
     def __init__(self, base: Path, containerd: Containerd, config: Json | None = None) -> None:
         self.base, self.containerd = base, containerd
         ports: Json = {"port": free_port(), "healthzPort": free_port()}
-        self.config = {**_CONFIG, **ports, **(config or {})}
+        self.config = {**CONFIG, **ports, **(config or {})}
         self.history: dict[str, list[Json]] = {}  # every version of a pod that was seen
         self._ready = threading.Event()
         self._alive: trio.CancelScope | None = None
@@ -95,8 +95,12 @@ class ApiNode:
         async with trio.open_nursery() as nursery:
             self._nursery, self._all = nursery, nursery.cancel_scope
             nursery.start_soon(self._watch)
+            await self._open()
             self._ready.set()
             await trio.sleep_forever()
+
+    async def _open(self) -> None:
+        """Start what the API server has besides; for subclasses."""
 
     async def _watch(self) -> None:
         while True:
@@ -111,7 +115,10 @@ class ApiNode:
         assert self._alive is None
         await self._nursery.start(self._live)
         with trio.fail_after(60 * PATIENCE):
-            await self.kube.wait_until(_has_ready_node)
+            await self.kube.wait_until(has_ready_node)
+        self._untaint()
+
+    def _untaint(self) -> None:
         # The node controller takes the taint off once it has seen the node Ready.
         self.kube.server.patch(ROUTES["Node"], NODE, {"spec": {"taints": None}})
 
@@ -220,7 +227,7 @@ class ApiNode:
             time.sleep(0.02)
 
 
-def _has_ready_node(kube: FakeKube) -> bool:
+def has_ready_node(kube: FakeKube) -> bool:
     nodes = kube.server.store.all("Node")
     conditions = nodes[0].get("status", {}).get("conditions", ()) if nodes else ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -11,6 +11,7 @@ Shims are not containerd's children, so `stop` and `start` are an outage that co
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -28,7 +29,7 @@ import grpc
 
 from tests.harness import images, leftovers
 from tests.harness.cri import CriClient
-from tests.harness.machine import CGROUP_DRIVER, PATIENCE, busybox, cni_bin_dir
+from tests.harness.machine import CGROUP_DRIVER, CONTAINERD, PATIENCE, busybox, cni_bin_dir, ctr
 from tests.harness.ports import free_port
 
 NUMBERS = range(200)
@@ -94,13 +95,18 @@ class Containerd:
         return self.layout.base / "containerd.log"
 
     @property
+    def cdi_dir(self) -> Path | None:
+        """Where it looks for CDI specs; None: this containerd has no CDI."""
+        return self.layout.base / "cdi" if _has_cdi() else None
+
+    @property
     def endpoint(self) -> str:
         return f"unix://{self.socket}"
 
     def open(self) -> None:
         """Write the configuration, start, and import the images."""
         base = self.layout.base
-        for name in ("root", "run", "cni", "ipam", "images", "work"):
+        for name in ("root", "run", "cni", "cdi", "ipam", "images", "work"):
             (base / name).mkdir()
         (base / "cni" / "10-net.conflist").write_text(json.dumps(_conflist(self.layout)))
         (base / "config.toml").write_text(_config(self.layout, self.metrics_port))
@@ -114,7 +120,7 @@ class Containerd:
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["containerd", "--config", self.layout.base / "config.toml"],
+                [CONTAINERD, "--config", self.layout.base / "config.toml"],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # a Ctrl-C is for the tests, which then close us
@@ -172,7 +178,7 @@ class Containerd:
 
     @property
     def _ctr(self) -> list[str]:
-        return ["ctr", "--address", str(self.socket), "-n", "k8s.io"]
+        return [ctr(), "--address", str(self.socket), "-n", "k8s.io"]
 
     def calls(self) -> Counter[str]:
         """Return how often each method of CRI was called since it started; it needs its metrics."""
@@ -221,6 +227,14 @@ class Containerd:
         shown.check_returncode()
         told: dict[str, Any] = json.loads(shown.stdout)
         return told
+
+
+@functools.cache
+def _has_cdi() -> bool:
+    """Whether CRI of this containerd knows CDI, which it does since 1.7."""
+    shown = subprocess.run([CONTAINERD, "--version"], check=True, capture_output=True, text=True)
+    found = re.search(r" v?(\d+)\.(\d+)\.", shown.stdout)
+    return found is not None and (int(found[1]), int(found[2])) >= (1, 7)
 
 
 def _claim() -> tuple[Layout, Lock]:
@@ -322,6 +336,7 @@ def _conflist(layout: Layout) -> dict[str, object]:
 def _config(layout: Layout, metrics_port: int) -> str:
     base = layout.base
     metrics = f'[metrics]\n  address = "127.0.0.1:{metrics_port}"\n' if metrics_port else ""
+    cdi = f'  enable_cdi = true\n  cdi_spec_dirs = ["{base}/cdi"]\n' if _has_cdi() else ""
     # restrict_oom_score_adj: in a container of its own, a root without CAP_SYS_RESOURCE
     # may not lower oom_score_adj, and every start would fail.
     return f"""\
@@ -348,7 +363,7 @@ disabled_plugins = [
   netns_mounts_under_state_dir = true
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
-  [plugins."io.containerd.grpc.v1.cri".cni]
+{cdi}  [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{cni_bin_dir()}"
     conf_dir = "{base}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]

@@ -51,7 +51,7 @@ class _Peer:
     ) -> None:
         path.unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(_CALLS, "grpcio"))
-        thread = _TrioThread()
+        thread = TrioThread()
         self._services.add_DevicePluginServicer_to_server(
             _Servicer(plugin, self._messages, thread), server
         )
@@ -90,7 +90,7 @@ class _Peer:
         return None
 
 
-class _TrioThread:
+class TrioThread:
     """Runs what a thread of grpcio asks for in the plugin's Trio thread."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _TrioThread:
 class _Servicer:
     """v1beta1.DevicePlugin. grpcio wants its methods' names to be those of the calls."""
 
-    def __init__(self, plugin: FakeDevicePlugin, messages: Any, thread: _TrioThread) -> None:
+    def __init__(self, plugin: FakeDevicePlugin, messages: Any, thread: TrioThread) -> None:
         self._plugin, self._messages, self._thread = plugin, messages, thread
 
     def GetDevicePluginOptions(  # noqa: N802
@@ -199,7 +199,7 @@ class _Servicer:
 class _Registrar:
     """pluginregistration.Registration, for a plugins_registry."""
 
-    def __init__(self, plugin: FakeDevicePlugin, messages: Any, thread: _TrioThread) -> None:
+    def __init__(self, plugin: FakeDevicePlugin, messages: Any, thread: TrioThread) -> None:
         self._plugin, self._messages, self._thread = plugin, messages, thread
 
     def GetInfo(self, _request: Any, _context: grpc.ServicerContext) -> Any:  # noqa: N802

@@ -62,7 +62,11 @@ def _shim_digest(socket: Path, command: list[str]) -> str:
 def daemons_of(base: Path) -> list[int]:
     """Return the PIDs of containerds that run with the configuration in `base`."""
     config = str(base / "config.toml")
-    return [pid for pid, command in _commands() if command[0] == "containerd" and config in command]
+    return [
+        pid
+        for pid, command in _commands()
+        if Path(command[0]).name == "containerd" and config in command
+    ]
 
 
 def kill(pids: list[int]) -> None:

@@ -13,7 +13,9 @@ CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 PATIENCE = float(os.environ.get("KUBELET_TRIO_TEST_PATIENCE", "1"))
 # What agents and their containerd make cgroups with; systemd's needs to be process 1.
 CGROUP_DRIVER = os.environ.get("KUBELET_TRIO_TEST_CGROUP_DRIVER", "cgroupfs")
-PROGRAMS = ("containerd", "ctr", "runc", "gcc", "iptables", "ip")
+PROGRAMS = ("runc", "gcc", "iptables", "ip")
+# Another containerd than the one on the path; its `ctr` and its shim are beside it.
+CONTAINERD = os.environ.get("KUBELET_TRIO_CONTAINERD", "containerd")
 
 
 def cni_bin_dir() -> Path | None:
@@ -27,9 +29,16 @@ def busybox() -> Path | None:
     return Path(found) if found else None
 
 
+def ctr() -> str:
+    """Return the `ctr` of the containerd that the harness runs."""
+    directory = os.path.dirname(CONTAINERD)
+    return os.path.join(directory, "ctr") if directory else "ctr"
+
+
 def missing() -> list[str]:
     """Return what keeps this machine from running the harness, one phrase each."""
-    lacks = [f"no {program}" for program in PROGRAMS if shutil.which(program) is None]
+    programs = (CONTAINERD, ctr(), *PROGRAMS)
+    lacks = [f"no {program}" for program in programs if shutil.which(program) is None]
     if sys.platform != "linux":
         lacks.append("not Linux")
     elif os.geteuid() != 0:

@@ -126,7 +126,10 @@ from tests.testing.resizing import (
             f"spec: Forbidden: {ONLY} are mutable",
         ),
         (
-            pod(container(resources={**BURSTABLE, "claims": [{"name": "gpu"}]})),
+            pod(
+                container(resources={**BURSTABLE, "claims": [{"name": "gpu"}]}),
+                resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}],
+            ),
             of(limits={"cpu": "1"}),
             f"spec: Forbidden: {ONLY} are mutable",
         ),

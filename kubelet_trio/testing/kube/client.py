@@ -168,6 +168,24 @@ class FakeKubeClient:
 
         await self._serve("delete", model, namespace, name, "", effect)
 
+    async def delete_collection(
+        self,
+        model: type[Any],
+        *,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> None:
+        def effect(route: Resource) -> Any:
+            matches = self.server.select(route, namespace, field_selector, label_selector)
+            request = self._request("deletecollection", route, namespace)
+            self.user.check_list(request, route, field_selector)
+            self.server.delete_collection(
+                route, matches, lambda obj: self.user.check_delete(route, obj)
+            )
+
+        await self._serve("deletecollection", model, namespace, "", "", effect)
+
     def _checked(self, route: Resource, subresource: str) -> Callable[[Any, Any], None]:
         return lambda old, new: self.user.check_update(route, subresource, old, new)
 

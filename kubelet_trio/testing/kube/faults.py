@@ -25,7 +25,8 @@ class KubeFaultKind(enum.Enum):
 class KubeFault:
     """One fault: which requests it hits, how often, and how. Empty strings match all.
 
-    `verb` is as in the API's audit log: get, list, watch, create, update, patch, delete.
+    `verb` is as in the API's audit log: get, list, watch, create, update, patch, delete,
+    deletecollection.
     """
 
     kind: KubeFaultKind

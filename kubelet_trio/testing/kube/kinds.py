@@ -9,7 +9,15 @@ from lightkube.models.core_v1 import Pod
 from kubelet_trio.containers import pod_qos
 from kubelet_trio.kube import KubeError, Resource, from_json, to_json
 from kubelet_trio.sources import default_pod
-from kubelet_trio.testing.kube.rules import check_name, check_new, default, invalid
+from kubelet_trio.testing.kube.rules import (
+    Problems,
+    check_admin,
+    check_name,
+    check_new,
+    default,
+    invalid,
+    prepare_claim_status,
+)
 from kubelet_trio.testing.kube.store import Json, Store
 
 WITH_STATUS = frozenset({
@@ -20,6 +28,8 @@ WITH_STATUS = frozenset({
 _STATUS_ON_CREATE = frozenset({"Node", "Service", "PersistentVolume"})
 # Kinds whose strategy upstream has AllowUnconditionalUpdate false.
 _CONDITIONAL = frozenset({"Lease", "RuntimeClass", "VolumeAttachment"})
+# Kinds whose generation counts the changes of their spec.
+_COUNTED = frozenset({"DeviceClass", "ResourceSlice"})
 NOT_READY = "node.kubernetes.io/not-ready"
 # The two classes that exist in every cluster; no object of them is in the store.
 _PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -73,9 +83,21 @@ def prepare_create(route: Resource, body: Json, namespace: str, now: str, store:
         obj["status"] = {"phase": "Active"}
     elif route.kind == "Secret":
         _new_secret(obj)
+    elif route.kind in _COUNTED:
+        obj["metadata"]["generation"] = 1
+    elif route.kind in ("ResourceClaim", "ResourceClaimTemplate"):
+        _check_admin(route, None, obj, store)
     default(route, obj)
     check_new(route, obj)
     return obj
+
+
+def _check_admin(route: Resource, old: Json | None, new: Json, store: Store) -> None:
+    problems = Problems()
+    namespace = store.get("Namespace", "", new["metadata"]["namespace"])
+    assert namespace is not None  # without it nothing is created in it
+    check_admin(problems, old, new, namespace)
+    problems.raise_for(route, new["metadata"]["name"])
 
 
 def _new_pod(route: Resource, obj: Json, store: Store) -> Json:
@@ -126,7 +148,7 @@ def _new_secret(obj: Json) -> None:
         obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 
-def prepare_update(route: Resource, old: Json, body: Json, subresource: str) -> Json:
+def prepare_update(route: Resource, old: Json, body: Json, subresource: str, store: Store) -> Json:
     """Return the new state of an object, with its system fields; equal to `old` if unchanged.
 
     Raises:
@@ -155,6 +177,11 @@ def prepare_update(route: Resource, old: Json, body: Json, subresource: str) -> 
                 _keep(new.setdefault("status", {}), old.get("status", {}), "qosClass")
             _keep_generations(new.setdefault("status", {}), old.get("status") or {})
         _check_pod(route, old, new)
+    elif route.kind in _COUNTED and old.get("spec") != new.get("spec"):
+        meta["generation"] = old["metadata"].get("generation", 0) + 1
+    elif (route.kind, subresource) == ("ResourceClaim", "status"):
+        prepare_claim_status(old, new)
+        _check_admin(route, old, new, store)
     elif route.kind in ("Secret", "ConfigMap") and old.get("immutable"):
         for field in ("data", "binaryData", "immutable"):
             if new.get(field) != old.get(field):

@@ -24,10 +24,13 @@ def references(pod: Json) -> Iterator[tuple[str, str]]:
     if MIRROR not in ((pod.get("metadata") or {}).get("annotations") or {}):
         yield "ServiceAccount", spec.get("serviceAccountName") or "default"
     for claim in spec.get("resourceClaims") or ():
+        # Of a claim from a template this name is empty.
         yield "ResourceClaim", claim.get("resourceClaimName") or ""
     # Claims made from a template: their names are known only in the status.
     for claim in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
         yield "ResourceClaim", claim.get("resourceClaimName") or ""
+    if extended := (pod.get("status") or {}).get("extendedResourceClaimStatus"):
+        yield "ResourceClaim", extended.get("resourceClaimName") or ""
     for secret in spec.get("imagePullSecrets") or ():
         yield "Secret", secret.get("name", "")
     for container in _containers(spec):

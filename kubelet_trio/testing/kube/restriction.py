@@ -18,6 +18,7 @@ _GUARDED = frozenset({
 })  # fmt: skip
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch")
+_NAMED = ("get", "update", "patch", "delete")
 # The verbs that the role `system:node` and the Node authorizer allow, by resource.
 _VERBS: dict[str, tuple[str, ...]] = {
     # Create and delete: mirror pods.
@@ -46,7 +47,7 @@ _VERBS: dict[str, tuple[str, ...]] = {
     "csidrivers": _READ,
     "volumeattachments": _READ,  # one by one: see `_unauthorized`
     "resourceclaims": ("get",),
-    "resourceslices": (*_READ, *_WRITE, "delete"),
+    "resourceslices": (*_READ, *_WRITE, "delete", "deletecollection"),
 }
 _ALLOWED_PREFIXES = ("kubelet.kubernetes.io/", "node.kubernetes.io/")
 _ALLOWED_LABELS = frozenset({
@@ -67,7 +68,7 @@ class Anyone:
         """Raise `KubeError` if the user may not make this request."""
 
     def check_list(self, request: KubeRequest, route: Resource, fields: str) -> None:
-        """Raise `KubeError` if the user may not list or watch this selection."""
+        """Raise `KubeError` if the user may not list, watch or delete this selection."""
 
     def check_create(
         self, route: Resource, namespace: str, name: str, subresource: str, body: Json
@@ -97,7 +98,7 @@ class NodeUser(Anyone):
 
     def _unauthorized(self, request: KubeRequest, route: Resource) -> str:
         """Return why the Node authorizer denies access to an object, "" if it allows it."""
-        if request.verb in ("list", "watch"):
+        if request.verb in ("list", "watch", "deletecollection"):
             only_one = request.resource == "volumeattachments"
             return "can only get individual resources of this type" if only_one else ""
         name, own = request.name, request.name == self.node
@@ -108,6 +109,8 @@ class NodeUser(Anyone):
         if request.resource == "leases" and not (own and request.namespace == LEASES):
             return "can only access node lease with the same name as the requesting node"
         if request.resource == "volumeattachments" and not self._attaches(name):
+            return self._unrelated()
+        if request.resource == "resourceslices" and request.verb in _NAMED and not self._has(name):
             return self._unrelated()
         guarded = request.resource in _GUARDED and request.verb in ("get", "create")
         if guarded and not self._refers(route.kind, request.namespace, name):
@@ -156,6 +159,8 @@ class NodeUser(Anyone):
         elif route.kind in ("Node", "CSINode"):
             self._check_own(route, name)
             self._check_labels(route, name, {}, body)
+        elif route.kind == "ResourceSlice":
+            self._check_slice(route, name, body, "create")
 
     def check_update(self, route: Resource, subresource: str, old: Json, new: Json) -> None:
         name = old["metadata"]["name"]
@@ -169,6 +174,7 @@ class NodeUser(Anyone):
             if old["metadata"].get("labels") != new["metadata"].get("labels"):
                 problem = f'node "{self.node}" cannot update labels through pod status'
                 raise forbidden(route, name, problem)
+            self._check_claims(route, name, old.get("status") or {}, new.get("status") or {})
         elif route.kind in ("Node", "CSINode"):
             self._check_own(route, name)
             self._check_labels(route, name, old, new)
@@ -182,6 +188,24 @@ class NodeUser(Anyone):
         if route.kind == "Pod" and obj["spec"].get("nodeName") != self.node:
             problem = f'node "{self.node}" can only delete pods with spec.nodeName set to itself'
             raise forbidden(route, obj["metadata"]["name"], problem)
+        if route.kind == "ResourceSlice":
+            self._check_slice(route, obj["metadata"]["name"], obj, "delete")
+
+    def _check_slice(self, route: Resource, name: str, slice_: Json, verb: str) -> None:
+        if (slice_.get("spec") or {}).get("nodeName") != self.node:
+            problem = f"can only {verb} ResourceSlice with the same NodeName as the requesting node"
+            raise forbidden(route, name, problem)
+
+    def _check_claims(self, route: Resource, name: str, was: Json, now: Json) -> None:
+        # Else a stolen node could name claims of others there, and then read them
+        # (CVE-2025-4563 was about the same in mirror pods).
+        for field, words in (
+            ("resourceClaimStatuses", "resource claim statuses"),
+            ("extendedResourceClaimStatus", "extended resource claim status"),
+        ):
+            if (was.get(field) or None) != (now.get(field) or None):
+                problem = f'node "{self.node}" cannot update {words}'
+                raise forbidden(route, name, problem)
 
     def _check_mirror(self, route: Resource, name: str, body: Json) -> None:
         spec, meta = body.get("spec") or {}, body.get("metadata") or {}
@@ -207,6 +231,7 @@ class NodeUser(Anyone):
             ("Secret", "secrets"),
             ("ConfigMap", "configmaps"),
             ("PersistentVolumeClaim", "persistentvolumeclaims"),
+            ("ResourceClaim", "resourceclaims"),
         ):
             if kind in kinds:
                 problem = f'node "{self.node}" can not create pods that reference {words}'
@@ -281,6 +306,11 @@ class NodeUser(Anyone):
         # AddVolumeAttachment in plugin/pkg/auth/authorizer/node/graph.go.
         found = self._store.get("VolumeAttachment", "", name)
         return found is not None and found["spec"].get("nodeName") == self.node
+
+    def _has(self, name: str) -> bool:
+        """Whether a ResourceSlice is this node's."""
+        found = self._store.get("ResourceSlice", "", name)
+        return found is not None and (found.get("spec") or {}).get("nodeName") == self.node
 
     def _refers(self, kind: str, namespace: str, name: str) -> bool:
         """Whether a pod of this node refers to an object; to a volume through its claim."""

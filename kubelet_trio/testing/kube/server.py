@@ -205,6 +205,16 @@ class FakeServer:
         # A pod is marked before it is deleted, even if that happens at once: a watch shows both.
         return self.store.remove(route.kind, new) if at_once else new
 
+    def delete_collection(
+        self, route: Resource, matches: Match, check: Callable[[Json], None] | None = None
+    ) -> None:
+        """Delete objects, one after the other; `check` gets each before, and may raise."""
+        for obj in self.store.all(route.kind):
+            if matches(obj):
+                if check is not None:
+                    check(obj)
+                self.delete(route, obj["metadata"]["name"], obj["metadata"].get("namespace", ""))
+
     def now(self, later: float = 0.0) -> str:
         return rfc3339(self.clock.time() + later)
 
@@ -238,7 +248,7 @@ class FakeServer:
         if resizes:
             new = prepare_resize(old, body)
         else:
-            new = prepare_update(route, old, body, subresource)
+            new = prepare_update(route, old, body, subresource, self.store)
         if check is not None:
             check(old, new)
         check_changed(route, old, new, subresource)

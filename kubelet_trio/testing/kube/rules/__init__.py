@@ -6,9 +6,13 @@
     resources    requests and limits in the spec of a pod
     resize       what the subresource `resize` of a pod may change
     others       kinds with few rules
+    claims       ResourceClaim, ResourceClaimTemplate, DeviceClass; claim_status: a claim's status
+    slices       ResourceSlice
+    pod_claims   the claims of a pod
 
 `tests/testing/test_kube_rules.py` compares them with responses of a real 1.36.2 server. Pod specs
-are not validated at creation, because nodes do not write them; resources are when they change.
+are not validated at creation, because nodes do not write them, but for their claims; resources are
+when they change. The rules of resource.k8s.io are from upstream's source, not from a record.
 """
 
 from __future__ import annotations
@@ -18,6 +22,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kubelet_trio.kube import Resource
+from kubelet_trio.testing.kube.rules.claim_status import (
+    check_admin,
+    check_claim_status,
+    prepare_claim_status,
+)
+from kubelet_trio.testing.kube.rules.claims import (
+    check_claim,
+    check_class,
+    check_same_spec,
+    check_template,
+    default_claim,
+)
 from kubelet_trio.testing.kube.rules.meta import check_changeable, check_meta, check_name
 from kubelet_trio.testing.kube.rules.node import check_changed_node, check_new_node, default_node
 from kubelet_trio.testing.kube.rules.others import (
@@ -43,10 +59,13 @@ from kubelet_trio.testing.kube.rules.pod import (
 )
 from kubelet_trio.testing.kube.rules.problems import Problems, invalid
 from kubelet_trio.testing.kube.rules.resize import check_resize
+from kubelet_trio.testing.kube.rules.slices import check_changed_slice, check_slice
 from kubelet_trio.testing.kube.rules.wire import check_body, check_patched, go_value
 from kubelet_trio.testing.kube.store import Json
 
 __all__ = [
+    "Problems",
+    "check_admin",
     "check_changed",
     "check_name",
     "check_new",
@@ -56,8 +75,10 @@ __all__ = [
     "default",
     "go_value",
     "invalid",
+    "prepare_claim_status",
 ]
 
+_RESOURCE = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
 _MODULES = {
     "CSINode": "storage_v1",
     "CertificateSigningRequest": "certificates_v1",
@@ -65,26 +86,36 @@ _MODULES = {
     "Lease": "coordination_v1",
     "Node": "core_v1",
     "Pod": "core_v1",
+    **dict.fromkeys(_RESOURCE, "resource_v1"),
 }
 _NEW: dict[str, Callable[[Problems, Json], None]] = {
     "CSINode": check_csi_node,
     "CertificateSigningRequest": check_request,
+    "DeviceClass": check_class,
     "Event": check_event,
     "Lease": check_lease,
     "Node": check_new_node,
     "Pod": check_new_pod,
+    "ResourceClaim": check_claim,
+    "ResourceClaimTemplate": check_template,
+    "ResourceSlice": check_slice,
     "VolumeAttachment": check_volume_attachment,
 }
 _CHANGED: dict[str, Callable[[Problems, Json, Json], None]] = {
     "CSINode": check_changed_csi_node,
     "CertificateSigningRequest": check_changed_request,
+    "DeviceClass": lambda problems, _old, new: check_class(problems, new),
     "Lease": lambda problems, _old, new: check_lease(problems, new),
     "Node": check_changed_node,
     "Pod": check_changed_pod,
+    "ResourceClaim": check_same_spec,
+    "ResourceClaimTemplate": check_same_spec,
+    "ResourceSlice": check_changed_slice,
 }
 _BELOW: dict[tuple[str, str], Callable[[Problems, Json, Json], None]] = {
     ("Pod", "resize"): check_resize,
     ("Pod", "status"): check_status,
+    ("ResourceClaim", "status"): check_claim_status,
 }
 _POSTED: dict[tuple[str, str], Callable[[Problems, Json], None]] = {
     ("Pod", "binding"): check_binding,
@@ -119,6 +150,10 @@ def default(route: Resource, obj: Json) -> None:
         default_csi_driver(obj)
     elif route.kind == "VolumeAttachment":
         default_attachment(obj)
+    elif route.kind == "ResourceClaim":
+        default_claim(obj.get("spec") or {})
+    elif route.kind == "ResourceClaimTemplate":
+        default_claim((obj.get("spec") or {}).get("spec") or {})
 
 
 def check_new(route: Resource, obj: Json) -> None:

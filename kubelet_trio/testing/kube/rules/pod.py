@@ -6,6 +6,7 @@ from typing import Any
 
 from kubelet_trio.testing.kube.references import MIRROR
 from kubelet_trio.testing.kube.rules.formats import IP_TEXT, ip_version, qualified_name, subdomain
+from kubelet_trio.testing.kube.rules.pod_claims import check_claim_statuses, check_pod_claims
 from kubelet_trio.testing.kube.rules.problems import IMMUTABLE, Problems
 from kubelet_trio.testing.kube.store import Json
 
@@ -15,11 +16,12 @@ _NOT_NEGATIVE = "must be a non-negative integer"
 
 
 def check_new_pod(problems: Problems, obj: Json) -> None:
-    """Check a new pod's metadata, beyond the rules of all kinds; not its spec."""
+    """Check a new pod's metadata, beyond the rules of all kinds; of its spec only the claims."""
     spec, marks = obj.get("spec") or {}, obj["metadata"].get("annotations") or {}
     if MIRROR in marks and not spec.get("nodeName"):
         path = f"metadata.annotations[{MIRROR}]"
         problems.invalid(path, None, "must set spec.nodeName if mirror pod annotation is set")
+    check_pod_claims(problems, spec)
 
 
 def check_changed_pod(problems: Problems, old: Json, new: Json) -> None:
@@ -55,6 +57,7 @@ def check_status(problems: Problems, old: Json, new: Json) -> None:
         for at, status in enumerate(now.get(field) or ()):
             spec = _named(new["spec"].get(part) or [], status.get("name"))
             _check_container(problems, f"status.{field}[{at}]", status, spec)
+    check_claim_statuses(problems, now, new["spec"])
     _check_host_ips(problems, was, now)
     _check_ips(problems, "status.podIPs", was.get("podIPs"), now.get("podIPs"))
 

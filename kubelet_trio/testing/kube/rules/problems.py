@@ -35,11 +35,17 @@ class Problems:
     def duplicate(self, path: str, value: Any, text: str = "") -> None:
         self._add(path, f"Duplicate value: {shown(value)}" + (f": {text}" if text else ""))
 
+    def not_found(self, path: str, value: str, text: str) -> None:
+        self._add(path, f"Not found: {shown(value)}: {text}")
+
     def forbidden(self, path: str, text: str) -> None:
         self._add(path, f"Forbidden: {text}")
 
     def too_long(self, path: str, limit: int) -> None:
         self._add(path, f"Too long: may not be more than {limit} bytes")
+
+    def too_many(self, path: str, count: int, limit: int) -> None:
+        self._add(path, f"Too many: {count}: must have at most {limit} items")
 
     def internal(self, path: str, text: str) -> None:
         self._add(path, f"Internal error: {text}")
