@@ -1,4 +1,4 @@
-"""The example of docs/claims.md, followed from the file to the device."""
+"""The example of docs/local-claims.md, followed from the file to the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kubelet_trio.managers.claims.local.documents import make_claim, uses
 from kubelet_trio.sources import load_manifest
 from tests.managers.claims.allocation.worlds import names
 
-PAGE = Path(__file__).parents[3] / "docs/claims.md"
+PAGE = Path(__file__).parents[3] / "docs/local-claims.md"
 
 
 def test_the_example_of_the_page_gets_the_device_that_it_says() -> None:
