@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from kubelet_trio.embed import Kubelet, KubeletConfig, open_kubelet
+from kubelet_trio.managers import ManagerSettings
 from kubelet_trio.testing import FakeRuntime
 from kubelet_trio.testing.dra import FakeDraDriver, resource_slice
 from kubelet_trio.testing.embedded import fake_world
@@ -141,3 +143,16 @@ async def test_a_kept_pod_has_its_device_after_a_restart(
             assert len(given(runtime)) == 1
         nursery.cancel_scope.cancel()
     driver.rules.check()
+
+
+async def test_a_kubelet_without_claims_rejects_a_pod_that_uses_some(
+    short_path: Path, autojump_clock: MockClock
+) -> None:
+    runtime = FakeRuntime()
+    settings = replace(config(short_path, runtime), managers=ManagerSettings(claims=False))
+    async with open_kubelet(settings, world=fake_world(runtime, settings)) as kubelet:
+        with trio.fail_after(300):
+            (pod,) = await kubelet.apply(manifest("web"))
+            await pod.status.wait_value(lambda status: status.phase == "Failed")
+            assert "DynamicResourceAllocation is off" in (pod.status.value.message or "")
+    assert not runtime.sandboxes
