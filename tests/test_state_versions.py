@@ -15,6 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 
 from kubelet_trio.cri.process import store
 from kubelet_trio.embed.source import read_kept
+from kubelet_trio.managers.claims import load_local_claims
 from kubelet_trio.model import StateVersionError
 from kubelet_trio.offline.files import NODE, Folder, encode
 from kubelet_trio.pods import load_records
@@ -28,6 +29,7 @@ POD = msgspec.to_builtins(
 )
 RECORD = {"uid": "u", "pod": POD, "start_time": 1.0}
 ADOPTED = {"pods": {"file:default/web": {"manifest": "m", "uid": "u"}}}
+CLAIMS = {"claims": [{"metadata": {"name": "gpu", "namespace": "default", "uid": "u"}}]}
 SANDBOX = {"id": "s", "created_at": 1, "boot": "b"}
 CONTAINER = {"id": "c", "created_at": 1, "uid": 0, "gid": 0}
 
@@ -70,6 +72,7 @@ def read_containers(root: Path) -> object:
 FILES = {
     "record": ("pods/u/kubelet-trio.json", versioned(RECORD), lambda r: load_records(r / "pods")),
     "adopted": ("adopted.json", versioned(ADOPTED), load_adopted),
+    "claims": ("resource_claims.json", versioned(CLAIMS), load_local_claims),
     "kept": ("kept.json", kept, lambda root: read_kept(root / "kept.json")),
     "offline": (f"offline/{NODE.file_name}", offline, read_offline),
     "sandbox": ("process-runtime/s/sandbox.json", versioned(SANDBOX), read_sandboxes),

@@ -14,7 +14,7 @@ from trio_util import AsyncValue
 from kubelet_trio.containers import NodeSettings
 from kubelet_trio.cri import RuntimeState
 from kubelet_trio.managers import ManagerSettings
-from kubelet_trio.model import is_static
+from kubelet_trio.model import is_static, spec
 from kubelet_trio.node import Pressure
 from kubelet_trio.pods import (
     AdmissionCheck,
@@ -188,8 +188,8 @@ def unsupported(pod: Pod, _others: Sequence[Pod], *, claims: bool = True) -> Rej
 
     `claims` says whether pods may use resource claims.
     """
-    # The sources refuse such manifests when they read them.
-    if is_static(pod):
+    # The sources refuse such manifests when they read them; an embedded agent's do not know.
+    if is_static(pod) and (claims or not spec(pod).resourceClaims):
         return None
     errors = check_cluster_pod(pod, claims=claims)
     if not errors:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import trio
 from lightkube.models.core_v1 import Container, Pod
 
+from kubelet_trio.agent.local_claims import LocalSource
 from kubelet_trio.agent.settings import TOP_POLICY, AgentSettings, Seams
-from kubelet_trio.managers import ClaimError, ClaimHealth
+from kubelet_trio.managers import ClaimHealth
 from kubelet_trio.model import PodUid, Purpose, pod_containers, pod_key, pod_uid, spec
+from kubelet_trio.sources import Desired
 from kubelet_trio.supervision import ChildSpec, DynamicSupervisor, Restart
 
 if TYPE_CHECKING:
-    from lightkube.models.resource_v1 import ResourceClaim
-
     from kubelet_trio.agent.cluster import Cluster
     from kubelet_trio.managers import (
         Claim,
@@ -45,6 +45,7 @@ class NodeClaims:
         seams: Seams,
         cluster: Cluster | None,
         wake: Callable[[PodUid], None],
+        retry: Callable[[PodUid], None],
         left: Mapping[ClaimKey, Claim],
     ) -> None:
         """Begin with the claims that an earlier agent has left.
@@ -54,12 +55,22 @@ class NodeClaims:
             seams: the world.
             cluster: has the claims' objects; None: a standalone node.
             wake: called with a pod whose status is to be published anew. Must not block.
+            retry: called with a pod that waits for devices when there may be some. Must not block.
             left: the claims.
         """
         self._settings = settings.managers
         self._root_dir = settings.node.root_dir
         self._seams = seams
-        self._source = _make_source(cluster)
+        self._known: KnownPods = lambda: None
+        # None: an API server has the claims.
+        self._local: LocalSource | None = None
+        self._source: ClaimSource
+        if cluster is None:
+            self._source = self._local = LocalSource(
+                settings.node, seams, lambda: self._known(), self._prepared, retry
+            )
+        else:
+            self._source = _make_source(cluster)
         self._wake = wake
         self._left = left
         self._manager: ResourceClaims | None = None
@@ -75,6 +86,7 @@ class NodeClaims:
 
         Once the manager is loaded, its children are here.
         """
+        self._known = known
         start = ChildSpec("start", partial(self._start, known), Restart.TRANSIENT)
         self._tree.start_child(start)
         if self._slices is not None:
@@ -88,6 +100,16 @@ class NodeClaims:
         await self._loaded.wait()
         for child in self._load().children(known):
             self._tree.start_child(child)
+        if self._local is not None:
+            self._tree.start_child(ChildSpec("local", self._local.claims.run))
+
+    def with_names(self, desired: Desired) -> Desired:
+        """Take the desired pods; return them with the claims that are made for static ones."""
+        return self._local.apply(desired) if self._local is not None else desired
+
+    def _prepared(self) -> Mapping[ClaimKey, Claim]:
+        """Return the claims that drivers may have prepared."""
+        return self._manager.table if self._manager is not None else self._left
 
     @property
     def drivers(self) -> DraDrivers:
@@ -207,17 +229,7 @@ class NodeClaims:
             yield "dra_resource_claims_in_use", (driver,), count
 
 
-class NoClaimObjects:
-    """The claims of a node without an API server."""
-
-    async def get(self, key: ClaimKey) -> ResourceClaim:
-        """Raises `ClaimError`."""
-        raise ClaimError(f"fetch ResourceClaim {key.name}: this node has no API server")
-
-
-def _make_source(cluster: Cluster | None) -> ClaimSource:
-    if cluster is None:
-        return NoClaimObjects()
+def _make_source(cluster: Cluster) -> ClaimSource:
     from kubelet_trio.agent.cluster_claims import ClusterClaims
 
     return ClusterClaims(cluster.server.api)

@@ -284,6 +284,7 @@ def _make_pods(
         sync_period=settings.sync_period,
         instance=settings.instance,
         want_mirrors=cluster.want_mirrors if cluster is not None else lambda _desired: None,
+        with_claims=supplies.claims.with_names if supplies.claims is not None else lambda d: d,
     )
     sources = [ChildSpec(f"{s.name}:{s.origin}", s.run) for s in desired.sources]
     merge = ChildSpec("merge", desired.run)

@@ -1,6 +1,7 @@
 """The pipeline of desired pods, from the sources to the pod workers, with one writer.
 
 documents   objects from manifests, before the pods that refer to them
+claims      of devices, which a node without an API server allocates itself
 overhead    of a static pod's runtime class, as an API server's admission would add it
 starts      the start of the clock for the pod start metrics
 mark        the annotation by which an embedded agent recognizes its pods in the runtime
@@ -42,6 +43,7 @@ class DesiredPods:
         sync_period: float,
         instance: str = "",
         want_mirrors: Callable[[Desired], None] = lambda _desired: None,
+        with_claims: Callable[[Desired], Desired] = lambda desired: desired,
     ) -> None:
         """Args:
         sources: the sources of pods.
@@ -52,6 +54,8 @@ class DesiredPods:
         sync_period: seconds between two turns without a delivery.
         instance: the mark of an embedded agent's pods; "": none.
         want_mirrors: called with the desired pods, for mirror pods.
+        with_claims: takes the desired pods and the documents of claims; returns the pods with the
+            names of their claims.
         """
         self.sources = tuple(sources)
         self.value: AsyncValue[Desired] = AsyncValue(Desired())
@@ -63,6 +67,7 @@ class DesiredPods:
         self._sync_period = sync_period
         self._instance = instance
         self._want_mirrors = want_mirrors
+        self._with_claims = with_claims
         self._is_clearing = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -85,7 +90,7 @@ class DesiredPods:
         """Pass the newest desired pods through the pipeline. Never blocks."""
         # First, so that a pod of the same manifest finds them when it starts.
         self._documents.apply(desired.objects)
-        desired = with_overhead(desired)
+        desired = self._with_claims(with_overhead(desired))
         self._starts.wanted(desired.pods)
         if self._instance:
             desired = with_mark(desired, self._instance)

@@ -117,8 +117,10 @@ def _make_managers(
 
 
 def _make_claims(setup: Setup, left: Mapping[ClaimKey, Claim]) -> NodeClaims:
-    wake = setup.links.changes.wake
-    return NodeClaims(setup.settings, setup.seams, setup.cluster, wake, left)
+    changes = setup.links.changes
+    return NodeClaims(
+        setup.settings, setup.seams, setup.cluster, changes.wake, changes.objects_changed, left
+    )
 
 
 def _make_csi(setup: Setup) -> CsiServices:

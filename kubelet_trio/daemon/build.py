@@ -121,7 +121,13 @@ def build_agent(
         last_good = [as_derived(pod, takeover.adopted) for pod in last_good]
     seams = replace(
         _host_seams(settings, node, denied),
-        sources=_sources(settings.config, node, last_good),
+        sources=_sources(
+            settings.config,
+            node,
+            last_good,
+            local_claims=apis is None
+            and settings.config.feature_gates.get("DynamicResourceAllocation", True),
+        ),
         takeover=takeover,
         machine=machine_tasks,
         cluster=_api_server(settings, node, capacity, apis),
@@ -243,7 +249,11 @@ def _keyring(
 
 
 def _sources(
-    config: KubeletConfiguration, node: NodeSettings, last_good: list[Pod]
+    config: KubeletConfiguration,
+    node: NodeSettings,
+    last_good: list[Pod],
+    *,
+    local_claims: bool,
 ) -> tuple[Source, ...]:
     sources: list[Source] = []
     if config.static_pod_path:
@@ -254,6 +264,7 @@ def _sources(
                 interval=config.file_check_frequency,
                 # The pods of manifests that are invalid now keep running from these.
                 last_good=last_good,
+                local_claims=local_claims,
             )
         )
     if config.static_pod_url:
@@ -268,6 +279,7 @@ def _sources(
                 ],
                 interval=config.http_check_frequency,
                 known=[pod_uid(pod) for pod in last_good],
+                local_claims=local_claims,
             )
         )
     return tuple(sources)

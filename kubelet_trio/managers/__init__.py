@@ -48,9 +48,14 @@ if TYPE_CHECKING:
         ClaimKey,
         ClaimSource,
         DraDrivers,
+        LocalClaims,
+        NodeFacts,
+        OfferedSlices,
         ResourceClaims,
         SliceCleaner,
         SliceRemovalError,
+        claim_documents,
+        with_claim_statuses,
     )
     from kubelet_trio.managers.node import (
         CheckpointKeeper,
@@ -119,6 +124,11 @@ _DEFERRED = {
     "read_machine": "topology",
     "read_topology_page": "topology",
     "topology_page": "topology",
+    "LocalClaims": "claims",
+    "NodeFacts": "claims",
+    "claim_documents": "claims",
+    "with_claim_statuses": "claims",
+    "OfferedSlices": "claims",
 }
 
 __all__ = [
@@ -149,6 +159,7 @@ __all__ = [
     "Hint",
     "Hints",
     "LoadedManagers",
+    "LocalClaims",
     "Machine",
     "MachineDevice",
     "MachineHoldings",
@@ -156,7 +167,9 @@ __all__ = [
     "ManagerSettings",
     "ManagerStateError",
     "MemoryHolding",
+    "NodeFacts",
     "NumaNode",
+    "OfferedSlices",
     "PlacementError",
     "Refusal",
     "ResourceClaims",
@@ -167,6 +180,7 @@ __all__ = [
     "SliceRemovalError",
     "TopologyError",
     "TopologyOptions",
+    "claim_documents",
     "claim_uses",
     "draw_machine",
     "for_containers",
@@ -181,6 +195,7 @@ __all__ = [
     "read_topology_page",
     "topology_page",
     "with_cdi",
+    "with_claim_statuses",
     "with_claims",
 ]
 

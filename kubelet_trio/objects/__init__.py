@@ -22,6 +22,7 @@ from kubelet_trio.objects.issued import (
 )
 from kubelet_trio.objects.kinds import (
     API_VERSIONS,
+    DEVICE_KINDS,
     DOCUMENT_KINDS,
     KINDS,
     ApiObject,
@@ -66,6 +67,7 @@ _DEFERRED = {
 
 __all__ = [
     "API_VERSIONS",
+    "DEVICE_KINDS",
     "DOCUMENT_KINDS",
     "IN_TREE_KINDS",
     "KINDS",

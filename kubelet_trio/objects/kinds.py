@@ -21,14 +21,26 @@ from lightkube.models.node_v1 import RuntimeClass
 from kubelet_trio.model import sha256
 
 if TYPE_CHECKING:
+    from lightkube.models.resource_v1 import (
+        DeviceClass,
+        ResourceClaim,
+        ResourceClaimTemplate,
+        ResourceSlice,
+    )
     from lightkube.models.storage_v1 import CSIDriver, StorageClass, VolumeAttachment
 
 ApiObject: TypeAlias = (
     "ConfigMap | Secret | PersistentVolumeClaim | PersistentVolume | RuntimeClass"
     " | CSIDriver | StorageClass | VolumeAttachment"
+    " | DeviceClass | ResourceClaim | ResourceClaimTemplate | ResourceSlice"
 )
-# Their module is loaded with the first of them: few nodes need it.
 _STORAGE_KINDS = ("CSIDriver", "StorageClass", "VolumeAttachment")
+DEVICE_KINDS = ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+# Their modules are loaded with the first of them: few nodes need one.
+_MODULES: Mapping[str, str] = {
+    **dict.fromkeys(_STORAGE_KINDS, "lightkube.models.storage_v1"),
+    **dict.fromkeys(DEVICE_KINDS, "lightkube.models.resource_v1"),
+}
 
 
 class _Models(Mapping[str, "type[ApiObject]"]):
@@ -43,23 +55,22 @@ class _Models(Mapping[str, "type[ApiObject]"]):
     }
 
     def __getitem__(self, kind: str) -> type[ApiObject]:
-        if kind not in _STORAGE_KINDS:
+        if kind not in _MODULES:
             return self._loaded[kind]
-        model: type[ApiObject] = getattr(importlib.import_module(_STORAGE_MODULE), kind)
+        model: type[ApiObject] = getattr(importlib.import_module(_MODULES[kind]), kind)
         return model
 
     def __iter__(self) -> Iterator[str]:
         yield from self._loaded
-        yield from _STORAGE_KINDS
+        yield from _MODULES
 
     def __len__(self) -> int:
-        return len(self._loaded) + len(_STORAGE_KINDS)
+        return len(self._loaded) + len(_MODULES)
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._loaded or kind in _STORAGE_KINDS
+        return kind in self._loaded or kind in _MODULES
 
 
-_STORAGE_MODULE = "lightkube.models.storage_v1"
 KINDS: Mapping[str, type[ApiObject]] = _Models()
 # The kinds that a manifest may have in addition to pods.
 DOCUMENT_KINDS = (
@@ -70,6 +81,7 @@ DOCUMENT_KINDS = (
     "RuntimeClass",
     "CSIDriver",
     "StorageClass",
+    *DEVICE_KINDS,
 )
 # The API versions of kinds outside the core group.
 API_VERSIONS: Mapping[str, str] = {
@@ -77,8 +89,15 @@ API_VERSIONS: Mapping[str, str] = {
     "CSIDriver": "storage.k8s.io/v1",
     "StorageClass": "storage.k8s.io/v1",
     "VolumeAttachment": "storage.k8s.io/v1",
+    **dict.fromkeys(DEVICE_KINDS, "resource.k8s.io/v1"),
 }
-_CLUSTER_WIDE = ("PersistentVolume", "RuntimeClass", *_STORAGE_KINDS)
+_CLUSTER_WIDE = (
+    "PersistentVolume",
+    "RuntimeClass",
+    *_STORAGE_KINDS,
+    "DeviceClass",
+    "ResourceSlice",
+)
 
 
 class ObjectKey(NamedTuple):

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
         load_adopted,
     )
     from kubelet_trio.sources.apiserver import ApiSource
+    from kubelet_trio.sources.slice_files import SliceFiles
 
 ADOPTED_FILE = "adopted.json"  # below the root directory: see `adoption.store`
 
-# Loaded on first use: only a node of a cluster needs the one, and one that is taken over the other.
+# Loaded on first use: nodes of a cluster, nodes that are taken over, and nodes with claims.
 _DEFERRED = {
     "Adopter": "adoption",
     "AdoptingSource": "adoption",
@@ -45,6 +46,7 @@ _DEFERRED = {
     "as_derived": "adoption",
     "load_adopted": "adoption",
     "ApiSource": "apiserver",
+    "SliceFiles": "slice_files",
 }
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "IsKnown",
     "Manifest",
     "ManifestError",
+    "SliceFiles",
     "Source",
     "SourceProblem",
     "SourceSnapshot",

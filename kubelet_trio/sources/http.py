@@ -68,6 +68,7 @@ class HttpSource:
         offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
         known: Iterable[PodUid] = (),
+        local_claims: bool = True,
     ) -> None:
         """Set the source up; `run` does the work.
 
@@ -80,10 +81,12 @@ class HttpSource:
             offload: parses manifests in threads.
             clock: for `config.seen`.
             known: the pods from before the agent's restart, of any source: see `manifest_uid`.
+            local_claims: whether pods may use claims: the node has no API server.
         """
         self.url = url
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self._node_name = node_name
+        self._local_claims = local_claims
         # No compression: the body is read as it arrives, so that its size can be limited.
         self._headers = [("Accept-Encoding", "identity"), *headers]
         # An explicit Authorization header wins over user and password in the URL.
@@ -187,6 +190,7 @@ class HttpSource:
             node_name=self._node_name,
             source=SOURCE,
             is_known=self._known.__contains__,
+            local_claims=self._local_claims,
         )
 
     def _deliver(self, manifest: Manifest) -> None:

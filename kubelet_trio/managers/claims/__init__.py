@@ -20,8 +20,17 @@ from kubelet_trio.managers.claims.types import (
 )
 
 if TYPE_CHECKING:
+    from kubelet_trio.managers.claims.allocation import NodeFacts
     from kubelet_trio.managers.claims.checkpoint import load_claims
     from kubelet_trio.managers.claims.drivers import DraDrivers
+    from kubelet_trio.managers.claims.local import (
+        LocalClaims,
+        OfferedSlices,
+        SliceReader,
+        claim_documents,
+        load_local_claims,
+        with_claim_statuses,
+    )
     from kubelet_trio.managers.claims.manager import ResourceClaims
     from kubelet_trio.managers.claims.slices import (
         ApiSlices,
@@ -34,14 +43,21 @@ if TYPE_CHECKING:
 # Loaded when they are first used.
 _DEFERRED = {
     "ApiSlices": "slices",
+    "LocalClaims": "local",
+    "NodeFacts": "allocation",
+    "OfferedSlices": "local",
     "DraDrivers": "drivers",
     "NodeSlices": "slices",
     "ResourceClaims": "manager",
     "SliceCleaner": "slices",
     "SliceRemovalError": "slices",
+    "SliceReader": "local",
     "asked_by": "usage",
+    "claim_documents": "local",
     "devices_for": "usage",
     "load_claims": "checkpoint",
+    "load_local_claims": "local",
+    "with_claim_statuses": "local",
 }
 
 __all__ = [
@@ -56,13 +72,20 @@ __all__ = [
     "ClaimSource",
     "DeviceHealths",
     "DraDrivers",
+    "LocalClaims",
+    "NodeFacts",
     "NodeSlices",
+    "OfferedSlices",
     "ResourceClaims",
     "SliceCleaner",
+    "SliceReader",
     "SliceRemovalError",
     "asked_by",
+    "claim_documents",
     "devices_for",
     "load_claims",
+    "load_local_claims",
+    "with_claim_statuses",
 ]
 
 __getattr__ = names_on_demand(__name__, _DEFERRED)

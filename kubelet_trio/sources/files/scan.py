@@ -193,8 +193,12 @@ class FileRead:
     objects: tuple[ApiObject, ...] = ()
 
 
-def read_manifest(path: str, node_name: str, is_known: IsKnown = none_known) -> FileRead | None:
+def read_manifest(
+    path: str, node_name: str, is_known: IsKnown = none_known, local_claims: bool = True
+) -> FileRead | None:
     """Read and load one file; return None if it changed meanwhile.
+
+    The other arguments are those of `load_manifest`.
 
     Raises OSError if it cannot be read.
     """
@@ -210,24 +214,29 @@ def read_manifest(path: str, node_name: str, is_known: IsKnown = none_known) -> 
             return None
     signature = _signature(before)
     try:
-        manifest = load_manifest(data, path, node_name=node_name, is_known=is_known)
+        manifest = load_manifest(
+            data, path, node_name=node_name, is_known=is_known, local_claims=local_claims
+        )
     except ManifestError as exc:
         return FileRead(signature, error=exc)
     return FileRead(signature, manifest.pods, objects=manifest.objects)
 
 
 def read_manifests(
-    paths: Iterable[str], node_name: str, is_known: IsKnown = none_known
+    paths: Iterable[str],
+    node_name: str,
+    is_known: IsKnown = none_known,
+    local_claims: bool = True,
 ) -> dict[str, FileRead | ManifestError | None]:
     """Read files one after the other; return contents, or the error of an unreadable file.
 
-    None is returned for a file that changed meanwhile or was removed. `is_known` is that of
-    `manifest_uid`.
+    None is returned for a file that changed meanwhile or was removed. The other arguments are
+    those of `load_manifest`.
     """
     results: dict[str, FileRead | ManifestError | None] = {}
     for path in paths:
         try:
-            results[path] = read_manifest(path, node_name, is_known)
+            results[path] = read_manifest(path, node_name, is_known, local_claims)
         except FileNotFoundError:
             results[path] = None
         except OSError as exc:

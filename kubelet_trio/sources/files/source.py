@@ -79,6 +79,7 @@ class FileSource:
         offload: Offload = thread_offload.of(Purpose.SOURCES),
         clock: WallClock | None = None,
         last_good: Iterable[Pod] = (),
+        local_claims: bool = True,
     ) -> None:
         """Set the source up; `run` does the work.
 
@@ -92,10 +93,12 @@ class FileSource:
             clock: for `config.seen` and the age of files.
             last_good: pods from before the agent's restart, of any source. Pods of files that
                 are invalid now keep running; the files replace the others.
+            local_claims: whether pods may use claims: the node has no API server.
         """
         self.path = os.path.abspath(path)
         self.snapshots: Latest[SourceSnapshot] = Latest()
         self._node_name = node_name
+        self._local_claims = local_claims
         self._interval = interval
         self._open_watcher = open_watcher
         self._offload = offload
@@ -209,7 +212,9 @@ class FileSource:
 
     async def _read_files(self, paths: Iterable[str]) -> dict[str, FileRead | ManifestError | None]:
         known = frozenset(pod_uid(pod) for pod in self._ledger.pods())
-        return await self._offload(read_manifests, paths, self._node_name, known.__contains__)
+        return await self._offload(
+            read_manifests, paths, self._node_name, known.__contains__, self._local_claims
+        )
 
     def _deliver(self, *, is_changing: bool) -> None:
         snapshot = SourceSnapshot(SOURCE, self._ledger.pods(), self._ledger.objects())

@@ -42,6 +42,7 @@ def load_manifest(
     node_name: str,
     source: str = "file",
     is_known: IsKnown = none_known,
+    local_claims: bool = True,
 ) -> Manifest:
     """Return pods and objects: checked, defaulted, validated, pods with their static identity.
 
@@ -52,6 +53,7 @@ def load_manifest(
         origin: the file's path or the URL; part of the pods' identity.
         source: `file` or `http`, for annotation `kubernetes.io/config.source`.
         is_known: whether a pod of this UID is desired already; see `manifest_uid`.
+        local_claims: whether this node allocates the devices of claims: it has no API server.
 
     Raises:
         ManifestError: with all errors found. No other exception, whatever the bytes.
@@ -61,7 +63,7 @@ def load_manifest(
     raws, errors = decode(data)
     for raw in raws:
         if raw.kind == "Pod":
-            pod, found = _load_pod(raw, origin, node_name, source, is_known)
+            pod, found = _load_pod(raw, origin, node_name, source, is_known, local_claims)
             pods += [pod] if pod is not None else []
         else:
             loaded, found = _load_object(raw)
@@ -90,10 +92,15 @@ def with_positions(data: bytes, errors: Sequence[FieldError]) -> tuple[FieldErro
 
 
 def _load_pod(
-    raw: RawObject, origin: str, node_name: str, source: str, is_known: IsKnown
+    raw: RawObject,
+    origin: str,
+    node_name: str,
+    source: str,
+    is_known: IsKnown,
+    local_claims: bool,
 ) -> tuple[Pod | None, list[FieldError]]:
     document, errors = check_pod(raw.value)
-    errors += check_support(document)
+    errors += check_support(document, local_claims=local_claims)
     # Checked before the node's name is appended: an empty name would become "-node".
     if not document.get("metadata", {}).get("name"):
         errors.append(FieldError("metadata.name", "Required value"))

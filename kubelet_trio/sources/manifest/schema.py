@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import datetime
 import functools
+import sys
 import types
 import typing
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,31 @@ _LONGEST_HINT = 64  # characters of a name for which a similar one is looked for
 # Fields that hold quantities; the models type them as str and dict[str, str].
 _QUANTITY_FIELDS = frozenset(("sizeLimit", "divisor"))
 _QUANTITY_MAPS = frozenset(("limits", "requests", "overhead", "capacity"))
+# Those of objects whose field names mean something else elsewhere.
+_QUANTITIES = frozenset(
+    (
+        ("Counter", "value"),
+        ("DeviceCapacity", "value"),
+        ("CapacityRequestPolicy", "default"),
+        ("CapacityRequestPolicyRange", "min"),
+        ("CapacityRequestPolicyRange", "max"),
+        ("CapacityRequestPolicyRange", "step"),
+    )
+)
+# Fields with the names of types: their annotations mean the fields.
+_HIDDEN: Mapping[tuple[str, str], Any] = {
+    ("DeviceAttribute", "bool"): bool,
+    ("DeviceAttribute", "bools"): list[bool],
+    ("DeviceAttribute", "int"): int,
+    ("DeviceAttribute", "ints"): list[int],
+}
+# Maps of objects, which the models type as plain maps.
+_OBJECT_MAPS: Mapping[tuple[str, str], str] = {
+    ("Device", "attributes"): "DeviceAttribute",
+    ("Device", "capacity"): "DeviceCapacity",
+    ("CounterSet", "counters"): "Counter",
+    ("DeviceCounterConsumption", "counters"): "Counter",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +64,17 @@ class _Field:
     name: str
     type: Any  # without Optional
     required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _MapOf:
+    """The type of a map of objects."""
+
+    item: type[msgspec.Struct]
+
+
+class _Quantity:
+    """The type of a quantity, by the object that has it."""
 
 
 def check_pod(raw: dict[str, Any]) -> tuple[dict[str, Any], list[FieldError]]:
@@ -97,6 +134,12 @@ class _Walk:
             return self._wrong(raw, "an object", path)
         if typing.get_origin(kind) is list:
             return self._list(raw, typing.get_args(kind)[0], path, name)
+        if isinstance(kind, _MapOf):
+            return self._objects(raw, kind.item, path, name)
+        if kind is _Quantity:
+            return self._string(raw, path, quantity=True)
+        if kind is typing.Dict:  # noqa: UP006  # the models' RawExtension: any object
+            return self._free(raw, path)
         if kind is dict:
             return self._map(raw, path, name)
         if kind is str:
@@ -119,6 +162,33 @@ class _Walk:
             if self._is_text(key, path) and value is not None
         }
         return {key: value for key, value in judged.items() if value is not _WRONG}
+
+    def _objects(self, raw: Any, item: type[msgspec.Struct], path: str, name: str) -> Any:
+        if not isinstance(raw, dict):
+            return self._wrong(raw, "an object", path)
+        judged = {
+            key: self.value(value, item, f"{path}[{key}]", name)
+            for key, value in raw.items()
+            if self._is_text(key, path) and value is not None
+        }
+        return {key: value for key, value in judged.items() if value is not _WRONG}
+
+    def _free(self, raw: Any, path: str) -> Any:
+        """Check an object whose fields only its reader knows: its texts alone."""
+        if not isinstance(raw, dict):
+            return self._wrong(raw, "an object", path)
+        queue: deque[tuple[Any, str]] = deque([(raw, path)])
+        while queue:
+            value, where = queue.popleft()
+            if isinstance(value, str) and not self._is_text(value, where):
+                return _WRONG
+            if isinstance(value, dict):
+                if not all(self._is_text(key, where) for key in value):
+                    return _WRONG
+                queue.extend((item, f"{where}.{key}") for key, item in value.items())
+            elif isinstance(value, list):
+                queue.extend((item, f"{where}[{i}]") for i, item in enumerate(value))
+        return raw
 
     def _string(self, raw: Any, path: str, quantity: bool) -> Any:
         if quantity and isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -173,15 +243,31 @@ def _empty(kind: Any) -> Any:
         return []
     if kind is datetime.datetime:
         return "1970-01-01T00:00:00Z"
-    return {dict: {}, str: "", bool: False}.get(kind, 0)
+    if isinstance(kind, _MapOf) or kind is typing.Dict:  # noqa: UP006  # RawExtension
+        return {}
+    return {dict: {}, str: "", bool: False, _Quantity: "0"}.get(kind, 0)
 
 
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, _Field]:
     return {
-        f.encode_name: _Field(f.encode_name, _plain(f.type), f.required)
+        f.encode_name: _Field(f.encode_name, _type(kind, f.encode_name, f.type), f.required)
         for f in msgspec.structs.fields(kind)
     }
+
+
+def _type(kind: type[msgspec.Struct], name: str, declared: Any) -> Any:
+    """Return the type of a field: more exact than the models' where it must be."""
+    place = (kind.__name__, name)
+    # Names of two groups of the API may be the same.
+    if kind.__module__.endswith(".resource_v1"):
+        if place in _OBJECT_MAPS:
+            return _MapOf(getattr(sys.modules[kind.__module__], _OBJECT_MAPS[place]))
+        if place in _QUANTITIES:
+            return _Quantity
+        if place in _HIDDEN:
+            return _HIDDEN[place]
+    return _plain(declared)
 
 
 def _plain(kind: Any) -> Any:

@@ -135,6 +135,9 @@ _NO_CLAIMS: Mapping[str, Refusal] = {
 }
 CLUSTER_POD: Mapping[str, Refusal] = NOT_YET
 
+# Of static pods, on a node that has no API server, claims are documents.
+_CLAIMS = ("spec.resourceClaims", "spec.<c>[].resources.claims")
+
 _RESOURCE_NAMES = frozenset(("cpu", "memory"))
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
@@ -146,10 +149,17 @@ _ANNOTATIONS: Mapping[str, Refusal] = {
 }
 
 
-def check_support(document: dict[str, Any]) -> list[FieldError]:
-    """Return every use of a refused field in a document from `check_pod`."""
+def check_support(document: dict[str, Any], *, local_claims: bool = True) -> list[FieldError]:
+    """Return every use of a refused field in a document from `check_pod`.
+
+    Args:
+        document: the pod.
+        local_claims: whether this node allocates the devices of claims by itself.
+    """
     errors = []
     for pattern, refusal in [*STATIC_POD.items(), *NEVER.items(), *NOT_YET.items()]:
+        if local_claims and pattern in _CLAIMS:
+            continue
         for path, value in _find(document, pattern):
             if refusal.refuses(value):
                 errors.append(FieldError(path, refusal.why))

@@ -24,6 +24,7 @@ from lightkube.models.node_v1 import RuntimeClass
 from msgspec.structs import replace
 
 from kubelet_trio.objects import (
+    DEVICE_KINDS,
     IN_TREE_KINDS,
     ApiObject,
     config_map_content,
@@ -35,6 +36,8 @@ from kubelet_trio.sources.validation.field_errors import FieldErrors
 
 if TYPE_CHECKING:
     from lightkube.models.storage_v1 import CSIDriver, StorageClass
+
+    from kubelet_trio.sources.validation.claims import DeviceObject
 
 MAX_CONTENT = 1024 * 1024  # bytes of all keys and values: v1.MaxSecretSize
 
@@ -71,6 +74,8 @@ _CLUSTER_WIDE = {
     "PersistentVolume": "a volume",
     "RuntimeClass": "a runtime class",
     "StorageClass": "a storage class",
+    "DeviceClass": "a device class",
+    "ResourceSlice": "a resource slice",
 }
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
@@ -80,6 +85,9 @@ def default_object(value: ApiObject) -> ApiObject:
     meta, kind = value.metadata or ObjectMeta(), type(value).__name__
     if kind == "CSIDriver":
         return storage.default_driver(cast("CSIDriver", value))
+    if kind == "ResourceClaim":
+        # What another node or a cluster has allocated is nothing here.
+        value = replace(value, status=None)
     if kind in _CLUSTER_WIDE or meta.namespace:
         return value
     defaulted: ApiObject = replace(value, metadata=replace(meta, namespace="default"))
@@ -108,6 +116,10 @@ def validate_object(value: ApiObject) -> list[FieldError]:
         _config_map(errors, value)
     elif isinstance(value, Secret):
         _secret(errors, value)
+    elif kind in DEVICE_KINDS:
+        from kubelet_trio.sources.validation import claims  # deferred: few nodes have one
+
+        claims.validate(errors, cast("DeviceObject", value))
     elif is_driver:
         storage.validate_driver(errors, cast("CSIDriver", value).spec)
     else:

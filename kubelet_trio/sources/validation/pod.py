@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightkube.models.core_v1 import (
+    Container,
     HostAlias,
     Pod,
     PodDNSConfig,
@@ -86,6 +87,10 @@ def _spec(errors: FieldErrors, spec: PodSpec) -> None:
     if spec.os is not None:
         errors.one_of("spec.os.name", spec.os.name, OPERATING_SYSTEMS)
     _runtime_class(errors, spec)
+    if spec.resourceClaims or any(c.resources and c.resources.claims for c in _containers(spec)):
+        from kubelet_trio.sources.validation import pod_claims  # deferred: few pods have some
+
+        pod_claims.validate(errors, spec)
     _dns(errors, spec)
     for index, alias in enumerate(spec.hostAliases or ()):
         _host_alias(errors, alias, f"spec.hostAliases[{index}]")
@@ -94,6 +99,10 @@ def _spec(errors: FieldErrors, spec: PodSpec) -> None:
     for key, value in (spec.nodeSelector or {}).items():
         errors.check("spec.nodeSelector", key, syntax.qualified_name)
         errors.check(f"spec.nodeSelector[{key}]", value, syntax.label_value)
+
+
+def _containers(spec: PodSpec) -> list[Container]:
+    return [*(spec.initContainers or ()), *spec.containers]
 
 
 def _hostname_override(errors: FieldErrors, spec: PodSpec, name: str) -> None:

@@ -82,11 +82,6 @@ C = "spec.containers[0]"
             "spec.serviceAccount",
             "static pods may not reference serviceaccounts",
         ),
-        (
-            manifest(resourceClaims=[{"name": "x"}]),
-            "spec.resourceClaims",
-            "static pods may not reference resourceclaims",
-        ),
         (of_volume(emptyDir={"mode": 448}), "spec.volumes[0].emptyDir.mode", YET),
         (
             of_volume(
@@ -101,11 +96,6 @@ C = "spec.containers[0]"
             of_volume(configMap={"name": "c", "items": [{"key": "k", "path": "p", "user": 7}]}),
             "spec.volumes[0].configMap.items[0].user",
             YET,
-        ),
-        (
-            of_container(resources={"claims": [{"name": "x"}]}),
-            f"{C}.resources.claims",
-            "static pods may not reference resourceclaims",
         ),
         (
             of_container(resources={"requests": {"gpu": 1}}),
@@ -176,10 +166,10 @@ def test_what_is_not_done_is_refused_by_its_path(raw: dict[str, Any], path: str,
 
 
 def test_fields_of_init_containers_are_refused_as_well() -> None:
-    claims = {"claims": [{"name": "gpu"}]}
-    raw = manifest(initContainers=[container("init", resources=claims)])
+    hook = {"preStop": {"tcpSocket": {"port": 80}}}
+    raw = manifest(initContainers=[container("init", restartPolicy="Always", lifecycle=hook)])
     (problem,) = problems(raw)
-    assert problem.startswith("spec.initContainers[0].resources.claims: ")
+    assert problem.startswith("spec.initContainers[0].lifecycle.preStop.tcpSocket: ")
 
 
 @pytest.mark.parametrize(
