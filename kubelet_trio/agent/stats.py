@@ -176,6 +176,7 @@ class AgentStats:
             names=self._volume_names,
             drivers=self._drivers() if self._drivers is not None else NoDriverStats(),
             on_abnormal=self._tell_abnormal,
+            meter=seams.meter,
         )
         return StatsProvider(
             StatsSettings(
