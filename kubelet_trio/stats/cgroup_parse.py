@@ -117,6 +117,8 @@ def _cpu_v2(files: Mapping[str, str]) -> Cpu | None:
         periods=stat.get("nr_periods", 0),
         throttled_periods=stat.get("nr_throttled", 0),
         throttled=stat.get("throttled_usec", 0) * 1000,
+        burst_periods=stat.get("nr_bursts", 0),
+        burst=stat.get("burst_usec", 0) * 1000,
         shares=shares_of_weight(_number(weight)) if weight else None,
         quota=None if quota == _NONE else _number(quota),
         period=_number(period) or 100_000,
@@ -143,6 +145,8 @@ def _cpu_v1(files: Mapping[str, str]) -> Cpu | None:
         periods=stat.get("nr_periods", 0),
         throttled_periods=stat.get("nr_throttled", 0),
         throttled=stat.get("throttled_time", 0),
+        burst_periods=stat.get("nr_bursts", 0),
+        burst=stat.get("burst_time", 0),
         shares=_number(shares) if shares else None,
         # -1: no limit
         quota=_number(quota) if quota and not quota.startswith("-") else None,
@@ -272,6 +276,17 @@ def _psi(text: str | None) -> Psi | None:
 
 def flat(text: str) -> dict[str, int]:
     """Parse lines of a name and a number; skip others."""
+    words = text.split()
+    names, numbers = words[::2], words[1::2]
+    # The usual case in few steps: a memory.stat has fifty lines.
+    if (
+        len(names) == len(numbers)
+        and "".join(numbers).isdecimal()
+        and text.count("\n") == len(names)
+    ):
+        longest = max(map(len, numbers), default=0)
+        if longest <= MOST_DIGITS:
+            return dict(zip(names, map(int, numbers), strict=True))
     found = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")

@@ -68,11 +68,8 @@ MEANT = (
     Meant("metrics", "metrics", "kubelet_imagemanager_inmemory_.*", "all records are in memory: there is no cache that fills"),
     Meant("metrics", "metrics", "kubelet_(image_garbage_collected_total|restarted_pods_total|http_requests_duration_seconds.*)", "a family with labels is shown once something was counted"),
     Meant("metrics", "metrics", "kubelet_graceful_shutdown_(start|end)_time_seconds", "shown once the node shuts down, not as 1970 before"),
-    Meant("metrics", "metrics_cadvisor", "container_fs_(io|reads|read|sector|write|writes)_.*", _PSI),
-    Meant("metrics", "metrics_cadvisor", "container_cpu_(cfs_burst|load).*", "bursts and load averages of cgroups are not read"),
-    Meant("metrics", "metrics_cadvisor", "container_(health_state|tasks_state)", "nothing fills them on a node with containerd"),
+    Meant("metrics", "metrics_cadvisor", "container_pressure_.*", "the kernel counts the node's pressure on cgroup version 1 too"),
     Meant("metrics", "metrics_cadvisor", "container_creation_time_seconds", "told beside the start time, which restarts of the agent do not change"),
-    Meant("metrics", "metrics_cadvisor", "machine_(cpu_books|cpu_drawers|nvm_.*|scrape_error)", "hardware that is not looked for"),
     Meant("metrics", "metrics_resource", "scrape_error", "upstream's name of resource_scrape_error before 1.29; dashboards still use it"),
     # Shapes
     Meant("shapes", "stats_summary", r".*\.(io|psi)\..*", _PSI),
