@@ -11,6 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kubelet_trio.stats.cadvisor_families import (
+    FAMILIES,
+    FS_LIMIT,
+    FS_USAGE,
+    NO_CPU,
+    NO_MEMORY,
+    TASK_STATES,
+)
 from kubelet_trio.stats.disks import Disk
 from kubelet_trio.stats.machine import MachineInfo, write_machine
 from kubelet_trio.stats.read import Processes
@@ -21,6 +29,8 @@ from kubelet_trio.stats.usage import CgroupUsage, Cpu, DeviceIo, Filesystem, Int
 
 _NANO = 1e9
 _MICRO = 1e6
+# What the statistics of a disk show more exactly than the cgroup of the node.
+_OF_DISKS = frozenset(("container_fs_reads_total", "container_fs_writes_total"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +55,7 @@ def cadvisor_text(snapshot: Snapshot, machine: MachineInfo) -> str:
     # A family at a time: a full node has 20 000 samples, so each gets one step, and no objects.
     heads = [(s.labels, milliseconds(s.usage.time)) for s in subjects]
     columns = zip(*map(_values, subjects), strict=True)
-    for (name, kind, help_text, more, is_timed), column in zip(_FAMILIES, columns, strict=True):
+    for (name, kind, help_text, more, is_timed), column in zip(FAMILIES, columns, strict=True):
         page.family(name, kind, help_text).extend(
             [
                 f"{name}{{{labels}{more}}} {value}{time if is_timed else ''}"
@@ -148,7 +158,7 @@ def _pod_subjects(snapshot: Snapshot, pod: PodSubject) -> Iterator[tuple[_Subjec
 
 
 def _values(subject: _Subject) -> tuple[float | None, ...]:
-    """Return the values of `_FAMILIES`, in their order; None: the subject has no such sample."""
+    """Return the values of `FAMILIES`, in their order; None: the subject has no such sample."""
     usage, cpu, memory = subject.usage, subject.usage.cpu, subject.usage.memory
     has_threads = usage.threads is not None
     processes = subject.processes
@@ -157,8 +167,8 @@ def _values(subject: _Subject) -> tuple[float | None, ...]:
         int(subject.created_at) or None,
         int(subject.started_at) or None,
         0,
-        *(_NO_CPU if cpu is None else _cpu_values(cpu)),
-        *(_NO_MEMORY if memory is None else _memory_values(memory)),
+        *(NO_CPU if cpu is None else _cpu_values(cpu)),
+        *(NO_MEMORY if memory is None else _memory_values(memory)),
         *_psi_values(cpu.psi if cpu is not None else None),
         *_psi_values(memory.psi if memory is not None else None),
         *_psi_values(usage.io_psi),
@@ -230,8 +240,8 @@ def _psi_values(psi: Psi | None) -> tuple[float | None, float | None]:
 def _task_values(processes: Processes | None) -> tuple[int | None, ...]:
     """Return how many processes are in each state of taskstats; a state is a main thread's."""
     if processes is None:
-        return (None,) * len(_TASK_STATES)
-    return tuple(sum(map(processes.states.__getitem__, letters)) for _, letters in _TASK_STATES)
+        return (None,) * len(TASK_STATES)
+    return tuple(sum(map(processes.states.__getitem__, letters)) for _, letters in TASK_STATES)
 
 
 class _Writer:
@@ -262,8 +272,8 @@ class _Writer:
 
     def _disk(self, disk: Disk) -> None:
         label, io = f',device="{escape(disk.device)}"', disk.io
-        self._put("container_fs_usage_bytes", "gauge", _FS_USAGE, disk.used, label)
-        self._put("container_fs_limit_bytes", "gauge", _FS_LIMIT, disk.capacity, label)
+        self._put("container_fs_usage_bytes", "gauge", FS_USAGE, disk.used, label)
+        self._put("container_fs_limit_bytes", "gauge", FS_LIMIT, disk.capacity, label)
         self._put("container_fs_inodes_total", "gauge", "Number of Inodes", disk.inodes, label)
         free = disk.inodes_free
         self._put("container_fs_inodes_free", "gauge", "Number of available Inodes", free, label)
@@ -335,11 +345,11 @@ class _Writer:
         label = f',device="{whole.device if whole else ""}"'
         # As cAdvisor: usage is the container's, limit and inodes are the whole file system's.
         if fs.used is not None:
-            self._put("container_fs_usage_bytes", "gauge", _FS_USAGE, fs.used, label)
+            self._put("container_fs_usage_bytes", "gauge", FS_USAGE, fs.used, label)
         if whole is None:
             return
         for name, help_text, value in (
-            ("container_fs_limit_bytes", _FS_LIMIT, whole.capacity),
+            ("container_fs_limit_bytes", FS_LIMIT, whole.capacity),
             ("container_fs_inodes_total", "Number of Inodes", whole.inodes),
             ("container_fs_inodes_free", "Number of available Inodes", whole.inodes_free),
         ):
@@ -354,156 +364,3 @@ def _io_values(io: DeviceIo) -> tuple[tuple[str, str, int], ...]:
         ("container_fs_writes_bytes_total", "Cumulative count of bytes written", io.write_bytes),
         ("container_fs_writes_total", "Cumulative count of writes completed", io.writes),
     )
-
-
-_OF_DISKS = frozenset(("container_fs_reads_total", "container_fs_writes_total"))
-_LAST_SEEN = "Last time a container was seen by the exporter"
-_CREATED = "Container creation time since unix epoch in seconds."
-_STARTED = "Start time of the container since unix epoch in seconds."
-_HEALTH = "The result of the container's health check"
-_PROCESSES = "Number of processes running inside the container."
-_THREADS = "Number of threads running inside the container"
-_THREADS_MAX = "Maximum number of threads allowed inside the container, infinity if value is zero"
-_FDS = "Number of open file descriptors for the container."
-_SOCKETS = "Number of open sockets for the container."
-_ULIMITS = (
-    "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice"
-)
-_FS_USAGE = "Number of bytes that are consumed by the container on this filesystem."
-_FS_LIMIT = "Number of bytes that can be consumed by the container on this filesystem."
-_LOAD = "Value of container cpu load average over the last 10 seconds."
-_LOAD_D = "Value of container cpu load.d average over the last 10 seconds."
-_USAGE = "Current memory usage in bytes, including all memory regardless of when it was accessed"
-_FAILURES = "Cumulative count of memory allocation failures."
-_OOM = "Count of out of memory events observed for the container"
-_STALLED = "Total time duration no tasks in the container could make progress due to {} congestion."
-_WAITING = "Total time duration tasks in the container have waited due to {} congestion."
-# The states of taskstats (struct cgroupstats), and the letters of /proc/<pid>/stat for them.
-_TASK_STATES = (
-    ("sleeping", "SI"),
-    ("running", "R"),
-    ("stopped", "Tt"),
-    ("uninterruptible", "D"),
-    ("iowaiting", ""),
-)
-
-
-def _failure(kind: str, scope: str) -> str:
-    return f',failure_type="{kind}",scope="{scope}"'
-
-
-# Name, kind, help, labels besides the subject's, and whether there is a timestamp: cAdvisor writes
-# specs without one. `_values` has the order.
-_CPU_FAMILIES = (
-    ("container_spec_cpu_period", "gauge", "CPU period of the container.", "", False),
-    ("container_spec_cpu_quota", "gauge", "CPU quota of the container.", "", False),
-    ("container_spec_cpu_shares", "gauge", "CPU share of the container.", "", False),
-    *(
-        (f"container_cpu_{name}", kind, help_text, more, True)
-        for name, kind, help_text, more in (
-            (
-                "user_seconds_total",
-                "counter",
-                "Cumulative user cpu time consumed in seconds.",
-                "",
-            ),
-            (
-                "system_seconds_total",
-                "counter",
-                "Cumulative system cpu time consumed in seconds.",
-                "",
-            ),
-            (
-                "usage_seconds_total",
-                "counter",
-                "Cumulative cpu time consumed in seconds.",
-                ',cpu="total"',
-            ),
-            ("load_average_10s", "gauge", _LOAD, ""),
-            ("load_d_average_10s", "gauge", _LOAD_D, ""),
-            (
-                "cfs_periods_total",
-                "counter",
-                "Number of elapsed enforcement period intervals.",
-                "",
-            ),
-            (
-                "cfs_throttled_periods_total",
-                "counter",
-                "Number of throttled period intervals.",
-                "",
-            ),
-            (
-                "cfs_throttled_seconds_total",
-                "counter",
-                "Total time duration the container has been throttled.",
-                "",
-            ),
-            ("cfs_burst_periods_total", "counter", "Number of periods when burst occurs.", ""),
-            ("cfs_burst_seconds_total", "counter", "Total time duration when burst occurs.", ""),
-        )
-    ),
-)
-_NO_CPU: tuple[None, ...] = (None,) * len(_CPU_FAMILIES)
-_MEMORY_FAMILIES = (
-    *(
-        (f"container_spec_memory_{name}_bytes", "gauge", f"{words} for the container.", "", False)
-        for name, words in (
-            ("limit", "Memory limit"),
-            ("swap_limit", "Memory swap limit"),
-            ("reservation_limit", "Memory reservation limit"),
-        )
-    ),
-    *(
-        (f"container_memory_{name}", kind, help_text, more, True)
-        for name, kind, help_text, more in (
-            ("cache", "gauge", "Number of bytes of page cache memory.", ""),
-            ("rss", "gauge", "Size of RSS in bytes.", ""),
-            ("kernel_usage", "gauge", "Size of kernel memory allocated in bytes.", ""),
-            ("mapped_file", "gauge", "Size of memory mapped files in bytes.", ""),
-            ("swap", "gauge", "Container swap usage in bytes.", ""),
-            ("failcnt", "counter", "Number of memory usage hits limits", ""),
-            ("usage_bytes", "gauge", _USAGE, ""),
-            ("max_usage_bytes", "gauge", "Maximum memory usage recorded in bytes", ""),
-            ("working_set_bytes", "gauge", "Current working set in bytes.", ""),
-            ("total_active_file_bytes", "gauge", "Current total active file in bytes.", ""),
-            ("total_inactive_file_bytes", "gauge", "Current total inactive file in bytes.", ""),
-            *(
-                ("failures_total", "counter", _FAILURES, _failure(kind, scope))
-                for scope in ("container", "hierarchy")
-                for kind in ("pgfault", "pgmajfault")
-            ),
-        )
-    ),
-    ("container_oom_events_total", "counter", _OOM, "", True),
-)
-_NO_MEMORY: tuple[None, ...] = (None,) * len(_MEMORY_FAMILIES)
-_FAMILIES = (
-    ("container_last_seen", "gauge", _LAST_SEEN, "", True),
-    ("container_creation_time_seconds", "gauge", _CREATED, "", False),
-    ("container_start_time_seconds", "gauge", _STARTED, "", False),
-    ("container_health_state", "gauge", _HEALTH, "", True),
-    *_CPU_FAMILIES,
-    *_MEMORY_FAMILIES,
-    *(
-        (
-            f"container_pressure_{resource}_{kind}_seconds_total",
-            "counter",
-            help_text.format(words),
-            "",
-            True,
-        )
-        for resource, words in (("cpu", "CPU"), ("memory", "memory"), ("io", "IO"))
-        for kind, help_text in (("stalled", _STALLED), ("waiting", _WAITING))
-    ),
-    ("container_processes", "gauge", _PROCESSES, "", True),
-    ("container_threads", "gauge", _THREADS, "", True),
-    ("container_threads_max", "gauge", _THREADS_MAX, "", True),
-    ("container_file_descriptors", "gauge", _FDS, "", True),
-    ("container_sockets", "gauge", _SOCKETS, "", True),
-    ("container_ulimits_soft", "gauge", _ULIMITS, ',ulimit="max_open_files"', True),
-    *(
-        ("container_tasks_state", "gauge", "Number of tasks in given state", f',state="{s}"', True)
-        for s, _ in _TASK_STATES
-    ),
-)

@@ -23,7 +23,7 @@ _DEPTH = 5  # of the pods' tree: root, QoS class, pod, container, and one of the
 _MOST = 1 << 18  # bytes of one file
 # Bytes that nearly every file fits in. Python allocates them before it reads: the memory of a large
 # buffer comes from the system each time, which takes ten times as long as the reading.
-_USUAL = 1 << 13
+_USUAL = 1 << 11
 _NO_DIRECTORIES = 2  # links of a directory without others in it
 _MOST_FDS = 4096  # open files counted in one scrape, to bound its time
 
